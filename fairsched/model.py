@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words the parts of the brain say to each other: plain, immutable data and nothing else.
+
+observe builds a :class:`Snapshot`; ``policy.decide`` turns it, the :class:`TenantSpec` of each
+tenant and its own :class:`PolicyState` into a :class:`Decision`; apply carries the plan out.
+No I/O, no clock and no third-party import lives here, so ``policy`` may import it (law 1).
+
+Units are in the names. All times are nanoseconds of CLOCK_MONOTONIC; all ``_ratio`` are 0..1 of
+one GPU. A value that is not known is None, never 0 (law 7).
+
+Tenant names are paths: ``team`` is a tenant, ``team/chat`` its child. Only leaves own processes
+and are held; the weight of an inner node is shared by its children (weights nest).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class TenantClass(str, enum.Enum):
+    """Who is held first: batch before latency; latency is thawed first and held more briefly."""
+
+    LATENCY = "latency"
+    BATCH = "batch"
+
+
+class Confidence(str, enum.Enum):
+    """How far the account of a tenant can be believed; only HIGH is enforced on."""
+
+    HIGH = "high"
+    LOW = "low"
+    NONE = "none"
+
+
+class Source(str, enum.Enum):
+    """Where an account comes from."""
+
+    EBPF = "ebpf"
+    NVML = "nvml"
+    DCGM = "dcgm"
+
+
+DEFAULT_MAX_FREEZE_MS = {TenantClass.LATENCY: 500, TenantClass.BATCH: 2000}
+
+
+@dataclass(frozen=True)
+class TenantSpec:
+    """What a tenant was promised. Source: the configuration and ``fairsched tenant set``."""
+
+    name: str
+    weight: float = 1.0
+    quota_ratio: float | None = None
+    """Hard cap: at most this part of a GPU over the quota window, even if the GPU idles."""
+    min_ratio: float = 0.0
+    """Guaranteed part of a GPU under contention, whatever the weights say."""
+    tenant_class: TenantClass = TenantClass.LATENCY
+    max_freeze_ms: int | None = None
+    """Longest contiguous hold; None means the default of the class."""
+    is_exempt: bool = False
+    """Accounted and shown, never held."""
+
+    @property
+    def max_freeze_ns(self) -> int:
+        limit_ms = self.max_freeze_ms
+        if limit_ms is None:
+            limit_ms = DEFAULT_MAX_FREEZE_MS[self.tenant_class]
+        return limit_ms * 1_000_000
+
+
+@dataclass(frozen=True)
+class Use:
+    """One leaf tenant on one GPU since the previous snapshot."""
+
+    tenant: str
+    gpu: str
+    """UUID."""
+    used_ns: int
+    """GPU time delivered to it in the interval, its drain included."""
+    has_demand: bool
+    """It has outstanding work, or it is held by us and had work when it was held."""
+    outstanding_ns: int
+    """Predicted GPU time already queued: what would still run if it were frozen now (its drain)."""
+    confidence: Confidence
+    wait_ns: int = 0
+    """Time its work waited while others ran, in the interval."""
+    launches: int = 0
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A leaf tenant that is frozen now."""
+
+    tenant: str
+    since_ns: int
+    deadline_ns: int
+    is_ours: bool
+    """False: somebody else froze it (docker pause, systemd, an operator). Never thawed by us."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The world at one moment, as observe saw it."""
+
+    now_ns: int
+    interval_ns: int
+    """Since the previous snapshot."""
+    uses: tuple[Use, ...]
+    holds: Mapping[str, Hold] = field(default_factory=dict)
+    """By tenant name."""
+    freeze_latency_ns: Mapping[str, int] = field(default_factory=dict)
+    """Measured cost of holding each tenant, by name; absent = not measured yet."""
+    idle_gpus: frozenset[str] = frozenset()
+    """UUIDs of GPUs with no outstanding work at all at ``now_ns``."""
+
+
+class ActionKind(str, enum.Enum):
+    HOLD = "hold"
+    THAW = "thaw"
+
+
+class ReasonCode(str, enum.Enum):
+    """Why the plan contains an action; the word that appears in logs, ``explain`` and metrics."""
+
+    OVER_ENTITLEMENT = "over_entitlement"
+    OVER_QUOTA = "over_quota"
+    CAUGHT_UP = "caught_up"
+    GPU_IDLE = "gpu_idle"
+    LAST_WITH_DEMAND = "last_with_demand"
+    DEADLINE = "deadline"
+    LOW_CONFIDENCE = "low_confidence"
+    EXEMPT = "exempt"
+    NO_DEMAND = "no_demand"
+    SHUTDOWN = "shutdown"
+    FOREIGN = "foreign"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A code and the numbers behind it; ``gpu`` is the GPU that decided (the most overdrawn)."""
+
+    code: ReasonCode
+    gpu: str | None = None
+    lag_ns: int | None = None
+    entitlement_ratio: float | None = None
+    used_ratio: float | None = None
+    outstanding_ns: int | None = None
+    threshold_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class Action:
+    """One line of the plan."""
+
+    kind: ActionKind
+    tenant: str
+    reason: Reason
+    deadline_ns: int = 0
+    """HOLD only: the moment the hold ends whatever happens."""
+
+
+@dataclass(frozen=True)
+class ShareView:
+    """What the policy believes of one (tenant, GPU) after this decision; for status and metrics."""
+
+    tenant: str
+    gpu: str
+    entitlement_ratio: float
+    """Of what the GPU delivers to tenants with demand; 0 when it has no demand."""
+    used_ratio: float
+    """Of what the GPU delivered over the share window."""
+    lag_ns: int
+    has_demand: bool
+    confidence: Confidence
+
+
+@dataclass(frozen=True)
+class PolicyParams:
+    """The tunables of the control law (DESIGN section 4), in the units of the law."""
+
+    window_ns: int = 1_000_000_000
+    """Window of quotas, used_ratio and the persistence of debt (configurable to 10 s)."""
+    lag_clamp_ns: int = 400_000_000
+    threshold_floor_ns: int = 10_000_000
+    """Floor of H = max(floor, 3 x freeze latency, drain / 2)."""
+    threshold_latency_factor: int = 3
+    thaw_ratio: float = 0.2
+    """Thaw when lag >= -thaw_ratio x H."""
+    dwell_latency_factor: int = 10
+    """Minimum time between two changes of one tenant, in freeze latencies."""
+    default_freeze_latency_ns: int = 1_000_000
+    """Used until the cost of holding a tenant has been measured."""
