@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# `sudo make demo` and `sudo make test` do their own set-up; everything here is what CI calls, too.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+# Arguments for a command, as in: make test-node ARGS="-k freezer -x"
+ARGS ?=
+C_FILES = find bpf fairsched tests benchmarks -name '*.[ch]' -not -path '*/__pycache__/*'
+SCRIPTS = scripts/setup scripts/own scripts/install-service .ci/run
+# A caller's Python settings must not reach the tests. Caches that root made go back to the checkout's owner.
+CLEAN_ENV = env -u PYTHONPATH -u PYTHONHOME -u VIRTUAL_ENV
+OWN = status=$$?; scripts/own; exit $$status
+
+.PHONY: help
+help: ## Show this help
+	@printf 'usage: make TARGET [ARGS="..."]\n\n'
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile
+	@printf '\nThe first run as root sets up everything it needs, on Debian 12 and Ubuntu 22.04 or later.\n'
+
+.PHONY: demo
+demo: setup-run ## Fair shares on a simulated GPU, in a minute (root)
+	@exec $(CLEAN_ENV) PYTHONDONTWRITEBYTECODE=1 $(BIN)/fairsched demo $(ARGS)
+
+.PHONY: test
+test: lint typecheck ## Linters, types, unit and node tests (root)
+	@$(CLEAN_ENV) $(BIN)/python -m pytest tests/unit tests/node $(ARGS); $(OWN)
+
+.PHONY: test-unit
+test-unit: setup ## The tests that need no root
+	@$(CLEAN_ENV) $(BIN)/python -m pytest tests/unit $(ARGS); $(OWN)
+
+.PHONY: test-node
+test-node: setup ## Real cgroups and eBPF, simulated GPU (root)
+	@$(CLEAN_ENV) $(BIN)/python -m pytest tests/node $(ARGS); $(OWN)
+
+.PHONY: lint
+lint: setup ## Check the style of Python, C and shell
+	@$(CLEAN_ENV) sh -ec '\
+	  $(BIN)/ruff check --quiet . ; \
+	  $(BIN)/ruff format --quiet --check . ; \
+	  $(C_FILES) -print0 | xargs -0 -r $(BIN)/clang-format --dry-run --Werror ; \
+	  shellcheck $(SCRIPTS) ; \
+	  echo "lint: ruff, clang-format and shellcheck have nothing to say"'; $(OWN)
+
+.PHONY: typecheck
+typecheck: setup ## Check the types (mypy, strict)
+	@$(CLEAN_ENV) $(BIN)/mypy; $(OWN)
+
+.PHONY: format
+format: setup ## Format the Python and C sources in place
+	@$(CLEAN_ENV) sh -ec '\
+	  $(BIN)/ruff check --quiet --select I --fix . ; \
+	  $(BIN)/ruff format . ; \
+	  $(C_FILES) -print0 | xargs -0 -r $(BIN)/clang-format -i'; $(OWN)
+
+.PHONY: bench-core
+bench-core: setup ## Fairness, accounting error, overhead (root)
+	@$(CLEAN_ENV) $(BIN)/python -m benchmarks.core $(ARGS); $(OWN)
+
+.PHONY: doctor
+doctor: setup-run ## Say what this host can do, and why
+	@exec $(CLEAN_ENV) PYTHONDONTWRITEBYTECODE=1 $(BIN)/fairsched doctor $(ARGS)
+
+.PHONY: setup
+setup: ## Install packages (root) and .venv
+	@scripts/setup dev
+
+.PHONY: setup-run
+setup-run: # the smaller set-up: what `demo` and `doctor` need
+	@scripts/setup run
+
+.PHONY: install-service
+install-service: ## Install and enable the systemd service (root)
+	@scripts/install-service install
+
+.PHONY: uninstall-service
+uninstall-service: ## Stop it, thaw everything, remove it (root)
+	@scripts/install-service uninstall
+
+.PHONY: clean
+clean: ## Remove .venv, caches and build results
+	@rm -rf .venv .setup.log build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
