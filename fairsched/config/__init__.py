@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration: one file, one schema, and the overrides made at run time.
+
+load(path) -> Config            read and validate; ConfigError says file, line, key, remedy
+Config.tenant_specs()           what policy wants to know
+CgroupOwners(config).owner(p)   whose cgroup is this
+load_overrides / save_overrides what `fairsched tenant set` changed
+diff(old, new)                  what a reload changed, for the log
+render(config), schema()        the effective configuration; the JSON schema
+"""
+
+from fairsched.config.load import DEFAULT_PATH, InvalidConfig, Problem, from_bytes, load
+from fairsched.config.overrides import Overrides, load_overrides, save_overrides
+from fairsched.config.owners import CgroupOwners, Owner
+from fairsched.config.render import Change, Setting, diff, render, schema, settings
+from fairsched.config.schema import Config
+
+__all__ = [
+    "DEFAULT_PATH",
+    "CgroupOwners",
+    "Change",
+    "Config",
+    "InvalidConfig",
+    "Overrides",
+    "Owner",
+    "Problem",
+    "Setting",
+    "diff",
+    "from_bytes",
+    "load",
+    "load_overrides",
+    "render",
+    "save_overrides",
+    "schema",
+    "settings",
+]

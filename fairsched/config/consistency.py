@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What no single field can know: overlapping claims, guarantees that do not fit, modes that cannot work.
+
+Pure functions over a :class:`Config` whose fields are valid by themselves. A problem is
+``(key path, what is wrong, remedy)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from fairsched.config import patterns
+from fairsched.config.yamlfile import Key
+
+if TYPE_CHECKING:
+    from fairsched.config.schema import Child, Config, Tenant
+
+Problem = tuple[Key, str, str]
+
+_SLACK = 1e-9
+"""Ten guarantees of 10 % are 100 %, whatever binary fractions say."""
+
+
+def problems(config: Config) -> Iterator[Problem]:
+    """Every contradiction in `config`, cheapest checks first."""
+    yield from _modes(config)
+    yield from _levels(config)
+    yield from _guarantees(config)
+    yield from _overlaps(config)
+
+
+def _modes(config: Config) -> Iterator[Problem]:
+    if config.inner_tick_ms > config.tick_ms:
+        yield (
+            ("inner_tick_ms",),
+            f"{config.inner_tick_ms} is longer than tick_ms {config.tick_ms}",
+            "the inner tick is the fast one: make it tick_ms or less",
+        )
+    if config.mode == "enforce" and config.mechanisms.freezer == "off":
+        yield (
+            ("mechanisms", "freezer"),
+            "mode enforce cannot work with the freezer off",
+            "set mechanisms.freezer to auto, or mode to observe",
+        )
+    source = config.gpu.source
+    if source in ("ebpf", "nvml") and getattr(config.mechanisms, source) == "off":
+        yield (
+            ("mechanisms", source),
+            f"gpu.source is {source}, but the mechanism is off",
+            f"set mechanisms.{source} to auto, or gpu.source to auto",
+        )
+
+
+def _levels(config: Config) -> Iterator[Problem]:
+    from fairsched.config.schema import MAX_LEVELS, walk
+
+    for path, node in walk(config.tenants):
+        key = key_of(path)
+        if path.count("/") >= MAX_LEVELS:
+            yield key, f"deeper than {MAX_LEVELS} levels", "flatten the children"
+        if not patterns.is_literal(path) and node.min:
+            yield (
+                (*key, "min"),
+                "a pattern may match any number of cgroups, so nothing can be guaranteed to each",
+                "give min to the parent, or name the child",
+            )
+        globs = [name for name in node.children if not patterns.is_literal(name)]
+        for index, first in enumerate(globs):
+            for second in globs[index + 1 :]:
+                example = patterns.component_overlap(first, second)
+                if example is not None:
+                    yield (
+                        (*key, "children", second),
+                        f"overlaps with '{first}': both match a child called '{example}'",
+                        "make the patterns disjoint; only a plain name wins over a pattern",
+                    )
+
+
+def _guarantees(config: Config) -> Iterator[Problem]:
+    from fairsched.config.schema import walk
+
+    total = 0.0
+    for path, node in walk(config.tenants):
+        key = key_of(path)
+        spec = config.spec(path, node)
+        if "/" not in path:
+            total += spec.min_ratio
+        if spec.quota_ratio is not None and spec.min_ratio > spec.quota_ratio + _SLACK:
+            yield (
+                (*key, "min"),
+                f"min {spec.min_ratio:g} is more than quota {spec.quota_ratio:g}",
+                "lower min or raise quota",
+            )
+        needed = sum(child.min or 0.0 for child in node.children.values())
+        if needed > spec.min_ratio + _SLACK:
+            yield (
+                (*key, "children"),
+                f"the children are guaranteed {needed:g} together, their parent {spec.min_ratio:g}",
+                f"set {'.'.join(map(str, key))}.min to at least {needed:g}",
+            )
+    if total > 1 + _SLACK:
+        yield (
+            ("tenants",),
+            f"the guarantees (min) add up to {total:g} of a GPU, more than there is",
+            "lower some until the sum is 1 or less",
+        )
+
+
+def _overlaps(config: Config) -> Iterator[Problem]:
+    claims = [
+        (name, pattern, index)
+        for name in config.tenants
+        for index, pattern in enumerate(config.cgroup_patterns(name))
+    ]
+    for later, (name, pattern, index) in enumerate(claims):
+        for other, claimed, _ in claims[:later]:
+            if other == name:
+                continue  # one tenant may well say the same thing twice
+            example = patterns.overlap(claimed, pattern)
+            if example is not None:
+                yield (
+                    ("tenants", name, "cgroup", index),
+                    f"'{pattern}' overlaps with '{claimed}' of tenant '{other}': both claim {example}",
+                    "a cgroup has one owner: make the patterns disjoint, or use children",
+                )
+
+
+def key_of(path: str) -> Key:
+    """Key path in the file of the tenant path ``team/chat``."""
+    return ("tenants", *"/children/".join(path.split("/")).split("/"))
+
+
+def node_at(tenants: Mapping[str, Tenant], path: str) -> Tenant | Child | None:
+    """The tenant or child the file gives at `path`; None when it gives none by that very name."""
+    name, *rest = path.split("/")
+    node: Tenant | Child | None = tenants.get(name)
+    for part in rest:
+        node = node.children.get(part) if node is not None else None
+    return node

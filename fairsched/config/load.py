@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a file to a :class:`Config`, or to an error that says file, line, key and remedy."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from fairsched.config import consistency
+from fairsched.config.schema import (
+    Child,
+    Config,
+    Control,
+    Gpu,
+    Log,
+    Mechanisms,
+    Metrics,
+    Tenant,
+    TenantDefaults,
+)
+from fairsched.config.yamlfile import MAX_BYTES, Document, Key, dotted, parse
+from fairsched.errors import ConfigError
+
+DEFAULT_PATH = Path("/etc/fairsched/config.yaml")
+
+_SECTIONS: Mapping[str, type[Any]] = {
+    "control": Control,
+    "gpu": Gpu,
+    "mechanisms": Mechanisms,
+    "tenant_defaults": TenantDefaults,
+    "metrics": Metrics,
+    "log": Log,
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong in a file."""
+
+    key: str
+    """Dotted path."""
+    line: int | None
+    """From 1; None when it is not in the file."""
+    message: str
+    remedy: str
+
+
+class InvalidConfig(ConfigError):
+    """A file that is YAML, but not a valid configuration. Keeps every problem, shows the first."""
+
+    def __init__(self, file: str, problems: list[Problem]) -> None:
+        first = problems[0]
+        more = len(problems) - 1
+        tail = f" (and {more} more)" if more else ""
+        where = f"{file}:{first.line}" if first.line is not None else file
+        super().__init__(first.message + tail, file=where, key=first.key, remedy=first.remedy)
+        self.problems = tuple(problems)
+
+
+def load(path: Path | None = None) -> Config:
+    """Read and validate the configuration.
+
+    None means the default path, and built-in defaults when there is no file at it. Raises
+    ConfigError (exit status 2) for everything that can be wrong with the file.
+    """
+    if path is None:
+        if not DEFAULT_PATH.exists():
+            return Config()
+        path = DEFAULT_PATH
+    return from_bytes(read_file(path), str(path))
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of `path`, one more than allowed at most. Raises ConfigError, never OSError."""
+    try:
+        # O_NONBLOCK: a FIFO given by mistake must not hang a reload
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            return file.read(MAX_BYTES + 1) or b""
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(
+            f"cannot be read: {reason}",
+            file=str(path),
+            remedy="check the path and its permissions, or start from packaging/config.example.yaml",
+        ) from None
+
+
+def from_bytes(raw: bytes, file: str) -> Config:
+    """Validate the text of a configuration; `file` is only named in errors."""
+    document = parse(raw, file)
+    if document.data is None:
+        raise ConfigError(
+            "the file is empty", file=file, remedy="write 'tenants: {}' to run with the defaults"
+        )
+    if not isinstance(document.data, dict):
+        raise ConfigError(
+            "the file is not a mapping of keys to values",
+            file=file,
+            remedy="start with a key, such as 'tenants:'",
+        )
+    return from_document(document, file)
+
+
+def from_document(document: Document, file: str) -> Config:
+    """Validate parsed data. Raises InvalidConfig with every problem found."""
+    try:
+        config = Config.model_validate(document.data)
+    except ValidationError as error:
+        found = [_problem(details, document) for details in error.errors(include_url=False)]
+        raise InvalidConfig(file, found) from None
+    contradictions = [
+        Problem(dotted(key), document.line_of(key), message, remedy)
+        for key, message, remedy in consistency.problems(config)
+    ]
+    if contradictions:
+        raise InvalidConfig(file, contradictions)
+    return config
+
+
+def _problem(details: ErrorDetails, document: Document) -> Problem:
+    key: Key = tuple(part for part in details["loc"] if part != "[key]")
+    value = details.get("input")
+    kind = details["type"]
+    if kind == "extra_forbidden":
+        known = known_keys(key[:-1])
+        close = difflib.get_close_matches(str(key[-1]), known, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"remove it; known: {', '.join(known)}"
+        return Problem(dotted(key), document.line_of(key), "unknown key", hint)
+    message, remedy = _explain(kind, details.get("ctx") or {}, details["msg"])
+    if not isinstance(value, (dict, list)) and kind != "value_error":
+        message += f", not {_shown(value)}"
+    return Problem(dotted(key), document.line_of(key), message, remedy)
+
+
+def _shown(value: Any) -> str:
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _explain(kind: str, context: Mapping[str, Any], fallback: str) -> tuple[str, str]:
+    """What is wrong and the remedy, for a pydantic error type."""
+    bound = context.get("le", context.get("lt", context.get("ge", context.get("gt"))))
+    if kind in ("less_than_equal", "less_than"):
+        return f"must be {bound:g} or less", "lower it"
+    if kind == "greater_than_equal":
+        return f"must be {bound:g} or more", "raise it"
+    if kind == "greater_than":
+        return f"must be more than {bound:g}", "raise it"
+    if kind == "literal_error":
+        expected = context.get("expected", "")
+        return f"must be {expected}", "pick one of these words"
+    if kind == "value_error":
+        return str(context.get("error", fallback)), "see docs/configuration.md"
+    plain = {
+        "int_type": ("must be a whole number", "write it without quotes and decimals"),
+        "float_type": ("must be a number", "write a number, or for a ratio a percentage such as 30%"),
+        "bool_type": ("must be true or false", "write true or false"),
+        "string_type": ("must be a word", "quote it if it looks like a number"),
+        "model_type": ("must be a mapping of keys to values", "indent its keys below it"),
+        "dict_type": ("must be a mapping of names to settings", "indent the names below it"),
+        "tuple_type": ("must be a list", "write [one, two]"),
+        "finite_number": ("must be a finite number", "write a number"),
+    }
+    message = fallback[:1].lower() + fallback[1:]
+    return plain.get(kind, (message, "see docs/configuration.md"))
+
+
+def known_keys(section: Key) -> list[str]:
+    """Keys the schema allows in the section at `section` (empty = top level)."""
+    if not section:
+        model: type[Any] = Config
+    elif section[0] == "tenants":
+        model = Child if "children" in section else Tenant
+    else:
+        model = _SECTIONS.get(str(section[0]), Config)
+    return [field.alias or name for name, field in model.model_fields.items()]

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The effective configuration as flat settings, and what is made from them: YAML, diff, JSON schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fairsched.config.consistency import key_of, node_at
+from fairsched.config.overrides import KEYS, Overrides
+from fairsched.config.schema import Child, Config, Tenant, _Section, walk
+from fairsched.config.yamlfile import Key, dotted
+
+Origin = Literal["default", "file", "tenant_defaults", "override"]
+
+_RESTART = ("state_dir", "run_dir", "control", "gpu", "mechanisms", "metrics")
+"""Read once at start: a reload keeps the old value and says so."""
+
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9/._-]*")
+_YAML11_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+"""Words that other YAML readers take for booleans; written in quotes for their sake."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value in effect and where it comes from."""
+
+    key: Key
+    value: Any
+    """Plain data: None, bool, int, float, str or a list of str."""
+    origin: Origin
+
+    @property
+    def name(self) -> str:
+        return dotted(self.key)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference between two configurations; `str` is the line for the log."""
+
+    key: str
+    old: str | None
+    new: str | None
+    needs_restart: bool
+
+    def __str__(self) -> str:
+        if self.old is None:
+            text = f"{self.key} added" + (f" {self.new}" if self.new else "")
+        elif self.new is None:
+            text = f"{self.key} removed"
+        else:
+            text = f"{self.key} {self.old} -> {self.new}"
+        return text + (" (takes effect at the next start)" if self.needs_restart else "")
+
+
+def settings(config: Config, overrides: Overrides | None = None) -> list[Setting]:
+    """Every setting in effect when `overrides` lie over the file's `config`, in file order.
+
+    Raises ConfigError when the overrides do not fit the configuration.
+    """
+    overrides = overrides or Overrides()
+    effective = overrides.apply(config)
+    found = list(_plain_settings(config, ()))
+    for path, node in walk(effective.tenants):
+        in_file = node_at(config.tenants, path)
+        assert in_file is not None  # overrides change tenants, they never add one
+        found += _tenant_settings(effective, path, node, in_file, overrides.tenants.get(path, {}))
+    return found
+
+
+def _plain_settings(section: _Section, prefix: Key) -> Iterator[Setting]:
+    for field, info in type(section).model_fields.items():
+        if field == "tenants":
+            continue
+        value = getattr(section, field)
+        key: Key = (*prefix, info.alias or field)
+        if isinstance(value, _Section):
+            yield from _plain_settings(value, key)
+        else:
+            yield Setting(key, _plain(value), "file" if field in section.model_fields_set else "default")
+
+
+def _tenant_settings(
+    config: Config, path: str, node: Tenant | Child, in_file: Tenant | Child, override: Mapping[str, Any]
+) -> Iterator[Setting]:
+    key = key_of(path)
+    if isinstance(node, Tenant):
+        origin: Origin = "file" if node.cgroup is not None else "default"
+        yield Setting((*key, "cgroup"), list(config.cgroup_patterns(path)), origin)
+    spec = config.spec(path, node)
+    effective = {
+        "weight": spec.weight,
+        "class": spec.tenant_class.value,
+        "quota": spec.quota_ratio,
+        "min": spec.min_ratio,
+        "max_freeze_ms": spec.max_freeze_ms,
+        "exempt": spec.is_exempt,
+    }
+    for name in KEYS:
+        field = "tenant_class" if name == "class" else name
+        if name in override:
+            origin = "override"
+        elif getattr(in_file, field) is not None:
+            origin = "file"
+        elif field in config.tenant_defaults.model_fields_set and not (
+            "/" in path and name in ("weight", "quota", "min")
+        ):
+            origin = "tenant_defaults"
+        else:
+            origin = "default"
+        yield Setting((*key, name), effective[name], origin)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def diff(old: Config, new: Config) -> list[Change]:
+    """What a reload from `old` to `new` changes, in the order of the file."""
+    before = {setting.key: setting.value for setting in settings(old)}
+    after = {setting.key: setting.value for setting in settings(new)}
+    gone = {path for path, _ in walk(old.tenants)} - {path for path, _ in walk(new.tenants)}
+    born = {path for path, _ in walk(new.tenants)} - {path for path, _ in walk(old.tenants)}
+    changes = [Change(dotted(key_of(path)), "", None, False) for path in sorted(gone)]
+    changes += [
+        Change(dotted(key_of(path)), None, f"weight {_scalar(new_spec.weight)}", False)
+        for path, node in walk(new.tenants)
+        if path in born
+        for new_spec in [new.spec(path, node)]
+    ]
+    for key, value in after.items():
+        if key in before and before[key] != value:
+            needs_restart = key[0] in _RESTART
+            changes.append(Change(dotted(key), _scalar(before[key]), _scalar(value), needs_restart))
+    return changes
+
+
+def render(config: Config, overrides: Overrides | None = None) -> str:
+    """The whole effective configuration as YAML that `load` accepts; a comment marks every value
+    that does not stand in the file."""
+    lines: list[str] = []
+    opened: Key = ()
+    for setting in settings(config, overrides):
+        *section, name = setting.key
+        shared = 0
+        while shared < min(len(section), len(opened)) and section[shared] == opened[shared]:
+            shared += 1
+        for depth in range(shared, len(section)):
+            lines.append(f"{'  ' * depth}{_scalar(section[depth])}:")
+        opened = tuple(section)
+        line = f"{'  ' * len(section)}{_scalar(name)}: {_scalar(setting.value)}"
+        lines.append(line if setting.origin == "file" else f"{line}  # {setting.origin}")
+    if not config.tenants:
+        lines.append("tenants: {}")
+    return "\n".join(lines) + "\n"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str):
+        is_plain = _PLAIN.fullmatch(value) and value.lower() not in _YAML11_WORDS
+        return value if is_plain else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return "[" + ", ".join(_scalar(item) for item in value) + "]"
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return json.dumps(value)
+
+
+def schema() -> dict[str, Any]:
+    """JSON schema of the file, for editors and CI."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "fairsched configuration",
+        **{key: value for key, value in Config.model_json_schema(by_alias=True).items() if key != "title"},
+    }

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one schema of the configuration: validation, defaults, documentation and JSON schema.
+
+Everything a person may write in the file is declared here and nowhere else; docs/configuration.md
+and ``fairsched config schema`` are generated from it. Units are in the names. The models are
+frozen: a running daemon swaps a whole :class:`Config` for another, it never edits one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+
+from fairsched.config import patterns
+from fairsched.model import PolicyParams, TenantClass, TenantSpec
+
+MAX_TENANTS = 1024
+MAX_PATTERNS = 64
+MAX_LEVELS = 3
+"""Depth of tenant > child > grandchild."""
+
+MAX_NAME_CHARS = 64
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*%")
+
+
+def _ratio(value: Any) -> Any:
+    if isinstance(value, str) and (percent := _PERCENT.fullmatch(value)):
+        return float(percent.group(1)) / 100
+    return value
+
+
+def _path(value: Any) -> Any:
+    if isinstance(value, str):
+        if "\0" in value or not value.startswith("/"):
+            raise ValueError("an absolute path is needed")
+        return Path(value)
+    return value
+
+
+def _patterns(value: Any) -> Any:
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, (list, tuple)):
+        return value
+    if not value:
+        raise ValueError("at least one pattern is needed")
+    return tuple(patterns.normalise(item) if isinstance(item, str) else item for item in value)
+
+
+def _name(value: str) -> str:
+    if not NAME.fullmatch(value):
+        raise ValueError(
+            f"{value[:80]!r} is not a tenant name: 1 to 64 of a-z 0-9 . _ -, a letter or digit first"
+        )
+    return value
+
+
+def _child_name(value: str) -> str:
+    if NAME.fullmatch(value):
+        return value
+    if "/" in value or value == "**":
+        raise ValueError(f"{value[:80]!r}: a child is matched by the name of one cgroup, without '/'")
+    if len(value) > MAX_NAME_CHARS and patterns.is_literal(value):
+        raise ValueError(f"{value[:80]!r} is too long a name: shorten it with a *")
+    return patterns.normalise(value)
+
+
+def _listify(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Ratio = Annotated[
+    float,
+    BeforeValidator(_ratio),
+    Field(ge=0, le=1, allow_inf_nan=False),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "string", "pattern": "%$"}]}
+    ),
+]
+Weight = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
+AbsolutePath = Annotated[Path, BeforeValidator(_path), WithJsonSchema({"type": "string", "pattern": "^/"})]
+Patterns = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_patterns),
+    Field(max_length=MAX_PATTERNS),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+TenantName = Annotated[str, BeforeValidator(_name)]
+ChildName = Annotated[str, BeforeValidator(_child_name)]
+ClassName = Literal["latency", "batch"]
+Mechanism = Literal["off", "auto", "required"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_section_is_all_defaults(cls, data: Any) -> Any:
+        # "tenants:\n  chat:" is null in YAML and plainly means: chat, with the defaults.
+        return {} if data is None else data
+
+
+class Control(_Section):
+    """The socket that ``fairsched status`` and its siblings talk to."""
+
+    socket: AbsolutePath | None = Field(
+        default=None, description="Unix socket of the daemon; null means run_dir/fairsched.sock."
+    )
+    group: str = Field(
+        default="fairsched",
+        min_length=1,
+        max_length=32,
+        description="Members may ask and change; without such a group only root may.",
+    )
+
+
+class Gpu(_Section):
+    """Where GPU time is read from, and what is known of the hardware's own scheduler."""
+
+    source: Literal["auto", "ebpf", "nvml", "dcgm"] = Field(
+        default="auto", description="Account to use; auto takes the best one this host can give."
+    )
+    libcuda: Annotated[tuple[AbsolutePath, ...], BeforeValidator(_listify)] = Field(
+        default=(), max_length=64, description="More libcuda.so.1 files to watch than those found by itself."
+    )
+    timeslice_us: int = Field(
+        default=2000, ge=100, le=1_000_000, description="Time slice of one context on the hardware."
+    )
+    switch_us: int = Field(
+        default=100, ge=0, le=100_000, description="Cost of switching between two contexts."
+    )
+
+
+class Mechanisms(_Section):
+    """Each is off (never used), auto (used where it works) or required (no start without it)."""
+
+    ebpf: Mechanism = Field(default="auto", description="Account of GPU time from uprobes on libcuda.")
+    freezer: Mechanism = Field(default="auto", description="Holding back with cgroup.freeze.")
+    nvml: Mechanism = Field(default="auto", description="GPU names and memory; fallback account.")
+    guardian: Mechanism = Field(default="auto", description="Second process that thaws when the daemon dies.")
+
+
+class TenantDefaults(_Section):
+    """What a tenant gets that does not say otherwise."""
+
+    weight: Weight = Field(default=1.0, description="Share relative to the other tenants with demand.")
+    tenant_class: ClassName = Field(
+        default="latency",
+        alias="class",
+        description="latency is held last and thawed first; batch the reverse.",
+    )
+    quota: Ratio | None = Field(
+        default=None, description="Hard cap, of one GPU over window_s, even if the GPU idles; null = no cap."
+    )
+    min: Ratio = Field(default=0.0, description="Guaranteed part of one GPU under contention.")
+    max_freeze_ms: int | None = Field(
+        default=None, ge=10, le=60_000, description="Longest hold; null = 500 for latency, 2000 for batch."
+    )
+    exempt: bool = Field(default=False, description="Accounted and shown, never held.")
+
+
+class _Entitled(_Section):
+    """The values of TenantDefaults, each null (= inherit) until it is given."""
+
+    weight: Weight | None = Field(default=None, description="As in tenant_defaults; null inherits.")
+    tenant_class: ClassName | None = Field(default=None, alias="class", description="As in tenant_defaults.")
+    quota: Ratio | None = Field(default=None, description="As in tenant_defaults.")
+    min: Ratio | None = Field(default=None, description="As in tenant_defaults; not for pattern children.")
+    max_freeze_ms: int | None = Field(default=None, ge=10, le=60_000, description="As in tenant_defaults.")
+    exempt: bool | None = Field(default=None, description="As in tenant_defaults.")
+
+
+class Child(_Entitled):
+    """A cgroup directly below its parent's, by name or by pattern; it shares the parent's weight."""
+
+    children: dict[ChildName, Child] = Field(
+        default_factory=dict, description="Cgroups one level further down, in the same way."
+    )
+
+
+class Tenant(_Entitled):
+    """A customer of the GPU: one or more cgroups with everything below them."""
+
+    cgroup: Patterns | None = Field(
+        default=None,
+        description="Pattern or list of patterns (* ? **), relative to the cgroup2 mount; null means "
+        "gpu.slice/NAME. Two tenants may never match the same cgroup.",
+    )
+    children: dict[ChildName, Child] = Field(
+        default_factory=dict,
+        description="Nested weights by the name (or a * ? pattern) of the cgroups directly below; a "
+        "plain name wins over a pattern. Child cgroups that match none get the defaults.",
+    )
+
+
+class Metrics(_Section):
+    """Prometheus export."""
+
+    listen: str | None = Field(
+        default=None, pattern=r"^\S*:[0-9]{1,5}$", description="ADDRESS:PORT of the exporter; null = off."
+    )
+
+
+class Log(_Section):
+    """The daemon's log, on stderr."""
+
+    format: Literal["logfmt", "json"] = Field(
+        default="logfmt", description="One line per decision either way."
+    )
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level shown."
+    )
+
+
+class Config(_Section):
+    """The configuration of one node."""
+
+    mode: Literal["enforce", "observe", "dry_run"] = Field(
+        default="observe",
+        description="observe accounts and publishes fairness; dry_run also decides and logs what it "
+        "would hold; enforce holds. The default pauses nobody until a person asks for it.",
+    )
+    tick_ms: int = Field(default=100, ge=10, le=10_000, description="Period of observe, decide, apply.")
+    inner_tick_ms: int = Field(default=20, ge=1, le=10_000, description="Period while somebody is held.")
+    window_s: int = Field(default=1, ge=1, le=10, description="Window of quotas, used shares and debt.")
+    state_dir: AbsolutePath = Field(
+        default=Path("/var/lib/fairsched"), description="Overrides; survives a reboot."
+    )
+    run_dir: AbsolutePath = Field(
+        default=Path("/run/fairsched"), description="Socket and journal of holds; gone after a reboot."
+    )
+    control: Control = Field(default_factory=Control, description="The control socket.")
+    gpu: Gpu = Field(default_factory=Gpu, description="Accounting of GPU time.")
+    mechanisms: Mechanisms = Field(default_factory=Mechanisms, description="off, auto or required.")
+    tenant_defaults: TenantDefaults = Field(
+        default_factory=TenantDefaults, description="Values of tenants that do not give their own."
+    )
+    tenants: dict[TenantName, Tenant] = Field(
+        default_factory=dict, max_length=MAX_TENANTS, description="Tenants by name."
+    )
+    metrics: Metrics = Field(default_factory=Metrics, description="Prometheus export.")
+    log: Log = Field(default_factory=Log, description="The daemon's log.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_maps(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "tenants" in data and data["tenants"] is None:
+            return {**data, "tenants": {}}
+        return data
+
+    @property
+    def socket_path(self) -> Path:
+        """Where the daemon listens."""
+        return self.control.socket or self.run_dir / "fairsched.sock"
+
+    @property
+    def overrides_path(self) -> Path:
+        """Where the daemon keeps what `fairsched tenant set` changed."""
+        return self.state_dir / "overrides.yaml"
+
+    def cgroup_patterns(self, tenant: str) -> tuple[str, ...]:
+        """Patterns of a top-level tenant, relative to the cgroup2 mount."""
+        return self.tenants[tenant].cgroup or (f"gpu.slice/{tenant}",)
+
+    def policy_params(self) -> PolicyParams:
+        """The part of the file that the control law reads."""
+        return PolicyParams(window_ns=self.window_s * 1_000_000_000)
+
+    def tenant_specs(self) -> Mapping[str, TenantSpec]:
+        """What was promised to every tenant the file names, inner nodes and literal children too.
+
+        Children given by pattern exist only once a cgroup matches: see ``CgroupOwners``.
+        """
+        return {path: self.spec(path, node) for path, node in walk(self.tenants) if patterns.is_literal(path)}
+
+    def spec(self, path: str, node: Tenant | Child | None) -> TenantSpec:
+        """The spec of `node` under the name `path`; None stands for an unmatched child: all defaults.
+
+        Children inherit class, max_freeze_ms and exempt from tenant_defaults as tenants do, but not
+        weight, quota and min: those defaults speak of parts of the node, not of a tenant's part.
+        """
+        base = self.tenant_defaults
+        is_child = "/" in path
+        node = node if node is not None else Child()
+        weight = 1.0 if is_child else base.weight
+        return TenantSpec(
+            name=path,
+            weight=weight if node.weight is None else node.weight,
+            quota_ratio=node.quota if node.quota is not None or is_child else base.quota,
+            min_ratio=(0.0 if is_child else base.min) if node.min is None else node.min,
+            tenant_class=TenantClass(node.tenant_class or base.tenant_class),
+            max_freeze_ms=base.max_freeze_ms if node.max_freeze_ms is None else node.max_freeze_ms,
+            is_exempt=base.exempt if node.exempt is None else node.exempt,
+        )
+
+
+def walk(
+    nodes: Mapping[str, Tenant] | Mapping[str, Child], prefix: str = ""
+) -> Iterator[tuple[str, Tenant | Child]]:
+    """Every tenant and child with its path (``team``, ``team/chat``), parents before children."""
+    for name, node in nodes.items():
+        path = f"{prefix}{name}"
+        yield path, node
+        yield from walk(node.children, f"{path}/")
