@@ -191,3 +191,11 @@ class PolicyParams:
     """Minimum time between two changes of one tenant, in freeze latencies."""
     default_freeze_latency_ns: int = 1_000_000
     """Used until the cost of holding a tenant has been measured."""
+    demand_grace_ns: int = 10_000_000
+    """A pause in a tenant's work shorter than this is a CPU gap of a closed loop, not idleness."""
+    idle_confirm_ns: int = 3_000_000
+    """How long a GPU must stay idle, while a tenant is only in such a gap, before a hold is ended for it."""
+    min_run_ns: int = 50_000_000
+    """Shortest run between a hold that ended at its deadline and the next one."""
+    quota_burst_ratio: float = 0.1
+    """How far ahead of its quota a tenant may run, in parts of quota x window."""

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lag: how much GPU time each tenant is owed (positive) or has taken ahead of its turn (negative).
+
+Problem. An entitlement is a ratio; a decision needs to know who is behind and by how much, over
+uneven intervals, while tenants come, go idle, are held, and drain what they had queued.
+
+Approach. One account per (tenant, GPU), moved once per snapshot:
+
+    delivered = sum of used_i over the enforced tenants of the GPU
+    lag_i    += e_i x delivered - used_i            (e: entitlement over A, normalised to sum 1)
+
+Normalised on what the GPU delivered, not on wall clock: with gaps and switch cost a wall-clock
+budget is never exhausted and so never enforced. Lag is therefore zero-sum: the lags of one GPU add
+up to 0, and whatever one account loses outside the formula (expiry, forgetting, clamping) goes to A
+by entitlement. So nobody stays in debt to a tenant that left.
+
+Terms.
+- A: enforced tenants with demand. A pause shorter than ``demand_grace_ns`` is demand (a decoder
+  between two tokens); held by us with work is demand; held by somebody else is not.
+- enforced: confidence HIGH and not exempt. The use of the others is taken off the top: it moves
+  nobody's lag, the enforced tenants share what is left.
+- expiry: positive lag of a tenant without demand is dropped at once (no hoarding); debt is forgotten
+  as exp(-t/window), so a short pause forgives almost nothing.
+- drain: GPU time already queued. It is never booked here: it is delivered, and charged to its owner
+  as ``used_ns``, whether or not the owner is held. The *effective* lag = lag - outstanding stays put
+  while the drain is delivered, which is why deciding on it counts nothing twice.
+- quota level: leaky bucket, += used, -= quota x interval, never below 0.
+- ``*_window_ns``: sums with exponential forgetting over the window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fairsched.model import Confidence, PolicyParams, Snapshot, TenantSpec, Use
+from fairsched.policy.shares import ancestors, entitlements, spec_for
+
+Key = tuple[str, str]
+"""(tenant, GPU UUID); for quotas the name may be an inner node."""
+
+_FORGOTTEN_NS = 1_000.0
+"""An absent tenant's account is dropped when its debt has shrunk to this."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """One tenant on one GPU."""
+
+    lag_ns: float = 0.0
+    active_ns: int | None = None
+    """When it last had demand; None = not seen with demand yet."""
+    drain_ns: float = 0.0
+    """Largest queue seen lately (forgotten over the window): the size of one overshoot."""
+    used_window_ns: float = 0.0
+
+
+@dataclass(frozen=True)
+class GpuAccount:
+    delivered_window_ns: float = 0.0
+    wall_window_ns: float = 0.0
+    idle_since_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a tenant's last change forbids and what its hold is for."""
+
+    hold_gpu: str | None = None
+    """The GPU it is held for; None = we believe it runs."""
+    is_quota: bool = False
+    free_ns: int = 0
+    """It may not be held before this moment (minimum dwell or minimum run)."""
+
+
+@dataclass(frozen=True)
+class PolicyState:
+    """Everything the policy remembers between two decisions. Treat as immutable."""
+
+    accounts: Mapping[Key, Account] = field(default_factory=dict)
+    gpus: Mapping[str, GpuAccount] = field(default_factory=dict)
+    quota_level_ns: Mapping[Key, float] = field(default_factory=dict)
+    gates: Mapping[str, Gate] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, so that debt survives a restart of the daemon."""
+        return {
+            "accounts": [[*key, vars(account)] for key, account in sorted(self.accounts.items())],
+            "gpus": {gpu: dict(vars(account)) for gpu, account in sorted(self.gpus.items())},
+            "quota_level_ns": [[*key, level] for key, level in sorted(self.quota_level_ns.items())],
+            "gates": {tenant: dict(vars(gate)) for tenant, gate in sorted(self.gates.items())},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PolicyState:
+        return cls(
+            accounts={(tenant, gpu): Account(**kept) for tenant, gpu, kept in data["accounts"]},
+            gpus={gpu: GpuAccount(**kept) for gpu, kept in data["gpus"].items()},
+            quota_level_ns={(node, gpu): level for node, gpu, level in data["quota_level_ns"]},
+            gates={tenant: Gate(**kept) for tenant, kept in data["gates"].items()},
+        )
+
+
+@dataclass(frozen=True)
+class Books:
+    """The accounts brought up to ``now_ns``, and who counts."""
+
+    accounts: dict[Key, Account]
+    gpus: dict[str, GpuAccount]
+    quota_level_ns: dict[Key, float]
+    owed: dict[str, dict[str, float]]
+    """GPU -> tenant -> entitlement over A, caps included; the keys are A."""
+
+
+def is_enforced(use: Use, specs: Mapping[str, TenantSpec]) -> bool:
+    return use.confidence is Confidence.HIGH and not spec_for(use.tenant, specs).is_exempt
+
+
+def advance(
+    snapshot: Snapshot,
+    accounts: Mapping[Key, Account],
+    gpus: Mapping[str, GpuAccount],
+    quota_level_ns: Mapping[Key, float],
+    specs: Mapping[str, TenantSpec],
+    params: PolicyParams,
+) -> Books:
+    """Book one snapshot."""
+    uses: dict[str, list[Use]] = {}
+    for use in snapshot.uses:
+        uses.setdefault(use.gpu, []).append(use)
+    books = Books({}, {}, {}, {})
+    absent: dict[str, dict[str, Account]] = {}
+    present = {(use.tenant, use.gpu) for use in snapshot.uses}
+    for key, account in accounts.items():
+        if key not in present:
+            absent.setdefault(key[1], {})[key[0]] = account
+    for gpu in sorted(uses.keys() | absent.keys()):
+        rows = uses.get(gpu, [])
+        before = {use.tenant: accounts.get((use.tenant, gpu), Account()) for use in rows}
+        _book_gpu(gpu, rows, {**absent.get(gpu, {}), **before}, snapshot, specs, params, books)
+        books.gpus[gpu] = _book_window(gpu, rows, gpus.get(gpu, GpuAccount()), snapshot, params)
+    _book_quotas(snapshot, quota_level_ns, specs, params, books)
+    return books
+
+
+def _book_gpu(
+    gpu: str,
+    rows: Iterable[Use],
+    before: Mapping[str, Account],
+    snapshot: Snapshot,
+    specs: Mapping[str, TenantSpec],
+    params: PolicyParams,
+    books: Books,
+) -> None:
+    used = {use.tenant: use for use in rows}
+    now = {name: _observe(acc, used.get(name), snapshot, params) for name, acc in before.items()}
+    enforced = {name for name, use in used.items() if is_enforced(use, specs)}
+    active = {
+        name
+        for name in enforced
+        if not _is_foreign(name, snapshot) and _is_recent(now[name], snapshot.now_ns, params)
+    }
+    owed = entitlements(active, specs)
+    # Where everybody is capped the caps leave part of the GPU owed to nobody; booking that part as
+    # debt would punish using a GPU nobody else wanted. Quotas are enforced by their own bucket.
+    total = math.fsum(owed.values())
+    part = {name: ratio / total for name, ratio in owed.items()} if total > 0 else {}
+    delivered = sum(used[name].used_ns for name in enforced)
+    lag = {name: account.lag_ns for name, account in now.items()}
+    for name in enforced:
+        lag[name] += part.get(name, 0.0) * delivered - used[name].used_ns
+    _settle(lag, part, used, gpu, snapshot, params)
+    books.owed[gpu] = owed
+    for name, account in now.items():
+        if name in used or abs(lag[name]) > _FORGOTTEN_NS:
+            books.accounts[name, gpu] = replace(account, lag_ns=lag[name])
+
+
+def _observe(account: Account, use: Use | None, snapshot: Snapshot, params: PolicyParams) -> Account:
+    kept = _forget(snapshot.interval_ns, params)
+    if use is None:
+        return replace(
+            account, drain_ns=account.drain_ns * kept, used_window_ns=account.used_window_ns * kept
+        )
+    has_demand = (use.has_demand or use.used_ns > 0) and not _is_foreign(use.tenant, snapshot)
+    return replace(
+        account,
+        active_ns=snapshot.now_ns if has_demand else account.active_ns,
+        drain_ns=max(float(use.outstanding_ns), account.drain_ns * kept),
+        used_window_ns=account.used_window_ns * kept + use.used_ns,
+    )
+
+
+def _settle(
+    lag: dict[str, float],
+    part: Mapping[str, float],
+    used: Mapping[str, Use],
+    gpu: str,
+    snapshot: Snapshot,
+    params: PolicyParams,
+) -> None:
+    """Expire, forget and clamp; what that takes from one account goes to A by entitlement."""
+    kept = _forget(snapshot.interval_ns, params)
+    pot = 0.0
+    for name in lag:
+        if name not in part:
+            after = 0.0 if lag[name] > 0 else lag[name] * kept
+            pot += lag[name] - after
+            lag[name] = after
+    for name, ratio in part.items():
+        lag[name] += ratio * pot
+    clamp = float(params.lag_clamp_ns)
+    excess = math.fsum(value - min(max(value, -clamp), clamp) for value in lag.values())
+    for name in lag:
+        moved = lag[name] + part.get(name, 0.0) * excess
+        lag[name] = min(max(moved, -clamp), clamp)
+
+
+def _book_window(
+    gpu: str, rows: Iterable[Use], before: GpuAccount, snapshot: Snapshot, params: PolicyParams
+) -> GpuAccount:
+    kept = _forget(snapshot.interval_ns, params)
+    delivered = sum(use.used_ns for use in rows)
+    idle_since = None
+    if gpu in snapshot.idle_gpus:
+        # Work that came and went inside the interval ended the idleness seen before it.
+        is_same_pause = before.idle_since_ns is not None and delivered == 0
+        idle_since = before.idle_since_ns if is_same_pause else snapshot.now_ns
+    return GpuAccount(
+        before.delivered_window_ns * kept + delivered,
+        before.wall_window_ns * kept + snapshot.interval_ns,
+        idle_since,
+    )
+
+
+def _book_quotas(
+    snapshot: Snapshot,
+    before: Mapping[Key, float],
+    specs: Mapping[str, TenantSpec],
+    params: PolicyParams,
+    books: Books,
+) -> None:
+    """A quota on an inner node binds the sum of the leaves below it."""
+    used: dict[Key, int] = {}
+    for use in snapshot.uses:
+        if is_enforced(use, specs):
+            for node in ancestors(use.tenant):
+                used[node, use.gpu] = used.get((node, use.gpu), 0) + use.used_ns
+    for key, used_ns in used.items():
+        quota = specs[key[0]].quota_ratio if key[0] in specs else None
+        if quota is not None:
+            level = before.get(key, 0.0) + used_ns - quota * snapshot.interval_ns
+            books.quota_level_ns[key] = min(max(level, 0.0), float(params.window_ns))
+
+
+def _is_recent(account: Account, now_ns: int, params: PolicyParams) -> bool:
+    if account.active_ns is None:
+        return False
+    # A stamp from the future comes from a state saved before a reboot.
+    return 0 <= now_ns - account.active_ns <= params.demand_grace_ns
+
+
+def _is_foreign(tenant: str, snapshot: Snapshot) -> bool:
+    hold = snapshot.holds.get(tenant)
+    return hold is not None and not hold.is_ours
+
+
+def _forget(interval_ns: int, params: PolicyParams) -> float:
+    return math.exp(-max(interval_ns, 0) / params.window_ns)
