@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tell systemd how the daemon is doing: sd_notify(3) over NOTIFY_SOCKET, without libsystemd.
+
+Source: sd_notify(3), "The protocol". Outside systemd every call does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+
+class Notifier:
+    """One datagram socket to the service manager, or nothing."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        address = environ.get("NOTIFY_SOCKET", "")
+        self._address: str | None = None
+        if address.startswith("/"):
+            self._address = address
+        elif address.startswith("@"):
+            self._address = "\0" + address[1:]  # a socket in the abstract namespace
+        self._watchdog_s = _watchdog_s(environ)
+
+    @property
+    def is_active(self) -> bool:
+        """Somebody listens."""
+        return self._address is not None
+
+    @property
+    def watchdog_period_s(self) -> float | None:
+        """How often :meth:`watchdog` must be called: half of what systemd allows. None = no watchdog."""
+        return None if self._watchdog_s is None else self._watchdog_s / 2
+
+    def ready(self, status: str = "") -> bool:
+        """The daemon works (also: a reload is done)."""
+        return self._send("READY=1", *([f"STATUS={status}"] if status else []))
+
+    def watchdog(self) -> bool:
+        """The loop is alive."""
+        return self._send("WATCHDOG=1")
+
+    def status(self, text: str) -> bool:
+        """One line for ``systemctl status``."""
+        return self._send(f"STATUS={text}")
+
+    def reloading(self) -> bool:
+        """A reload begins; call :meth:`ready` when it is over. Type=notify-reload needs the time."""
+        return self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self) -> bool:
+        """The daemon is on its way out."""
+        return self._send("STOPPING=1")
+
+    def _send(self, *assignments: str) -> bool:
+        """True when the datagram was taken. Never raises and never blocks: a service manager that
+        does not listen is no reason to stop scheduling."""
+        if self._address is None:
+            return False
+        text = "\n".join(assignment.replace("\n", " ") for assignment in assignments)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+                sock.setblocking(False)
+                sock.sendto(text.encode("utf-8", "replace"), self._address)
+        except OSError:
+            return False
+        return True
+
+
+def _watchdog_s(environ: Mapping[str, str]) -> float | None:
+    """WATCHDOG_USEC in seconds, when it is meant for this process (WATCHDOG_PID)."""
+    if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    try:
+        usec = int(environ.get("WATCHDOG_USEC", ""))
+    except ValueError:
+        return None
+    return usec / 1e6 if usec > 0 else None
