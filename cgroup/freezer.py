@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hold and thaw cgroups through cgroup.freeze, so that nothing of ours can stay frozen.
+
+Every hold is journalled before the freeze (law 3), has a deadline and is undone by :meth:`Freezer.close`.
+A pause that is not ours is never thawed (law 4):
+
+* found paused (its own cgroup.freeze is 1, or an ancestor is frozen): the hold is refused as FOREIGN;
+* somebody writes 1 while we hold: nothing changes that could be read, but inotify counts the write. The
+  pause is theirs from then on; we drop our claim and leave it frozen (FOREIGN);
+* somebody writes 0 while we hold: the hold is over (RELEASED). We do not fight.
+
+Freezing is asynchronous. ``hold`` writes and returns; ``settle`` learns without blocking which cgroups
+have come to rest, how long that took, and what others did meanwhile. A daemon waits on ``fileno()``: a
+settle that comes late measures too long a latency.
+
+While frozen: a process that enters the cgroup freezes at once, SIGKILL works, and removing the cgroup
+works once it is empty. One thread uses a Freezer; it is not thread-safe.
+
+Accepted race: a write by somebody else within the microseconds between our read of the queue and our own
+write merges with ours in inotify. Their closing of the file usually still tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fairsched.cgroup.journal import Entry, Journal, Owner, read_boot_id
+from fairsched.cgroup.path import CgroupRef
+from fairsched.cgroup.state import CGROUP_EVENTS, CGROUP_FREEZE, read_asked, read_frozen
+from fairsched.cgroup.watch import IN_CLOSE_WRITE, IN_MODIFY, Watch
+from fairsched.errors import CgroupGone, KernelRefused
+
+_LATENCY_WEIGHT = 0.25  # of the newest sample: four or five holds forget an outlier
+
+
+class HoldKind(str, enum.Enum):
+    """What became of a hold or a thaw. Only errors of the host are exceptions; all this is daily life."""
+
+    HELD = "held"
+    ALREADY_HELD = "already_held"
+    SETTLED = "settled"
+    """All processes have stopped; ``latency_ns`` says how long it took."""
+    THAWED = "thawed"
+    NOT_HELD = "not_held"
+    FOREIGN = "foreign"
+    """Somebody else pauses it. Not touched, and if it was ours it is theirs now."""
+    RELEASED = "released"
+    """Somebody else thawed it while we held it: the hold is over."""
+    GONE = "gone"
+    EXPIRED = "expired"
+    """The deadline had passed before the hold was made."""
+
+
+@dataclass(frozen=True)
+class HoldResult:
+    """What happened to one cgroup."""
+
+    kind: HoldKind
+    cgroup_id: int
+    path: str
+    tenant: str = ""
+    latency_ns: int | None = None
+    """SETTLED: from the write to rest. HELD and THAWED: how long the write(2) itself took."""
+
+
+@dataclass(frozen=True)
+class GangResult:
+    """All or nothing. ``kind`` is HELD, or why nothing is held; ``members`` says who was at fault."""
+
+    kind: HoldKind
+    members: tuple[HoldResult, ...]
+
+
+@dataclass
+class _Held:
+    """A hold of ours: its entry, and the descriptors through which it is ended."""
+
+    entry: Entry
+    freeze_fd: int
+    events_fd: int
+    watch: int
+    asked_ns: int = 0
+    """When 1 was written; 0 before that."""
+    is_settled: bool = False
+
+
+class Freezer:
+    """The hands. A context manager: leaving it thaws everything it holds."""
+
+    def __init__(self, journal: Journal, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        """Raises HostUnsupported when inotify is exhausted: without it a foreign pause goes unnoticed."""
+        self._journal = journal
+        self._clock_ns = clock_ns
+        self._me = Owner.me()
+        self._boot_id = read_boot_id()
+        self._held: dict[int, _Held] = {}
+        self._by_watch: dict[int, int] = {}
+        self._latency_ns: dict[int, float] = {}
+        self._changes: list[HoldResult] = []
+        self._watch = Watch()
+        self._epoll = select.epoll()
+        self._epoll.register(self._watch.fileno(), select.EPOLLIN)
+
+    def __enter__(self) -> Freezer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """Readable when ``settle`` has something to look at. Wait on it; never read from it."""
+        return self._epoll.fileno()
+
+    @property
+    def holds(self) -> dict[int, Entry]:
+        """What is held now, by cgroup id."""
+        return {cgroup_id: held.entry for cgroup_id, held in self._held.items()}
+
+    def is_settled(self, cgroup_id: int) -> bool:
+        """Whether a cgroup we hold has come to rest."""
+        held = self._held.get(cgroup_id)
+        return held is not None and held.is_settled
+
+    def latency_ns(self, cgroup_id: int) -> int | None:
+        """Smoothed freeze latency of a cgroup (EWMA); None before it was measured."""
+        value = self._latency_ns.get(cgroup_id)
+        return None if value is None else int(value)
+
+    def forget(self, cgroup_id: int) -> None:
+        """Drop what was learned of a cgroup that is no longer a tenant. A hold of it is thawed first."""
+        if cgroup_id in self._held:
+            self.thaw(cgroup_id)
+        self._latency_ns.pop(cgroup_id, None)
+
+    def hold(self, ref: CgroupRef, tenant: str, deadline_ns: int, reason: str) -> HoldResult:
+        """Freeze a cgroup until ``thaw`` or ``deadline_ns`` (CLOCK_MONOTONIC), whichever comes first.
+
+        HELD, ALREADY_HELD (nothing changes, also not the deadline), FOREIGN, GONE or EXPIRED. Raises
+        KernelRefused when the journal or cgroup.freeze cannot be written, HostUnsupported when inotify
+        is exhausted; then the cgroup is not frozen by us.
+        """
+        if ref.id in self._held:
+            return _result(HoldKind.ALREADY_HELD, self._held[ref.id].entry)
+        since_ns = self._clock_ns()
+        entry = Entry(ref.id, ref.path, tenant, reason, since_ns, deadline_ns, self._me, self._boot_id)
+        if deadline_ns <= since_ns:
+            return _result(HoldKind.EXPIRED, entry)
+        try:
+            held = self._open(ref, entry)
+        except CgroupGone:
+            return _result(HoldKind.GONE, entry)
+        # known from here on, so that whatever interrupts us, close() finds it
+        self._held[ref.id] = held
+        try:
+            if self._is_paused(held):
+                return self._end(held, HoldKind.FOREIGN)
+            self._journal.write(entry)
+            return self._freeze(held)
+        except OSError as error:
+            return self._fail(held, error, ref.explain(error, CGROUP_FREEZE, "cannot freeze"))
+        except BaseException:
+            self._abandon(held)
+            raise
+
+    def hold_gang(self, refs: Sequence[CgroupRef], tenant: str, deadline_ns: int, reason: str) -> GangResult:
+        """Hold all cgroups of one tenant or none: GPU peers of a frozen process spin on their own GPUs.
+
+        Cgroups that are gone are left out; GONE when all are. FOREIGN or EXPIRED members undo the
+        others. Members that were held before stay held. Raises as ``hold`` does, after undoing.
+        """
+        members: list[HoldResult] = []
+        mine: list[int] = []
+        is_complete = False
+        try:
+            for ref in refs:
+                member = self.hold(ref, tenant, deadline_ns, reason)
+                members.append(member)
+                if member.kind is HoldKind.HELD:
+                    mine.append(ref.id)
+                elif member.kind not in (HoldKind.ALREADY_HELD, HoldKind.GONE):
+                    return GangResult(member.kind, tuple(members))
+            is_complete = True
+        finally:
+            if not is_complete:
+                for cgroup_id in mine:
+                    self.thaw(cgroup_id)
+        is_any = any(member.kind is not HoldKind.GONE for member in members)
+        return GangResult(HoldKind.HELD if is_any else HoldKind.GONE, tuple(members))
+
+    def thaw(self, cgroup_id: int) -> HoldResult:
+        """End a hold: THAWED (verified), NOT_HELD, FOREIGN, RELEASED or GONE.
+
+        Raises KernelRefused when the kernel keeps it frozen; the hold and its journal entry then stay,
+        and the guardian tries again at the deadline.
+        """
+        held = self._held.get(cgroup_id)
+        if held is None:
+            return HoldResult(HoldKind.NOT_HELD, cgroup_id, "")
+        try:
+            self._read_watch()
+            if cgroup_id not in self._held:  # the read just now ended it; settle() must not tell it twice
+                return self._take_change(cgroup_id)
+            if not read_asked(held.freeze_fd):
+                return self._end(held, HoldKind.RELEASED)
+            asked_ns = self._clock_ns()
+            os.pwrite(held.freeze_fd, b"0", 0)
+            write_ns = self._clock_ns() - asked_ns
+            if read_asked(held.freeze_fd):
+                raise OSError(errno.EAGAIN, "still frozen")
+        except OSError as error:
+            if error.errno == errno.ENODEV:
+                return self._end(held, HoldKind.GONE)
+            raise KernelRefused(
+                f"{held.entry.path}/{CGROUP_FREEZE}",
+                error.errno or 0,
+                "cannot thaw",
+                remedy="fairsched release",
+            ) from error
+        if not held.is_settled:  # it took at least this long, which is worth knowing
+            self._learn(cgroup_id, asked_ns - held.asked_ns, is_lower_bound=True)
+        return self._end(held, HoldKind.THAWED, write_ns)
+
+    def thaw_expired(self, now_ns: int) -> list[HoldResult]:
+        """Thaw what has passed its deadline. One refusal does not keep the others frozen; it stays held."""
+        results = []
+        for cgroup_id in [key for key, held in self._held.items() if held.entry.deadline_ns <= now_ns]:
+            with contextlib.suppress(KernelRefused):  # the guardian is the second line
+                results.append(self.thaw(cgroup_id))
+        return results
+
+    def settle(self) -> list[HoldResult]:
+        """What happened since the last call: SETTLED, FOREIGN, RELEASED, GONE. Never blocks."""
+        self._read_watch()
+        for held in list(self._held.values()):
+            try:
+                # also of settled ones: a read is what makes fileno() quiet again
+                is_frozen = read_frozen(held.events_fd)
+            except OSError:
+                self._changes.append(self._end(held, HoldKind.GONE))
+                continue
+            if is_frozen and not held.is_settled:
+                held.is_settled = True
+                latency_ns = self._clock_ns() - held.asked_ns
+                self._learn(held.entry.cgroup_id, latency_ns)
+                self._changes.append(_result(HoldKind.SETTLED, held.entry, latency_ns))
+        changes, self._changes = self._changes, []
+        return changes
+
+    def close(self) -> list[HoldResult]:
+        """Thaw everything we hold and give the descriptors back. Called twice it does nothing.
+
+        What the kernel refuses to thaw stays in the journal for the guardian and ``fairsched release``.
+        """
+        results = []
+        for cgroup_id in list(self._held):
+            with contextlib.suppress(KernelRefused):
+                results.append(self.thaw(cgroup_id))
+        for held in list(self._held.values()):
+            self._drop(held)
+        self._watch.close()
+        self._epoll.close()
+        return results
+
+    def _open(self, ref: CgroupRef, entry: Entry) -> _Held:
+        with contextlib.ExitStack() as undo:
+            freeze_fd = ref.open_file(CGROUP_FREEZE, os.O_RDWR)
+            undo.callback(os.close, freeze_fd)
+            events_fd = ref.open_file(CGROUP_EVENTS, os.O_RDONLY)
+            undo.callback(os.close, events_fd)
+            try:
+                watch = self._watch.add(freeze_fd, IN_MODIFY | IN_CLOSE_WRITE)
+            except FileNotFoundError as error:
+                raise CgroupGone(ref.path) from error
+            undo.pop_all()
+        self._by_watch[watch] = ref.id
+        # epoll only wakes the daemon; what is true is read. A plain file (EPERM) is never waited for.
+        with contextlib.suppress(PermissionError):
+            self._epoll.register(events_fd, select.EPOLLPRI)
+        return _Held(entry, freeze_fd, events_fd, watch)
+
+    def _is_paused(self, held: _Held) -> bool:
+        """Somebody else's pause, here or above. Also arms epoll: it reports changes since this read."""
+        return read_frozen(held.events_fd) or read_asked(held.freeze_fd)
+
+    def _freeze(self, held: _Held) -> HoldResult:
+        cgroup_id = held.entry.cgroup_id
+        self._read_watch(ignore=cgroup_id)
+        if read_asked(held.freeze_fd):  # paused while we wrote the journal
+            return self._end(held, HoldKind.FOREIGN)
+        held.asked_ns = self._clock_ns()
+        os.pwrite(held.freeze_fd, b"1", 0)
+        write_ns = self._clock_ns() - held.asked_ns
+        self._read_watch(own=cgroup_id)
+        if cgroup_id not in self._held:
+            return self._take_change(cgroup_id)
+        return _result(HoldKind.HELD, held.entry, write_ns)
+
+    def _fail(self, held: _Held, error: OSError, explained: CgroupGone | KernelRefused) -> HoldResult:
+        if isinstance(explained, CgroupGone):
+            return self._end(held, HoldKind.GONE)
+        self._abandon(held)
+        raise explained from error
+
+    def _abandon(self, held: _Held) -> None:
+        """Undo a hold that was interrupted half way. What cannot be thawed stays in the journal."""
+        if held.entry.cgroup_id not in self._held:
+            return
+        if not held.asked_ns:
+            self._end(held, HoldKind.NOT_HELD)
+            return
+        try:
+            self.thaw(held.entry.cgroup_id)
+        except KernelRefused:
+            self._drop(held)
+
+    def _read_watch(self, *, own: int | None = None, ignore: int | None = None) -> None:
+        """Find the writes of others; a hold they ended goes to ``_changes``.
+
+        ``own``: we wrote this one's file once since the last read. A close in the same batch is then
+        somebody else's (we keep ours open), whose write merged with our own. Otherwise a close alone
+        says nothing: opening the file without writing (touch) must not leave a cgroup frozen.
+        ``ignore``: what happened to this one is about to be read from the file.
+        """
+        writes: dict[int, int] = {}
+        closed: set[int] = set()
+        for number, mask in self._watch.read():
+            cgroup_id = self._by_watch.get(number)
+            if cgroup_id is None or cgroup_id == ignore:
+                continue
+            if mask & IN_MODIFY:
+                writes[cgroup_id] = writes.get(cgroup_id, 0) + 1
+            elif mask & IN_CLOSE_WRITE:
+                closed.add(cgroup_id)
+        if own is not None:
+            writes[own] = writes.get(own, 0) - 1 + (own in closed)
+        for cgroup_id, count in writes.items():
+            held = self._held.get(cgroup_id)
+            if held is None or count <= 0:
+                continue
+            try:
+                kind = HoldKind.FOREIGN if read_asked(held.freeze_fd) else HoldKind.RELEASED
+            except OSError:
+                kind = HoldKind.GONE
+            self._changes.append(self._end(held, kind))
+
+    def _take_change(self, cgroup_id: int) -> HoldResult:
+        index = max(n for n, change in enumerate(self._changes) if change.cgroup_id == cgroup_id)
+        return self._changes.pop(index)
+
+    def _learn(self, cgroup_id: int, sample_ns: int, *, is_lower_bound: bool = False) -> None:
+        known = self._latency_ns.get(cgroup_id)
+        if known is None:
+            self._latency_ns[cgroup_id] = sample_ns
+        elif not is_lower_bound or sample_ns > known:
+            self._latency_ns[cgroup_id] = known + _LATENCY_WEIGHT * (sample_ns - known)
+
+    def _end(self, held: _Held, kind: HoldKind, latency_ns: int | None = None) -> HoldResult:
+        """The cgroup is not ours any more, or never was: off the record and forgotten."""
+        self._drop(held)
+        if kind is HoldKind.GONE:
+            self._latency_ns.pop(held.entry.cgroup_id, None)
+        self._journal.remove(held.entry.name)
+        return _result(kind, held.entry, latency_ns)
+
+    def _drop(self, held: _Held) -> None:
+        self._held.pop(held.entry.cgroup_id, None)
+        self._by_watch.pop(held.watch, None)
+        self._watch.remove(held.watch)
+        with contextlib.suppress(OSError):
+            self._epoll.unregister(held.events_fd)
+        os.close(held.events_fd)
+        os.close(held.freeze_fd)
+
+
+def _result(kind: HoldKind, entry: Entry, latency_ns: int | None = None) -> HoldResult:
+    return HoldResult(kind, entry.cgroup_id, entry.path, entry.tenant, latency_ns)

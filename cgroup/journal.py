@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The journal of holds: what makes it safe to freeze somebody else's processes.
+
+A frozen cgroup outlives its writer. So before a cgroup is frozen a small file says that we are about
+to do it, and the file goes away only after the thaw was verified. Whoever comes later (the guardian,
+``fairsched release``, the next daemon) thaws what the journal names and nothing else.
+
+One file per hold, ``<cgroup id>.<since_ns>``, JSON. The time in the name makes it unique: somebody
+who ends an old hold can never delete the file of a newer hold of the same cgroup. Files appear by
+rename(2), so a reader sees a whole file or none. There is no fsync: the file must survive the death
+of a process, for which the page cache is enough; after a crash of the kernel nothing is frozen.
+
+A file that cannot be understood is never permission to thaw anything, and never keeps the others
+from being thawed.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from dataclasses import dataclass
+
+from fairsched.errors import KernelRefused
+
+DEFAULT_DIRECTORY = "/run/fairsched/holds"
+VERSION = 1
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+_MAX_BYTES = 16384
+_TMP_SUFFIX = ".tmp"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process that can be told from a later one with the same pid."""
+
+    pid: int
+    start_ticks: int
+    """Field 22 of /proc/<pid>/stat: clock ticks after boot at which it started."""
+
+    @classmethod
+    def of(cls, pid: int, proc: str = "/proc") -> Owner | None:
+        """The process with this pid now; None when there is none, or only a zombie."""
+        try:
+            with open(f"{proc}/{pid}/stat", "rb") as file:
+                text = file.read()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        # the command name in parentheses may itself contain blanks and parentheses
+        fields = text[text.rindex(b")") + 2 :].split()
+        return None if fields[0] in (b"Z", b"X") else cls(pid, int(fields[19]))
+
+    @classmethod
+    def me(cls) -> Owner:
+        """The calling process."""
+        owner = cls.of(os.getpid())
+        assert owner is not None, "/proc/<own pid>/stat is readable while we run"
+        return owner
+
+    def is_alive(self, proc: str = "/proc") -> bool:
+        return Owner.of(self.pid, proc) == self
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One hold. Times are nanoseconds of CLOCK_MONOTONIC, meaningful within one boot only."""
+
+    cgroup_id: int
+    path: str
+    """For display and as the first place to look; the id decides."""
+    tenant: str
+    reason: str
+    since_ns: int
+    deadline_ns: int
+    daemon: Owner
+    boot_id: str
+    version: int = VERSION
+
+    @property
+    def name(self) -> str:
+        return f"{self.cgroup_id}.{self.since_ns}"
+
+
+@dataclass(frozen=True)
+class Corrupt:
+    """A file in the journal that does not say what a hold says."""
+
+    name: str
+    why: str
+
+    @property
+    def cgroup_id(self) -> int | None:
+        """What the name claims. A hint for a person, not permission to thaw."""
+        head = self.name.partition(".")[0]
+        return int(head) if head.isascii() and head.isdigit() else None
+
+
+class Journal:
+    """The directory, held open. Reading needs no daemon; only one process may write (enforced elsewhere)."""
+
+    def __init__(self, directory: str = DEFAULT_DIRECTORY) -> None:
+        """Open the directory, making it (mode 0700) when it is missing. Raises KernelRefused."""
+        self.directory = directory
+        self._fd = self._open()
+
+    def _open(self) -> int:
+        try:
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            return os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise KernelRefused(
+                self.directory, error.errno or 0, "cannot open the journal of holds", remedy="run as root"
+            ) from error
+
+    def reopen(self) -> None:
+        """Make the directory again after somebody deleted it. Raises KernelRefused."""
+        fd, self._fd = self._fd, self._open()
+        os.close(fd)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def is_deleted(self) -> bool:
+        """Whether somebody removed the directory under us; that it is empty then means nothing."""
+        return os.fstat(self._fd).st_nlink == 0
+
+    def write(self, entry: Entry) -> None:
+        """Put a hold on record. When this returns, a reader sees it. Raises KernelRefused."""
+        if self.is_deleted():
+            self.reopen()
+        data = json.dumps({**vars(entry), "daemon": vars(entry.daemon)}).encode()
+        tmp = entry.name + _TMP_SUFFIX
+        try:
+            fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
+            try:
+                written = os.write(fd, data)
+            finally:
+                os.close(fd)
+            if written != len(data):
+                raise OSError(errno.ENOSPC, "short write")  # what a full file system answers next
+            os.rename(tmp, entry.name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except OSError as error:
+            self.remove(tmp)
+            raise KernelRefused(
+                f"{self.directory}/{entry.name}",
+                error.errno or 0,
+                "cannot write the journal, so nothing is held",
+                remedy=f"make {self.directory} writable",
+            ) from error
+
+    def remove(self, name: str) -> None:
+        """Take a hold off the record; harmless when somebody else did it already."""
+        try:
+            os.unlink(name, dir_fd=self._fd)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise KernelRefused(f"{self.directory}/{name}", error.errno or 0, "cannot remove") from error
+
+    def has(self, name: str) -> bool:
+        try:
+            os.stat(name, dir_fd=self._fd)
+        except OSError:
+            return False
+        return True
+
+    def names(self) -> list[str]:
+        """The files in the journal, oldest hold of a cgroup first; half-written ones are not shown."""
+        names = [name for name in os.listdir(self._fd) if not name.endswith(_TMP_SUFFIX)]
+        return sorted(names, key=lambda name: (len(name), name))
+
+    def load(self, name: str) -> Entry | Corrupt | None:
+        """One file; None when it has gone."""
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return Corrupt(name, os.strerror(error.errno or 0))
+        try:
+            data = os.read(fd, _MAX_BYTES)
+        except OSError as error:
+            return Corrupt(name, os.strerror(error.errno or 0))
+        finally:
+            os.close(fd)
+        return _parse(name, data)
+
+    def entries(self) -> list[Entry | Corrupt]:
+        """Everything on record."""
+        loaded = (self.load(name) for name in self.names())
+        return [entry for entry in loaded if entry is not None]
+
+
+def read_boot_id(path: str = BOOT_ID) -> str:
+    """What tells this boot from every other."""
+    with open(path, encoding="ascii") as file:
+        return file.read().strip()
+
+
+def _parse(name: str, data: bytes) -> Entry | Corrupt:
+    try:
+        fields = json.loads(data)
+        owner = fields.pop("daemon")
+        entry = Entry(**fields, daemon=Owner(**owner))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return Corrupt(name, f"not a hold: {error}")
+    numbers = (entry.cgroup_id, entry.since_ns, entry.deadline_ns, entry.version)
+    texts = (entry.path, entry.tenant, entry.reason, entry.boot_id)
+    if not all(type(number) is int for number in (*numbers, entry.daemon.pid, entry.daemon.start_ticks)):
+        return Corrupt(name, "a number is not a number")
+    if not all(isinstance(text, str) for text in texts) or ".." in entry.path.split("/"):
+        return Corrupt(name, "a text is not a text")
+    if entry.version != VERSION:
+        return Corrupt(name, f"version {entry.version}, this fairsched writes {VERSION}")
+    if entry.name != name:
+        return Corrupt(name, f"the file says it is {entry.name}")
+    return entry

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where cgroup v2 is mounted, and how one cgroup is named without being mistaken for another.
+
+A path is not an identity: between two looks a cgroup can be removed and another made under the
+same name. A :class:`CgroupRef` therefore keeps the directory open (O_PATH) and reaches every kernel
+file through that descriptor (openat), and its ``id`` is the inode number of the directory, which on
+cgroup v2 is the value ``bpf_get_current_cgroup_id()`` returns. Paths are for display.
+
+Paths are written as in /proc/<pid>/cgroup: ``/gpu.slice/chat``, with ``/`` for the root.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+
+from fairsched.errors import CgroupGone, HostUnsupported, KernelRefused
+
+MOUNTINFO = "/proc/self/mountinfo"
+CGROUP_PROCS = "cgroup.procs"
+
+_READ_SIZE = 65536
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One cgroup2 mount. ``root`` is the part of the hierarchy it shows, ``/`` unless it is a bind mount."""
+
+    path: str
+    root: str = "/"
+    is_hybrid: bool = False
+    """v1 controllers are mounted as well, so most controllers are missing from cgroup v2."""
+
+    def absolute(self, path: str) -> str:
+        """The file system path of a cgroup, for display and for opening it once."""
+        parts = _components(path)
+        return "/".join([self.path.rstrip("/"), *parts]) if parts else self.path
+
+    def relative(self, hierarchy_path: str) -> str | None:
+        """A path of /proc/<pid>/cgroup as seen under this mount; None when it lies outside of it."""
+        if hierarchy_path.startswith("/.."):
+            return None  # outside of the cgroup namespace of the reader
+        if self.root == "/":
+            return hierarchy_path
+        if hierarchy_path == self.root:
+            return "/"
+        return hierarchy_path[len(self.root) :] if hierarchy_path.startswith(self.root + "/") else None
+
+
+def find_mount(mountinfo: str = MOUNTINFO) -> Mount:
+    """The cgroup2 mount of this host, wherever it is (unified, hybrid or elsewhere).
+
+    Source: proc_pid_mountinfo(5). Of several the one that shows the whole hierarchy wins, then the
+    first mounted. Raises HostUnsupported with a remedy when there is none.
+    """
+    found: list[tuple[str, str]] = []
+    has_v1 = False
+    with open(mountinfo, encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            before, separator, after = line.partition(" - ")
+            fields, kind = before.split(), after.split()
+            if not separator or len(fields) < 5 or not kind:
+                continue
+            if kind[0] == "cgroup2":
+                found.append((_unescape(fields[4]), _unescape(fields[3])))
+            elif kind[0] == "cgroup":
+                # name=systemd and friends carry no controller; they exist on no unified host either
+                has_v1 = True
+    if not found:
+        raise HostUnsupported(
+            "no cgroup v2 hierarchy is mounted on this host",
+            remedy="mount one (mount -t cgroup2 none /sys/fs/cgroup/unified) or boot with "
+            "systemd.unified_cgroup_hierarchy=1",
+        )
+    path, root = min(found, key=lambda mount: mount[1] != "/")
+    return Mount(path=path, root=root, is_hybrid=has_v1)
+
+
+class CgroupRef:
+    """One cgroup, held by descriptor: it cannot be redirected, only vanish.
+
+    Use it as a context manager or call :meth:`close`; an open reference does not keep the cgroup
+    from being removed. Every method raises CgroupGone once the cgroup is removed and KernelRefused
+    for any other refusal of the kernel.
+    """
+
+    __slots__ = ("_fd", "id", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        """Take over ``fd``, an open directory. Most callers want :meth:`open`."""
+        self._fd = fd
+        self.path = path
+        self.id: int = os.fstat(fd).st_ino
+
+    @classmethod
+    def open(cls, mount: Mount, path: str) -> CgroupRef:
+        """Open the cgroup at ``path`` (as in /proc/<pid>/cgroup) now; later renames do not matter."""
+        absolute = mount.absolute(path)
+        try:
+            fd = os.open(absolute, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                raise CgroupGone(path) from error
+            raise KernelRefused(absolute, error.errno or 0, "cannot open the cgroup") from error
+        return cls(fd, "/" + "/".join(_components(path)))
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        """Give the descriptor back; harmless when called twice."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> CgroupRef:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # __init__ may have failed before _fd was set, and at exit os may be gone already
+        if getattr(self, "_fd", -1) >= 0 and os is not None:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"CgroupRef({self.path!r}, id={self.id})"
+
+    def open_file(self, name: str, flags: int) -> int:
+        """A descriptor of a kernel file of this cgroup; the caller closes it."""
+        try:
+            return os.open(name, flags | os.O_CLOEXEC, dir_fd=self._fd)
+        except OSError as error:
+            raise self.explain(error, name, "cannot open") from error
+
+    def read(self, name: str) -> str:
+        """The whole text of a kernel file."""
+        fd = self.open_file(name, os.O_RDONLY)
+        try:
+            chunks = []
+            while chunk := os.read(fd, _READ_SIZE):
+                chunks.append(chunk)
+        except OSError as error:
+            raise self.explain(error, name, "cannot read") from error
+        finally:
+            os.close(fd)
+        return b"".join(chunks).decode()
+
+    def write(self, name: str, value: str) -> None:
+        """Write a kernel file in one write(2)."""
+        fd = self.open_file(name, os.O_WRONLY)
+        try:
+            os.write(fd, value.encode())
+        except OSError as error:
+            raise self.explain(error, name, f"cannot write {value!r}") from error
+        finally:
+            os.close(fd)
+
+    def is_alive(self) -> bool:
+        """Whether the cgroup still exists (not whether it has processes)."""
+        try:
+            os.stat(CGROUP_PROCS, dir_fd=self._fd)
+        except OSError:
+            return False
+        return True
+
+    def explain(self, error: OSError, name: str, what: str) -> CgroupGone | KernelRefused:
+        """The error to raise for an OSError on file ``name``: gone, or refused.
+
+        A removed cgroup answers ENODEV on open files and ENOENT on new opens; ENOENT alone may also
+        be a file this kernel does not have (cgroup.freeze came with Linux 5.2; the root has none).
+        """
+        code = error.errno or 0
+        if code == errno.ENODEV or (code == errno.ENOENT and not self.is_alive()):
+            return CgroupGone(self.path)
+        return KernelRefused(f"{self.path}/{name}".replace("//", "/"), code, what)
+
+
+def _components(path: str) -> list[str]:
+    parts = [part for part in path.split("/") if part and part != "."]
+    if ".." in parts:
+        raise ValueError(f"{path}: a cgroup path may not contain '..'")
+    return parts
+
+
+def _unescape(field: str) -> str:
+    """mountinfo writes blank, tab, newline and backslash as three octal digits."""
+    for octal in ("040", "011", "012"):
+        field = field.replace("\\" + octal, chr(int(octal, 8)))
+    return field.replace("\\134", "\\")

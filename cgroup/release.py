@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Thaw what the journal names and nothing else. Needs no daemon; running it twice does no harm.
+
+Used by ``fairsched release``, by systemd's ExecStopPost, by the guardian and by the daemon when it
+starts. What was done is returned as data, one :class:`Release` per file of the journal; one entry that
+fails does not keep the others from being thawed.
+
+Accepted race: between the death of the daemon and this code (milliseconds) somebody may pause a
+cgroup that we hold; the pause writes a 1 over our 1 and cannot be seen any more. The guardian narrows it
+(it watches the file while the daemon lives); law 3 (always thaw) goes before law 4 in the rest.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from fairsched.cgroup import state, tree
+from fairsched.cgroup.journal import Corrupt, Entry, Journal, read_boot_id
+from fairsched.cgroup.path import CgroupRef, Mount
+from fairsched.errors import CgroupGone, KernelRefused
+
+
+class ReleaseKind(str, enum.Enum):
+    """What became of one entry of the journal."""
+
+    THAWED = "thawed"
+    NOT_FROZEN = "not_frozen"
+    """Nothing to do: somebody had thawed it, or it was never frozen."""
+    GONE = "gone"
+    """The cgroup does not exist any more."""
+    OTHER_BOOT = "other_boot"
+    """Left from before a reboot; its ids mean nothing now."""
+    HANDED_OVER = "handed_over"
+    """Somebody else paused it while we held it; the pause is theirs now."""
+    KEPT = "kept"
+    """Not released on purpose: the caller's filter said so (its daemon lives)."""
+    CORRUPT = "corrupt"
+    """Not readable as a hold, so nothing was thawed. See ``detail``."""
+    FAILED = "failed"
+    """The kernel refused; the entry stays for the next attempt. See ``detail``."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """What became of one entry."""
+
+    kind: ReleaseKind
+    name: str
+    """Of the file in the journal."""
+    cgroup_id: int | None = None
+    path: str = ""
+    tenant: str = ""
+    detail: str = ""
+
+    @property
+    def is_clean(self) -> bool:
+        """Nothing of ours is left frozen by this entry."""
+        return self.kind not in (ReleaseKind.FAILED, ReleaseKind.CORRUPT, ReleaseKind.KEPT)
+
+
+def release_all(
+    journal: Journal,
+    mount: Mount,
+    *,
+    only: Callable[[Entry], bool] | None = None,
+    handed_over: Collection[str] = (),
+    boot_id: str | None = None,
+) -> list[Release]:
+    """Thaw every hold on record whose cgroup still exists, and clean the record.
+
+    ``only`` chooses entries (for example: those whose daemon is dead); None takes all of them, also
+    those of a daemon that lives, which then sees them as released by somebody else. ``handed_over``
+    names entries whose cgroup somebody else paused meanwhile: they are taken off the record and not
+    thawed. ``boot_id`` is for tests. Raises nothing for a single entry: it appears as FAILED.
+    """
+    return release_entries(
+        journal, mount, journal.entries(), only=only, handed_over=handed_over, boot_id=boot_id
+    )
+
+
+def release_entries(
+    journal: Journal,
+    mount: Mount,
+    items: Iterable[Entry | Corrupt],
+    *,
+    only: Callable[[Entry], bool] | None = None,
+    handed_over: Collection[str] = (),
+    is_current: Callable[[Entry], bool] | None = None,
+    boot_id: str | None = None,
+) -> list[Release]:
+    """:func:`release_all` for entries that were read before (the guardian's).
+
+    ``is_current`` is asked right before a thaw whether the hold is still on record; by default the
+    journal is. It says yes for entries that are remembered after somebody deleted the journal.
+    """
+    this_boot = read_boot_id() if boot_id is None else boot_id
+    items = list(items)
+    entries = [item for item in items if isinstance(item, Entry)]
+    newest = {entry.cgroup_id: entry.name for entry in sorted(entries, key=lambda entry: entry.since_ns)}
+    done: list[Release] = []
+    due: list[Entry] = []
+    for entry in entries:
+        if entry.boot_id != this_boot:
+            done.append(_finish(journal, entry, ReleaseKind.OTHER_BOOT))
+        elif only is not None and not only(entry):
+            done.append(_result(entry, ReleaseKind.KEPT))
+        elif newest[entry.cgroup_id] != entry.name:
+            # a hold is only made of a cgroup that is not frozen, so the older one had ended
+            done.append(_finish(journal, entry, ReleaseKind.NOT_FROZEN))
+        elif entry.name in handed_over:
+            done.append(_finish(journal, entry, ReleaseKind.HANDED_OVER))
+        else:
+            due.append(entry)
+    # cgroup v2 refuses to rename a cgroup, but the tree may be mounted elsewhere or be seen from another
+    # cgroup namespace than the daemon's; the id finds the cgroup all the same
+    paths = tree.find_ids(
+        mount, {entry.cgroup_id for entry in due if not _is_at(mount, entry.path, entry.cgroup_id)}
+    )
+    for entry in due:
+        if journal.has(entry.name) if is_current is None else is_current(entry):
+            done.append(_release_one(journal, mount, entry, paths.get(entry.cgroup_id, entry.path)))
+        else:
+            done.append(_result(entry, ReleaseKind.NOT_FROZEN, detail="its owner ended the hold meanwhile"))
+    done += [_release_corrupt(journal, mount, item) for item in items if isinstance(item, Corrupt)]
+    return done
+
+
+def _release_one(journal: Journal, mount: Mount, entry: Entry, path: str) -> Release:
+    """Thaw the cgroup of one entry and take it off the record; another cgroup at the path is not touched."""
+    try:
+        with CgroupRef.open(mount, path) as ref:
+            if ref.id != entry.cgroup_id:
+                return _finish(journal, entry, ReleaseKind.GONE)
+            was_frozen = _thaw(ref)
+        return _finish(journal, entry, ReleaseKind.THAWED if was_frozen else ReleaseKind.NOT_FROZEN, path)
+    except CgroupGone:
+        return _finish(journal, entry, ReleaseKind.GONE)
+    except KernelRefused as error:
+        return _result(entry, ReleaseKind.FAILED, path, str(error))
+
+
+def _thaw(ref: CgroupRef) -> bool:
+    """Thaw and verify; False when there was nothing to thaw. Raises CgroupGone, KernelRefused."""
+    if not state.parse_freeze(ref.read(state.CGROUP_FREEZE).encode()):
+        return False
+    ref.write(state.CGROUP_FREEZE, "0")
+    if state.parse_freeze(ref.read(state.CGROUP_FREEZE).encode()):
+        raise KernelRefused(f"{ref.path}/{state.CGROUP_FREEZE}", errno.EAGAIN, "still 1 after 0 was written")
+    return True
+
+
+def _release_corrupt(journal: Journal, mount: Mount, item: Corrupt) -> Release:
+    """Forget a broken file once it cannot matter any more; else keep it and say what a person can do."""
+    cgroup_id = item.cgroup_id
+    path = None if cgroup_id is None else tree.find_ids(mount, {cgroup_id}).get(cgroup_id)
+    detail = item.why
+    is_paused = False
+    if path is not None:
+        try:
+            with CgroupRef.open(mount, path) as ref:
+                is_paused = ref.id == cgroup_id and state.read_state(ref).is_asked
+        except (CgroupGone, KernelRefused):
+            is_paused = False
+    if is_paused:
+        detail += f"; {path} is frozen, by whom is not known: check, then echo 0 > its {state.CGROUP_FREEZE}"
+    else:
+        try:
+            journal.remove(item.name)
+        except KernelRefused as error:
+            detail += f"; {error}"
+    return Release(ReleaseKind.CORRUPT, item.name, cgroup_id, path or "", detail=detail)
+
+
+def _is_at(mount: Mount, path: str, cgroup_id: int) -> bool:
+    try:
+        return os.stat(mount.absolute(path)).st_ino == cgroup_id
+    except OSError:
+        return False
+
+
+def _finish(journal: Journal, entry: Entry, kind: ReleaseKind, path: str | None = None) -> Release:
+    """Take the entry off the record; only reached when nothing of ours is frozen by it."""
+    try:
+        journal.remove(entry.name)
+    except KernelRefused as error:
+        return _result(entry, ReleaseKind.FAILED, path, str(error))
+    return _result(entry, kind, path)
+
+
+def _result(entry: Entry, kind: ReleaseKind, path: str | None = None, detail: str = "") -> Release:
+    where = entry.path if path is None else path
+    return Release(kind, entry.name, entry.cgroup_id, where, entry.tenant, detail)

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cgroup tree: walk, match, compare two looks, list and place processes, make and remove cgroups.
+
+A daemon looks at the whole tree about once a second, so a look must be cheap: directory entries
+already carry the inode number (the cgroup id), kernfs keeps a directory's link count at 2 + children,
+so leaves are never listed, and a match never enters a subtree no pattern can reach.
+
+Everything here tolerates cgroups and processes that vanish between two steps: they are left out.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from fairsched.cgroup.path import CGROUP_PROCS, CgroupRef, Mount
+from fairsched.errors import CgroupGone, KernelRefused
+
+
+class Node(NamedTuple):
+    """One cgroup in one look: its id and, for display, its path."""
+
+    id: int
+    path: str
+
+
+@dataclass(frozen=True)
+class TreeDiff:
+    """What changed between two looks. A cgroup removed and made again is in both (its id changed)."""
+
+    appeared: tuple[Node, ...]
+    vanished: tuple[Node, ...]
+
+
+class Matcher(Protocol):
+    """What :func:`match` needs of ``glob.Globs`` (kept apart so that walking does not import re)."""
+
+    start: frozenset[tuple[int, int]]
+
+    def step(self, state: frozenset[tuple[int, int]], name: str) -> frozenset[tuple[int, int]]: ...
+
+    def is_match(self, state: frozenset[tuple[int, int]]) -> bool: ...
+
+
+def walk(mount: Mount, under: str = "/") -> Iterator[Node]:
+    """Each cgroup below ``under`` (itself not included), parents before children."""
+    pending = [(mount.absolute(under), "" if under == "/" else under)]
+    while pending:
+        absolute, path = pending.pop()
+        for name, cgroup_id, has_children in _children(absolute):
+            yield Node(cgroup_id, f"{path}/{name}")
+            if has_children:
+                pending.append((f"{absolute}/{name}", f"{path}/{name}"))
+
+
+def match(mount: Mount, globs: Matcher) -> dict[int, Node]:
+    """The cgroups matched by the patterns, by id."""
+    found: dict[int, Node] = {}
+    pending = [(mount.absolute("/"), "", globs.start)]
+    while pending:
+        absolute, path, state = pending.pop()
+        for name, cgroup_id, has_children in _children(absolute):
+            below = globs.step(state, name)
+            if not below:
+                continue
+            if globs.is_match(below):
+                found[cgroup_id] = Node(cgroup_id, f"{path}/{name}")
+            if has_children:
+                pending.append((f"{absolute}/{name}", f"{path}/{name}", below))
+    return found
+
+
+def diff(before: Mapping[int, Node], after: Mapping[int, Node]) -> TreeDiff:
+    """What appeared and what vanished from one look to the next, compared by id."""
+    return TreeDiff(
+        appeared=tuple(node for cgroup_id, node in after.items() if cgroup_id not in before),
+        vanished=tuple(node for cgroup_id, node in before.items() if cgroup_id not in after),
+    )
+
+
+def find_ids(mount: Mount, cgroup_ids: Collection[int]) -> dict[int, str]:
+    """The paths of the cgroups with these ids; ids that no longer exist are absent."""
+    wanted = set(cgroup_ids)
+    found: dict[int, str] = {}
+    if wanted:
+        for node in walk(mount):
+            if node.id in wanted:
+                found[node.id] = node.path
+                if len(found) == len(wanted):
+                    break
+    return found
+
+
+def read_pids(ref: CgroupRef) -> list[int]:
+    """The processes directly in the cgroup. Raises CgroupGone.
+
+    A threaded cgroup has none of its own: the kernel answers EOPNOTSUPP and its threads are listed
+    with the processes of its domain.
+    """
+    try:
+        text = ref.read(CGROUP_PROCS)
+    except KernelRefused as error:
+        if error.errno == errno.EOPNOTSUPP:
+            return []
+        raise
+    return [int(line) for line in text.split()]
+
+
+def read_pids_recursive(mount: Mount, path: str) -> list[int]:
+    """The processes in the cgroup at ``path`` and in all its descendants; [] when it is gone."""
+    pids: list[int] = []
+    for one in (path, *(node.path for node in walk(mount, path))):
+        try:
+            with CgroupRef.open(mount, one) as ref:
+                pids += read_pids(ref)
+        except CgroupGone:
+            continue
+    return pids
+
+
+def cgroup_path_of(pid: int | str, mount: Mount, proc: str = "/proc") -> str | None:
+    """The cgroup v2 path of a process under ``mount``; None when it is gone or lies outside of it.
+
+    Source: the ``0::`` line of /proc/<pid>/cgroup. On a hybrid host it stands among the v1 lines.
+    """
+    try:
+        with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                if line.startswith("0::"):
+                    # an emptied and removed cgroup of a zombie is shown with this suffix
+                    return mount.relative(line[3:].rstrip("\n").removesuffix(" (deleted)"))
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None
+
+
+def is_in(mount: Mount, ref: CgroupRef, pid: int | str, proc: str = "/proc") -> bool:
+    """Whether the process lives in this cgroup or below it. Compared by id, not by path."""
+    path = cgroup_path_of(pid, mount, proc)
+    while path is not None:
+        try:
+            if os.stat(mount.absolute(path)).st_ino == ref.id:
+                return True
+        except OSError:
+            pass  # removed since; an ancestor may still be the one
+        path = os.path.dirname(path) if path != "/" else None
+    return False
+
+
+def create(mount: Mount, path: str) -> CgroupRef:
+    """The cgroup at ``path``, made with its missing ancestors (mode 0755). Raises KernelRefused."""
+    absolute = mount.absolute(path)
+    try:
+        os.makedirs(absolute, mode=0o755, exist_ok=True)
+    except OSError as error:
+        raise KernelRefused(absolute, error.errno or 0, "cannot make the cgroup") from error
+    return CgroupRef.open(mount, path)
+
+
+def remove(mount: Mount, ref: CgroupRef) -> None:
+    """Remove this very cgroup; nothing happens when it is gone or another has taken its path.
+
+    Raises KernelRefused (EBUSY) while it has processes or children.
+    """
+    absolute = mount.absolute(ref.path)
+    try:
+        if os.stat(absolute).st_ino == ref.id:
+            os.rmdir(absolute)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise KernelRefused(absolute, error.errno or 0, "cannot remove the cgroup") from error
+
+
+def place(ref: CgroupRef, pid: int = 0) -> None:
+    """Move a process, all its threads included, into the cgroup; 0 is the calling process.
+
+    A process placed in a frozen cgroup freezes at once. Raises CgroupGone, KernelRefused (ESRCH:
+    no such process; EBUSY: the cgroup distributes controllers to children and may own none).
+    """
+    ref.write(CGROUP_PROCS, str(pid))
+
+
+def _children(absolute: str) -> Iterator[tuple[str, int, bool]]:
+    """(name, cgroup id, whether it has children) of each child directory; nothing if it vanished."""
+    try:
+        with os.scandir(absolute) as entries:
+            names = [(entry.name, entry.inode()) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    for name, inode in names:
+        try:
+            links = os.stat(f"{absolute}/{name}").st_nlink
+        except OSError:
+            continue
+        # 2 = no children; 1 = a file system that does not count (then look)
+        yield name, inode, links != 2
