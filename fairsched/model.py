@@ -195,7 +195,7 @@ class PolicyParams:
     """A pause in a tenant's work shorter than this is a CPU gap of a closed loop, not idleness."""
     idle_confirm_ns: int = 3_000_000
     """How long a GPU must stay idle, while a tenant is only in such a gap, before a hold is ended for it."""
-    min_run_ns: int = 50_000_000
+    min_run_ns: int = 30_000_000
     """Shortest run between a hold that ended at its deadline and the next one."""
     quota_burst_ratio: float = 0.1
     """How far ahead of its quota a tenant may run, in parts of quota x window."""

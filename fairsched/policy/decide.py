@@ -9,7 +9,8 @@ Approach, once per snapshot: book it (lag.py), end holds, then begin holds. With
     margin_i  = lag_i - min(outstanding_i, clamp)              effective lag: the drain is as good as spent
     H_i       = max(floor, factor x freeze latency_i, drain_i / 2)
 
-hold i   when margin_i < -H_i on some GPU and somebody unheld with demand there has lag > 0
+hold i   when margin_i < -H_i and lag_i < -floor / 2 on some GPU, and somebody unheld with demand there
+         has lag > 0
 thaw i   when margin_i >= -thaw_ratio x H_i on every contended GPU (CAUGHT_UP), or when
          its deadline has come (DEADLINE), nobody else unheld wants its GPUs (LAST_WITH_DEMAND), its GPU
          stands idle (GPU_IDLE), it wants nothing (NO_DEMAND), or it may not be held (EXEMPT,
@@ -62,12 +63,18 @@ def decide(
     snapshot: Snapshot, state: PolicyState, specs: Mapping[str, TenantSpec], params: PolicyParams
 ) -> Decision:
     """Pure: the same arguments give the same decision."""
-    books = advance(snapshot, state.accounts, state.gpus, state.quota_level_ns, specs, params)
+    parked = {
+        tenant: gate.hold_gpu
+        for tenant, gate in state.gates.items()
+        if gate.hold_gpu is not None and tenant in snapshot.holds
+    }
+    books = advance(snapshot, state.accounts, state.gpus, state.quota_level_ns, parked, specs, params)
     desk = _Desk(snapshot, specs, params, books, dict(state.gates))
     desk.sync_gates()
     _plan_thaws(desk)
     if snapshot.interval_ns > 0:
         _plan_holds(desk)
+        _thaw_stranded(desk)
     gates = {tenant: gate for tenant, gate in desk.gates.items() if tenant in desk.uses}
     after = PolicyState(books.accounts, books.gpus, books.quota_level_ns, gates)
     return Decision(tuple(desk.plan), after, _views(desk), _wake(desk))
@@ -95,7 +102,7 @@ class _Desk:
             for node in ancestors(use.tenant):
                 key = (node, use.gpu)
                 self.outstanding_ns[key] = self.outstanding_ns.get(key, 0) + use.outstanding_ns
-        self.held = set(self.snapshot.holds)
+        self.held.update(self.snapshot.holds)
 
     def sync_gates(self) -> None:
         """Trust the snapshot over memory: a hold may have failed, or been ended by somebody else."""
@@ -217,17 +224,27 @@ def _thaw_verdict(desk: _Desk, hold: Hold) -> tuple[ReasonCode, Use | None] | No
         return ReasonCode.NO_DEMAND, worst
     if any(use.confidence is not Confidence.HIGH for use in rows):
         return ReasonCode.LOW_CONFIDENCE, worst
-    if desk.over_quota(tenant, is_held=True) is not None and desk.gates.get(tenant, Gate()).is_quota:
+    is_quota = desk.gates.get(tenant, Gate()).is_quota
+    if is_quota and desk.over_quota(tenant, is_held=True) is not None:
         return None
     contended = desk.contended(tenant)
-    if not contended:
+    if not contended and not is_quota:
         return ReasonCode.LAST_WITH_DEMAND, worst
     has_caught_up = all(
         desk.margin_ns(use) >= -desk.params.thaw_ratio * desk.threshold_ns(use) for use in contended
     )
     if has_caught_up and now - hold.since_ns >= desk.dwell_ns(tenant):
-        return ReasonCode.CAUGHT_UP, min(contended, key=desk.margin_ns)
+        return ReasonCode.CAUGHT_UP, min(contended, key=desk.margin_ns, default=worst)
     return None
+
+
+def _thaw_stranded(desk: _Desk) -> None:
+    """A gang held just now for one GPU may have been the last to run on another where others wait."""
+    new = {action.tenant for action in desk.plan if action.kind is ActionKind.HOLD}
+    for tenant in sorted(desk.held - new):
+        hold = desk.snapshot.holds[tenant]
+        if hold.is_ours and not desk.gates.get(tenant, Gate()).is_quota and not desk.contended(tenant):
+            desk.thaw(tenant, ReasonCode.LAST_WITH_DEMAND, desk.worst(tenant))
 
 
 def _thaw_for_idle_gpu(desk: _Desk, gpu: str, still_held: list[str]) -> None:
@@ -285,6 +302,9 @@ def _may_be_held(desk: _Desk, tenant: str) -> bool:
 
 def _is_overdrawn(desk: _Desk, use: Use) -> bool:
     if not use.has_demand or desk.margin_ns(use) >= -desk.threshold_ns(use):
+        return False
+    # Everybody has something queued: the drain says how early to stop, not whether anything is wrong.
+    if desk.account(use.tenant, use.gpu).lag_ns >= -desk.params.threshold_floor_ns / 2:
         return False
     return any(desk.account(rival, use.gpu).lag_ns > 0 for rival in desk.rivals(use))
 

@@ -21,6 +21,8 @@ Terms.
   nobody's lag, the enforced tenants share what is left.
 - expiry: positive lag of a tenant without demand is dropped at once (no hoarding); debt is forgotten
   as exp(-t/window), so a short pause forgives almost nothing.
+- aside: a tenant held by us for another GPU. It may spend its credit here or run up debt, but earns no
+  more: that it does not run here is not the doing of the tenants here.
 - drain: GPU time already queued. It is never booked here: it is delivered, and charged to its owner
   as ``used_ns``, whether or not the owner is held. The *effective* lag = lag - outstanding stays put
   while the drain is delivered, which is why deciding on it counts nothing twice.
@@ -123,10 +125,11 @@ def advance(
     accounts: Mapping[Key, Account],
     gpus: Mapping[str, GpuAccount],
     quota_level_ns: Mapping[Key, float],
+    parked: Mapping[str, str],
     specs: Mapping[str, TenantSpec],
     params: PolicyParams,
 ) -> Books:
-    """Book one snapshot."""
+    """Book one snapshot. ``parked``: tenants held by us, and the GPU each is held for."""
     uses: dict[str, list[Use]] = {}
     for use in snapshot.uses:
         uses.setdefault(use.gpu, []).append(use)
@@ -139,7 +142,8 @@ def advance(
     for gpu in sorted(uses.keys() | absent.keys()):
         rows = uses.get(gpu, [])
         before = {use.tenant: accounts.get((use.tenant, gpu), Account()) for use in rows}
-        _book_gpu(gpu, rows, {**absent.get(gpu, {}), **before}, snapshot, specs, params, books)
+        aside = {tenant for tenant, held_for in parked.items() if held_for != gpu}
+        _book_gpu(gpu, rows, {**absent.get(gpu, {}), **before}, aside, snapshot, specs, params, books)
         books.gpus[gpu] = _book_window(gpu, rows, gpus.get(gpu, GpuAccount()), snapshot, params)
     _book_quotas(snapshot, quota_level_ns, specs, params, books)
     return books
@@ -149,6 +153,7 @@ def _book_gpu(
     gpu: str,
     rows: Iterable[Use],
     before: Mapping[str, Account],
+    aside: set[str],
     snapshot: Snapshot,
     specs: Mapping[str, TenantSpec],
     params: PolicyParams,
@@ -171,7 +176,12 @@ def _book_gpu(
     lag = {name: account.lag_ns for name, account in now.items()}
     for name in enforced:
         lag[name] += part.get(name, 0.0) * delivered - used[name].used_ns
-    _settle(lag, part, used, gpu, snapshot, params)
+    surplus = 0.0
+    for name in aside & part.keys():
+        most = max(now[name].lag_ns, 0.0)
+        surplus += max(lag[name] - most, 0.0)
+        lag[name] = min(lag[name], most)
+    _settle(lag, {name: part[name] for name in part if name not in aside}, part, surplus, snapshot, params)
     books.owed[gpu] = owed
     for name, account in now.items():
         if name in used or abs(lag[name]) > _FORGOTTEN_NS:
@@ -195,27 +205,26 @@ def _observe(account: Account, use: Use | None, snapshot: Snapshot, params: Poli
 
 def _settle(
     lag: dict[str, float],
-    part: Mapping[str, float],
-    used: Mapping[str, Use],
-    gpu: str,
+    takers: Mapping[str, float],
+    active: Iterable[str],
+    pot: float,
     snapshot: Snapshot,
     params: PolicyParams,
 ) -> None:
-    """Expire, forget and clamp; what that takes from one account goes to A by entitlement."""
+    """Expire, forget and clamp; what that takes from one account goes to ``takers`` by entitlement."""
     kept = _forget(snapshot.interval_ns, params)
-    pot = 0.0
-    for name in lag:
-        if name not in part:
-            after = 0.0 if lag[name] > 0 else lag[name] * kept
-            pot += lag[name] - after
-            lag[name] = after
-    for name, ratio in part.items():
-        lag[name] += ratio * pot
+    for name in lag.keys() - set(active):
+        after = 0.0 if lag[name] > 0 else lag[name] * kept
+        pot += lag[name] - after
+        lag[name] = after
     clamp = float(params.lag_clamp_ns)
-    excess = math.fsum(value - min(max(value, -clamp), clamp) for value in lag.values())
     for name in lag:
-        moved = lag[name] + part.get(name, 0.0) * excess
-        lag[name] = min(max(moved, -clamp), clamp)
+        clamped = min(max(lag[name], -clamp), clamp)
+        pot += lag[name] - clamped
+        lag[name] = clamped
+    total = math.fsum(takers.values())
+    for name, ratio in takers.items():
+        lag[name] = min(max(lag[name] + pot * ratio / total, -clamp), clamp)
 
 
 def _book_window(

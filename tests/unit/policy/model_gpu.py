@@ -103,12 +103,16 @@ class Bursty(Process):
         super().__init__(**where)  # type: ignore[arg-type]
         self.burst_ns, self.sleep_ns, self.kernel_ns = burst_ns, sleep_ns, kernel_ns
 
+        self.is_waiting = False
+
     def on_start(self, sim: Simulation) -> None:
+        self.is_waiting = True
         for _ in range(self.burst_ns // self.kernel_ns):
             self.submit(sim, self.kernel_ns)
 
     def on_done(self, sim: Simulation) -> None:
-        if not self.queue:
+        if not self.queue and self.is_waiting:
+            self.is_waiting = False
             sim.program(self, sim.now + self.sleep_ns, lambda: self.on_start(sim))
 
 
