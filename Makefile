@@ -19,7 +19,7 @@ OWN = status=$$?; scripts/own; exit $$status
 help: ## Show this help
 	@printf 'usage: make TARGET [ARGS="..."]\n\n'
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile
-	@printf '\nThe first run as root sets up everything it needs, on Debian 12 and Ubuntu 22.04 or later.\n'
+	@printf '\nThe first run as root sets up what it needs (Debian 12, Ubuntu 22.04 or later).\n'
 
 .PHONY: demo
 demo: setup-run ## Fair shares on a simulated GPU, in a minute (root)

@@ -19,6 +19,7 @@ RUN = {
     "prometheus-client": "prometheus_client",
     "psutil": "psutil",
     "pydantic": "pydantic",
+    "pyelftools": "elftools",
     "pyyaml": "yaml",
     "rich": "rich",
 }
