@@ -132,27 +132,32 @@ class Journal:
 
     def write(self, entry: Entry) -> None:
         """Put a hold on record. When this returns, a reader sees it. Raises KernelRefused."""
-        if self.is_deleted():
-            self.reopen()
         data = json.dumps({**vars(entry), "daemon": vars(entry.daemon)}).encode()
-        tmp = entry.name + _TMP_SUFFIX
         try:
-            fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
             try:
-                written = os.write(fd, data)
-            finally:
-                os.close(fd)
-            if written != len(data):
-                raise OSError(errno.ENOSPC, "short write")  # what a full file system answers next
-            os.rename(tmp, entry.name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+                self._put(entry.name, data)
+            except FileNotFoundError:  # only a deleted directory answers this
+                self.reopen()
+                self._put(entry.name, data)
         except OSError as error:
-            self.remove(tmp)
+            self.remove(entry.name + _TMP_SUFFIX)
             raise KernelRefused(
                 f"{self.directory}/{entry.name}",
                 error.errno or 0,
                 "cannot write the journal, so nothing is held",
                 remedy=f"make {self.directory} writable",
             ) from error
+
+    def _put(self, name: str, data: bytes) -> None:
+        tmp = name + _TMP_SUFFIX
+        fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
+        try:
+            written = os.write(fd, data)
+        finally:
+            os.close(fd)
+        if written != len(data):
+            raise OSError(errno.ENOSPC, "short write")  # what a full file system answers next
+        os.rename(tmp, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
     def remove(self, name: str) -> None:
         """Take a hold off the record; harmless when somebody else did it already."""

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fairsched.cgroup import tree
+from fairsched.cgroup.glob import Globs
+from fairsched.errors import KernelRefused
+from tests.support import FakeTree
+
+
+@pytest.fixture
+def ids(fake: FakeTree) -> dict[str, int]:
+    ids = {}
+    for path in ("/gpu.slice/a", "/gpu.slice/b/c", "/system.slice/x", "/gpu.slice/b", "/gpu.slice"):
+        with fake.make(path) as ref:
+            ids[path] = ref.id
+    return ids
+
+
+def test_walk_names_every_cgroup_once_parents_first(fake: FakeTree, ids: dict[str, int]) -> None:
+    paths = [node.path for node in tree.walk(fake.mount)]
+    assert sorted(paths) == sorted([*ids, "/system.slice"])
+    assert paths.index("/gpu.slice") < paths.index("/gpu.slice/b") < paths.index("/gpu.slice/b/c")
+    assert {node.path: node.id for node in tree.walk(fake.mount, "/gpu.slice")} == {
+        path: ids[path] for path in ("/gpu.slice/a", "/gpu.slice/b", "/gpu.slice/b/c")
+    }
+
+
+def test_walk_of_a_vanished_cgroup_is_empty(fake: FakeTree) -> None:
+    assert list(tree.walk(fake.mount, "/never")) == []
+
+
+def test_match_gives_ids_and_paths(fake: FakeTree, ids: dict[str, int]) -> None:
+    found = tree.match(fake.mount, Globs(["gpu.slice/*"]))
+    assert found == {ids[path]: tree.Node(ids[path], path) for path in ("/gpu.slice/a", "/gpu.slice/b")}
+
+
+def test_match_agrees_with_matching_each_path(fake: FakeTree, ids: dict[str, int]) -> None:
+    for pattern in ("**", "gpu.slice/**", "*/b", "**/c", "system.slice", "nothing/*"):
+        globs = Globs([pattern])
+        pruned = {node.path for node in tree.match(fake.mount, globs).values()}
+        assert pruned == {node.path for node in tree.walk(fake.mount) if globs.matches(node.path)}, pattern
+
+
+def test_recreated_cgroup_appears_and_vanishes_in_one_diff(fake: FakeTree, ids: dict[str, int]) -> None:
+    globs = Globs(["gpu.slice/*"])
+    before = tree.match(fake.mount, globs)
+    os.rename(fake.root / "gpu.slice/a", fake.root / "old")
+    fake.make("gpu.slice/a").close()
+    after = tree.match(fake.mount, globs)
+    changes = tree.diff(before, after)
+    assert [node.path for node in changes.vanished] == ["/gpu.slice/a"]
+    assert [node.path for node in changes.appeared] == ["/gpu.slice/a"]
+    assert changes.vanished[0].id == ids["/gpu.slice/a"] != changes.appeared[0].id
+    assert tree.diff(after, after) == tree.TreeDiff((), ())
+
+
+def test_ids_are_found_wherever_they_are(fake: FakeTree, ids: dict[str, int]) -> None:
+    wanted = {ids["/gpu.slice/b/c"], 1}
+    assert tree.find_ids(fake.mount, wanted) == {ids["/gpu.slice/b/c"]: "/gpu.slice/b/c"}
+    assert tree.find_ids(fake.mount, ()) == {}
+
+
+def test_processes_are_listed_recursively(fake: FakeTree) -> None:
+    fake.make("t", pids=(10, 11)).close()
+    fake.make("t/child", pids=(12,)).close()
+    assert tree.read_pids_recursive(fake.mount, "/t") == [10, 11, 12]
+    assert tree.read_pids_recursive(fake.mount, "/never") == []
+
+
+def proc_with(tmp_path: Path, text: str) -> str:
+    (tmp_path / "proc/42").mkdir(parents=True)
+    (tmp_path / "proc/42/cgroup").write_text(text)
+    return str(tmp_path / "proc")
+
+
+def test_hybrid_host_names_the_v2_cgroup_among_v1_lines(fake: FakeTree, tmp_path: Path) -> None:
+    proc = proc_with(tmp_path, "9:name=systemd:/x\n4:memory:/y\n0::/gpu.slice/a\n")
+    assert tree.cgroup_path_of(42, fake.mount, proc) == "/gpu.slice/a"
+    assert tree.cgroup_path_of(43, fake.mount, proc) is None
+
+
+def test_v1_only_process_has_no_v2_cgroup(fake: FakeTree, tmp_path: Path) -> None:
+    assert tree.cgroup_path_of(42, fake.mount, proc_with(tmp_path, "4:memory:/y\n")) is None
+
+
+def test_process_is_in_its_cgroup_and_in_its_ancestors_only(
+    fake: FakeTree, ids: dict[str, int], tmp_path: Path
+) -> None:
+    proc = proc_with(tmp_path, "0::/gpu.slice/b/c\n")
+    for path, expected in (("/gpu.slice/b/c", True), ("/gpu.slice", True), ("/gpu.slice/a", False)):
+        with fake.make(path) as ref:
+            assert tree.is_in(fake.mount, ref, 42, proc) is expected, path
+
+
+def test_create_makes_ancestors_and_remove_spares_a_namesake(fake: FakeTree) -> None:
+    ref = tree.create(fake.mount, "/gpu.slice/new")
+    assert (fake.root / "gpu.slice/new").is_dir()
+    os.rename(fake.root / "gpu.slice/new", fake.root / "elsewhere")
+    with tree.create(fake.mount, "/gpu.slice/new") as other:
+        tree.remove(fake.mount, ref)
+        assert (fake.root / "gpu.slice/new").is_dir()
+        tree.remove(fake.mount, other)
+        assert not (fake.root / "gpu.slice/new").exists()
+        tree.remove(fake.mount, other)
+    ref.close()
+
+
+def test_cgroup_with_content_is_not_removed(fake: FakeTree) -> None:
+    with fake.make("full") as ref, pytest.raises(KernelRefused, match="cannot remove"):
+        tree.remove(fake.mount, ref)
+
+
+def test_place_writes_the_pid(fake: FakeTree) -> None:
+    with fake.make("t") as ref:
+        tree.place(ref, 4711)
+        assert tree.read_pids(ref) == [4711]
