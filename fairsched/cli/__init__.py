@@ -1,1 +1,122 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The command line: ``fairsched COMMAND``.
+
+Stdout is the answer, stderr the log. Exit status: 0 ok, 1 failed, 2 usage or configuration, 3 this
+host cannot. Command modules import only click at the top: ``--help`` and ``release`` must work, and
+fast, on a host where half of the rest does not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from fairsched import __version__
+from fairsched.errors import FairschedError
+
+COMMANDS = {
+    "run": ("fairsched.cli.run", "Schedule: the daemon, in the foreground."),
+    "demo": ("fairsched.cli.demo", "See it work, on a simulated GPU if need be."),
+    "doctor": ("fairsched.cli.doctor", "Say what this host can do, and what would help."),
+    "status": ("fairsched.cli.status", "Who uses what, who is entitled to what."),
+    "explain": ("fairsched.cli.explain", "Why a tenant was held, in the last minute."),
+    "tenant": ("fairsched.cli.tenant", "List tenants; change weights and limits live."),
+    "exec": ("fairsched.cli.execute", "Run a command as a tenant."),
+    "release": ("fairsched.cli.release", "Thaw everything fairsched holds; needs no daemon."),
+    "config": ("fairsched.cli.config", "Check and show the configuration."),
+}
+"""Command: module (its ``command``) and the line in ``fairsched --help``."""
+
+
+class LazyGroup(click.Group):
+    """Imports the module of a command when the command is used, not to list it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
+            ctx.fail(f"No such command '{args[0]}'.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+EPILOG = """\b
+Examples:
+  fairsched doctor                      can this host do it?
+  fairsched run --dry-run               decide and log, hold nobody
+  fairsched status                      who uses what
+  fairsched tenant set chat --weight 6  at once, no restart
+  fairsched release                     let go of everything
+\b
+Exit status: 0 ok, 1 failed, 2 usage or configuration, 3 this host cannot."""
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+)
+@click.version_option(__version__, prog_name="fairsched")
+def cli() -> None:
+    """Weighted fair shares of GPU time for cgroup v2 tenants.
+
+    Nothing is injected into the tenants: eBPF sees who uses the GPU, a daemon
+    decides, cgroup.freeze acts, and every pause is explained.
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of the console script. Never shows a traceback for an error it expects."""
+    try:
+        status = cli.main(args=argv, prog_name="fairsched", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Abort:
+        click.echo("interrupted", err=True)
+        status = 130
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except FairschedError as error:
+        show_error(error)
+        status = error.exit_status
+    except BrokenPipeError:
+        # the reader (head, less) has gone; keep the interpreter from flushing into the void at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def show_error(error: FairschedError) -> None:
+    """Message and remedy on stderr; every problem of a configuration, not only the first."""
+    problems = getattr(error, "problems", ())
+    file = str(getattr(error, "file", "")).rpartition(":")[0] or str(getattr(error, "file", ""))
+    if len(problems) > 1:
+        for problem in problems:
+            where = f"{file}:{problem.line}" if problem.line is not None else file
+            click.echo(f"error: {where}: {problem.key}: {problem.message}", err=True)
+            click.echo(f"  remedy: {problem.remedy}", err=True)
+        return
+    click.echo(f"error: {error}", err=True)
+    if error.remedy:
+        click.echo(f"  remedy: {error.remedy}", err=True)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands share: options, the way to the daemon, and JSON."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from fairsched.control_client import ControlClient
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
+
+config_option: Callable[[F], F] = click.option(
+    "-c",
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="FAIRSCHED_CONFIG",
+    help="Configuration file.  [default: /etc/fairsched/config.yaml]",
+)
+
+_socket_option: Callable[[F], F] = click.option(
+    "--socket",
+    "socket_path",
+    type=click.Path(path_type=Path),
+    envvar="FAIRSCHED_SOCKET",
+    help="Control socket of the daemon.  [default: the configuration's]",
+)
+
+
+def daemon_options(function: F) -> F:
+    """--socket and --config, handed to the command as one ``client``."""
+
+    @_socket_option
+    @config_option
+    @functools.wraps(function)
+    def command(*args: Any, socket_path: Path | None, config_path: Path | None, **kwargs: Any) -> Any:
+        return function(*args, client=connect(socket_path, config_path), **kwargs)
+
+    return command  # type: ignore[return-value]
+
+
+def connect(socket_path: Path | None, config_path: Path | None) -> ControlClient:
+    """The client for the socket that was named, or the one a daemon on this host would have."""
+    from fairsched.control_client import DEFAULT_SOCKET, ControlClient
+
+    if socket_path is None and config_path is None and DEFAULT_SOCKET.exists():
+        socket_path = DEFAULT_SOCKET  # the usual case must not pay for reading the configuration
+    if socket_path is None:
+        from fairsched.config import load
+        from fairsched.errors import ConfigError
+
+        try:
+            socket_path = load(config_path).socket_path
+        except ConfigError:
+            if config_path is not None:
+                raise
+            # a file broken since the daemon started must not hide the daemon
+            socket_path = DEFAULT_SOCKET
+    return ControlClient(socket_path)
+
+
+def echo_json(document: Any) -> None:
+    """One JSON document on stdout, indented for people, stable for diffs."""
+    click.echo(json.dumps(document, indent=2))

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fairsched doctor``: facts, what is chosen from them, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fairsched.cli.common import config_option, echo_json, json_option
+from fairsched.cli.text import wrap
+from fairsched.errors import FairschedError
+
+if TYPE_CHECKING:
+    from fairsched.host import Check, Choices
+
+EPILOG = """\b
+Exit status: 0 fairsched can run here, 2 the configuration is broken, 3 it
+cannot run here.
+\b
+Examples:
+  sudo fairsched doctor
+  sudo fairsched doctor --json | jq '.checks[] | select(.level != "ok")'"""
+
+_COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
+_NAME_WIDTH = 14
+
+
+@click.command("doctor", epilog=EPILOG)
+@config_option
+@click.option("--no-bpf", is_flag=True, help="Do not try to load BPF programs.")
+@json_option
+@click.pass_context
+def command(ctx: click.Context, config_path: Path | None, no_bpf: bool, as_json: bool) -> None:
+    """Say what this host can do, what fairsched would choose, and what would help."""
+    from fairsched.config import Config, load
+    from fairsched.host import Check, checks, choose
+    from fairsched.host_probe import gather
+    from fairsched.status import to_plain
+
+    broken: FairschedError | None = None
+    try:
+        config = load(config_path)
+    except FairschedError as error:
+        # the facts are still worth telling: judge the host by the defaults
+        broken, config = error, Config()
+    facts = gather(config, try_bpf=not no_bpf)
+    rows = checks(facts, config)
+    if broken is not None:
+        rows.insert(0, Check("config", "fail", str(broken), "judged by the defaults", broken.remedy))
+    choices = choose(facts, config)
+    if as_json:
+        verdict = {"can_run": choices.can_run and broken is None}
+        echo_json(
+            {**verdict, "checks": to_plain(rows), "choices": to_plain(choices), "facts": to_plain(facts)}
+        )
+    else:
+        for line, level in render(rows, choices):
+            click.echo(_painted(line, level))
+    if not choices.can_run:
+        ctx.exit(3)
+    ctx.exit(2 if broken is not None else 0)
+
+
+def render(rows: Sequence[Check], choices: Choices) -> list[tuple[str, str]]:
+    """(line, level whose word it starts with or "") for the screen; at most 80 columns a line."""
+    lines: list[tuple[str, str]] = []
+    indent = " " * (6 + _NAME_WIDTH)
+    for row in rows:
+        fact = row.fact + (f"; {row.choice}" if row.choice else "")
+        first, *rest = wrap(fact, first=f"{row.level:<6}{row.name:<{_NAME_WIDTH}}", rest=indent)
+        lines.append((first, row.level))
+        lines += [(line, "") for line in rest]
+        if row.remedy:
+            lines += [(line, "") for line in wrap(f"remedy: {row.remedy}", first=indent, rest=indent + "  ")]
+    source = choices.source.value if choices.source is not None else "none"
+    lines.append(("", ""))
+    lines += [(line, "") for line in wrap(f"account: {source} ({choices.source_reason})")]
+    can = "can hold tenants" if choices.can_hold else "cannot hold tenants"
+    lines += [(line, "") for line in wrap(f"mode: {choices.mode}; {can} ({choices.hold_reason})")]
+    if choices.can_run:
+        lines.append(("fairsched can run on this host", ""))
+    else:
+        lines += [(line, "") for line in wrap(f"fairsched cannot run here: {'; '.join(choices.obstacles)}")]
+    return lines
+
+
+def _painted(line: str, level: str) -> str:
+    """The first word in colour; click drops colours when stdout is not a terminal."""
+    if not level:
+        return line
+    return click.style(line[: len(level)], fg=_COLORS[level], bold=level == "fail") + line[len(level) :]

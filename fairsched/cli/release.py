@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fairsched release``: the way out that must always work.
+
+No daemon, no configuration and no schema is needed: the journal of holds says what is ours. The
+default run directory is released before the configuration is even looked at; that is only read to
+learn of another run directory, and a broken one is a warning.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fairsched.cli.common import config_option, echo_json, json_option
+from fairsched.cli.text import wrap
+from fairsched.errors import FairschedError
+
+if TYPE_CHECKING:
+    from fairsched.cgroup.release import Release
+
+DEFAULT_RUN_DIR = Path("/run/fairsched")
+
+EPILOG = """\b
+Only what fairsched froze is thawed: a docker pause or an operator's freeze
+stays. Running it twice does no harm. A running daemon notices and goes on; stop
+it first to keep everything thawed.
+\b
+Examples:
+  fairsched release
+  systemctl stop fairsched && fairsched release --json"""
+
+
+@click.command("release", epilog=EPILOG)
+@config_option
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Only this run directory; the configuration is not read.",
+)
+@json_option
+@click.pass_context
+def command(ctx: click.Context, config_path: Path | None, run_dir: Path | None, as_json: bool) -> None:
+    """Thaw everything fairsched holds. Needs no daemon."""
+    first = run_dir or DEFAULT_RUN_DIR
+    done = release_run_dir(first)
+    if run_dir is None:
+        other = _configured_run_dir(config_path)
+        if other is not None and other != first:
+            done += release_run_dir(other)
+    if as_json:
+        echo_json({"releases": [_plain(one) for one in done], "is_clean": all(one.is_clean for one in done)})
+    else:
+        click.echo("\n".join(render(done)))
+    ctx.exit(0 if all(one.is_clean for one in done) else 1)
+
+
+def release_run_dir(run_dir: Path) -> list[Release]:
+    """Release what the journal below `run_dir` names; [] when there is none."""
+    directory = run_dir / "holds"
+    if not os.path.isdir(directory):
+        return []
+    from fairsched.cgroup.journal import Journal
+    from fairsched.cgroup.path import find_mount
+    from fairsched.cgroup.release import release_all
+
+    journal = Journal(str(directory))
+    try:
+        if not journal.names():
+            return []  # nothing to do, so a host without cgroup v2 is no obstacle either
+        return release_all(journal, find_mount())
+    finally:
+        journal.close()
+
+
+def _configured_run_dir(config_path: Path | None) -> Path | None:
+    default = Path("/etc/fairsched/config.yaml")
+    if config_path is None and not default.exists():
+        return None
+    try:
+        from fairsched.config import load
+
+        return load(config_path).run_dir
+    except (FairschedError, ImportError) as error:
+        click.echo(f"warning: {error}", err=True)
+        click.echo("  only the default run directory was released; see --run-dir", err=True)
+        return None
+
+
+def render(done: list[Release]) -> list[str]:
+    """One line per entry of the journal."""
+    if not done:
+        return ["nothing is held by fairsched"]
+    lines: list[str] = []
+    for one in done:
+        what = f"{one.kind.value.replace('_', ' ')}: {one.path or one.name}"
+        if one.tenant:
+            what += f" (tenant {one.tenant})"
+        if one.detail:
+            what += f": {one.detail}"
+        lines += wrap(what)
+    return lines
+
+
+def _plain(one: Release) -> dict[str, object]:
+    return {
+        "kind": one.kind.value,
+        "path": one.path,
+        "tenant": one.tenant,
+        "cgroup_id": one.cgroup_id,
+        "detail": one.detail,
+        "is_clean": one.is_clean,
+    }

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fairsched tenant list|set|unset``: live changes, kept by the daemon over restarts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairsched.cli.common import daemon_options, echo_json, json_option
+from fairsched.cli.text import cut, table, wrap
+
+if TYPE_CHECKING:
+    from fairsched.control_client import ControlClient
+
+KEYS = ("weight", "class", "quota", "min", "max_freeze_ms", "exempt")
+"""As in the file. Not imported from fairsched.config: --help must not load the schema."""
+
+LIST_EPILOG = """\b
+A value marked * was set with `fairsched tenant set`; one in brackets is a
+default; the rest stand in the configuration file.
+\b
+Examples:
+  fairsched tenant list
+  fairsched tenant list --json"""
+
+SET_EPILOG = """\b
+The change takes effect within a tick, survives a restart of the daemon, and
+wins over the configuration file until it is unset.
+\b
+Examples:
+  fairsched tenant set chat --weight 6
+  fairsched tenant set batch --quota 30% --class batch
+  fairsched tenant set team/chat --exempt"""
+
+UNSET_EPILOG = """\b
+Examples:
+  fairsched tenant unset chat weight    this value
+  fairsched tenant unset chat           everything that was set"""
+
+
+@click.group("tenant")
+def command() -> None:
+    """List tenants; change weights and limits live."""
+
+
+@command.command("list", epilog=LIST_EPILOG)
+@daemon_options
+@json_option
+def list_command(client: ControlClient, as_json: bool) -> None:
+    """Show what every tenant is promised and where each value comes from."""
+    answer = client.request("tenant_list")
+    if as_json:
+        echo_json(answer)
+        return
+    click.echo("\n".join(render_list(answer)))
+
+
+def render_list(answer: dict[str, Any]) -> list[str]:
+    """The answer of ``tenant_list`` as a table of at most 80 columns."""
+    rows: dict[str, dict[str, str]] = {}
+    for setting in answer["settings"]:
+        *path, key = (str(part) for part in setting["key"])
+        name = "/".join(path[1::2])  # tenants, NAME, children, NAME, ...
+        rows.setdefault(name, {})[key] = _cell(setting)
+    if not rows:
+        return ["no tenants in the configuration"]
+    head = ("TENANT", "WEIGHT", "CLASS", "QUOTA", "MIN", "MAX HOLD MS", "EXEMPT")
+    body = [(cut(name, 22), *(cells[key] for key in KEYS)) for name, cells in rows.items()]
+    lines = table([head, *body], right=(1, 3, 4, 5))
+    for name in answer["stale"]:
+        lines += wrap(
+            f"'{name}' has overrides, but is not in the configuration; to forget them: "
+            f"fairsched tenant unset {name}",
+            first="warning: ",
+            rest="         ",
+        )
+    return lines
+
+
+def _cell(setting: dict[str, Any]) -> str:
+    value, key = setting["value"], setting["key"][-1]
+    if value is None:
+        text = "-"
+    elif isinstance(value, bool):
+        text = "yes" if value else "no"
+    elif key in ("quota", "min"):
+        text = f"{value * 100:g}%"
+    else:
+        text = f"{value:g}" if isinstance(value, (int, float)) else str(value)
+    origin = setting["origin"]
+    if origin == "override":
+        return f"{text}*"
+    return text if origin == "file" else f"({text})"
+
+
+def _ratio(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = float(value[:-1]) / 100 if value.endswith("%") else float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise click.BadParameter(f"{value!r} is not 0 to 1 or 0% to 100%", ctx, parameter)
+    return number
+
+
+@command.command("set", epilog=SET_EPILOG)
+@click.argument("name")
+@click.option("--weight", type=click.FloatRange(min=0, min_open=True), help="Share relative to others.")
+@click.option("--quota", callback=_ratio, metavar="RATIO", help="Hard cap, 0.3 or 30%; 100% lifts it.")
+@click.option("--min", "min_", callback=_ratio, metavar="RATIO", help="Guarantee under contention.")
+@click.option("--class", "class_", type=click.Choice(["latency", "batch"]), help="Who is held first.")
+@click.option("--max-freeze-ms", type=click.IntRange(10, 60_000), help="Longest hold.")
+@click.option("--exempt/--no-exempt", default=None, help="Never hold it.")
+@daemon_options
+@json_option
+def set_command(
+    client: ControlClient,
+    name: str,
+    weight: float | None,
+    quota: float | None,
+    min_: float | None,
+    class_: str | None,
+    max_freeze_ms: int | None,
+    exempt: bool | None,
+    as_json: bool,
+) -> None:
+    """Change what tenant NAME is promised, at once."""
+    given = dict(zip(KEYS, (weight, class_, quota, min_, max_freeze_ms, exempt), strict=True))
+    values = {key: value for key, value in given.items() if value is not None}
+    if not values:
+        raise click.UsageError("Nothing to set: give at least one option, such as --weight 2.")
+    _show_changes(client.request("tenant_set", tenant=name, values=values), as_json)
+
+
+@command.command("unset", epilog=UNSET_EPILOG)
+@click.argument("name")
+@click.argument("keys", nargs=-1, type=click.Choice(KEYS), metavar="[KEY]...")
+@daemon_options
+@json_option
+def unset_command(client: ControlClient, name: str, keys: tuple[str, ...], as_json: bool) -> None:
+    """Give the configuration file its say back, for all values of NAME or for KEYs."""
+    _show_changes(client.request("tenant_unset", tenant=name, keys=list(keys)), as_json)
+
+
+def _show_changes(changes: list[str], as_json: bool) -> None:
+    if as_json:
+        echo_json({"changes": changes})
+        return
+    click.echo("\n".join(changes) if changes else "no change: the value was in effect already")

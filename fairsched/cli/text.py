@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers and reasons as words. Pure functions; None is "n/a", never 0."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from fairsched.model import Reason, ReasonCode
+
+WIDTH = 80
+NOT_KNOWN = "n/a"
+
+_REASONS = {
+    ReasonCode.OVER_ENTITLEMENT: "it is ahead of its share",
+    ReasonCode.OVER_QUOTA: "it used up its quota",
+    ReasonCode.CAUGHT_UP: "the others caught up",
+    ReasonCode.GPU_IDLE: "the GPU would have idled",
+    ReasonCode.LAST_WITH_DEMAND: "nobody else wants the GPU",
+    ReasonCode.DEADLINE: "the longest allowed hold was reached",
+    ReasonCode.LOW_CONFIDENCE: "its account is not reliable enough",
+    ReasonCode.EXEMPT: "it is exempt",
+    ReasonCode.NO_DEMAND: "it has no work left",
+    ReasonCode.SHUTDOWN: "fairsched stopped",
+    ReasonCode.FOREIGN: "somebody else paused it",
+}
+
+
+def percent(ratio: float | None) -> str:
+    return NOT_KNOWN if ratio is None else f"{ratio * 100:.1f}"
+
+
+def milliseconds(value_ms: float | None, *, signed: bool = False) -> str:
+    """Three significant figures at most: 0.42, 4.2, 42, 4200."""
+    if value_ms is None:
+        return NOT_KNOWN
+    size = abs(value_ms)
+    digits = 2 if 0 < size < 1 else 1 if 0 < size < 10 else 0
+    return f"{value_ms:{'+' if signed else ''}.{digits}f}"
+
+
+def duration(seconds: float) -> str:
+    """``4 s``, ``3 min 20 s``, ``2 h 13 min``, ``5 d 2 h``."""
+    whole = int(seconds)
+    for size, unit, below, below_unit in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // below
+            return f"{whole // size} {unit}" + (f" {rest} {below_unit}" if rest else "")
+    return f"{whole} s"
+
+
+def gibibytes(value: int | None) -> str:
+    return NOT_KNOWN if value is None else f"{value / 2**30:.1f}"
+
+
+def short_uuid(uuid: str) -> str:
+    """``GPU-5f2c1a90-...`` as ``GPU-5f2c1a90``; MIG UUIDs alike."""
+    head, _, tail = uuid.partition("-")
+    return f"{head}-{tail.split('-')[0][:8]}" if tail else uuid[:12]
+
+
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def wrap(text: str, *, first: str = "", rest: str = "  ") -> list[str]:
+    """Lines of at most 80 columns; `first` and `rest` are the indents."""
+    lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    return lines or [first.rstrip()]
+
+
+def reason_text(reason: Reason) -> str:
+    """``it is ahead of its share: used 31.0 %, entitled 25.0 % of GPU-5f2c1a90, lag -62 ms``."""
+    parts: list[str] = []
+    if reason.used_ratio is not None:
+        parts.append(f"used {percent(reason.used_ratio)} %")
+    if reason.entitlement_ratio is not None:
+        parts.append(f"entitled {percent(reason.entitlement_ratio)} %")
+    if parts and reason.gpu is not None:
+        parts[-1] += f" of {short_uuid(reason.gpu)}"
+    if reason.lag_ns is not None:
+        limit = "" if reason.threshold_ns is None else f" (limit {_ms(-abs(reason.threshold_ns))})"
+        parts.append(f"lag {milliseconds(reason.lag_ns / 1e6, signed=True)} ms{limit}")
+    if reason.outstanding_ns:
+        parts.append(f"{_ms(reason.outstanding_ns)} still queued")
+    numbers = ", ".join(parts)
+    return _REASONS[reason.code] + (f": {numbers}" if numbers else "")
+
+
+def _ms(value_ns: int) -> str:
+    return f"{milliseconds(value_ns / 1e6)} ms"
+
+
+def table(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
+    """Columns as wide as their widest cell, two spaces apart; `right` columns are right-aligned."""
+    aligned = set(right)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.rjust(width) if column in aligned else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

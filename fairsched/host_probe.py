@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gathers the facts about this host that host.py judges. Reads and tries; changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import grp
+import importlib
+import importlib.util
+import os
+import re
+import resource
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairsched.errors import FairschedError
+from fairsched.host import BpfFact, GpuFact, HostFacts
+
+if TYPE_CHECKING:
+    from fairsched.config import Config
+
+_CAPABILITIES = {
+    "CAP_DAC_OVERRIDE": 1,
+    "CAP_SYS_PTRACE": 19,
+    "CAP_SYS_ADMIN": 21,
+    "CAP_PERFMON": 38,
+    "CAP_BPF": 39,
+}
+"""Bit numbers of linux/capability.h."""
+
+_LIBCUDA = re.compile(r"/\S*/libcuda\.so\S*")
+_MAX_PROCESSES = 20_000
+
+
+def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
+    """All facts. `try_bpf` loads small BPF programs, which takes about a second."""
+    mount, is_hybrid = _cgroup_mount()
+    driver, error, gpus = _nvml()
+    return HostFacts(
+        kernel_release=os.uname().release,
+        is_root=os.geteuid() == 0,
+        capabilities=_capabilities(),
+        has_btf=os.path.exists("/sys/kernel/btf/vmlinux"),
+        has_uprobes=os.path.exists("/sys/bus/event_source/devices/uprobe/type"),
+        lockdown=_bracketed("/sys/kernel/security/lockdown"),
+        memlock_bytes=_memlock_bytes(),
+        bcc_version=_bcc_version(),
+        bpf=_bpf() if try_bpf else None,
+        cgroup_mount=mount,
+        is_cgroup_hybrid=is_hybrid,
+        has_freezer=_has_freezer(mount) if mount is not None else None,
+        libcuda=find_libcuda(config.gpu.libcuda),
+        driver_version=driver,
+        nvml_error=error,
+        gpus=gpus,
+        clock_source=_read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        preemption=_preemption(),
+        has_systemd=os.path.isdir("/run/systemd/system"),
+        has_group=_has_group(config.control.group),
+        daemon_pid=_daemon_pid(config.socket_path),
+        leftover_holds=_count(config.run_dir / "holds"),
+    )
+
+
+def _read(path: str | Path) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _bracketed(path: str) -> str | None:
+    """``none [integrity] confidentiality`` -> ``integrity``."""
+    chosen = re.search(r"\[(\w+)\]", _read(path) or "")
+    return chosen.group(1) if chosen else None
+
+
+def _capabilities() -> frozenset[str]:
+    line = re.search(r"^CapEff:\s*([0-9a-f]+)$", _read("/proc/self/status") or "", re.MULTILINE)
+    bits = int(line.group(1), 16) if line else 0
+    return frozenset(name for name, bit in _CAPABILITIES.items() if bits >> bit & 1)
+
+
+def _memlock_bytes() -> int | None:
+    soft, _hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _bcc_version() -> str | None:
+    """Without importing it: only bpf/loader.py does that, and the import costs a second of LLVM."""
+    spec = importlib.util.find_spec("bcc")
+    if spec is None or spec.origin is None:
+        return None
+    version = re.search(r"""['"]([^'"]+)['"]""", _read(Path(spec.origin).with_name("version.py")) or "")
+    if version is None:
+        return None  # the lattice library of the same name on PyPI has no such file
+    return version.group(1)
+
+
+def _bpf() -> tuple[BpfFact, ...] | None:
+    try:
+        probe = importlib.import_module("fairsched.bpf.probe")
+        return tuple(
+            BpfFact(str(fact.name), bool(fact.is_ok), str(fact.detail), str(fact.remedy))
+            for fact in probe.probe()
+        )
+    except (ImportError, FairschedError) as error:
+        return (
+            BpfFact("programs", False, str(error), getattr(error, "remedy", "") or "install python3-bpfcc"),
+        )
+
+
+def _cgroup_mount() -> tuple[str | None, bool | None]:
+    from fairsched.cgroup.path import find_mount
+
+    try:
+        mount = find_mount()
+    except (FairschedError, OSError):
+        return None, None
+    return mount.path, mount.is_hybrid
+
+
+def _has_freezer(mount: str) -> bool | None:
+    """cgroup.freeze exists in every cgroup but the root; None when there is no other to look at."""
+    try:
+        children = [entry.path for entry in os.scandir(mount) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return None
+    if not children:
+        return None
+    return any(os.path.exists(f"{child}/cgroup.freeze") for child in children)
+
+
+def find_libcuda(named: Iterable[Path] = ()) -> tuple[str, ...]:
+    """Every libcuda this host shows: named, in the loader's cache, mapped by a process.
+
+    One path per inode, as containers map the host's library under names of their own.
+    """
+    found: dict[tuple[int, int], str] = {}
+    for path in (*map(str, named), *_cached_libraries(), *_mapped_libraries()):
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            found.setdefault((status.st_dev, status.st_ino), path)
+    return tuple(found.values())
+
+
+def _cached_libraries() -> list[str]:
+    for program in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
+        try:
+            listing = subprocess.run([program, "-p"], capture_output=True, text=True, timeout=10, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        return [line.split(" => ")[1] for line in listing.stdout.splitlines() if "libcuda.so.1 " in line]
+    return []
+
+
+def _mapped_libraries() -> Iterator[str]:
+    for maps in glob.glob("/proc/[0-9]*/maps")[:_MAX_PROCESSES]:
+        text = _read(maps)  # None: it exited, or is not ours to read
+        if text is not None and "/libcuda.so" in text:
+            root = os.path.dirname(maps) + "/root"
+            yield from {root + path for path in _LIBCUDA.findall(text)}
+
+
+def _nvml() -> tuple[str | None, str | None, tuple[GpuFact, ...]]:
+    """(driver version, why not, GPUs)."""
+    try:
+        import pynvml
+    except ImportError:
+        return None, "nvidia-ml-py is not installed", ()
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return None, str(error), ()
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        gpus = tuple(
+            GpuFact(
+                _text(pynvml.nvmlDeviceGetUUID(handle)),
+                _text(pynvml.nvmlDeviceGetName(handle)),
+                _mig(pynvml, handle),
+            )
+            for handle in handles
+        )
+        return _text(pynvml.nvmlSystemGetDriverVersion()), None, gpus
+    except pynvml.NVMLError as error:
+        return None, str(error), ()
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _mig(pynvml: object, handle: object) -> bool | None:
+    try:
+        current, _pending = pynvml.nvmlDeviceGetMigMode(handle)  # type: ignore[attr-defined]
+    except pynvml.NVMLError:  # type: ignore[attr-defined]
+        return None
+    return bool(current)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _preemption() -> str | None:
+    words = [word for word in os.uname().version.split() if word.startswith("PREEMPT")]
+    return words[0] if words else None
+
+
+def _has_group(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _daemon_pid(socket_path: Path) -> int | None:
+    from fairsched.control_client import ControlClient
+
+    try:
+        return int(ControlClient(socket_path, timeout_s=1.0).request("ping")["pid"])
+    except (FairschedError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _count(directory: Path) -> int:
+    try:
+        return len(os.listdir(directory))
+    except OSError:
+        return 0
