@@ -225,7 +225,9 @@ class Freezer:
             ) from error
         if not held.is_settled:  # it took at least this long, which is worth knowing
             self._learn(cgroup_id, asked_ns - held.asked_ns, is_lower_bound=True)
-        return self._end(held, HoldKind.THAWED, write_ns)
+        result = self._end(held, HoldKind.THAWED, write_ns)
+        self._read_watch()  # the end of a watch is an event, too: do not wake the daemon for it
+        return result
 
     def thaw_expired(self, now_ns: int) -> list[HoldResult]:
         """Thaw what has passed its deadline. One refusal does not keep the others frozen; it stays held."""
@@ -250,6 +252,7 @@ class Freezer:
                 latency_ns = self._clock_ns() - held.asked_ns
                 self._learn(held.entry.cgroup_id, latency_ns)
                 self._changes.append(_result(HoldKind.SETTLED, held.entry, latency_ns))
+        self._read_watch()  # holds that ended just now left an event that nobody need wake for
         changes, self._changes = self._changes, []
         return changes
 
@@ -315,6 +318,8 @@ class Freezer:
         if not held.asked_ns:
             self._end(held, HoldKind.NOT_HELD)
             return
+        # we may have been interrupted before our own write was read from the queue
+        self._read_watch(own=held.entry.cgroup_id)
         try:
             self.thaw(held.entry.cgroup_id)
         except KernelRefused:

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guardian's loop on a tree of plain files, with a real process standing in for the daemon."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fairsched.cgroup.journal import Entry, Journal, Owner
+from fairsched.cgroup.keeper import Keeper
+from tests.support import FakeTree, wait_until
+
+GRACE_NS = 50_000_000
+EntryOf = Callable[..., Entry]
+
+
+@pytest.fixture
+def daemon() -> Iterator[subprocess.Popen[bytes]]:
+    """Stands in for the daemon: a process that lives until the test kills it."""
+    term = signal.getsignal(signal.SIGTERM)
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, term)
+
+
+def owner_of(process: subprocess.Popen[bytes]) -> Owner:
+    owner = Owner.of(process.pid)
+    assert owner is not None
+    return owner
+
+
+def run_while(keeper: Keeper, steps: Callable[[], None]) -> int:
+    """Run the loop here while ``steps`` act on the world beside it; their failure is the test's."""
+    failures: list[BaseException] = []
+
+    def act() -> None:
+        try:
+            steps()
+        except BaseException as error:
+            failures.append(error)
+
+    actor = threading.Thread(target=act)
+    actor.start()
+    status = keeper.run()
+    actor.join()
+    if failures:
+        raise failures[0]
+    return status
+
+
+def test_death_of_the_daemon_thaws_its_holds_and_only_its(
+    fake: FakeTree, journal: Journal, entry_of: EntryOf, daemon: subprocess.Popen[bytes]
+) -> None:
+    keeper = Keeper(owner_of(daemon), journal, fake.mount, GRACE_NS)
+
+    def steps() -> None:
+        with fake.make("held") as ref:
+            journal.write(entry_of(ref, daemon=owner_of(daemon)))
+            fake.write_freeze("held", "1")
+        with fake.make("other", frozen=True) as ref:
+            journal.write(entry_of(ref, deadline_ns=time.monotonic_ns() + 10**12))
+        fake.make("foreign", frozen=True).close()
+        daemon.kill()
+
+    assert run_while(keeper, steps) == 0
+    assert not fake.is_asked("held")
+    assert fake.is_asked("other"), "the daemon of that hold lives"
+    assert fake.is_asked("foreign")
+
+
+def test_daemon_whose_pid_was_reused_is_dead(
+    fake: FakeTree, journal: Journal, entry_of: EntryOf, daemon: subprocess.Popen[bytes]
+) -> None:
+    earlier = Owner(daemon.pid, owner_of(daemon).start_ticks - 1)
+    with fake.make("held", frozen=True) as ref:
+        journal.write(entry_of(ref, daemon=earlier))
+    assert Keeper(earlier, journal, fake.mount, GRACE_NS).run() == 0
+    assert not fake.is_asked("held")
+
+
+def test_deadline_is_enforced_while_the_daemon_lives(
+    fake: FakeTree,
+    journal: Journal,
+    entry_of: EntryOf,
+    daemon: subprocess.Popen[bytes],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    deadline_ns = time.monotonic_ns() + 100_000_000
+    with fake.make("late", frozen=True) as ref:
+        journal.write(entry_of(ref, daemon=owner_of(daemon), deadline_ns=deadline_ns))
+    with fake.make("early", frozen=True) as ref:
+        journal.write(entry_of(ref, daemon=owner_of(daemon), deadline_ns=deadline_ns + 10**12))
+    keeper = Keeper(owner_of(daemon), journal, fake.mount, GRACE_NS)
+
+    def steps() -> None:
+        wait_until(lambda: not fake.is_asked("late"), 5, "the late hold is thawed")
+        assert time.monotonic_ns() >= deadline_ns + GRACE_NS
+        assert fake.is_asked("early")
+        daemon.kill()
+
+    assert run_while(keeper, steps) == 0
+    assert "tenant=chat why='deadline passed by more than 50 ms'" in capfd.readouterr().err
+
+
+def test_pause_by_somebody_else_survives_the_deadline(
+    fake: FakeTree, journal: Journal, entry_of: EntryOf, daemon: subprocess.Popen[bytes]
+) -> None:
+    with fake.make("a", frozen=True) as ref:
+        entry = entry_of(ref, daemon=owner_of(daemon), deadline_ns=time.monotonic_ns() + 100_000_000)
+    journal.write(entry)
+    keeper = Keeper(owner_of(daemon), journal, fake.mount, GRACE_NS)
+    keeper._look()
+    fake.write_freeze("a", "1")
+
+    def steps() -> None:
+        wait_until(lambda: not journal.has(entry.name), 5, "the hold is handed over")
+        daemon.kill()
+
+    assert run_while(keeper, steps) == 0
+    assert fake.is_asked("a")
+
+
+def test_deleted_journal_does_not_make_the_guardian_forget(
+    fake: FakeTree, journal: Journal, entry_of: EntryOf, daemon: subprocess.Popen[bytes]
+) -> None:
+    with fake.make("a", frozen=True) as ref:
+        journal.write(entry_of(ref, daemon=owner_of(daemon)))
+    keeper = Keeper(owner_of(daemon), journal, fake.mount, GRACE_NS)
+    keeper._look()
+    shutil.rmtree(journal.directory)
+    with fake.make("b", frozen=True) as ref:
+        Journal(journal.directory).write(entry_of(ref, daemon=owner_of(daemon)))
+    daemon.kill()
+    assert keeper.run() == 0
+    assert not fake.is_asked("a")
+    assert not fake.is_asked("b")
+
+
+def test_broken_entries_do_not_keep_the_guardian_from_thawing(
+    fake: FakeTree, journal: Journal, entry_of: EntryOf, daemon: subprocess.Popen[bytes]
+) -> None:
+    Path(journal.directory, "12.7").write_text("{")
+    Path(journal.directory, "hello").mkdir()
+    with fake.make("a", frozen=True) as ref:
+        journal.write(entry_of(ref, daemon=owner_of(daemon)))
+    keeper = Keeper(owner_of(daemon), journal, fake.mount, GRACE_NS)
+    daemon.kill()
+    assert keeper.run() == 0
+    assert not fake.is_asked("a")
+
+
+def test_told_to_leave_it_stays_while_something_is_held(
+    fake: FakeTree, journal: Journal, entry_of: EntryOf, daemon: subprocess.Popen[bytes]
+) -> None:
+    with fake.make("a", frozen=True) as ref:
+        journal.write(entry_of(ref, deadline_ns=time.monotonic_ns() + 100_000_000))
+    keeper = Keeper(owner_of(daemon), journal, fake.mount, GRACE_NS)
+    signal.raise_signal(signal.SIGTERM)
+    assert keeper.run() == 0
+    assert not fake.is_asked("a"), "it left before the hold had ended"
+    assert daemon.poll() is None
