@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration a newcomer copies is one the daemon takes, and one that pauses nobody."""
+
+from __future__ import annotations
+
+from fairsched.config import DEFAULT_PATH, load
+from tests.unit.repo.tree import ROOT
+
+EXAMPLE = ROOT / "packaging/config.example.yaml"
+
+
+def test_the_example_is_valid_and_holds_nobody() -> None:
+    config = load(EXAMPLE)
+    assert config.mode == "observe"
+    assert set(config.tenants) == {"chat", "batch"}
+
+
+def test_the_unit_reads_the_file_that_the_daemon_reads_by_default() -> None:
+    unit = (ROOT / "packaging/systemd/fairsched.service").read_text(encoding="utf-8")
+    assert f"run --config {DEFAULT_PATH}\n" in unit
