@@ -25,13 +25,16 @@ def command() -> None:
     epilog="""\b
 Examples:
   fairsched config check
-  fairsched config check -c new.yaml && sudo cp new.yaml /etc/fairsched/config.yaml""",
+  fairsched config check -c new.yaml""",
 )
 @config_option
 @json_option
 @click.pass_context
 def check_command(ctx: click.Context, config_path: Path | None, as_json: bool) -> None:
-    """Say whether a configuration is valid; changes nothing. Exit status 2 if not."""
+    """Say whether a configuration is valid.
+
+    Changes nothing. Exit status 2 if it is not valid.
+    """
     from fairsched.config import DEFAULT_PATH, load
 
     file = str(config_path or DEFAULT_PATH)
@@ -76,7 +79,10 @@ Examples:
 @click.option("--running", is_flag=True, help="Ask the daemon: with what `tenant set` changed.")
 @json_option
 def show_command(config_path: Path | None, running: bool, as_json: bool) -> None:
-    """Show the effective configuration; comments mark what is not in the file."""
+    """Show what is in effect.
+
+    Comments mark every value that does not stand in the file.
+    """
     if running:
         answer = connect(None, config_path).request("config_show")
         if as_json:
@@ -118,7 +124,10 @@ Examples:
 @daemon_options
 @json_option
 def reload_command(client: ControlClient, as_json: bool) -> None:
-    """Make the daemon re-read its file; if that is invalid, nothing changes."""
+    """Make the daemon re-read its file.
+
+    An invalid file changes nothing.
+    """
     changes = client.request("reload")
     if as_json:
         echo_json({"changes": changes})

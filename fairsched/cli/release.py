@@ -25,8 +25,8 @@ DEFAULT_RUN_DIR = Path("/run/fairsched")
 
 EPILOG = """\b
 Only what fairsched froze is thawed: a docker pause or an operator's freeze
-stays. Running it twice does no harm. A running daemon notices and goes on; stop
-it first to keep everything thawed.
+stays. Running it twice does no harm. A running daemon notices and goes on;
+stop it first to keep everything thawed.
 \b
 Examples:
   fairsched release

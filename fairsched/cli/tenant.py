@@ -48,7 +48,7 @@ def command() -> None:
 @daemon_options
 @json_option
 def list_command(client: ControlClient, as_json: bool) -> None:
-    """Show what every tenant is promised and where each value comes from."""
+    """Show what every tenant is promised."""
     answer = client.request("tenant_list")
     if as_json:
         echo_json(answer)
@@ -141,7 +141,10 @@ def set_command(
 @daemon_options
 @json_option
 def unset_command(client: ControlClient, name: str, keys: tuple[str, ...], as_json: bool) -> None:
-    """Give the configuration file its say back, for all values of NAME or for KEYs."""
+    """Give the configuration file its say back.
+
+    For the KEYs of tenant NAME, or for everything that was set.
+    """
     _show_changes(client.request("tenant_unset", tenant=name, keys=list(keys)), as_json)
 
 

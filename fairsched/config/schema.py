@@ -108,7 +108,7 @@ class _Section(BaseModel):
 
 
 class Control(_Section):
-    """The socket that ``fairsched status`` and its siblings talk to."""
+    """The socket that `fairsched status` and its siblings talk to."""
 
     socket: AbsolutePath | None = Field(
         default=None, description="Unix socket of the daemon; null means run_dir/fairsched.sock."
@@ -169,7 +169,9 @@ class TenantDefaults(_Section):
 class _Entitled(_Section):
     """The values of TenantDefaults, each null (= inherit) until it is given."""
 
-    weight: Weight | None = Field(default=None, description="As in tenant_defaults; null inherits.")
+    weight: Weight | None = Field(
+        default=None, description="As in tenant_defaults; of a child: its share of the parent, 1 if null."
+    )
     tenant_class: ClassName | None = Field(default=None, alias="class", description="As in tenant_defaults.")
     quota: Ratio | None = Field(default=None, description="As in tenant_defaults.")
     min: Ratio | None = Field(default=None, description="As in tenant_defaults; not for pattern children.")
@@ -178,7 +180,7 @@ class _Entitled(_Section):
 
 
 class Child(_Entitled):
-    """A cgroup directly below its parent's, by name or by pattern; it shares the parent's weight."""
+    """A cgroup directly below its parent's; quota and min are not inherited from tenant_defaults."""
 
     children: dict[ChildName, Child] = Field(
         default_factory=dict, description="Cgroups one level further down, in the same way."

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/configuration.md, written from the schema: ``python -m fairsched.config.reference``."""
+
+from __future__ import annotations
+
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from fairsched.config.render import _scalar
+from fairsched.config.schema import Child, Config, Patterns, Ratio, Tenant, Weight, _ratio, _Section
+
+_INTRO = """\
+# Configuration
+
+<!-- Written by `python -m fairsched.config.reference`; a test compares it with the schema. -->
+
+One YAML file, `/etc/fairsched/config.yaml` unless `--config` or `FAIRSCHED_CONFIG` says otherwise.
+Without a file there is a daemon without tenants: it accounts and holds nobody. An example with
+comments is `packaging/config.example.yaml`; `fairsched config schema` prints a JSON schema for editors.
+
+```yaml
+mode: enforce
+tenants:
+  chat:                       # its cgroup is gpu.slice/chat
+    weight: 4
+  batch:
+    cgroup: [gpu.slice/batch, "kubepods.slice/**/batch-*"]
+    class: batch
+    quota: 50%
+```
+
+The file is read strictly. Unknown and duplicate keys, aliases, tags, tabs and values of the wrong type
+are errors that name file, line, key and remedy (exit status 2), and nothing changes: a daemon that is
+told to reload a bad file keeps the running configuration and says so in its log and in
+`fairsched status`. Words such as `off` and `no` are words, not booleans; write `true` or `false`. A ratio is
+a number from 0 to 1 or a percentage such as `30%`, always of one GPU.
+
+## Layers
+
+What is in effect comes, in this order, from `fairsched tenant set` (kept by the daemon in
+`state_dir/overrides.yaml`), the tenant's own section, `tenant_defaults`, the built-in default.
+`fairsched config show` marks what does not stand in the file; `fairsched tenant unset` gives the file its
+say back. An override can break no rule that the file could not break.
+
+## Cgroups and their owners
+
+Patterns are paths below the cgroup2 mount. `*` and `?` match within one component, `**` any number of
+components (at the end: at least one). A match claims the cgroup with everything below it. A cgroup
+has one owner: two tenants whose patterns could ever claim the same cgroup are an error, with an example.
+Cgroups nobody claims are not held; their use of a GPU is shown as unmanaged.
+
+A tenant with `children` is not held itself: its child cgroups are, each by its own share of the parent's
+weight. A child's plain name wins over a pattern; child cgroups that match neither get weight 1.
+Guarantees (`min`) of all tenants add up to 1 at most, those of children to at most their parent's.
+
+`gpu`, `mechanisms`, `control`, `metrics` and the directories are read at the start of the daemon; a
+reload takes over everything else and names what has to wait.
+
+## Keys
+"""
+
+
+def reference() -> str:
+    """The text of docs/configuration.md."""
+    return _INTRO + "\n".join(_section("", Config)) + "\n"
+
+
+def _section(prefix: str, model: type[_Section]) -> Iterator[str]:
+    title = f"`{prefix.rstrip('.')}`" if prefix else "Top level"
+    about = (model.__doc__ or "").strip().splitlines()[0]
+    yield f"\n### {title}\n\n{about}\n"
+    yield "| Key | Value | Default | |\n|---|---|---|---|"
+    below: list[tuple[str, type[_Section]]] = []
+    for name, field in model.model_fields.items():
+        key = field.alias or name
+        section = _section_of(field)
+        if section is not None and key not in ("tenants", "children"):
+            below.append((f"{prefix}{key}.", section))
+            continue
+        description = (field.description or "").replace("|", "\\|")
+        yield f"| `{key}` | {_kind(field)} | {_default(field)} | {description} |"
+        if key == "tenants":
+            below.append((f"{prefix}tenants.NAME.", Tenant))
+        elif key == "children" and model is Tenant:
+            below.append((f"{prefix}children.NAME.", Child))
+    for child_prefix, section in below:
+        yield from _section(child_prefix, section)
+
+
+def _section_of(field: FieldInfo) -> type[_Section] | None:
+    annotation = field.annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, _Section) else None
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default_factory is not None:
+        return "`{}`"
+    default = field.default
+    if isinstance(default, tuple):
+        default = list(default)
+    return (
+        f"`{_scalar(default if isinstance(default, (list, int, float, str, type(None))) else str(default))}`"
+    )
+
+
+def _kind(field: FieldInfo) -> str:
+    validators = {getattr(item, "func", None) for item in field.metadata}
+    words = "ratio" if _ratio in validators else _words(field.annotation)
+    bounds = {type(item).__name__: item for item in field.metadata}
+    lower, upper = bounds.get("Ge"), bounds.get("Le")
+    if lower is not None and upper is not None and words != "ratio":
+        words = words.replace("number", f"number {lower.ge} to {upper.le}", 1)
+    return words
+
+
+def _words(annotation: Any) -> str:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation == Ratio:
+        return "ratio"
+    if annotation in (Weight, float):
+        return "number above 0"  # the only plain numbers are weights
+    if origin is typing.Literal:
+        return ", ".join(f"`{word}`" for word in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_words(part) for part in arguments)
+    if annotation == Patterns:
+        return "pattern or list of patterns"
+    if origin is typing.Annotated:
+        return _words(arguments[0])
+    if origin is tuple:
+        return f"list of {_words(arguments[0])}s"
+    if origin is dict:
+        return "mapping"
+    names = {"NoneType": "`null`", "str": "text", "int": "whole number", "float": "number"}
+    return {**names, "bool": "`true`, `false`", "Path": "path"}.get(annotation.__name__, str(annotation))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())
