@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guardian against a daemon that dies, hangs, or loses its guardian."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairsched.cgroup.freezer import Freezer, HoldKind
+from fairsched.cgroup.journal import Journal
+from fairsched.cgroup.path import CgroupRef
+from fairsched.guardian import Guardian, spawn_guardian
+from tests.support import wait_until
+
+if TYPE_CHECKING:
+    from tests.node.cgroup.conftest import Node
+
+pytestmark = pytest.mark.node
+
+ROOT = Path(__file__).resolve().parents[3]
+MAX_RSS_KB = 15 * 1024
+THAWED_WITHIN_S = 1.0
+SECOND_NS = 1_000_000_000
+
+
+class StandIn:
+    """The daemon stand-in as a child process."""
+
+    def __init__(self, journal: Journal, refs: list[CgroupRef], hold_ms: int = 2000) -> None:
+        command = [sys.executable, "-m", "tests.node.cgroup.standin", journal.directory, str(hold_ms)]
+        command += [ref.path for ref in refs]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        self.guardian_pid = self.read_guardian_pid()
+
+    def read_guardian_pid(self) -> int:
+        assert self.process.stdout is not None
+        assert select.select([self.process.stdout], [], [], 10)[0], "no guardian was started within 10 s"
+        word, pid = self.process.stdout.readline().split()
+        assert word == "guardian"
+        return int(pid)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("moment", range(20))
+def test_killed_daemon_leaves_nothing_frozen(node: Node, journal: Journal, moment: int) -> None:
+    refs = [node.make(name) for name in ("a", "b", "c")]
+    daemon = StandIn(journal, refs)
+    try:
+        wait_until(lambda: any(map(node.is_asked, refs)), 5, "something is held")
+        until = time.monotonic() + random.Random(moment).uniform(0, 0.08)
+        wait_until(lambda: time.monotonic() >= until, 1, "the moment has come")
+    finally:
+        daemon.kill()
+    wait_until(
+        lambda: not any(map(node.is_asked, refs)) and not journal.names(),
+        THAWED_WITHIN_S,
+        "everything is thawed and off the record",
+    )
+    wait_until(lambda: not is_running(daemon.guardian_pid), 2, "the guardian leaves")
+
+
+def test_killed_guardian_is_replaced_and_the_new_one_guards(node: Node, journal: Journal) -> None:
+    refs = [node.make(name) for name in ("a", "b")]
+    daemon = StandIn(journal, refs)
+    try:
+        os.kill(daemon.guardian_pid, signal.SIGKILL)
+        start = time.monotonic()
+        second_pid = daemon.read_guardian_pid()
+        assert time.monotonic() - start < 1
+        assert second_pid != daemon.guardian_pid
+        assert daemon.process.poll() is None
+        wait_until(lambda: any(map(node.is_asked, refs)), 5, "something is held")
+    finally:
+        daemon.kill()
+    wait_until(lambda: not any(map(node.is_asked, refs)), THAWED_WITHIN_S, "everything is thawed")
+
+
+def test_hung_daemon_loses_its_holds_at_the_deadline(node: Node, journal: Journal) -> None:
+    ref = node.make("a")
+    worker = node.worker_in(ref)
+    daemon = StandIn(journal, [ref, node.make("b")], hold_ms=300)
+    try:
+        for _ in range(5):
+            wait_until(lambda: node.is_asked(ref), 5, "it is held")
+            daemon.process.send_signal(signal.SIGSTOP)
+            wait_until(lambda: not node.is_asked(ref), 0.3 + THAWED_WITHIN_S, "the guardian thaws it")
+            worker.expect_progress()
+            daemon.process.send_signal(signal.SIGCONT)
+        assert daemon.process.poll() is None
+    finally:
+        daemon.kill()
+
+
+def test_foreign_pause_outlives_a_hung_and_then_killed_daemon(node: Node, journal: Journal) -> None:
+    ref = node.make("a")
+    with spawn_guardian(journal.directory), Freezer(journal) as freezer:
+        freezer.hold(ref, "a", time.monotonic_ns() + SECOND_NS // 5, "x")
+        gathered = time.monotonic() + 0.05
+        wait_until(lambda: time.monotonic() >= gathered, 1, "the guardian has read the journal")
+        node.pause(ref)
+        # we hang: nobody calls settle()
+        wait_until(lambda: not journal.names(), 2, "the guardian hands the hold over")
+        assert node.is_asked(ref)
+        assert freezer.thaw(ref.id).kind is HoldKind.FOREIGN
+        assert node.is_asked(ref)
+
+
+def test_hold_thawed_by_the_guardian_is_seen_as_released(node: Node, journal: Journal) -> None:
+    ref = node.make("a")
+    with spawn_guardian(journal.directory), Freezer(journal) as freezer:
+        freezer.hold(ref, "a", time.monotonic_ns() + SECOND_NS // 20, "x")
+        wait_until(lambda: not node.is_asked(ref), 2, "the guardian thaws it")
+        assert HoldKind.RELEASED in [change.kind for change in freezer.settle()]
+
+
+def test_guardian_is_small_idle_and_on_its_own(journal: Journal) -> None:
+    with spawn_guardian(journal.directory) as guardian:
+        assert guardian.pid is not None
+        status = Path(f"/proc/{guardian.pid}/status").read_text()
+        rss_kb = int(status.split("VmRSS:")[1].split()[0])
+        assert rss_kb < MAX_RSS_KB
+        assert os.getsid(guardian.pid) == guardian.pid
+        assert "0::/\n" in Path(f"/proc/{guardian.pid}/cgroup").read_text()
+        stat = Path(f"/proc/{guardian.pid}/stat")
+        wait_until(lambda: ") S " in stat.read_text(), 2, "it sleeps")
+        before = Path(f"/proc/{guardian.pid}/status").read_text().split("\nvoluntary_ctxt_switches:")[1]
+        until = time.monotonic() + 0.3
+        wait_until(lambda: time.monotonic() >= until, 1, "some time has passed")
+        after = Path(f"/proc/{guardian.pid}/status").read_text().split("\nvoluntary_ctxt_switches:")[1]
+        assert before == after, "it woke up although nothing happened"
+
+
+def test_terminal_signals_do_not_end_the_guardian_and_term_does(journal: Journal) -> None:
+    with spawn_guardian(journal.directory) as guardian:
+        assert guardian.pid is not None
+        os.kill(guardian.pid, signal.SIGINT)
+        os.kill(guardian.pid, signal.SIGHUP)
+        assert not guardian.ensure()
+        os.kill(guardian.pid, signal.SIGTERM)
+        assert select.select([guardian], [], [], 2)[0], "its pidfd tells that it left"
+        assert guardian.ensure()
+        assert guardian.starts == 2
+
+
+def test_stopped_guardian_is_replaced(journal: Journal) -> None:
+    with spawn_guardian(journal.directory) as guardian:
+        assert guardian.pid is not None
+        os.kill(guardian.pid, signal.SIGSTOP)
+        wait_until(lambda: not guardian.is_alive(), 2, "a stopped guardian counts as dead")
+        assert guardian.ensure()
+        assert guardian.is_alive()
+
+
+def test_guardian_that_cannot_start_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Exception, match="did not start") as caught:
+        Guardian(str(tmp_path / "file")).start()
+    assert "stderr" in getattr(caught.value, "remedy", "")
