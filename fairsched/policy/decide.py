@@ -56,7 +56,7 @@ class Decision:
     state: PolicyState
     shares: tuple[ShareView, ...]
     wake_ns: int | None = None
-    """Decide again no later than this (a deadline, an idle GPU to confirm); None = the next tick will do."""
+    """Decide again no later than this (a deadline, an idle GPU to confirm, a quota); None = no hurry."""
 
 
 def decide(
@@ -97,7 +97,7 @@ class _Desk:
     """By (node, GPU): what the leaves below the node have queued."""
 
     def __post_init__(self) -> None:
-        for use in self.snapshot.uses:
+        for use in sorted(self.snapshot.uses, key=lambda use: (use.tenant, use.gpu)):
             self.uses.setdefault(use.tenant, []).append(use)
             for node in ancestors(use.tenant):
                 key = (node, use.gpu)
@@ -345,5 +345,20 @@ def _wake(desk: _Desk) -> int | None:
         for account in desk.books.gpus.values():
             if account.idle_since_ns is not None:
                 moments.append(account.idle_since_ns + desk.params.idle_confirm_ns)
+    moments += _quota_moments(desk)
     ahead = [moment for moment in moments if moment > desk.snapshot.now_ns]
     return min(ahead, default=None)
+
+
+def _quota_moments(desk: _Desk) -> list[int]:
+    """When a bucket in use will be full (nobody runs slower than alone) or, being over, paid off."""
+    moments = []
+    for (node, gpu), level in desk.books.quota_level_ns.items():
+        quota = desk.specs[node].quota_ratio or 0.0
+        if not any(node in ancestors(tenant) for tenant in desk.books.owed.get(gpu, ())):
+            continue
+        due = level + desk.outstanding_ns.get((node, gpu), 0)
+        room = desk.params.quota_burst_ratio * quota * desk.params.window_ns - due
+        wait = room / (1 - quota) if room > 0 and quota < 1 else due / max(quota, 0.01)
+        moments.append(desk.snapshot.now_ns + max(round(wait), desk.params.threshold_floor_ns))
+    return moments

@@ -26,7 +26,7 @@ Terms.
 - drain: GPU time already queued. It is never booked here: it is delivered, and charged to its owner
   as ``used_ns``, whether or not the owner is held. The *effective* lag = lag - outstanding stays put
   while the drain is delivered, which is why deciding on it counts nothing twice.
-- quota level: leaky bucket, += used, -= quota x interval, never below 0.
+- quota level: leaky bucket, += used, -= quota x interval, credit bounded by ``quota_burst_ratio``.
 - ``*_window_ns``: sums with exponential forgetting over the window.
 """
 
@@ -176,6 +176,8 @@ def _book_gpu(
     lag = {name: account.lag_ns for name, account in now.items()}
     for name in enforced:
         lag[name] += part.get(name, 0.0) * delivered - used[name].used_ns
+    if not part.keys() - aside:
+        aside = set()
     surplus = 0.0
     for name in aside & part.keys():
         most = max(now[name].lag_ns, 0.0)
@@ -261,7 +263,9 @@ def _book_quotas(
         quota = specs[key[0]].quota_ratio if key[0] in specs else None
         if quota is not None:
             level = before.get(key, 0.0) + used_ns - quota * snapshot.interval_ns
-            books.quota_level_ns[key] = min(max(level, 0.0), float(params.window_ns))
+            # A little credit, so that a thaw some ms late does not take away what the quota grants.
+            credit = params.quota_burst_ratio * quota * params.window_ns
+            books.quota_level_ns[key] = min(max(level, -credit), float(params.window_ns))
 
 
 def _is_recent(account: Account, now_ns: int, params: PolicyParams) -> bool:

@@ -219,6 +219,7 @@ class Simulation:
         self.tick_serial = 0
         self.samples: list[tuple[int, dict[tuple[str, str], int], dict[str, int]]] = []
         self.worst_lag: dict[tuple[str, str], float] = {}
+        self.lowest_lag: dict[tuple[str, str], float] = {}
         self.alone: list[tuple[int, str]] = []
         """Moments at which a held tenant was the only one with demand on all its GPUs."""
         self.last_work: dict[str, int] = {}
@@ -399,6 +400,7 @@ class Simulation:
             wake = decision.wake_ns if self.honours_wake else None
             for key, account in self.state.accounts.items():
                 self.worst_lag[key] = max(self.worst_lag.get(key, 0.0), abs(account.lag_ns))
+                self.lowest_lag[key] = min(self.lowest_lag.get(key, 0.0), account.lag_ns)
             self._check_alone(snapshot)
             if self.watch is not None:
                 self.watch(self, snapshot, decision)
