@@ -9,11 +9,11 @@ diff(old, new)                  what a reload changed, for the log
 render(config), schema()        the effective configuration; the JSON schema
 """
 
-from fairsched.config.load import DEFAULT_PATH, InvalidConfig, Problem, from_bytes, load
+from fairsched.config.loader import DEFAULT_PATH, InvalidConfig, Problem, from_bytes, load
+from fairsched.config.models import Config, Log
 from fairsched.config.overrides import Overrides, check_set, load_overrides, save_overrides
 from fairsched.config.owners import CgroupOwners, Owner
-from fairsched.config.render import Change, Setting, diff, render, schema, settings
-from fairsched.config.schema import Config
+from fairsched.config.views import Change, Setting, diff, render, schema, settings
 
 __all__ = [
     "DEFAULT_PATH",
@@ -21,6 +21,7 @@ __all__ = [
     "Change",
     "Config",
     "InvalidConfig",
+    "Log",
     "Overrides",
     "Owner",
     "Problem",

@@ -14,7 +14,7 @@ from fairsched.config import patterns
 from fairsched.config.yamlfile import Key
 
 if TYPE_CHECKING:
-    from fairsched.config.schema import Child, Config, Tenant
+    from fairsched.config.models import Child, Config, Tenant
 
 Problem = tuple[Key, str, str]
 
@@ -53,7 +53,7 @@ def _modes(config: Config) -> Iterator[Problem]:
 
 
 def _levels(config: Config) -> Iterator[Problem]:
-    from fairsched.config.schema import MAX_LEVELS, walk
+    from fairsched.config.models import MAX_LEVELS, walk
 
     for path, node in walk(config.tenants):
         key = key_of(path)
@@ -78,7 +78,7 @@ def _levels(config: Config) -> Iterator[Problem]:
 
 
 def _guarantees(config: Config) -> Iterator[Problem]:
-    from fairsched.config.schema import walk
+    from fairsched.config.models import walk
 
     total = 0.0
     for path, node in walk(config.tenants):

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.config.consistency import node_at
-from fairsched.config.load import InvalidConfig, Problem, from_document, read_file
-from fairsched.config.schema import Config, walk
+from fairsched.config.loader import InvalidConfig, Problem, from_document, read_file
+from fairsched.config.models import Config, walk
 from fairsched.config.yamlfile import Document, parse
 from fairsched.errors import ConfigError
 

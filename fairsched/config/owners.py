@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairsched.config import patterns
-from fairsched.config.schema import MAX_NAME_CHARS, Child, Config, Tenant
+from fairsched.config.models import MAX_NAME_CHARS, Child, Config, Tenant
 from fairsched.model import TenantSpec
 
 

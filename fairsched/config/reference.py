@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from fairsched.config.render import _scalar
-from fairsched.config.schema import Child, Config, Patterns, Ratio, Tenant, Weight, _ratio, _Section
+from fairsched.config.models import Child, Config, Patterns, Ratio, Tenant, Weight, _ratio, _Section
+from fairsched.config.views import _scalar
 
 _INTRO = """\
 # Configuration

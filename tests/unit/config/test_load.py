@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,7 @@ def problem(text: str) -> Any:
 
 
 def test_no_file_means_defaults_that_hold_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    module = sys.modules["fairsched.config.load"]  # the package exports the function of that name
-    monkeypatch.setattr(module, "DEFAULT_PATH", tmp_path / "none.yaml")
+    monkeypatch.setattr("fairsched.config.loader.DEFAULT_PATH", tmp_path / "none.yaml")
     assert load().mode == "observe"
     assert load().tenants == {}
 

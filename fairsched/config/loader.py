@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from fairsched.config import consistency
-from fairsched.config.schema import (
+from fairsched.config.models import (
     Child,
     Config,
     Control,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fairsched.config.consistency import key_of, node_at
+from fairsched.config.models import Child, Config, Tenant, _Section, walk
 from fairsched.config.overrides import KEYS, Overrides
-from fairsched.config.schema import Child, Config, Tenant, _Section, walk
 from fairsched.config.yamlfile import Key, dotted
 
 Origin = Literal["default", "file", "tenant_defaults", "override"]
