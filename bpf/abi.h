@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The one truth of what the BPF programs and user space share.
+ *
+ * Plain C types only, so that bcc's clang, gcc (the layout test) and abi.py (the mirror) agree without
+ * kernel headers. Every struct is padded by hand and its size asserted; tests/unit/bpf compares each offset
+ * with gcc's, tests/node/bpf with bcc's.
+ *
+ * Words: a *context* is a CUDA context of one process on one GPU; it lives in a numbered *slot*. Its work is
+ * *outstanding* from the submit call to the return of a call that proves completion; while any is outstanding
+ * the context has an open *busy interval*. V is the processor-sharing clock of a GPU: it advances by dt/n
+ * while n contexts are busy, so a context earns the V that passes during its intervals.
+ */
+#ifndef FAIRSCHED_ABI_H
+#define FAIRSCHED_ABI_H
+
+typedef unsigned char fs_u8;
+typedef unsigned short fs_u16;
+typedef unsigned int fs_u32;
+typedef unsigned long long fs_u64;
+
+#define FS_ABI_VERSION 1
+#define FS_MAX_GPUS 32
+#define FS_MAX_CTXS 1024
+/* Streams told apart in one context; the rest share the last index, which only a context sync closes. */
+#define FS_MAX_STREAMS 64
+#define FS_MAX_PROC_CTXS 16
+#define FS_MAX_CTX_STACK 4
+#define FS_MAX_DEPS 4
+#define FS_MAX_USES 16384
+#define FS_MAX_PROCS 8192
+#define FS_MAX_HANDLES 32768
+#define FS_DELAY_BUCKETS 40
+#define FS_EDGE_PAGES 256
+#define FS_NO_SLOT 0xffffffffu
+#define FS_NO_GPU 0xffffu
+
+/* clock word: n in the top 8 bits, B in the low 56, V(t) = B + t/n */
+#define FS_CLOCK_SHIFT 56
+#define FS_CLOCK_MASK ((1ULL << FS_CLOCK_SHIFT) - 1)
+#define FS_CLOCK_MAX_N 255
+
+enum fs_engine {
+	FS_COMPUTE = 0,
+	FS_COPY = 1,
+	FS_ENGINES = 2,
+};
+
+enum fs_ctx_flag {
+	FS_CTX_LIVE = 1,
+	FS_CTX_UNSEEN = 2,      /* created before we attached: its GPU is a guess until user space says */
+	FS_CTX_GPU_GUESSED = 4, /* neither the process nor user space has named the GPU of this ordinal */
+};
+
+/* How many things that should not happen did (law 8). Index of counts_by_what. */
+enum fs_count {
+	FS_COUNT_CTX_FULL = 0,
+	FS_COUNT_USE_FULL = 1,
+	FS_COUNT_PROC_FULL = 2,
+	FS_COUNT_HANDLE_FULL = 3,
+	FS_COUNT_CLOCK_RACE = 4,
+	FS_COUNT_CLOCK_RANGE = 5,
+	FS_COUNT_EDGE_DROPPED = 6,
+	FS_COUNT_STREAM_SHARED = 7,
+	FS_COUNT_CALL_LOST = 8,
+	FS_COUNT_BAD_READ = 9,
+	FS_COUNT_GPU_GUESSED = 10,
+	FS_COUNT_EVENT_UNKNOWN = 11,
+	FS_COUNT_DEP_DROPPED = 12,
+	FS_COUNTS = 13,
+};
+
+enum fs_edge_kind {
+	FS_EDGE_OPEN = 1,
+	FS_EDGE_CLOSE = 2,
+	FS_EDGE_PROC_NEW = 3,
+	FS_EDGE_PROC_EXIT = 4,
+	FS_EDGE_GPU_IDLE = 5,
+	FS_EDGE_PROGRESS = 6, /* a call proved more of the work complete, but did not end the interval */
+	FS_EDGE_CTX_NEW = 7,
+	FS_EDGE_CTX_GONE = 8,
+};
+
+/* One engine of one context. */
+struct fs_busy {
+	fs_u64 streams;     /* bit per stream index with outstanding work; 0 = no interval open */
+	fs_u64 v_open_ns;   /* V up to which this context has been charged */
+	fs_u64 open_ns;     /* CLOCK_MONOTONIC when the interval opened */
+	fs_u64 gpu_time_ns; /* charged so far, closed parts only */
+	fs_u64 wall_ns;     /* length of all closed intervals */
+	fs_u64 bursts;      /* closed intervals */
+};
+_Static_assert(sizeof(struct fs_busy) == 48, "fs_busy");
+
+struct fs_ctx {
+	fs_u64 handle;    /* CUcontext in the process; 0 = unseen */
+	fs_u64 cgroup_id; /* who is charged */
+	fs_u32 tgid;
+	fs_u32 generation; /* of the slot: a reused slot is another context */
+	fs_u16 gpu;        /* index into clock_by_gpu */
+	fs_u16 flags;      /* enum fs_ctx_flag */
+	fs_u32 ordinal;    /* CUDA device ordinal inside the process */
+	fs_u64 submitted;  /* GPU work submitted; the sequence number of the last one */
+	fs_u64 completed;  /* highest sequence number proven complete */
+	fs_u64 counted;    /* of submitted, already added to gpu_time_by_key */
+	fs_u64 synced;     /* calls that proved completion */
+	fs_u64 last_call_ns;
+	fs_u64 stream_used; /* stream indexes given out */
+	fs_u64 blocking;    /* of these, the ones the legacy default stream waits for */
+	struct fs_busy busy[FS_ENGINES];
+};
+_Static_assert(sizeof(struct fs_ctx) == 184, "fs_ctx");
+
+/* One GPU. wake_on_idle is written by user space, everything else by BPF. */
+struct fs_clock {
+	fs_u64 word[FS_ENGINES];
+	fs_u64 busy_ns[FS_ENGINES];      /* wall time with n > 0, closed parts only */
+	fs_u64 busy_open_ns[FS_ENGINES]; /* when n last rose from 0 */
+	fs_u32 wake_on_idle; /* somebody is held back: tell user space at once when n falls to 0 */
+	fs_u32 pad;
+};
+_Static_assert(sizeof(struct fs_clock) == 56, "fs_clock");
+
+struct fs_use_key {
+	fs_u64 cgroup_id;
+	fs_u32 tgid;
+	fs_u32 gpu;
+};
+_Static_assert(sizeof(struct fs_use_key) == 16, "fs_use_key");
+
+struct fs_use {
+	fs_u64 gpu_time_ns;
+	fs_u64 copy_time_ns;
+	fs_u64 wait_ns; /* wall busy minus gpu_time: time its work stood in the queue */
+	fs_u64 bursts;
+	fs_u64 launches;
+};
+_Static_assert(sizeof(struct fs_use) == 40, "fs_use");
+
+struct fs_delay_key {
+	fs_u64 cgroup_id;
+	fs_u32 gpu;
+	fs_u32 pad;
+};
+_Static_assert(sizeof(struct fs_delay_key) == 16, "fs_delay_key");
+
+/* bucket[i] counts bursts whose wait was in [2^i, 2^(i+1)) ns; bucket 0 also holds waits below 1 ns. */
+struct fs_delay {
+	fs_u64 bucket[FS_DELAY_BUCKETS];
+	fs_u64 sum_ns;
+};
+_Static_assert(sizeof(struct fs_delay) == 328, "fs_delay");
+
+struct fs_edge {
+	fs_u64 t_ns;
+	fs_u64 cgroup_id;
+	fs_u64 handle;
+	fs_u64 seq; /* OPEN: sequence number that opened; CLOSE, PROGRESS: highest proven complete */
+	fs_u32 slot;
+	fs_u32 generation;
+	fs_u32 tgid;
+	fs_u16 gpu;
+	fs_u8 kind;
+	fs_u8 engine;
+};
+_Static_assert(sizeof(struct fs_edge) == 48, "fs_edge");
+
+struct fs_dev_key {
+	fs_u32 tgid;
+	fs_u32 ordinal;
+};
+_Static_assert(sizeof(struct fs_dev_key) == 8, "fs_dev_key");
+
+struct fs_uuid {
+	fs_u8 bytes[16];
+};
+_Static_assert(sizeof(struct fs_uuid) == 16, "fs_uuid");
+
+/* Arguments of on_drain_end, run by user space when a held context's queue must have drained. */
+struct fs_drain_args {
+	fs_u64 slot;
+	fs_u64 generation;
+	fs_u64 v_end_ns; /* charge up to this V and close */
+	fs_u64 engine;
+};
+_Static_assert(sizeof(struct fs_drain_args) == 32, "fs_drain_args");
+
+#endif

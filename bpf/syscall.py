@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few bpf(2) commands bcc's Python side does not offer, or offers only in newer releases.
+
+Source: the kernel's include/uapi/linux/bpf.h (union bpf_attr). x86-64 and arm64 syscall numbers.
+All calls raise OSError with the kernel's errno.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+
+_NR_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine(), 321)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+MAP_CREATE = 0
+PROG_LOAD = 5
+PROG_TEST_RUN = 10
+MAP_LOOKUP_BATCH = 24
+
+MAP_TYPE_ARRAY = 2
+MAP_TYPE_RINGBUF = 27
+F_MMAPABLE = 1 << 10
+
+PROG_TYPE_KPROBE = 2
+PROG_TYPE_RAW_TRACEPOINT = 17
+
+_u32, _u64 = ctypes.c_uint32, ctypes.c_uint64
+
+
+class _BatchAttr(ctypes.Structure):
+    _fields_ = (
+        ("in_batch", _u64),
+        ("out_batch", _u64),
+        ("keys", _u64),
+        ("values", _u64),
+        ("count", _u32),
+        ("map_fd", _u32),
+        ("elem_flags", _u64),
+        ("flags", _u64),
+    )
+
+
+class _TestAttr(ctypes.Structure):
+    _fields_ = (
+        ("prog_fd", _u32),
+        ("retval", _u32),
+        ("data_size_in", _u32),
+        ("data_size_out", _u32),
+        ("data_in", _u64),
+        ("data_out", _u64),
+        ("repeat", _u32),
+        ("duration", _u32),
+        ("ctx_size_in", _u32),
+        ("ctx_size_out", _u32),
+        ("ctx_in", _u64),
+        ("ctx_out", _u64),
+        ("flags", _u32),
+        ("cpu", _u32),
+    )
+
+
+class _MapAttr(ctypes.Structure):
+    _fields_ = (
+        ("map_type", _u32),
+        ("key_size", _u32),
+        ("value_size", _u32),
+        ("max_entries", _u32),
+        ("map_flags", _u32),
+    )
+
+
+class _ProgAttr(ctypes.Structure):
+    _fields_ = (
+        ("prog_type", _u32),
+        ("insn_cnt", _u32),
+        ("insns", _u64),
+        ("license", _u64),
+        ("log_level", _u32),
+        ("log_size", _u32),
+        ("log_buf", _u64),
+        ("kern_version", _u32),
+        ("prog_flags", _u32),
+    )
+
+
+def _bpf(command: int, attr: ctypes.Structure) -> int:
+    result = int(_libc.syscall(_NR_BPF, command, ctypes.byref(attr), ctypes.sizeof(attr)))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def create_map(map_type: int, key_size: int, value_size: int, max_entries: int, flags: int = 0) -> int:
+    """BPF_MAP_CREATE; returns an fd the caller closes."""
+    return _bpf(MAP_CREATE, _MapAttr(map_type, key_size, value_size, max_entries, flags))
+
+
+def load_program(prog_type: int, insns: bytes) -> int:
+    """BPF_PROG_LOAD of raw instructions under a GPL licence; returns an fd the caller closes."""
+    code = ctypes.create_string_buffer(insns, len(insns))
+    licence = ctypes.create_string_buffer(b"GPL")
+    attr = _ProgAttr(
+        prog_type=prog_type,
+        insn_cnt=len(insns) // 8,
+        insns=ctypes.addressof(code),
+        license=ctypes.addressof(licence),
+    )
+    return _bpf(PROG_LOAD, attr)
+
+
+def run_raw_tracepoint(prog_fd: int, args: ctypes.Structure) -> int:
+    """BPF_PROG_TEST_RUN: run a raw tracepoint program once with ``args`` as its context (kernel >= 5.10)."""
+    attr = _TestAttr(prog_fd=prog_fd, ctx_in=ctypes.addressof(args), ctx_size_in=ctypes.sizeof(args))
+    _bpf(PROG_TEST_RUN, attr)
+    return int(attr.retval)
+
+
+class BatchReader:
+    """Reads a whole hash map in a few syscalls into reused buffers (BPF_MAP_LOOKUP_BATCH, kernel >= 5.6)."""
+
+    def __init__(self, map_fd: int, key: type[ctypes.Structure], value: type[ctypes.Structure]) -> None:
+        self._fd = map_fd
+        self._key, self._value = key, value
+        self._room = 0
+        self._grow(512)
+
+    def _grow(self, room: int) -> None:
+        self._room = room
+        self._keys = (self._key * room)()
+        self._values = (self._value * room)()
+
+    def read(self) -> list[tuple[ctypes.Structure, ctypes.Structure]]:
+        """All (key, value) pairs now. The structures are valid until the next read."""
+        pairs: list[tuple[ctypes.Structure, ctypes.Structure]] = []
+        token = (ctypes.c_uint8 * max(8, ctypes.sizeof(self._key)))()
+        token_in, more = 0, True
+        while more:
+            attr = _BatchAttr(
+                in_batch=token_in,
+                out_batch=ctypes.addressof(token),
+                keys=ctypes.addressof(self._keys),
+                values=ctypes.addressof(self._values),
+                count=self._room,
+                map_fd=self._fd,
+            )
+            try:
+                _bpf(MAP_LOOKUP_BATCH, attr)
+            except OSError as error:
+                if error.errno == errno.ENOSPC:  # one bucket holds more than fits: start again with more room
+                    self._grow(self._room * 2)
+                    return self.read()
+                if error.errno != errno.ENOENT:
+                    raise
+                more = False
+            n = attr.count
+            if more or token_in:
+                pairs += [(self._copy(self._keys[i]), self._copy(self._values[i])) for i in range(n)]
+            else:
+                pairs += [(self._keys[i], self._values[i]) for i in range(n)]
+            token_in = ctypes.addressof(token)
+        return pairs
+
+    @staticmethod
+    def _copy(item: ctypes.Structure) -> ctypes.Structure:
+        return type(item).from_buffer_copy(item)

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU time per (cgroup, process, GPU) from the eBPF programs: edges in, rows out.
+
+Problem: BPF counts (clock, contexts, edges); somebody has to turn that into "tenant X received 31 ms since the last
+look, has 12 ms queued, and we are sure of it".
+
+Approach: the edges drive one :class:`Replay` per GPU, which is the account. The processor-sharing clock kept in
+BPF is the second opinion: used for the interval when edges were lost, and for a GPU whose replay misses too often
+(the hardware there is not what the replay assumes). The work still queued is estimated from the learnt GPU time per
+launch; for a held context that estimate is the drain after which its interval is closed, in the replay and in BPF.
+
+Terms: *drain* is what a held context still executes. *tau* is the learnt execution time per launch of a context.
+*Demand* is outstanding work, now or within the last DEMAND_LINGER_NS: the few hundred microseconds a decoder spends
+on the CPU between two tokens are no idleness.
+
+Confidence falls to LOW when launches go on without any call that would prove completion (the account then is an
+upper bound), and when the GPU of a context is a guess on a host with several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
+from fairsched.bpf import abi
+from fairsched.bpf.loader import Edge, GpuTimeProbe
+from fairsched.model import Confidence
+
+DEMAND_LINGER_NS = 25_000_000
+UNSYNCED_NS = 1_000_000_000
+"""Launches without a proof of completion for this long: not sure any more."""
+UNSYNCED_IDLE_NS = 100_000_000
+"""No call at all from an unsynced context for this long: its work is taken as ended."""
+UNKNOWN_DRAIN_NS = 5_000_000
+"""Drain assumed for a context whose time per launch has not been learnt."""
+_TAU_MEMORY = 0.2
+
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One process on one GPU since the previous read."""
+
+    cgroup_id: int
+    tgid: int
+    gpu: int
+    """Slot number, as given to ``set_device``."""
+    used_ns: int
+    has_demand: bool
+    outstanding_ns: int
+    confidence: Confidence
+    launches: int
+
+
+@dataclass
+class _Context:
+    key: Key
+    tgid: int
+    cgroup_id: int
+    gpu: int
+    reported_ns: int = 0
+    """Of the replay's total, already handed out in rows."""
+    clock_ns: int = 0
+    launches: int = 0
+    seq: int = 0
+    """Highest sequence number proven complete."""
+    seq_exec_ns: int = 0
+    """The replay's total at that moment."""
+    tau_ns: float = 0.0
+    proven_ns: int = 0
+    """When completion was last proven, or the context appeared."""
+    busy_ns: int = -DEMAND_LINGER_NS
+    """When it last was seen with outstanding work."""
+    is_held: bool = False
+    held_with_demand: bool = False
+    drain_seq: int = -1
+    """submitted when the drain was last estimated; -1 = not held or not yet."""
+    is_tainted: bool = False
+    """Held since the last proof: the next one says nothing about tau."""
+
+
+@dataclass
+class Events:
+    """What the edges of one read said besides time."""
+
+    new_processes: list[int] = field(default_factory=list)
+    gone_processes: list[int] = field(default_factory=list)
+    idle_gpus: set[int] = field(default_factory=set)
+
+
+class EbpfAccount:
+    """The account of all GPUs of this node. One reader, one thread."""
+
+    def __init__(self, probe: GpuTimeProbe, *, gpus: int, slice_ns: int, switch_ns: int) -> None:
+        self._probe = probe
+        self._gpus = gpus
+        self._slice_ns, self._switch_ns = slice_ns, switch_ns
+        self._replays: dict[int, Replay] = {}
+        self._contexts: dict[Key, _Context] = {}
+        self._dropped = 0
+        self._start_ns_of: dict[int, int] = {}
+        self.events = Events()
+
+    # ---- read ----
+
+    def read(self, now_ns: int) -> list[Row]:
+        """Everything since the previous read, one row per (cgroup, process, GPU) that exists or just ended."""
+        rows: dict[tuple[int, int, int], Row] = {}
+        self.events = Events()
+        for edge in self._probe.read_edges():
+            self._on_edge(edge, rows)
+        dropped = self._probe.counts()["edge_dropped"]
+        has_lost, self._dropped = dropped != self._dropped, dropped
+        for replay in self._replays.values():
+            replay.advance(now_ns)
+        for context in list(self._contexts.values()):
+            self._look(context, now_ns, has_lost, rows)
+        self._end_drains()
+        return list(rows.values())
+
+    def _look(
+        self, context: _Context, now_ns: int, has_lost: bool, rows: dict[tuple[int, int, int], Row]
+    ) -> None:
+        live = self._probe.context(context.key[0])
+        if live.generation != context.key[1] or not live.flags & abi.CtxFlag.LIVE:
+            if has_lost:
+                self._drop(context, now_ns, rows)
+            return
+        replay = self._replays[context.gpu]
+        if has_lost:
+            self._resync(context, live, replay, now_ns)
+        if context.is_held:
+            self._estimate_drain(context, live, replay, now_ns)
+        elif live.synced == 0 and now_ns - live.last_call_ns > UNSYNCED_IDLE_NS:
+            replay.close(context.key, now_ns)
+        if replay.is_runnable(context.key):
+            context.busy_ns = now_ns
+        clock_ns = self._clock_ns(live, now_ns)
+        clock_delta, context.clock_ns = max(0, clock_ns - context.clock_ns), clock_ns
+        if has_lost or not self.is_replay_trusted(context.gpu):
+            context.reported_ns = replay.exec_ns(context.key)
+            used_ns = clock_delta
+        else:
+            used_ns = self._take(context, replay)
+        launches, context.launches = live.submitted - context.launches, live.submitted
+        self._add(rows, context, used_ns, launches, self._demand(context, now_ns), live, now_ns)
+
+    def _take(self, context: _Context, replay: Replay) -> int:
+        """What the replay added since the last row. Its corrections can take back: then 0, and less next time."""
+        exec_ns = replay.exec_ns(context.key)
+        used_ns = exec_ns - context.reported_ns
+        if used_ns <= 0:
+            return 0
+        context.reported_ns = exec_ns
+        return used_ns
+
+    def _add(
+        self,
+        rows: dict[tuple[int, int, int], Row],
+        context: _Context,
+        used_ns: int,
+        launches: int,
+        has_demand: bool,
+        live: abi.Ctx | None,
+        now_ns: int,
+    ) -> None:
+        key = (context.cgroup_id, context.tgid, context.gpu)
+        before = rows.get(key) or Row(*key, 0, False, 0, Confidence.HIGH, 0)
+        sure = before.confidence if live is None else self._confidence(context, live, now_ns)
+        rows[key] = Row(
+            *key,
+            used_ns=before.used_ns + used_ns,
+            has_demand=before.has_demand or has_demand,
+            outstanding_ns=before.outstanding_ns + (self._outstanding_ns(context, live) if live else 0),
+            confidence=sure if sure is not Confidence.HIGH else before.confidence,
+            launches=before.launches + launches,
+        )
+
+    # ---- edges ----
+
+    def _on_edge(self, edge: Edge, rows: dict[tuple[int, int, int], Row]) -> None:
+        if edge.kind == abi.EdgeKind.PROC_NEW:
+            self.events.new_processes.append(edge.tgid)
+            return
+        if edge.kind == abi.EdgeKind.PROC_EXIT:
+            self.events.gone_processes.append(edge.tgid)
+            return
+        if edge.kind == abi.EdgeKind.GPU_IDLE:
+            self.events.idle_gpus.add(edge.gpu)
+            return
+        if edge.engine != abi.COMPUTE:
+            return
+        context = self._context_of(edge)
+        replay = self._replays[context.gpu]
+        if edge.cgroup_id != context.cgroup_id:
+            replay.advance(edge.t_ns)
+            self._add(rows, context, self._take(context, replay), 0, False, None, edge.t_ns)
+            context.cgroup_id = edge.cgroup_id
+        if edge.kind == abi.EdgeKind.OPEN:
+            replay.open(context.key, edge.t_ns)
+            context.busy_ns = edge.t_ns
+        elif edge.kind == abi.EdgeKind.CLOSE:
+            replay.close(context.key, edge.t_ns)
+            context.busy_ns = edge.t_ns
+            self._learn(context, replay, edge)
+        elif edge.kind == abi.EdgeKind.PROGRESS:
+            replay.advance(edge.t_ns)
+            self._learn(context, replay, edge)
+        elif edge.kind == abi.EdgeKind.CTX_GONE:
+            self._drop(context, edge.t_ns, rows)
+
+    def _context_of(self, edge: Edge) -> _Context:
+        key = (edge.slot, edge.generation)
+        context = self._contexts.get(key)
+        if context is None:
+            context = _Context(key, edge.tgid, edge.cgroup_id, edge.gpu, proven_ns=edge.t_ns)
+            self._contexts[key] = context
+            born_ns = edge.t_ns if edge.kind == abi.EdgeKind.CTX_NEW else 0
+            self._replay(edge.gpu).add(key, self._rank(edge, born_ns))
+        return context
+
+    def _rank(self, edge: Edge, born_ns: int) -> tuple[int, ...]:
+        """Place in the runlist: contexts are taken to stand there in the order they were created."""
+        if edge.handle == 0 or not born_ns:
+            born_ns = self._start_ns_of.get(edge.tgid, born_ns or edge.t_ns)
+        return (born_ns, edge.slot)
+
+    def _replay(self, gpu: int) -> Replay:
+        if gpu not in self._replays:
+            self._replays[gpu] = Replay(self._slice_ns, self._switch_ns)
+        return self._replays[gpu]
+
+    def _learn(self, context: _Context, replay: Replay, edge: Edge) -> None:
+        context.proven_ns = edge.t_ns
+        launches = edge.seq - context.seq
+        if launches <= 0:
+            return
+        exec_ns = replay.exec_ns(context.key)
+        spent_ns = exec_ns - context.seq_exec_ns
+        if not context.is_tainted and spent_ns > 0:
+            sample = spent_ns / launches
+            context.tau_ns += (sample - context.tau_ns) * (_TAU_MEMORY if context.tau_ns else 1.0)
+        context.is_tainted = context.is_held
+        context.seq, context.seq_exec_ns = edge.seq, exec_ns
+
+    def _drop(self, context: _Context, t_ns: int, rows: dict[tuple[int, int, int], Row]) -> None:
+        replay = self._replays[context.gpu]
+        replay.advance(t_ns)
+        self._add(rows, context, self._take(context, replay), 0, False, None, t_ns)
+        replay.remove(context.key, t_ns)
+        self._contexts.pop(context.key, None)
+
+    def _resync(self, context: _Context, live: abi.Ctx, replay: Replay, now_ns: int) -> None:
+        """Edges were lost: take what BPF holds now as the truth."""
+        if live.busy[abi.COMPUTE].streams and not context.is_held:
+            replay.open(context.key, now_ns)
+        elif not live.busy[abi.COMPUTE].streams:
+            replay.close(context.key, now_ns)
+        context.seq, context.seq_exec_ns = live.completed, replay.exec_ns(context.key)
+        context.is_tainted = True
+
+    # ---- judgements ----
+
+    def _clock_ns(self, live: abi.Ctx, now_ns: int) -> int:
+        busy = live.busy[abi.COMPUTE]
+        total = int(busy.gpu_time_ns)
+        if busy.streams and busy.open_ns:
+            v = abi.clock_v(self._probe.clock(live.gpu).word[abi.COMPUTE], now_ns)
+            total += abi.clock_since(v, busy.v_open_ns)
+        return total
+
+    def _demand(self, context: _Context, now_ns: int) -> bool:
+        if context.is_held:
+            return context.held_with_demand
+        return now_ns - context.busy_ns <= DEMAND_LINGER_NS
+
+    def _outstanding_ns(self, context: _Context, live: abi.Ctx) -> int:
+        replay = self._replays[context.gpu]
+        if not replay.is_runnable(context.key):
+            return 0
+        if not context.tau_ns:
+            return UNKNOWN_DRAIN_NS
+        queued_ns = (live.submitted - context.seq) * context.tau_ns
+        return max(0, int(queued_ns) - (replay.exec_ns(context.key) - context.seq_exec_ns))
+
+    def _confidence(self, context: _Context, live: abi.Ctx, now_ns: int) -> Confidence:
+        if self._gpus > 1 and live.flags & (abi.CtxFlag.GPU_GUESSED | abi.CtxFlag.UNSEEN):
+            return Confidence.LOW
+        is_launching = live.last_call_ns - context.proven_ns > UNSYNCED_NS
+        if is_launching and live.submitted > context.seq and not context.is_held:
+            return Confidence.LOW
+        return Confidence.HIGH
+
+    # ---- holds ----
+
+    def hold(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
+        """These cgroups were just frozen: their queues drain, nobody will tell when they are empty."""
+        ids = set(cgroup_ids)
+        for context in self._contexts.values():
+            if context.cgroup_id in ids and not context.is_held:
+                context.held_with_demand = self._demand(context, now_ns)
+                context.is_held = context.is_tainted = True
+                context.drain_seq = -1
+
+    def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
+        """These cgroups run again."""
+        ids = set(cgroup_ids)
+        for context in self._contexts.values():
+            if context.cgroup_id in ids and context.is_held:
+                context.is_held = False
+                context.proven_ns = now_ns
+                if context.held_with_demand:
+                    context.busy_ns = now_ns
+                self._replays[context.gpu].resume(context.key, now_ns)
+
+    def _estimate_drain(self, context: _Context, live: abi.Ctx, replay: Replay, now_ns: int) -> None:
+        """Once per hold, and again if a launch slipped in before the freeze took effect."""
+        if context.drain_seq == live.submitted:
+            return
+        context.drain_seq = live.submitted
+        replay.drain(context.key, now_ns, self._outstanding_ns(context, live))
+
+    def _end_drains(self) -> None:
+        for replay in self._replays.values():
+            for key in replay.take_drained():
+                context = self._contexts.get(key)  # type: ignore[call-overload]
+                if context is not None:
+                    slot, generation = context.key
+                    self._probe.end_drain(slot, generation, 0)
+
+    def next_drain_end_ns(self) -> int | None:
+        """The earliest moment a running drain can end; worth waking up for."""
+        ends = [end for replay in self._replays.values() if (end := replay.drain_end_ns()) is not None]
+        return min(ends, default=None)
+
+    # ---- facts for others ----
+
+    def idle_gpus(self) -> set[int]:
+        """Slots with contexts, none of which has work."""
+        return {gpu for gpu, replay in self._replays.items() if not replay.runnable}
+
+    def hit_ratios(self) -> dict[int, float]:
+        """How well the replay of each GPU agrees with what is observed."""
+        return {gpu: replay.hit_ratio for gpu, replay in self._replays.items()}
+
+    def is_replay_trusted(self, gpu: int) -> bool:
+        """False: its account comes from the clock for now."""
+        return self._replays[gpu].hit_ratio >= TRUSTED_HIT_RATIO
+
+    def known_process(self, tgid: int, start_ns: int) -> None:
+        """A process that may have contexts older than our probes, and when it started."""
+        self._start_ns_of[tgid] = start_ns
+
+    def forget_process(self, tgid: int) -> None:
+        """The process is gone."""
+        self._start_ns_of.pop(tgid, None)

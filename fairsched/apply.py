@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Apply: carries the plan out, once, and says what became of it. Dry-run lives here and nowhere else.
+
+The account is told of each hold and thaw, because a held tenant's queue drains unseen. What others do to our
+holds (thaw them, pause the same cgroup, remove it) comes back from the freezer as events and ends the hold here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+from fairsched.cgroup.freezer import Freezer, HoldKind
+from fairsched.errors import FairschedError
+from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode
+from fairsched.observe import TenantView, Tree
+from fairsched.status import DecisionRecord
+
+_REMEMBER = 4096
+_DRY_RUN_REPEAT_NS = 1_000_000_000
+
+logger = logging.getLogger(__name__)
+
+
+class DrainAccount(Protocol):
+    """The part of an account that must know of holds."""
+
+    def hold(self, cgroup_ids: Iterable[int], now_ns: int) -> None: ...
+
+    def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None: ...
+
+
+class Applier:
+    """Holds and thaws tenants; remembers the last decisions for ``explain``."""
+
+    def __init__(self, freezer: Freezer, tree: Tree, account: DrainAccount, *, is_dry_run: bool) -> None:
+        self._freezer = freezer
+        self._tree = tree
+        self._account = account
+        self.is_dry_run = is_dry_run
+        self.holds: dict[str, Hold] = {}
+        """By tenant; ours only."""
+        self.records: deque[DecisionRecord] = deque(maxlen=_REMEMBER)
+        self.held_ns: dict[str, int] = {}
+        """Time held since the start, by tenant; finished holds only."""
+        self.held_count: dict[str, int] = {}
+        self.errors = 0
+        self._dry_seen: dict[tuple[str, ActionKind], int] = {}
+
+    def apply(self, plan: Iterable[Action], now_ns: int) -> None:
+        """Carry out every action; one that fails is recorded and counted, the others go on."""
+        for action in plan:
+            if self.is_dry_run:
+                self._pretend(action, now_ns)
+                continue
+            error: str | None = None
+            held_ns: int | None = None
+            try:
+                if action.kind is ActionKind.HOLD:
+                    error = self._hold(action, now_ns)
+                else:
+                    held_ns = self.thaw(action.tenant, now_ns)
+            except FairschedError as failure:
+                self.errors += 1
+                error = str(failure)
+                logger.error("action=%s tenant=%s error=%s", action.kind.value, action.tenant, failure)
+            self._record(action, now_ns, held_ns, error)
+
+    def _hold(self, action: Action, now_ns: int) -> str | None:
+        view = self._tree.tenants.get(action.tenant)
+        if view is None or not view.refs:
+            return "its cgroup is gone"
+        result = self._freezer.hold_gang(
+            list(view.refs.values()), action.tenant, action.deadline_ns, action.reason.code.value
+        )
+        if result.kind is not HoldKind.HELD:
+            if result.kind is HoldKind.FOREIGN:
+                view.foreign |= {m.cgroup_id for m in result.members if m.kind is HoldKind.FOREIGN}
+            return f"not held: {result.kind.value}"
+        self.holds[action.tenant] = Hold(action.tenant, now_ns, action.deadline_ns, is_ours=True)
+        self._account.hold(view.cgroup_ids, now_ns)
+        return None
+
+    def thaw(self, tenant: str, now_ns: int) -> int | None:
+        """End our hold of a tenant; returns how long it lasted in ns, None when it was not held."""
+        hold = self.holds.get(tenant)
+        for cgroup_id, entry in list(self._freezer.holds.items()):
+            if entry.tenant == tenant:
+                self._freezer.thaw(cgroup_id)
+        return self._ended(hold, now_ns)
+
+    def _ended(self, hold: Hold | None, now_ns: int) -> int | None:
+        if hold is None:
+            return None
+        self.holds.pop(hold.tenant, None)
+        view = self._tree.tenants.get(hold.tenant) or TenantView(hold.tenant)
+        self._account.thaw(view.cgroup_ids, now_ns)
+        lasted_ns = now_ns - hold.since_ns
+        self.held_ns[hold.tenant] = self.held_ns.get(hold.tenant, 0) + lasted_ns
+        self.held_count[hold.tenant] = self.held_count.get(hold.tenant, 0) + 1
+        return lasted_ns
+
+    def settle(self, now_ns: int) -> None:
+        """Take in what the kernel and others did to our holds since the last call."""
+        for change in self._freezer.settle():
+            if change.kind is HoldKind.SETTLED:
+                continue
+            hold = self.holds.get(change.tenant)
+            logger.warning("tenant=%s cgroup=%s hold=%s", change.tenant, change.path, change.kind.value)
+            if hold is None:
+                continue
+            view = self._tree.tenants.get(change.tenant)
+            if change.kind is HoldKind.FOREIGN and view is not None:
+                view.foreign.add(change.cgroup_id)
+            # a gang is held whole or not at all
+            held_ns = self.thaw(change.tenant, now_ns)
+            action = Action(ActionKind.THAW, change.tenant, Reason(ReasonCode.FOREIGN))
+            self._record(action, now_ns, held_ns, None)
+
+    def thaw_expired(self, now_ns: int) -> None:
+        """The deadline of a hold is kept here too, should the policy not be asked in time."""
+        for tenant in [name for name, hold in self.holds.items() if hold.deadline_ns <= now_ns]:
+            self.apply([Action(ActionKind.THAW, tenant, Reason(ReasonCode.DEADLINE))], now_ns)
+
+    def release_all(self, now_ns: int) -> None:
+        """Thaw everything we hold (the daemon leaves)."""
+        for tenant in list(self.holds):
+            self.apply([Action(ActionKind.THAW, tenant, Reason(ReasonCode.SHUTDOWN))], now_ns)
+
+    def all_holds(self) -> dict[str, Hold]:
+        """Ours and those of others, by tenant, for the Snapshot."""
+        foreign = {
+            name: Hold(name, 0, 0, is_ours=False)
+            for name, view in self._tree.tenants.items()
+            if view.foreign and name not in self.holds
+        }
+        return {**foreign, **self.holds}
+
+    def freeze_latency_ns(self) -> dict[str, int]:
+        """Measured cost of holding each tenant; a gang costs what its slowest member does."""
+        found: dict[str, int] = {}
+        for name, view in self._tree.tenants.items():
+            known = [ns for ref in view.refs if (ns := self._freezer.latency_ns(ref)) is not None]
+            if known:
+                found[name] = max(known)
+        return found
+
+    def _pretend(self, action: Action, now_ns: int) -> None:
+        """Nothing is frozen in a dry run, so the same wish comes back every tick: said once a second."""
+        key = (action.tenant, action.kind)
+        if now_ns - self._dry_seen.get(key, -_DRY_RUN_REPEAT_NS) >= _DRY_RUN_REPEAT_NS:
+            self._dry_seen[key] = now_ns
+            self._record(action, now_ns, None, None)
+
+    def _record(self, action: Action, now_ns: int, held_ns: int | None, error: str | None) -> None:
+        record = DecisionRecord(
+            t_ns=now_ns,
+            wall_time_s=time.time(),
+            action=action.kind,
+            tenant=action.tenant,
+            reason=action.reason,
+            held_ns=held_ns,
+            deadline_ns=action.deadline_ns or None,
+            is_dry_run=self.is_dry_run,
+            error=error,
+        )
+        self.records.append(record)
+        level = logging.INFO if self.is_dry_run or error else logging.DEBUG
+        if logger.isEnabledFor(level):
+            logger.log(level, "%s", decision_line(record))
+
+
+def decision_line(record: DecisionRecord) -> str:
+    """One decision as one logfmt line, with its reason and numbers."""
+    reason = record.reason
+    words = [
+        f"decision={record.action.value}",
+        f"tenant={record.tenant}",
+        f"reason={reason.code.value}",
+        f"gpu={reason.gpu}" if reason.gpu else "",
+        f"lag_ms={reason.lag_ns / 1e6:.1f}" if reason.lag_ns is not None else "",
+        f"used={reason.used_ratio:.3f}" if reason.used_ratio is not None else "",
+        f"entitled={reason.entitlement_ratio:.3f}" if reason.entitlement_ratio is not None else "",
+        f"drain_ms={reason.outstanding_ns / 1e6:.1f}" if reason.outstanding_ns is not None else "",
+        f"threshold_ms={reason.threshold_ns / 1e6:.1f}" if reason.threshold_ns is not None else "",
+        f"held_ms={record.held_ns / 1e6:.1f}" if record.held_ns is not None else "",
+        "dry_run=true" if record.is_dry_run else "",
+        f"error={record.error!r}" if record.error else "",
+    ]
+    return " ".join(word for word in words if word)

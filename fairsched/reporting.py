@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fills the status document from what the daemon knows. Reads only; never holds up a tick."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fairsched import __version__
+from fairsched.accounting.queue_delay import quantile_ms
+from fairsched.apply import Applier
+from fairsched.gpu import GpuUse, gpu_label
+from fairsched.ledger import Ledger
+from fairsched.model import Confidence, ShareView, TenantSpec
+from fairsched.observe import TenantView, Tree
+from fairsched.sensors import Sensors
+from fairsched.settings import Settings
+from fairsched.status import GpuStatus, StatusReport, TenantGpuStatus, TenantState, TenantStatus
+
+_HELD_WINDOW_NS = 10_000_000_000
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """The daemon about itself."""
+
+    started_ns: int
+    now_ns: int
+    mode: str
+    mode_reason: str | None
+    tick_ms: int
+    cpu_ratio: float | None
+    late_ticks: int
+    errors: int
+
+
+def build_status(
+    vitals: Vitals,
+    settings: Settings,
+    sensors: Sensors,
+    tree: Tree,
+    applier: Applier,
+    ledger: Ledger,
+    shares: Iterable[ShareView],
+    specs: Mapping[str, TenantSpec],
+) -> StatusReport:
+    """One document for ``fairsched status``."""
+    by_tenant: dict[str, list[ShareView]] = {}
+    for share in shares:
+        by_tenant.setdefault(share.tenant, []).append(share)
+    delays = _delays(sensors, tree)
+    inner = {name.rpartition("/")[0] for name in (*specs, *tree.tenants)}
+    names = sorted({*specs, *tree.tenants} - (inner - tree.tenants.keys()))
+    tenants = tuple(
+        _tenant(name, vitals, settings, tree, applier, ledger, by_tenant.get(name, []), specs, delays)
+        for name in names
+    )
+    errors = [
+        abs(gpu.entitled_ratio - gpu.used_ratio)
+        for tenant in tenants
+        for gpu in tenant.gpus
+        if gpu.has_demand and gpu.entitled_ratio is not None and gpu.used_ratio is not None
+    ]
+    return StatusReport(
+        daemon_version=__version__,
+        pid=os.getpid(),
+        t_ns=vitals.now_ns,
+        wall_time_s=time.time(),
+        uptime_s=(vitals.now_ns - vitals.started_ns) / 1e9,
+        mode=vitals.mode,
+        mode_reason=vitals.mode_reason,
+        tick_ms=vitals.tick_ms,
+        window_s=settings.config.window_s,
+        source=sensors.source,
+        source_reason=sensors.reason,
+        config_path=settings.display_path,
+        config_error=settings.error,
+        fairness_error_ratio=max(errors, default=None),
+        cpu_ratio=vitals.cpu_ratio,
+        late_ticks_total=vitals.late_ticks,
+        gpus=_gpus(vitals, settings, sensors, ledger),
+        tenants=tenants,
+        warnings=tuple(_warnings(vitals, settings, sensors)),
+    )
+
+
+def _gpus(vitals: Vitals, settings: Settings, sensors: Sensors, ledger: Ledger) -> tuple[GpuStatus, ...]:
+    window_ns = max(1, settings.config.window_s) * 1_000_000_000
+    found = []
+    for slot, gpu in enumerate(sensors.gpus):
+        use = sensors.nvml.use(slot) if sensors.nvml else GpuUse()
+        busy = ledger.busy_ratio(gpu.uuid, window_ns, vitals.now_ns) if sensors.source else None
+        found.append(
+            GpuStatus(
+                uuid=gpu.uuid,
+                index=gpu.index,
+                name=gpu.name,
+                busy_ratio=busy[0] if busy else None,
+                unmanaged_ratio=busy[1] if busy else None,
+                memory_used_bytes=use.memory_used_bytes,
+                memory_total_bytes=gpu.memory_total_bytes,
+            )
+        )
+    return tuple(found)
+
+
+def _tenant(
+    name: str,
+    vitals: Vitals,
+    settings: Settings,
+    tree: Tree,
+    applier: Applier,
+    ledger: Ledger,
+    shares: list[ShareView],
+    specs: Mapping[str, TenantSpec],
+    delays: Mapping[str, list[int]],
+) -> TenantStatus:
+    spec = specs.get(name) or TenantSpec(name)
+    view = tree.tenants.get(name)
+    gpus = tuple(
+        TenantGpuStatus(
+            uuid=share.gpu,
+            entitled_ratio=share.entitlement_ratio if share.has_demand else None,
+            used_ratio=share.used_ratio,
+            lag_ms=share.lag_ns / 1e6,
+            has_demand=share.has_demand,
+            confidence=share.confidence,
+        )
+        for share in shares
+    )
+    worst = min(gpus, key=lambda gpu: gpu.lag_ms or 0.0, default=None)
+    total_ns = [ns for (tenant, _), ns in ledger.total_ns.items() if tenant == name]
+    buckets = delays.get(name)
+    return TenantStatus(
+        name=name,
+        state=_state(name, spec, view, applier, gpus),
+        weight=spec.weight,
+        tenant_class=spec.tenant_class,
+        entitled_ratio=worst.entitled_ratio if worst else None,
+        used_ratio=worst.used_ratio if worst else None,
+        lag_ms=worst.lag_ms if worst else None,
+        queue_delay_p50_ms=quantile_ms(buckets, 0.5) if buckets else None,
+        queue_delay_p99_ms=quantile_ms(buckets, 0.99) if buckets else None,
+        held_ms_per_s=_held_ms_per_s(name, applier, vitals.now_ns),
+        gpu_time_s=sum(total_ns) / 1e9 if total_ns else None,
+        confidence=worst.confidence if worst else Confidence.NONE,
+        quota_ratio=spec.quota_ratio,
+        min_ratio=spec.min_ratio,
+        is_overridden=name in settings.overrides.tenants,
+        cgroups=tuple(sorted(ref.path for ref in view.refs.values())) if view else (),
+        gpus=gpus,
+        last=next((record for record in reversed(applier.records) if record.tenant == name), None),
+        note=_note(worst),
+    )
+
+
+def _note(worst: TenantGpuStatus | None) -> str | None:
+    if worst is not None and worst.confidence is Confidence.LOW:
+        return "launches without a call that proves completion: observed, not held"
+    return None
+
+
+def _state(
+    name: str,
+    spec: TenantSpec,
+    view: TenantView | None,
+    applier: Applier,
+    gpus: tuple[TenantGpuStatus, ...],
+) -> TenantState:
+    if name in applier.holds:
+        return TenantState.HELD
+    if view is not None and view.foreign:
+        return TenantState.FOREIGN
+    if view is None or not gpus:
+        return TenantState.UNSEEN
+    if spec.is_exempt:
+        return TenantState.EXEMPT
+    return TenantState.RUN if any(gpu.has_demand for gpu in gpus) else TenantState.IDLE
+
+
+def _held_ms_per_s(name: str, applier: Applier, now_ns: int) -> float | None:
+    """Over the last ten seconds, the hold in progress included."""
+    if applier.is_dry_run:
+        return None
+    begin_ns = now_ns - _HELD_WINDOW_NS
+    held_ns = 0
+    for record in reversed(applier.records):
+        if record.t_ns < begin_ns:
+            break
+        if record.tenant == name and record.held_ns is not None:
+            held_ns += min(record.held_ns, record.t_ns - begin_ns)
+    hold = applier.holds.get(name)
+    if hold is not None:
+        held_ns += now_ns - max(hold.since_ns, begin_ns)
+    return held_ns / (_HELD_WINDOW_NS / 1e9) / 1e6
+
+
+def _delays(sensors: Sensors, tree: Tree) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    if sensors.probe is None:
+        return found
+    for key, delay in sensors.probe.delays():
+        tenant = tree.tenant_of(key.cgroup_id)
+        if tenant is None:
+            continue
+        sums = found.setdefault(tenant, [0] * len(delay.bucket))
+        for index, count in enumerate(delay.bucket):
+            sums[index] += count
+    return found
+
+
+def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[str]:
+    if settings.error:
+        yield f"the configuration on disk is not in force: {settings.error}"
+    if sensors.source is None:
+        yield f"GPU time is not accounted: {sensors.reason}"
+    elif sensors.probe is not None and not sensors.probe.libraries:
+        yield "no libcuda was found yet: GPU work cannot be seen"
+    if sensors.nvml is not None and sensors.nvml.error:
+        yield f"NVML is not usable ({sensors.nvml.error}): GPUs are unnamed"
+    if sensors.account is not None:
+        for slot, ratio in sensors.account.hit_ratios().items():
+            if not sensors.account.is_replay_trusted(slot):
+                label = gpu_label(sensors.gpus, slot)
+                yield f"{label}: the time-slice replay agrees in {ratio:.0%} of cases; using the clock"
+    if vitals.errors:
+        yield f"{vitals.errors} ticks or actions have failed; see the log"
+    if sensors.probe is not None:
+        for name, count in sensors.probe.counts().items():
+            if count and name in ("ctx_full", "use_full", "proc_full", "edge_dropped", "clock_range"):
+                yield f"BPF counted {name}: {count}"
