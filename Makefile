@@ -9,8 +9,6 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 # Arguments for a command, as in: make test-node ARGS="-k freezer -x"
 ARGS ?=
-C_FILES = find bpf fairsched tests benchmarks -name '*.[ch]' -not -path '*/__pycache__/*'
-SCRIPTS = scripts/setup scripts/own scripts/install-service .ci/run
 # A caller's Python settings must not reach the tests. Caches that root made go back to the checkout's owner.
 CLEAN_ENV = env -u PYTHONPATH -u PYTHONHOME -u VIRTUAL_ENV
 OWN = status=$$?; scripts/own; exit $$status
@@ -39,12 +37,7 @@ test-node: setup ## Real cgroups and eBPF, simulated GPU (root)
 
 .PHONY: lint
 lint: setup ## Check the style of Python, C and shell
-	@$(CLEAN_ENV) sh -ec '\
-	  $(BIN)/ruff check --quiet . ; \
-	  $(BIN)/ruff format --quiet --check . ; \
-	  $(C_FILES) -print0 | xargs -0 -r $(BIN)/clang-format --dry-run --Werror ; \
-	  shellcheck $(SCRIPTS) ; \
-	  echo "lint: ruff, clang-format and shellcheck have nothing to say"'; $(OWN)
+	@$(CLEAN_ENV) scripts/lint; $(OWN)
 
 .PHONY: typecheck
 typecheck: setup ## Check the types (mypy, strict)
@@ -52,10 +45,7 @@ typecheck: setup ## Check the types (mypy, strict)
 
 .PHONY: format
 format: setup ## Format the Python and C sources in place
-	@$(CLEAN_ENV) sh -ec '\
-	  $(BIN)/ruff check --quiet --select I --fix . ; \
-	  $(BIN)/ruff format . ; \
-	  $(C_FILES) -print0 | xargs -0 -r $(BIN)/clang-format -i'; $(OWN)
+	@$(CLEAN_ENV) scripts/lint --fix; $(OWN)
 
 .PHONY: bench-core
 bench-core: setup ## Fairness, accounting error, overhead (root)
