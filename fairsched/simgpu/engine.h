@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of the engine say to each other. */
+#ifndef ENGINE_H
+#define ENGINE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "simos.h"
+#include "simshm.h"
+
+/* A live context. Fields below `region` are the engine's own. */
+struct ectx {
+  struct ectx *next; /* in order of creation: the runlist's circle */
+  struct sim_region *region;
+  struct sim_truth *truth;
+  uint32_t index; /* of the region */
+  int owner; /* fd of the client's connection */
+  uint64_t place; /* position in the circle */
+  uint64_t last_stop_ns;
+  uint32_t last_stream;
+  uint32_t begun_stream; /* stream whose kernel was preempted, or NO_STREAM */
+  uint64_t left_ns; /* what is left of it */
+};
+
+#define NO_STREAM UINT32_MAX
+
+struct egpu {
+  pthread_mutex_t lock; /* over everything below and all of the GPU's accounts */
+  struct sim_gpu *shm;
+  struct sim_region *regions;
+  int regions_fd;
+  uint32_t index;
+  struct ectx *contexts;
+  struct ectx *current; /* last resident; it keeps the GPU while idle */
+  enum sim_phase phase;
+  uint64_t last_place;
+  uint64_t next_place;
+  uint64_t slice_start_ns;
+  uint64_t phase_end_ns; /* SIM_SWITCH */
+  uint32_t stream; /* SIM_EXEC: whose head runs */
+  uint64_t exec_start_ns; /* of this residency */
+  uint64_t cmd_end_ns;
+  struct ectx *copy_ctx;
+  uint32_t copy_stream;
+  uint64_t copy_end_ns;
+  uint64_t copy_free_ns;
+  uint64_t next_sample_ns;
+  uint64_t sample_busy_ns;
+  uint64_t next_util_ns;
+  uint64_t util_busy_ns;
+  bool needs_poll; /* a head waits on memory or on another GPU: nobody rings for that */
+  pthread_t thread;
+  uint8_t region_in_use[SIM_MAX_REGIONS];
+};
+
+struct engine {
+  const char *dir;
+  uint32_t gpu_count;
+  struct egpu gpus[SIM_MAX_GPUS];
+};
+
+extern struct engine engine;
+
+/* engine_queue.c: what is at the head of the queues, and since when it could run. */
+uint32_t streams_used(const struct ectx *c);
+struct sim_cmd *queue_head(struct sim_stream *s);
+uint64_t stream_ready_ns(struct ectx *c, uint32_t stream, uint32_t op);
+uint64_t context_ready_ns(struct ectx *c);
+void queue_complete(struct ectx *c, uint32_t stream, uint64_t at_ns);
+void settle(struct egpu *g);
+uint64_t tail_sum(const struct egpu *g);
+
+/* engine_sched.c: the simulation proper. Call with the lock held. */
+void gpu_step(struct egpu *g, uint64_t now_ns);
+void gpu_charge_to(struct egpu *g, uint64_t now_ns);
+void gpu_drop_context(struct egpu *g, struct ectx *c, uint64_t now_ns);
+uint64_t gpu_slice_end(const struct egpu *g);
+void accounts_open(struct egpu *g);
+void accounts_close(struct egpu *g);
+
+/* engine_copy.c, engine_sample.c: events beside the compute ones. */
+uint64_t copy_next_ns(const struct egpu *g);
+void copy_advance(struct egpu *g, uint64_t at_ns);
+void copy_forget(struct egpu *g, struct ectx *c, uint64_t now_ns);
+uint64_t sample_next_ns(const struct egpu *g);
+void sample_take(struct egpu *g, uint64_t at_ns);
+
+/* engine_thread.c */
+void *gpu_thread(void *gpu);
+void gpu_kick(struct egpu *g);
+
+/* engine_client.c: contexts and memory, on behalf of a client. */
+void client_request(int fd, uint32_t pid, const struct sim_request *rq, struct sim_reply *rp);
+void client_gone(int fd);
+
+/* engine_control.c */
+void control_block_signals(void);
+int control_run(int listen_fd, int stop_fd);
+
+#endif

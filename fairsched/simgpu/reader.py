@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading the truth of simulated GPUs, from any process that can open their state directory.
+
+The engine writes its accounts between two increments of a counter (a seqlock); a reader copies them
+and tries again if the counter moved. What has happened since the engine last wrote is added here:
+the engine publishes what the GPU is doing and until when at least, so at any moment up to then the
+accounts are known exactly. ``as_of_ns`` says for which moment an answer is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import socket
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairsched.errors import FairschedError
+from fairsched.simgpu import layout
+
+_REQUEST = struct.Struct("IIIIQ")
+_REPLY = struct.Struct("IIQQ")
+_TRUTH_BYTES = ctypes.sizeof(layout.Truth)
+_RESIDENCY_BYTES = ctypes.sizeof(layout.Residency)
+
+
+class SimGpuError(FairschedError):
+    """The simulated GPUs are gone, or never were."""
+
+
+@dataclass(frozen=True)
+class ContextTruth:
+    """What one context really got. All of it belongs to the moment ``as_of_ns``."""
+
+    gpu: int
+    gpu_uuid: str
+    id: int
+    """1, 2, ... per GPU, in order of creation; never used again."""
+    pid: int
+    handle: int
+    """The CUcontext in the owner's memory: what a probe on libcuda sees."""
+    created_ns: int
+    ended_ns: int | None
+    exec_ns: int
+    """Executing kernels, and nothing else."""
+    switch_ns: int
+    """Cost of switching to it."""
+    copy_ns: int
+    """On the copy engine, beside everything else."""
+    wait_ns: int
+    """Runnable, but neither executing nor being switched to: the true queue delay."""
+    kernels: int
+    vram_bytes: int
+    peak_vram_bytes: int
+    as_of_ns: int
+
+    @property
+    def is_alive(self) -> bool:
+        return self.ended_ns is None
+
+
+@dataclass(frozen=True)
+class GpuTruth:
+    """What one GPU did since ``start_ns``; busy + switch + idle is as_of - start, exactly."""
+
+    gpu: int
+    uuid: str
+    start_ns: int
+    as_of_ns: int
+    busy_ns: int
+    switch_ns: int
+    copy_ns: int
+    switches: int
+    vram_used_bytes: int
+    util_pct: int
+
+    @property
+    def idle_ns(self) -> int:
+        return self.as_of_ns - self.start_ns - self.busy_ns - self.switch_ns
+
+
+@dataclass(frozen=True)
+class Residency:
+    """One uninterrupted stay of a context on a GPU."""
+
+    context_id: int
+    start_ns: int
+    end_ns: int
+
+
+class _GpuFile:
+    """One mapped ``gpuN``."""
+
+    def __init__(self, path: Path) -> None:
+        with open(path, "rb") as f:
+            self._map = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+        header = self.header()
+        if header.magic != layout.MAGIC or header.abi != layout.ABI:
+            raise SimGpuError(f"{path} is not a simulated GPU of this version")
+        self.index = int(header.index)
+        self.gpu_count = int(header.gpu_count)
+        self.uuid = header.spec.uuid.decode()
+
+    def header(self) -> layout.Gpu:
+        return layout.Gpu.from_buffer_copy(self._map[: layout.SAMPLES_OFFSET])
+
+    def snapshot(self) -> tuple[layout.Gpu, list[layout.Truth], int]:
+        """Header and contexts as of one moment, and that moment."""
+        while True:
+            header = self.header()
+            count = min(header.truth_count, layout.MAX_TRUTHS)
+            end = layout.TRUTHS_OFFSET + count * _TRUTH_BYTES
+            raw = self._map[layout.TRUTHS_OFFSET : end]
+            now_ns = time.monotonic_ns()
+            if header.lock_seq % 2 == 0 and self.header().lock_seq == header.lock_seq:
+                break
+        truths = [layout.Truth.from_buffer_copy(raw, i * _TRUTH_BYTES) for i in range(count)]
+        return header, [t for t in truths if t.id], max(min(now_ns, header.limit_ns), header.charged_ns)
+
+    def residencies(self) -> list[Residency]:
+        while True:
+            header = self.header()
+            raw = self._map[layout.RESIDENCIES_OFFSET : layout.TRUTHS_OFFSET]
+            if header.lock_seq % 2 == 0 and self.header().lock_seq == header.lock_seq:
+                break
+        total = header.residency_count
+        found = []
+        for n in range(max(0, total - layout.MAX_RESIDENCIES), total):
+            r = layout.Residency.from_buffer_copy(raw, n % layout.MAX_RESIDENCIES * _RESIDENCY_BYTES)
+            found.append(Residency(r.id, r.start_ns, r.end_ns))
+        return found
+
+    def close(self) -> None:
+        self._map.close()
+
+
+def _copy_in_progress_ns(header: layout.Gpu, as_of_ns: int) -> int:
+    if not header.copy_id:
+        return 0
+    return max(0, min(as_of_ns, int(header.copy_end_ns)) - int(header.copy_from_ns))
+
+
+def _phase_so_far_ns(header: layout.Gpu, phase: int, as_of_ns: int) -> int:
+    return as_of_ns - int(header.charged_ns) if header.phase == phase else 0
+
+
+def _context_truth(gpu: _GpuFile, header: layout.Gpu, t: layout.Truth, as_of_ns: int) -> ContextTruth:
+    exec_ns, switch_ns, copy_ns, wait_ns = t.exec_ns, t.switch_ns, t.copy_ns, t.wait_ns
+    if t.id == header.current_id:
+        exec_ns += _phase_so_far_ns(header, layout.PHASE_EXEC, as_of_ns)
+        switch_ns += _phase_so_far_ns(header, layout.PHASE_SWITCH, as_of_ns)
+    if t.id == header.copy_id:
+        copy_ns += _copy_in_progress_ns(header, as_of_ns)
+    if t.waiting_since_ns:
+        wait_ns += max(0, as_of_ns - t.waiting_since_ns)
+    return ContextTruth(
+        gpu=gpu.index,
+        gpu_uuid=gpu.uuid,
+        id=t.id,
+        pid=t.pid,
+        handle=t.handle,
+        created_ns=t.created_ns,
+        ended_ns=t.ended_ns or None,
+        exec_ns=exec_ns,
+        switch_ns=switch_ns,
+        copy_ns=copy_ns,
+        wait_ns=wait_ns,
+        kernels=t.kernels,
+        vram_bytes=t.vram_bytes,
+        peak_vram_bytes=t.peak_vram_bytes,
+        as_of_ns=as_of_ns,
+    )
+
+
+class SimReader:
+    """The truth of all GPUs in ``state_dir``."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self._lock = threading.Lock()
+        first = _GpuFile(state_dir / "gpu0")
+        others = [_GpuFile(state_dir / f"gpu{i}") for i in range(1, first.gpu_count)]
+        self._gpus = [first, *others]
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.connect(str(state_dir / "control"))
+
+    def close(self) -> None:
+        self._socket.close()
+        for gpu in self._gpus:
+            gpu.close()
+
+    def uuids(self) -> list[str]:
+        return [gpu.uuid for gpu in self._gpus]
+
+    def request(self, op: int, argument: int = 0) -> int:
+        """One control request; returns the engine's answer."""
+        try:
+            with self._lock:
+                self._socket.send(_REQUEST.pack(op, 0, 0, 0, argument))
+                reply = self._socket.recv(_REPLY.size)
+            status, _, answer, _ = _REPLY.unpack(reply)
+        except (OSError, struct.error) as error:
+            raise SimGpuError(f"the engine of {self.state_dir} is gone: {error}") from error
+        if status:
+            raise SimGpuError(f"the engine refused request {op}: status {status}")
+        return int(answer)
+
+    def sync(self) -> None:
+        """Have the engine bring its accounts up to now, however late it may be."""
+        self.request(layout.RPC_SYNC)
+
+    def truth(self, sync: bool = True) -> list[ContextTruth]:
+        """Every context there ever was, dead ones included (the last 4096 per GPU), oldest first."""
+        if sync:
+            self.sync()
+        return [truth for gpu in self._gpus for truth in self._contexts(gpu)]
+
+    def _contexts(self, gpu: _GpuFile) -> list[ContextTruth]:
+        header, truths, as_of_ns = gpu.snapshot()
+        return [_context_truth(gpu, header, t, as_of_ns) for t in sorted(truths, key=lambda t: int(t.id))]
+
+    def gpu_truth(self, gpu: int = 0, sync: bool = True) -> GpuTruth:
+        if sync:
+            self.sync()
+        header, _, as_of_ns = self._gpus[gpu].snapshot()
+        return GpuTruth(
+            gpu=gpu,
+            uuid=self._gpus[gpu].uuid,
+            start_ns=header.start_ns,
+            as_of_ns=as_of_ns,
+            busy_ns=header.busy_ns + _phase_so_far_ns(header, layout.PHASE_EXEC, as_of_ns),
+            switch_ns=header.switch_ns + _phase_so_far_ns(header, layout.PHASE_SWITCH, as_of_ns),
+            copy_ns=header.copy_ns + _copy_in_progress_ns(header, as_of_ns),
+            switches=header.switches,
+            vram_used_bytes=header.vram_used_bytes,
+            util_pct=header.util_pct,
+        )
+
+    def residencies(self, gpu: int = 0) -> list[Residency]:
+        """The last 8192 completed stays, oldest first."""
+        self.sync()
+        return self._gpus[gpu].residencies()
