@@ -33,6 +33,7 @@ from fairsched.model import (
     Use,
 )
 from fairsched.policy import PolicyState, decide
+from fairsched.policy.shares import entitlements
 
 MS = 1_000_000
 SLICE_NS = 2 * MS
@@ -498,13 +499,11 @@ class Simulation:
         return (last[gpu] - first[gpu]) / (stop_ns - start_ns)
 
     def jain(self, start_ns: int, stop_ns: int, gpu: str = "gpu0") -> list[float]:
-        """Weighted Jain index of each whole second."""
+        """Jain's index of received / entitled over each whole second, of the tenants on this GPU."""
+        owed = entitlements([name for name, one in self.tenants.items() if gpu in one.gpus()], self.specs)
         values = []
         for second in range(start_ns, stop_ns, 1000 * MS):
-            per = [
-                self.got(name, second, second + 1000 * MS, gpu) / tenant.spec.weight
-                for name, tenant in self.tenants.items()
-            ]
+            per = [self.got(name, second, second + 1000 * MS, gpu) / part for name, part in owed.items()]
             values.append(sum(per) ** 2 / (len(per) * sum(x * x for x in per)))
         return values
 

@@ -98,6 +98,14 @@ def test_a_drain_under_a_foreign_hold_is_charged_but_earns_nothing() -> None:
     assert lag_ms(after, "a") == pytest.approx(-20 * math.exp(-0.02))
 
 
+def test_a_tenant_somebody_else_froze_this_moment_is_owed_nothing() -> None:
+    # It had demand 5 ms ago, within the grace of a gap; the hold ends that at once: b is owed all 20.
+    snap = snapshot(5, use("a", 0), use("b", 20), interval=5, holds=[hold("a", ours=False)])
+    after = judge(snap, lags(a=0, b=0, active=0))
+    assert lag_ms(after, "b") == 0
+    assert {view.tenant: view.entitlement_ratio for view in after.shares} == {"a": 0, "b": 1}
+
+
 def test_lag_is_clamped_and_what_is_cut_off_goes_to_the_others() -> None:
     # x cannot use what it is owed: its credit stops at 400, and y : z keep their own difference.
     state = lags(x=395, y=-190, z=-205, active=0)
