@@ -71,6 +71,11 @@ class HostFacts:
     cgroup_mount: str | None
     is_cgroup_hybrid: bool | None
     has_freezer: bool | None
+    """A scratch cgroup was frozen and thawed; where that could not be tried, cgroup.freeze exists."""
+    freeze_latency_ns: int | None
+    """Of that empty cgroup."""
+    sees_foreign_pauses: bool | None
+    """A pause by somebody else during a hold of ours can be told from it."""
     libcuda: tuple[str, ...]
     driver_version: str | None
     """None: NVML does not work; see nvml_error."""
@@ -162,7 +167,7 @@ def freezer_obstacle(facts: HostFacts, config: Config) -> str | None:
     if facts.cgroup_mount is None:
         return "cgroup v2 is not mounted"
     if facts.has_freezer is False:
-        return "this kernel has no cgroup.freeze"
+        return "cgroup.freeze does not work here"
     if "CAP_DAC_OVERRIDE" not in facts.capabilities:
         return "CAP_DAC_OVERRIDE missing"
     return None
@@ -249,10 +254,19 @@ def _cgroup_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
     yield Check(
         "freezer",
         _level(obstacle is None, config.mechanisms.freezer),
-        "cgroup.freeze works" if obstacle is None else obstacle,
+        _freezer_fact(facts) if obstacle is None else obstacle,
         "tenants can be held" if obstacle is None else "observe only",
         "" if facts.has_freezer is not False else "use a kernel with cgroup.freeze (Linux 5.2)",
     )
+    if facts.sees_foreign_pauses is False:
+        choice = "a pause made while we hold the cgroup ends with our hold"
+        yield Check("pauses", "warn", "writes to cgroup.freeze cannot be watched", choice)
+
+
+def _freezer_fact(facts: HostFacts) -> str:
+    if facts.freeze_latency_ns is None:
+        return "cgroup.freeze works"
+    return f"cgroup.freeze works, an empty cgroup in {facts.freeze_latency_ns / 1e6:.1f} ms"
 
 
 def _bpf_checks(facts: HostFacts, config: Config) -> Iterator[Check]:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the facts about this host that host.py judges. Reads and tries; changes nothing."""
+"""Gathers the facts about this host that host.py judges. Reads and tries (a scratch cgroup); leaves
+nothing changed."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairsched.cgroup.probe import probe_host
 from fairsched.errors import FairschedError
 from fairsched.host import BpfFact, GpuFact, HostFacts
 
@@ -37,7 +39,8 @@ _MAX_PROCESSES = 20_000
 
 def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
     """All facts. `try_bpf` loads small BPF programs, which takes about a second."""
-    mount, is_hybrid = _cgroup_mount()
+    cgroups = probe_host()
+    can_freeze = cgroups.has_freeze if cgroups.can_freeze is None else cgroups.can_freeze
     driver, error, gpus = _nvml()
     return HostFacts(
         kernel_release=os.uname().release,
@@ -49,9 +52,11 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         memlock_bytes=_memlock_bytes(),
         bcc_version=_bcc_version(),
         bpf=_bpf() if try_bpf else None,
-        cgroup_mount=mount,
-        is_cgroup_hybrid=is_hybrid,
-        has_freezer=_has_freezer(mount) if mount is not None else None,
+        cgroup_mount=None if cgroups.mount is None else cgroups.mount.path,
+        is_cgroup_hybrid=cgroups.is_hybrid,
+        has_freezer=can_freeze,
+        freeze_latency_ns=cgroups.freeze_latency_ns,
+        sees_foreign_pauses=cgroups.sees_foreign_writes,
         libcuda=find_libcuda(config.gpu.libcuda),
         driver_version=driver,
         nvml_error=error,
@@ -111,27 +116,6 @@ def _bpf() -> tuple[BpfFact, ...] | None:
         return (
             BpfFact("programs", False, str(error), getattr(error, "remedy", "") or "install python3-bpfcc"),
         )
-
-
-def _cgroup_mount() -> tuple[str | None, bool | None]:
-    from fairsched.cgroup.path import find_mount
-
-    try:
-        mount = find_mount()
-    except (FairschedError, OSError):
-        return None, None
-    return mount.path, mount.is_hybrid
-
-
-def _has_freezer(mount: str) -> bool | None:
-    """cgroup.freeze exists in every cgroup but the root; None when there is no other to look at."""
-    try:
-        children = [entry.path for entry in os.scandir(mount) if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return None
-    if not children:
-        return None
-    return any(os.path.exists(f"{child}/cgroup.freeze") for child in children)
 
 
 def find_libcuda(named: Iterable[Path] = ()) -> tuple[str, ...]:

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon that only answers, and a thread that plays its loop."""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fairsched.config import Config, Overrides, Setting, check_set, diff, from_bytes, render, settings
+from fairsched.control_socket import ControlServer, Peer
+from fairsched.errors import ConfigError
+from fairsched.model import ActionKind, Confidence, Reason, ReasonCode, Source, TenantClass
+from fairsched.status import (
+    DecisionRecord,
+    GpuStatus,
+    StatusReport,
+    TenantGpuStatus,
+    TenantState,
+    TenantStatus,
+)
+
+GPU = "GPU-5f2c1a90-1111-2222-3333-444455556666"
+CONFIG = """
+tenants:
+  chat: {weight: 4, min: 20%}
+  batch: {class: batch, quota: 50%}
+"""
+
+
+def hold(t_ns: int = 1_000_000_000, *, is_dry_run: bool = False, error: str | None = None) -> DecisionRecord:
+    reason = Reason(ReasonCode.OVER_ENTITLEMENT, GPU, -62_000_000, 0.25, 0.31, 8_000_000, 10_000_000)
+    return DecisionRecord(
+        t_ns, 1_700_000_000.125, ActionKind.HOLD, "batch", reason, None, t_ns + 5, is_dry_run, error
+    )
+
+
+def thaw(t_ns: int = 1_040_000_000, code: ReasonCode = ReasonCode.CAUGHT_UP) -> DecisionRecord:
+    reason = Reason(code, GPU, lag_ns=-2_000_000)
+    return DecisionRecord(t_ns, 1_700_000_000.165, ActionKind.THAW, "batch", reason, held_ns=40_000_000)
+
+
+def status() -> StatusReport:
+    chat = TenantStatus(
+        name="chat",
+        state=TenantState.RUN,
+        weight=4,
+        entitled_ratio=0.8,
+        used_ratio=0.792,
+        lag_ms=8.25,
+        queue_delay_p50_ms=1.25,
+        held_ms_per_s=0.0,
+        confidence=Confidence.HIGH,
+        is_overridden=True,
+        gpus=(TenantGpuStatus(GPU, 0.8, 0.792, 8.25, True, Confidence.HIGH),),
+    )
+    batch = TenantStatus(
+        name="batch",
+        state=TenantState.HELD,
+        weight=1,
+        tenant_class=TenantClass.BATCH,
+        entitled_ratio=0.2,
+        used_ratio=0.31,
+        lag_ms=-62,
+        held_ms_per_s=118.4,
+        confidence=Confidence.HIGH,
+        last=hold(),
+    )
+    unseen = TenantStatus(
+        name="a-tenant-with-a-very-long-name/and-a-child", state=TenantState.UNSEEN, weight=1
+    )
+    return StatusReport(
+        daemon_version="0.1.0",
+        pid=7,
+        t_ns=1_012_000_000,
+        wall_time_s=1_700_000_000.137,
+        uptime_s=7980,
+        mode="enforce",
+        tick_ms=100,
+        window_s=1,
+        source=Source.EBPF,
+        fairness_error_ratio=0.012,
+        gpus=(GpuStatus(GPU, 0, "NVIDIA L40S", 0.994, None, 18 * 2**30, 45 * 2**30),),
+        tenants=(chat, batch, unseen),
+        warnings=(
+            "3 events were lost because a BPF map was full; the account of new processes may be too low",
+        ),
+    )
+
+
+class FakeDaemon:
+    """A ControlHandler with a configuration and nothing behind it."""
+
+    def __init__(self) -> None:
+        self.config: Config = from_bytes(CONFIG.encode(), "fake.yaml")
+        self.overrides = Overrides()
+        self.asked: list[str] = []
+
+    def ping(self) -> Any:
+        return {"version": "0.1.0", "pid": 7}
+
+    def status(self) -> Any:
+        self.asked.append("status")
+        return status()
+
+    def explain(self, tenant: str) -> Any:
+        if tenant == "crash":
+            raise RuntimeError("boom")
+        if tenant == "long":
+            return "x" * 2_000_000
+        return [hold(), thaw()] if tenant == "batch" else []
+
+    def tenant_list(self) -> Any:
+        found: list[Setting] = [
+            one for one in settings(self.config, self.overrides) if one.key[0] == "tenants"
+        ]
+        return {"settings": found, "stale": self.overrides.stale(self.config)}
+
+    def tenant_set(self, tenant: str, values: Mapping[str, Any], by: Peer) -> Any:
+        check_set(tenant, values, self.config)
+        return self._change(self.overrides.with_set(tenant, values))
+
+    def tenant_unset(self, tenant: str, keys: Sequence[str], by: Peer) -> Any:
+        return self._change(self.overrides.with_unset(tenant, keys))
+
+    def config_show(self) -> Any:
+        return {"path": None, "yaml": render(self.config, self.overrides)}
+
+    def reload(self, by: Peer) -> Any:
+        raise ConfigError("unknown key", file="fake.yaml:3", key="wieght", remedy="did you mean 'weight'?")
+
+    def _change(self, overrides: Overrides) -> list[str]:
+        before, after = self.overrides.apply(self.config), overrides.apply(self.config)
+        self.overrides = overrides
+        return [str(change) for change in diff(before, after)]
+
+
+@contextmanager
+def serving(path: Path, handler: FakeDaemon | None = None) -> Iterator[ControlServer]:
+    """A server on `path` whose loop runs in a thread until the block is left."""
+    server = ControlServer(path, handler or FakeDaemon())
+    stop = threading.Event()
+
+    def loop() -> None:
+        while not stop.is_set():
+            select.select([server], [], [], 0.02)
+            server.handle_ready()
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        stop.set()
+        thread.join()
+        server.close()

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""systemd is told, over a path or an abstract socket; where there is none nothing happens."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from fairsched.sd_notify import Notifier
+
+
+@pytest.mark.parametrize("is_abstract", [False, True])
+def test_messages_arrive(tmp_path: Path, is_abstract: bool) -> None:
+    name = f"@fairsched-test-{os.getpid()}" if is_abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("\0" + name[1:] if is_abstract else name)
+        manager.settimeout(5)
+        notifier = Notifier({"NOTIFY_SOCKET": name})
+        assert notifier.is_active
+        assert notifier.ready("3 tenants\nREADY=0")
+        assert notifier.watchdog()
+        assert notifier.reloading()
+        assert notifier.stopping()
+        got = [manager.recv(4096).decode() for _ in range(4)]
+    assert got[0] == "READY=1\nSTATUS=3 tenants READY=0"
+    assert got[1] == "WATCHDOG=1"
+    assert got[2].startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert got[3] == "STOPPING=1"
+
+
+@pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:1"}])
+def test_outside_systemd_nothing_happens(environ: dict[str, str]) -> None:
+    notifier = Notifier(environ)
+    assert not notifier.is_active
+    assert not notifier.ready()
+
+
+def test_a_manager_that_is_gone_is_no_error(tmp_path: Path) -> None:
+    assert not Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).status("x")
+
+
+def test_a_manager_that_does_not_read_does_not_block(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "n"))
+        notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "n")})
+        assert not all(notifier.watchdog() for _ in range(2000))
+
+
+@pytest.mark.parametrize(
+    ("environ", "period_s"),
+    [
+        ({"WATCHDOG_USEC": "10000000"}, 5.0),
+        ({"WATCHDOG_USEC": "10000000", "WATCHDOG_PID": str(os.getpid())}, 5.0),
+        ({"WATCHDOG_USEC": "10000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "x"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({}, None),
+    ],
+)
+def test_the_watchdog_is_fed_twice_in_its_period(environ: dict[str, str], period_s: float | None) -> None:
+    assert Notifier(environ).watchdog_period_s == period_s
