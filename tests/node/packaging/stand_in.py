@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The smallest daemon that can be in trouble: holds one cgroup, feeds the watchdog, ends as it is told to.
+
+``stand_in.py run --config FILE`` and ``stand_in.py release``, as the unit calls fairsched. It uses the real
+journal, freezer, guardian and notification; what it lacks is a GPU and a policy. SIGUSR1: hang.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from types import FrameType
+
+from fairsched.cgroup.freezer import Freezer
+from fairsched.cgroup.journal import DEFAULT_DIRECTORY, Journal
+from fairsched.cgroup.path import CgroupRef, find_mount
+from fairsched.cli.release import command as release
+from fairsched.guardian import spawn_guardian
+from fairsched.sd_notify import Notifier
+
+VICTIM = "/gpu.slice/victim"
+TICK_S = 0.1
+DEADLINE_NS = 600_000_000_000
+
+_events = {"hang": False, "stop": False}
+
+
+def _on_signal(number: int, _frame: FrameType | None) -> None:
+    _events["hang" if number == signal.SIGUSR1 else "stop"] = True
+
+
+def run() -> None:
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, _on_signal)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    notifier = Notifier()
+    spawn_guardian(DEFAULT_DIRECTORY)
+    freezer = Freezer(Journal(DEFAULT_DIRECTORY))
+    with CgroupRef.open(find_mount(), VICTIM) as victim:
+        freezer.hold(victim, "victim", time.monotonic_ns() + DEADLINE_NS, "over_entitlement")
+    notifier.ready("holding the victim")
+    while not _events["stop"]:
+        if not _events["hang"]:
+            notifier.watchdog()
+        time.sleep(TICK_S)
+    # No thaw on the way out: ExecStopPost and the guardian have to do it.
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "run":
+        run()
+    else:
+        release.main(args=sys.argv[2:], prog_name="fairsched release")

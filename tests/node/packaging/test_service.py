@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The unit under a real systemd as PID 1: started, killed, hung, stopped; nobody stays frozen.
+
+One boot (about ten seconds, most of it the restart delay of the unit) answers all tests. The daemon is a
+stand-in with the real journal, freezer and guardian, because these tests need one that holds on command.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+TRY_SERVICE = HERE.parents[2] / "packaging/systemd/try-service"
+SYS_TIME = 1 << 25
+SYS_MODULE = 1 << 16
+SYS_ADMIN = 1 << 21
+
+
+@pytest.fixture(scope="module")
+def trial() -> dict[str, str]:
+    """What happened, by name."""
+    command = [str(TRY_SERVICE), sys.executable, str(HERE / "stand_in.py")]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
+    if run.returncode == 3:
+        pytest.skip(f"host: {run.stderr.strip()}")
+    if (
+        "Operation not permitted" in run.stderr
+        and "result" not in run.stderr
+        and "started=" not in run.stderr
+    ):
+        pytest.skip(f"host: no container can be booted here: {run.stderr.strip().splitlines()[-1]}")
+    assert run.returncode == 0, run.stderr
+    return dict(line.split("=", 1) for line in run.stdout.splitlines())
+
+
+def test_the_service_becomes_ready_by_notification(trial: dict[str, str]) -> None:
+    assert trial["started"] == "yes"
+
+
+def test_the_sandbox_lets_it_hold(trial: dict[str, str]) -> None:
+    """cgroup.freeze is writable, the journal's directory exists, and the guardian came up first."""
+    assert trial["held"] == "yes"
+
+
+def test_it_has_no_capability_beyond_its_trade(trial: dict[str, str]) -> None:
+    bounding = int(trial["capabilities"], 16)
+    assert bounding & SYS_ADMIN
+    assert not bounding & (SYS_TIME | SYS_MODULE)
+
+
+def test_kill_9_frees_the_held_and_the_service_comes_back(trial: dict[str, str]) -> None:
+    assert trial["free_after_kill"] == "yes"
+    assert trial["restarted_after_kill"] == "yes"
+    assert trial["restarts_after_kill"] == "1"
+    assert trial["held_again"] == "yes"
+
+
+def test_a_reload_does_not_end_it(trial: dict[str, str]) -> None:
+    assert trial["reloaded"] == "yes"
+
+
+def test_a_loop_that_hangs_is_ended_by_the_watchdog_and_the_held_are_freed(trial: dict[str, str]) -> None:
+    assert trial["free_after_hang"] == "yes"
+    assert trial["restarted_after_hang"] == "yes"
+    assert trial["restarts_after_hang"] == "2"
+
+
+def test_a_stop_leaves_nobody_frozen_and_keeps_the_journal(trial: dict[str, str]) -> None:
+    assert trial["stopped"] == "yes"
+    assert trial["state_after_stop"] == "inactive"
+    assert trial["free_after_stop"] == "yes"
+    assert trial["journal_kept"] == "yes"
+    assert trial["journal_entries"] == "0"
+
+
+def test_the_guardian_leaves_after_the_daemon(trial: dict[str, str]) -> None:
+    """KillMode=process leaves it alone, so it has to go by itself."""
+    assert trial["guardian_gone"] == "yes"
