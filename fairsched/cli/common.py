@@ -27,7 +27,7 @@ config_option: Callable[[F], F] = click.option(
     help="Configuration file.  [default: /etc/fairsched/config.yaml]",
 )
 
-_socket_option: Callable[[F], F] = click.option(
+socket_option: Callable[[F], F] = click.option(
     "--socket",
     "socket_path",
     type=click.Path(path_type=Path),
@@ -39,7 +39,7 @@ _socket_option: Callable[[F], F] = click.option(
 def daemon_options(function: F) -> F:
     """--socket and --config, handed to the command as one ``client``."""
 
-    @_socket_option
+    @socket_option
     @config_option
     @functools.wraps(function)
     def command(*args: Any, socket_path: Path | None, config_path: Path | None, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairsched.cli.common import config_option, connect, daemon_options, echo_json, json_option
+from fairsched.cli.common import config_option, connect, daemon_options, echo_json, json_option, socket_option
 from fairsched.errors import FairschedError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def check_command(ctx: click.Context, config_path: Path | None, as_json: bool) -
     elif config_path is None and not DEFAULT_PATH.exists():
         click.echo(f"there is no {file}: the defaults are in effect, without tenants")
     else:
-        click.echo(f"{file}: valid, mode {config.mode}, {len(config.tenants)} tenants")
+        click.echo(f"{file}: valid, mode {config.mode}, tenants {len(config.tenants)}")
 
 
 @command.command(
@@ -76,15 +76,16 @@ Examples:
   fairsched config show --running     what the daemon has in effect""",
 )
 @config_option
-@click.option("--running", is_flag=True, help="Ask the daemon: with what `tenant set` changed.")
+@socket_option
+@click.option("--running", is_flag=True, help="Ask the daemon what it has in effect.")
 @json_option
-def show_command(config_path: Path | None, running: bool, as_json: bool) -> None:
+def show_command(config_path: Path | None, socket_path: Path | None, running: bool, as_json: bool) -> None:
     """Show what is in effect.
 
     Comments mark every value that does not stand in the file.
     """
     if running:
-        answer = connect(None, config_path).request("config_show")
+        answer = connect(socket_path, config_path).request("config_show")
         if as_json:
             echo_json(answer)
         else:

@@ -35,7 +35,8 @@ def reference() -> str:
 
 
 def _pages(command: click.Command, parent: click.Context | None, name: str) -> Iterator[str]:
-    context = click.Context(command, info_name=name, parent=parent, terminal_width=80, max_content_width=80)
+    options = {**command.context_settings, "terminal_width": 80, "max_content_width": 80}
+    context = click.Context(command, info_name=name, parent=parent, **options)
     lines = "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
     yield f"\n## {context.command_path}\n\n```text\n{lines}\n```\n"
     if isinstance(command, click.Group):

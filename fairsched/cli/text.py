@@ -74,12 +74,12 @@ def wrap(text: str, *, first: str = "", rest: str = "  ") -> list[str]:
 
 
 def reason_text(reason: Reason) -> str:
-    """``it is ahead of its share: used 31.0 %, entitled 25.0 % of GPU-5f2c1a90, lag -62 ms``."""
+    """``it is ahead of its share: used 31.0%, entitled 25.0% of GPU-5f2c1a90, lag -62 ms``."""
     parts: list[str] = []
     if reason.used_ratio is not None:
-        parts.append(f"used {percent(reason.used_ratio)} %")
+        parts.append(f"used {percent(reason.used_ratio)}%")
     if reason.entitlement_ratio is not None:
-        parts.append(f"entitled {percent(reason.entitlement_ratio)} %")
+        parts.append(f"entitled {percent(reason.entitlement_ratio)}%")
     if parts and reason.gpu is not None:
         parts[-1] += f" of {short_uuid(reason.gpu)}"
     if reason.lag_ns is not None:

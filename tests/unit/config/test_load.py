@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from fairsched.config import Config, InvalidConfig, from_bytes, load
@@ -190,6 +191,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
+@hypothesis.settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_random_yaml_gives_a_config_or_a_config_error(data: dict[str, Any]) -> None:
     raw = yaml.safe_dump(data, allow_unicode=True).encode("utf-8", "surrogatepass")
     try:

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairsched.cgroup.glob import Globs
 from fairsched.config.patterns import claimed_prefix, component_overlap, normalise, overlap
+
+LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no failure of the code."""
 
 
 @pytest.mark.parametrize(
@@ -73,12 +76,14 @@ PATH = st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=5).m
 
 
 @given(PATTERN, PATTERN, PATH)
+@LOADED
 def test_a_path_claimed_by_both_means_overlap(one: str, two: str, path: str) -> None:
     if claimed_prefix(one, path) is not None and claimed_prefix(two, path) is not None:
         assert overlap(one, two) is not None
 
 
 @given(PATTERN, PATTERN)
+@LOADED
 def test_the_example_of_an_overlap_is_claimed_by_both(one: str, two: str) -> None:
     example = overlap(one, two)
     if example is not None:
@@ -87,6 +92,7 @@ def test_the_example_of_an_overlap_is_claimed_by_both(one: str, two: str) -> Non
 
 
 @given(COMPONENT, COMPONENT)
+@LOADED
 def test_an_example_name_is_matched_by_both_components(one: str, two: str) -> None:
     example = component_overlap(one, two)
     if example is not None:
@@ -95,6 +101,7 @@ def test_an_example_name_is_matched_by_both_components(one: str, two: str) -> No
 
 
 @given(PATTERN, PATH)
+@LOADED
 def test_the_hands_match_what_the_brain_claims(pattern: str, path: str) -> None:
     parts = path.split("/")
     prefixes = ["/".join(parts[: length + 1]) for length in range(len(parts))]

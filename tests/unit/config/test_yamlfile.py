@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairsched.config import yamlfile
 from fairsched.config.yamlfile import dotted, parse
 from fairsched.errors import ConfigError
+
+LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no failure of the code."""
 
 
 def refused(text: str | bytes) -> ConfigError:
@@ -104,6 +107,7 @@ def test_a_key_path_reads_like_the_file() -> None:
 
 
 @given(st.binary(max_size=300))
+@LOADED
 def test_any_bytes_give_a_document_or_a_config_error(raw: bytes) -> None:
     try:
         parse(raw, "f")
@@ -125,6 +129,7 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
+@LOADED
 def test_what_another_library_writes_is_read_back(value: object) -> None:
     written = yaml.safe_dump(value, default_style='"' if isinstance(value, str) else None)
     try:

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is chosen on a host: a capable one, with one fact changed per case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairsched.config import Config, from_bytes
+from fairsched.host import BpfFact, GpuFact, HostFacts, checks, choose
+from fairsched.host_probe import find_libcuda, gather
+from fairsched.model import Source
+
+ALL = frozenset({"CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE", "CAP_SYS_ADMIN"})
+
+
+def capable_host(**changed: Any) -> HostFacts:
+    """A host on which everything works, and what is different about it."""
+    host = HostFacts(
+        kernel_release="6.1.0",
+        is_root=True,
+        capabilities=ALL,
+        has_btf=True,
+        has_uprobes=True,
+        lockdown="none",
+        memlock_bytes=None,
+        bcc_version="0.26.0",
+        bpf=(BpfFact("uprobe", True), BpfFact("maps", True)),
+        cgroup_mount="/sys/fs/cgroup",
+        is_cgroup_hybrid=False,
+        has_freezer=True,
+        freeze_latency_ns=40_000,
+        sees_foreign_pauses=True,
+        libcuda=("/usr/lib/x86_64-linux-gnu/libcuda.so.1",),
+        driver_version="535.54",
+        nvml_error=None,
+        gpus=(GpuFact("GPU-5f2c1a90", "NVIDIA L4"),),
+        clock_source="tsc",
+        preemption="PREEMPT_DYNAMIC",
+        has_systemd=True,
+        has_group=True,
+        daemon_pid=None,
+        leftover_holds=0,
+    )
+    return replace(host, **changed)
+
+
+def config(text: str = "mode: enforce") -> Config:
+    return from_bytes(text.encode(), "f")
+
+
+def test_a_capable_host_takes_the_best_account_and_holds() -> None:
+    choices = choose(capable_host(), config())
+    assert (choices.source, choices.can_hold, choices.mode) == (Source.EBPF, True, "enforce")
+    assert choices.can_run
+    assert {check.level for check in checks(capable_host(), config())} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "source", "says"),
+    [
+        ({"bcc_version": None}, Source.NVML, "bcc is not installed"),
+        ({"has_uprobes": False}, Source.NVML, "no uprobes"),
+        ({"lockdown": "confidentiality"}, Source.NVML, "lockdown"),
+        ({"capabilities": ALL - {"CAP_BPF", "CAP_SYS_ADMIN"}}, Source.NVML, "CAP_BPF"),
+        ({"bpf": (BpfFact("uprobe", False, "EPERM"),)}, Source.NVML, "(uprobe)"),
+        ({"bpf": None}, Source.EBPF, "most exact"),
+        ({"lockdown": "integrity"}, Source.EBPF, "most exact"),
+        ({"lockdown": None}, Source.EBPF, "most exact"),
+        ({"driver_version": None, "nvml_error": "no driver"}, Source.EBPF, "most exact"),
+        ({"has_btf": False}, Source.EBPF, "most exact"),
+        ({"bcc_version": None, "driver_version": None}, None, "no reason given"),
+    ],
+)
+def test_one_fact_changes_the_account(changed: dict[str, Any], source: Source | None, says: str) -> None:
+    choices = choose(capable_host(**changed), config())
+    assert choices.source is source
+    assert says in choices.source_reason
+    assert choices.can_run is (source is not None)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"has_freezer": False}, {"capabilities": ALL - {"CAP_DAC_OVERRIDE"}}],
+)
+def test_a_host_that_cannot_hold_observes_and_says_so(changed: dict[str, Any]) -> None:
+    choices = choose(capable_host(**changed), config())
+    assert (choices.can_hold, choices.mode, choices.can_run) == (False, "observe", True)
+    assert choices.hold_reason
+
+
+def test_an_unknown_freezer_is_not_the_same_as_none() -> None:
+    assert choose(capable_host(has_freezer=None), config()).can_hold
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [({"is_root": False}, "not root"), ({"cgroup_mount": None}, "cgroup v2 is not mounted")],
+)
+def test_without_root_or_cgroup2_it_cannot_run(changed: dict[str, Any], says: str) -> None:
+    choices = choose(capable_host(**changed), config())
+    assert not choices.can_run
+    assert says in choices.obstacles
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "changed"),
+    [
+        ("ebpf", {"bcc_version": None}),
+        ("nvml", {"driver_version": None}),
+        ("freezer", {"has_freezer": False}),
+    ],
+)
+def test_what_is_required_and_missing_stops_the_start(mechanism: str, changed: dict[str, Any]) -> None:
+    wanted = config(f"mechanisms: {{{mechanism}: required}}")
+    choices = choose(capable_host(**changed), wanted)
+    assert any(f"{mechanism} is required" in obstacle for obstacle in choices.obstacles)
+    assert "fail" in {check.level for check in checks(capable_host(**changed), wanted)}
+    assert choose(capable_host(**changed), config()).can_run
+
+
+def test_what_is_off_is_not_used_and_not_complained_about() -> None:
+    wanted = config("mechanisms: {ebpf: off}")
+    choices = choose(capable_host(bcc_version=None), wanted)
+    assert choices.source is Source.NVML
+    assert "off" in choices.source_reason
+    assert {check.level for check in checks(capable_host(bcc_version=None), wanted)} == {"ok"}
+
+
+def test_a_named_source_has_no_fallback() -> None:
+    assert choose(capable_host(bcc_version=None), config("gpu: {source: ebpf}")).source is None
+    assert choose(capable_host(), config("gpu: {source: nvml}")).source is Source.NVML
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({"is_root": False}, "root"),
+        ({"capabilities": frozenset()}, "capabilities"),
+        ({"cgroup_mount": None}, "cgroup2"),
+        ({"has_freezer": False}, "freezer"),
+        ({"bcc_version": None}, "bcc"),
+        ({"has_btf": False}, "btf"),
+        ({"has_uprobes": False}, "uprobes"),
+        ({"lockdown": "confidentiality"}, "lockdown"),
+        ({"driver_version": None}, "nvml"),
+        ({"libcuda": ()}, "libcuda"),
+        ({"clock_source": "hpet"}, "clock"),
+        ({"has_systemd": False}, "systemd"),
+        ({"leftover_holds": 2}, "journal"),
+    ],
+)
+def test_what_is_not_ok_comes_with_a_remedy(changed: dict[str, Any], name: str) -> None:
+    found = [check for check in checks(capable_host(**changed), config()) if check.name == name]
+    assert found
+    assert found[0].level != "ok"
+    assert found[0].remedy
+
+
+def test_facts_of_this_host_can_be_gathered() -> None:
+    facts = gather(Config(), try_bpf=False)
+    assert facts.bpf is None
+    assert checks(facts, Config())
+
+
+def test_one_library_under_two_names_is_one_library(tmp_path: Path) -> None:
+    (tmp_path / "libcuda.so.1").write_bytes(b"")
+    (tmp_path / "same").symlink_to("libcuda.so.1")
+    named = (tmp_path / "libcuda.so.1", tmp_path / "same", tmp_path / "none")
+    assert [path for path in find_libcuda(named) if path.startswith(str(tmp_path))] == [str(named[0])]

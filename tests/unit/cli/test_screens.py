@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person sees: at most 80 columns, numbers with units, and n/a for what is not known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from fairsched.cli import doctor, explain, status
+from fairsched.cli.text import cut, duration, milliseconds, percent, reason_text, short_uuid
+from fairsched.config import Config
+from fairsched.host import checks, choose
+from fairsched.model import Reason, ReasonCode, Source
+from fairsched.status import DecisionRecord, StatusReport, TenantState, TenantStatus
+from tests.unit.cli.test_host import capable_host
+from tests.unit.control import fakes
+from tests.unit.control.fakes import hold, thaw
+
+
+def narrow(lines: Sequence[str]) -> str:
+    """The screen as text, once every line is known to fit."""
+    for line in lines:
+        assert all(len(part) <= 80 for part in line.split("\n")), line
+    return "\n".join(lines)
+
+
+def test_the_status_screen() -> None:
+    screen = narrow(status.render(fakes.status()))
+    assert screen == "\n".join(
+        [
+            "fairsched 0.1.0, mode enforce, source ebpf, tick 100 ms, up 2 h 13 min",
+            "largest unfairness in the last 1 s: 1.2 points of a GPU",
+            "GPU 0 GPU-5f2c1a90 NVIDIA L40S        busy  99.4 %  18.0 of 45.0 GiB",
+            "",
+            "TENANT             STATE   WEIGHT ENTITLED   USED     LAG   QUEUE   HELD  CONF",
+            "                                         %      %      ms  p50 ms   ms/s",
+            "batch              held         1     20.0   31.0     -62     n/a    118  high",
+            "  held 12 ms ago: it is ahead of its share: used 31.0%, entitled 25.0% of",
+            "    GPU-5f2c1a90, lag -62 ms (limit -10 ms), 8.0 ms still queued",
+            "chat               run         4*     80.0   79.2    +8.2     1.2      0  high",
+            "a-tenant-with-a-v… unseen       1      n/a    n/a     n/a     n/a    n/a  none",
+            "warning: 3 events were lost because a BPF map was full; the account of new",
+            "         processes may be too low",
+        ]
+    )
+
+
+def test_what_is_not_known_is_never_shown_as_zero() -> None:
+    tenant = TenantStatus(name="chat", state=TenantState.IDLE, weight=1)
+    report = replace(fakes.status(), source=None, gpus=(), tenants=(tenant,), fairness_error_ratio=None)
+    screen = narrow(status.render(report))
+    assert "source none" in screen
+    assert "no GPU known" in screen
+    assert re.search(r"chat .* n/a +n/a +n/a +n/a +n/a +none", screen)
+
+
+def test_an_empty_report_is_a_screen_too() -> None:
+    report = replace(fakes.status(), tenants=(), warnings=())
+    assert "no tenants in the configuration" in narrow(status.render(report))
+
+
+def test_why_the_mode_or_the_source_is_another_one_is_said() -> None:
+    report = replace(
+        fakes.status(),
+        mode="observe",
+        mode_reason="NVML samples are too coarse to hold anybody by",
+        source=Source.NVML,
+        source_reason="bcc is not installed",
+        config_error="/etc/fairsched/config.yaml:3: tick: unknown key, and a very long explanation of it",
+    )
+    screen = narrow(status.render(report))
+    assert "mode: NVML samples" in screen
+    assert "source: bcc is not" in screen
+    assert "reload failed" in screen
+
+
+def extreme(report: StatusReport) -> StatusReport:
+    tenants = [
+        replace(
+            tenant, name="t" * 70, weight=1e6, lag_ms=-400.0, queue_delay_p50_ms=99999.0, held_ms_per_s=1000.0
+        )
+        for tenant in report.tenants
+    ]
+    gpus = [
+        replace(gpu, name="N" * 60, memory_total_bytes=10**13, unmanaged_ratio=1.0) for gpu in report.gpus
+    ]
+    return replace(report, tenants=tuple(tenants), gpus=tuple(gpus), mode_reason="x " * 100)
+
+
+def test_extremes_fit_too() -> None:
+    narrow(status.render(extreme(fakes.status())))
+
+
+def test_explain_tells_each_hold_and_its_end() -> None:
+    lines = explain.render("batch", [hold(), thaw()], 2_000_000_000)
+    text = re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", narrow(lines))
+    assert text == "\n".join(
+        [
+            "batch was held once in the last minute, 40 ms in all (0.67 ms of each second),",
+            "  40 ms at the longest.",
+            "HH:MM:SS.125  held 40 ms: it is ahead of its share: used 31.0%, entitled 25.0%",
+            "              of GPU-5f2c1a90, lag -62 ms (limit -10 ms), 8.0 ms still queued;",
+            "              thawed: the others caught up: lag -2.0 ms",
+        ]
+    )
+
+
+def test_explain_of_a_quiet_minute() -> None:
+    assert explain.render("chat", [], 0) == ["chat was not held in the last minute."]
+
+
+def test_a_hold_that_lasts_is_told_so_far() -> None:
+    text = narrow(explain.render("batch", [hold(1_000_000_000)], 1_120_000_000))
+    assert "held, for 120 ms so far" in text
+
+
+def test_a_thaw_whose_hold_is_older_than_the_records_still_counts() -> None:
+    text = narrow(explain.render("batch", [thaw()], 2_000_000_000))
+    assert "thawed after 40 ms" in text
+    assert "40 ms in all" in text
+
+
+def test_a_dry_run_says_would() -> None:
+    text = narrow(explain.render("batch", [hold(is_dry_run=True)], 1_000_000_000))
+    assert "would have been held" in text
+    assert "would be held" in text
+
+
+def test_a_hold_that_failed_is_no_held_time() -> None:
+    failed = hold(error="cgroup.freeze: Permission denied")
+    text = narrow(explain.render("batch", [failed], 9_000_000_000))
+    assert "could not be held (cgroup.freeze: Permission denied)" in text
+    assert " 0 ms in all" in text
+
+
+def many() -> list[DecisionRecord]:
+    return [record for n in range(50) for record in (hold(n * 10**9), thaw(n * 10**9 + 40_000_000))]
+
+
+def test_a_busy_minute_is_summed_up_first() -> None:
+    lines = explain.render("batch", many(), 60 * 10**9)
+    assert narrow(lines).startswith(
+        "batch was held 50 times in the last minute, 2000 ms in all (33 ms of each"
+    )
+
+
+@pytest.mark.parametrize("code", list(ReasonCode))
+def test_every_reason_has_words(code: ReasonCode) -> None:
+    assert reason_text(Reason(code))
+
+
+def test_doctor_on_a_capable_and_on_a_bare_host() -> None:
+    good = capable_host()
+    screen = narrow([line for line, _ in doctor.render(checks(good, Config()), choose(good, Config()))])
+    assert "account: ebpf (the most exact account)" in screen
+    assert screen.endswith("fairsched can run on this host")
+    bare = capable_host(
+        is_root=False,
+        capabilities=frozenset(),
+        cgroup_mount=None,
+        bcc_version=None,
+        driver_version=None,
+        libcuda=(),
+    )
+    screen = narrow([line for line, _ in doctor.render(checks(bare, Config()), choose(bare, Config()))])
+    assert "remedy: run it with sudo" in screen
+    assert "fairsched cannot run here: not root; cgroup v2 is not mounted" in screen
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "n/a"),
+        (0.0, "0"),
+        (0.42, "0.42"),
+        (4.25, "4.2"),
+        (42.4, "42"),
+        (4200.0, "4200"),
+        (-0.5, "-0.50"),
+    ],
+)
+def test_milliseconds_keep_what_matters(value: float | None, text: str) -> None:
+    assert milliseconds(value) == text
+
+
+def test_small_words() -> None:
+    assert [duration(s) for s in (4, 200, 7980, 180000)] == ["4 s", "3 min 20 s", "2 h 13 min", "2 d 2 h"]
+    assert percent(0.315) == "31.5"
+    assert short_uuid("GPU-5f2c1a90-1111") == "GPU-5f2c1a90"
+    assert cut("abcdef", 4) == "abc…"
