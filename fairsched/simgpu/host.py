@@ -255,6 +255,10 @@ class SimHost:
     def gpu_truth(self, gpu: int = 0, sync: bool = True) -> GpuTruth:
         return self.reader.gpu_truth(gpu, sync)
 
+    def snapshot(self, gpu: int = 0, sync: bool = True) -> tuple[GpuTruth, list[ContextTruth]]:
+        """A GPU and its contexts as of one and the same moment."""
+        return self.reader.snapshot(gpu, sync)
+
     def residencies(self, gpu: int = 0) -> list[Residency]:
         return self.reader.residencies(gpu)
 

@@ -13,6 +13,7 @@ MAX_SAMPLES = 72
 NEVER = 2**64 - 1
 
 PHASE_IDLE, PHASE_SWITCH, PHASE_EXEC = 0, 1, 2
+PHASES = ("idle", "switch", "exec")
 
 RPC_SYNC = 6
 RPC_LEASH = 7

@@ -175,6 +175,27 @@ def _context_truth(gpu: _GpuFile, header: layout.Gpu, t: layout.Truth, as_of_ns:
     )
 
 
+def _context_truths(
+    gpu: _GpuFile, header: layout.Gpu, truths: list[layout.Truth], as_of_ns: int
+) -> list[ContextTruth]:
+    return [_context_truth(gpu, header, t, as_of_ns) for t in sorted(truths, key=lambda t: int(t.id))]
+
+
+def _gpu_truth(gpu: _GpuFile, header: layout.Gpu, as_of_ns: int) -> GpuTruth:
+    return GpuTruth(
+        gpu=gpu.index,
+        uuid=gpu.uuid,
+        start_ns=header.start_ns,
+        as_of_ns=as_of_ns,
+        busy_ns=header.busy_ns + _phase_so_far_ns(header, layout.PHASE_EXEC, as_of_ns),
+        switch_ns=header.switch_ns + _phase_so_far_ns(header, layout.PHASE_SWITCH, as_of_ns),
+        copy_ns=header.copy_ns + _copy_in_progress_ns(header, as_of_ns),
+        switches=header.switches,
+        vram_used_bytes=header.vram_used_bytes,
+        util_pct=header.util_pct,
+    )
+
+
 class SimReader:
     """The truth of all GPUs in ``state_dir``."""
 
@@ -216,28 +237,24 @@ class SimReader:
         """Every context there ever was, dead ones included (the last 4096 per GPU), oldest first."""
         if sync:
             self.sync()
-        return [truth for gpu in self._gpus for truth in self._contexts(gpu)]
+        found = [self.snapshot(gpu.index, sync=False)[1] for gpu in self._gpus]
+        return [truth for contexts in found for truth in contexts]
 
-    def _contexts(self, gpu: _GpuFile) -> list[ContextTruth]:
-        header, truths, as_of_ns = gpu.snapshot()
-        return [_context_truth(gpu, header, t, as_of_ns) for t in sorted(truths, key=lambda t: int(t.id))]
-
-    def gpu_truth(self, gpu: int = 0, sync: bool = True) -> GpuTruth:
+    def snapshot(self, gpu: int = 0, sync: bool = True) -> tuple[GpuTruth, list[ContextTruth]]:
+        """A GPU and its contexts as of one and the same moment."""
         if sync:
             self.sync()
-        header, _, as_of_ns = self._gpus[gpu].snapshot()
-        return GpuTruth(
-            gpu=gpu,
-            uuid=self._gpus[gpu].uuid,
-            start_ns=header.start_ns,
-            as_of_ns=as_of_ns,
-            busy_ns=header.busy_ns + _phase_so_far_ns(header, layout.PHASE_EXEC, as_of_ns),
-            switch_ns=header.switch_ns + _phase_so_far_ns(header, layout.PHASE_SWITCH, as_of_ns),
-            copy_ns=header.copy_ns + _copy_in_progress_ns(header, as_of_ns),
-            switches=header.switches,
-            vram_used_bytes=header.vram_used_bytes,
-            util_pct=header.util_pct,
-        )
+        file = self._gpus[gpu]
+        header, truths, as_of_ns = file.snapshot()
+        return _gpu_truth(file, header, as_of_ns), _context_truths(file, header, truths, as_of_ns)
+
+    def gpu_truth(self, gpu: int = 0, sync: bool = True) -> GpuTruth:
+        return self.snapshot(gpu, sync)[0]
+
+    def gpu_phase(self, gpu: int = 0) -> str:
+        """What the GPU does at this moment: idle, switch or exec."""
+        self.sync()
+        return layout.PHASES[self._gpus[gpu].header().phase]
 
     def residencies(self, gpu: int = 0) -> list[Residency]:
         """The last 8192 completed stays, oldest first."""
