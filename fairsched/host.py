@@ -266,7 +266,7 @@ def _cgroup_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
 def _freezer_fact(facts: HostFacts) -> str:
     if facts.freeze_latency_ns is None:
         return "cgroup.freeze works"
-    return f"cgroup.freeze works, an empty cgroup in {facts.freeze_latency_ns / 1e6:.1f} ms"
+    return f"cgroup.freeze works, an empty cgroup in {facts.freeze_latency_ns // 1000} us"
 
 
 def _bpf_checks(facts: HostFacts, config: Config) -> Iterator[Check]:

@@ -322,6 +322,7 @@ def test_exec_of_a_missing_command_is_127(monkeypatch: pytest.MonkeyPatch, tmp_p
     real = os.execvp
     exec_with(monkeypatch, tmp_path, "chat", "--", "true")
     monkeypatch.setattr(os, "execvp", real)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # a directory that may not be read would make it 126
     result = CliRunner().invoke(
         cli, ["exec", "-c", str(tmp_path / "c.yaml"), "chat", "--", "no-such-command"]
     )
