@@ -85,7 +85,7 @@ def test_nothing_kills_the_guardian_with_the_daemon() -> None:
 
 
 def test_the_freezer_and_the_devices_stay_reachable() -> None:
-    """Each of these, switched on, breaks holding, NVML or bcc; see the comments in the unit."""
+    """Each of these, switched on, breaks or endangers holding, NVML or bcc; the unit says how."""
     unit = settings("fairsched.service")
     off = (
         "ProtectControlGroups",
