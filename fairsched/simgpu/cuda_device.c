@@ -88,6 +88,31 @@ CUresult sim_cuDeviceGetPCIBusId(char *text, int len, CUdevice dev)
   return CUDA_SUCCESS;
 }
 
+static const struct {
+  int attribute;
+  int value;
+} constants[] = {
+    {1, 1024}, /* MAX_THREADS_PER_BLOCK, then of each dimension */
+    {2, 1024},
+    {3, 1024},
+    {4, 64},
+    {5, 0x7fffffff}, /* MAX_GRID_DIM_X, Y, Z */
+    {6, 65535},
+    {7, 65535},
+    {8, 49152}, /* MAX_SHARED_MEMORY_PER_BLOCK */
+    {10, 32}, /* WARP_SIZE */
+    {12, 65536}, /* MAX_REGISTERS_PER_BLOCK */
+    {13, 1700000}, /* CLOCK_RATE, kHz */
+    {17, 0}, /* KERNEL_EXEC_TIMEOUT */
+    {18, 0}, /* INTEGRATED */
+    {20, 0}, /* COMPUTE_MODE */
+    {34, 0}, /* PCI_DEVICE_ID */
+    {50, 0}, /* PCI_DOMAIN_ID */
+};
+
+enum { ATTR_SM_COUNT = 16, ATTR_PCI_BUS = 33, ATTR_CC_MAJOR = 75, ATTR_CC_MINOR = 76 };
+
+/* Features nobody listed are there: 1. */
 CUresult sim_cuDeviceGetAttribute(int *value, int attribute, CUdevice dev)
 {
   const struct sim_spec *spec;
@@ -95,56 +120,18 @@ CUresult sim_cuDeviceGetAttribute(int *value, int attribute, CUdevice dev)
   if (!device(dev))
     return no_device();
   spec = &device(dev)->shm->spec;
-  switch (attribute) {
-  case 1: /* MAX_THREADS_PER_BLOCK, and of each dimension but z */
-  case 2:
-  case 3:
-    *value = 1024;
-    break;
-  case 4:
-    *value = 64;
-    break;
-  case 5: /* MAX_GRID_DIM_X */
-    *value = 0x7fffffff;
-    break;
-  case 6:
-  case 7:
-    *value = 65535;
-    break;
-  case 8: /* MAX_SHARED_MEMORY_PER_BLOCK */
-    *value = 49152;
-    break;
-  case 10: /* WARP_SIZE */
-    *value = 32;
-    break;
-  case 12: /* MAX_REGISTERS_PER_BLOCK */
-    *value = 65536;
-    break;
-  case 13: /* CLOCK_RATE, kHz */
-    *value = 1700000;
-    break;
-  case 16: /* MULTIPROCESSOR_COUNT */
+  *value = 1;
+  for (size_t i = 0; i < sizeof(constants) / sizeof(constants[0]); i++)
+    if (constants[i].attribute == attribute)
+      *value = constants[i].value;
+  if (attribute == ATTR_SM_COUNT)
     *value = (int)spec->sm_count;
-    break;
-  case 33: /* PCI_BUS_ID; device (34), domain (50) and mode values (17, 18, 20) are 0 */
+  else if (attribute == ATTR_PCI_BUS)
     *value = (int)spec->pci_bus;
-    break;
-  case 17:
-  case 18:
-  case 20:
-  case 34:
-  case 50:
-    *value = 0;
-    break;
-  case 75: /* COMPUTE_CAPABILITY */
+  else if (attribute == ATTR_CC_MAJOR)
     *value = (int)spec->cc_major;
-    break;
-  case 76:
+  else if (attribute == ATTR_CC_MINOR)
     *value = (int)spec->cc_minor;
-    break;
-  default:
-    *value = 1;
-  }
   return CUDA_SUCCESS;
 }
 

@@ -195,14 +195,16 @@ CUresult sim_cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *p, unsigned in
 static CUresult submit_bytes(CUstream handle, uint32_t op, uint64_t bytes, bool wait)
 {
   struct sim_cmd cmd = {.op = op, .count = 1, .amount = bytes};
+  double rate;
   uint64_t seq;
   CUstream s;
   CUresult rc = stream_resolve(handle, &s);
 
   if (rc != CUDA_SUCCESS || s->capture)
     return rc;
+  rate = (double)s->ctx->shm->spec.memset_bytes_per_s;
   if (op == SIM_KERNEL)
-    cmd.amount = MEMSET_LATENCY_NS + (uint64_t)((double)bytes * 1e9 / (double)s->ctx->shm->spec.memset_bytes_per_s);
+    cmd.amount = MEMSET_LATENCY_NS + (uint64_t)((double)bytes * 1e9 / rate);
   rc = queue_submit(s, &cmd, &seq);
   return rc == CUDA_SUCCESS && wait ? queue_wait(s, seq) : rc;
 }

@@ -53,7 +53,8 @@ struct process_use {
   uint64_t sample_util_pct_sum;
 };
 
-unsigned int read_processes(const struct sim_gpu *shm, struct process_use *out, unsigned int max, bool only_running);
+unsigned int read_processes(const struct sim_gpu *shm, struct process_use *out, unsigned int max,
+                            bool only_running);
 unsigned int read_samples(const struct sim_gpu *shm, struct sim_sample *out, uint64_t after_us);
 
 #endif

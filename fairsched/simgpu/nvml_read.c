@@ -44,7 +44,8 @@ static void add_context(struct process_use *p, const struct sim_truth *t)
   p->sample_util_pct_sum += t->sample_util_pct_sum;
 }
 
-unsigned int read_processes(const struct sim_gpu *shm, struct process_use *out, unsigned int max, bool only_running)
+unsigned int read_processes(const struct sim_gpu *shm, struct process_use *out, unsigned int max,
+                            bool only_running)
 {
   unsigned int count = 0;
   uint32_t seq;

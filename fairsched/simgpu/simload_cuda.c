@@ -19,36 +19,37 @@ void must(int rc, const char *what)
   exit(1);
 }
 
+static const struct {
+  const char *name;
+  size_t slot;
+} wanted[] = {
+    {"cuInit", offsetof(struct cuda, init)},
+    {"cuDeviceGet", offsetof(struct cuda, device_get)},
+    {"cuDeviceGetUuid", offsetof(struct cuda, device_uuid)},
+    {"cuDevicePrimaryCtxRetain", offsetof(struct cuda, primary_retain)},
+    {"cuCtxSetCurrent", offsetof(struct cuda, ctx_set)},
+    {"cuStreamCreate", offsetof(struct cuda, stream_create)},
+    {"cuStreamSynchronize", offsetof(struct cuda, stream_sync)},
+    {"cuStreamWriteValue32", offsetof(struct cuda, stream_write32)},
+    {"cuEventCreate", offsetof(struct cuda, event_create)},
+    {"cuEventRecord", offsetof(struct cuda, event_record)},
+    {"cuEventSynchronize", offsetof(struct cuda, event_sync)},
+    {"cuModuleLoadData", offsetof(struct cuda, module_load)},
+    {"cuModuleGetFunction", offsetof(struct cuda, module_function)},
+    {"cuLaunchKernel", offsetof(struct cuda, launch)},
+    {"cuGraphCreate", offsetof(struct cuda, graph_create)},
+    {"cuGraphAddKernelNode", offsetof(struct cuda, graph_add)},
+    {"cuGraphInstantiate", offsetof(struct cuda, graph_instantiate)},
+    {"cuGraphLaunch", offsetof(struct cuda, graph_launch)},
+    {"cuMemAlloc", offsetof(struct cuda, mem_alloc)},
+    {"cuMemHostAlloc", offsetof(struct cuda, host_alloc)},
+    {"cuMemcpyHtoDAsync", offsetof(struct cuda, copy_to_device)},
+};
+
 bool cuda_load(struct cuda *cu, const char *path)
 {
   int (*get)(const char *, void **, int, uint64_t, int *);
   void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  const struct {
-    const char *name;
-    void *slot;
-  } wanted[] = {
-      {"cuInit", &cu->init},
-      {"cuDeviceGet", &cu->device_get},
-      {"cuDeviceGetUuid", &cu->device_uuid},
-      {"cuDevicePrimaryCtxRetain", &cu->primary_retain},
-      {"cuCtxSetCurrent", &cu->ctx_set},
-      {"cuStreamCreate", &cu->stream_create},
-      {"cuStreamSynchronize", &cu->stream_sync},
-      {"cuStreamWriteValue32", &cu->stream_write32},
-      {"cuEventCreate", &cu->event_create},
-      {"cuEventRecord", &cu->event_record},
-      {"cuEventSynchronize", &cu->event_sync},
-      {"cuModuleLoadData", &cu->module_load},
-      {"cuModuleGetFunction", &cu->module_function},
-      {"cuLaunchKernel", &cu->launch},
-      {"cuGraphCreate", &cu->graph_create},
-      {"cuGraphAddKernelNode", &cu->graph_add},
-      {"cuGraphInstantiate", &cu->graph_instantiate},
-      {"cuGraphLaunch", &cu->graph_launch},
-      {"cuMemAlloc", &cu->mem_alloc},
-      {"cuMemHostAlloc", &cu->host_alloc},
-      {"cuMemcpyHtoDAsync", &cu->copy_to_device},
-  };
 
   if (!lib) {
     fprintf(stderr, "simload: %s\n", dlerror());
@@ -57,12 +58,15 @@ bool cuda_load(struct cuda *cu, const char *path)
   *(void **)&get = dlsym(lib, "cuGetProcAddress_v2");
   if (!get)
     return false;
-  for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
-    if (get(wanted[i].name, wanted[i].slot, CUDA_VERSION, 0, NULL)) {
+  for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+    void **slot = (void **)(void *)((char *)cu + wanted[i].slot);
+
+    if (get(wanted[i].name, slot, CUDA_VERSION, 0, NULL)) {
       fprintf(stderr, "simload: %s has no %s\n", path, wanted[i].name);
       return false;
     }
-  /* Later contexts than the primary one: the two-argument spelling, whatever the version. */
+  }
+  /* Later contexts than the primary one: the three-argument spelling, whatever the version. */
   *(void **)&cu->ctx_create = dlsym(lib, "cuCtxCreate_v2");
   return cu->ctx_create != NULL;
 }
