@@ -57,6 +57,7 @@ struct egpu {
 
 struct engine {
   const char *dir;
+  const char *root; /* removed too if nothing else is in it; NULL = leave it */
   uint32_t gpu_count;
   struct egpu gpus[SIM_MAX_GPUS];
 };

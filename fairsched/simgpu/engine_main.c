@@ -2,11 +2,12 @@
 /*
  * simengine: the simulated GPUs of one host.
  *
- *   simengine --dir DIR --gpu key=value,... [--gpu ...]    serve until stdin ends or the parent does
- *   simengine --layout                                     print the shared layout as JSON
+ *   simengine --dir DIR [--root DIR] --gpu key=value,... [--gpu ...]
+ *                                         serve until stdin ends or the parent does
+ *   simengine --layout                    print the shared layout as JSON
  *
  * DIR is created by the caller and emptied and removed here at the end, so nothing stays behind even
- * if the caller was killed.
+ * if the caller was killed; ROOT, where instances lie, goes with the last of them.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -243,6 +244,8 @@ int main(int argc, char **argv)
     }
     if (!strcmp(argv[i], "--dir") && i + 1 < argc)
       engine.dir = argv[++i];
+    else if (!strcmp(argv[i], "--root") && i + 1 < argc)
+      engine.root = argv[++i];
     else if (!strcmp(argv[i], "--gpu") && i + 1 < argc && engine.gpu_count < SIM_MAX_GPUS)
       specs[engine.gpu_count++] = argv[++i];
   }
@@ -266,5 +269,7 @@ int main(int argc, char **argv)
   else
     rc = serve();
   nftw(engine.dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+  if (engine.root)
+    rmdir(engine.root);
   return rc;
 }

@@ -81,6 +81,14 @@ def default_state_root() -> Path:
     return Path(tempfile.gettempdir()) / f"fairsched-sim-{os.getuid()}"
 
 
+def _make_instance(root: Path) -> Path:
+    while True:
+        root.mkdir(parents=True, exist_ok=True)
+        # The last instance to end removes the root, perhaps just now.
+        with contextlib.suppress(FileNotFoundError):
+            return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
+
+
 class SimHost:
     """Simulated GPUs and the tenants on them, for as long as the ``with`` block lasts."""
 
@@ -138,6 +146,8 @@ class SimHost:
         engine = self._parts.engine
         self._state_dir = self._make_state_dir()
         command = [str(engine), "--dir", str(self._state_dir)]
+        if self._wanted_dir is None:
+            command += ["--root", str(self._state_dir.parent)]
         for gpu in self.gpus:
             command += ["--gpu", gpu.argument(f"GPU-{uuid.uuid4()}")]
         try:
@@ -157,9 +167,7 @@ class SimHost:
             if any(path.iterdir()):
                 raise SimGpuError(f"{path} is not empty; the simulated host would delete what is in it")
         else:
-            root = default_state_root()
-            root.mkdir(parents=True, exist_ok=True)
-            path = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
+            path = _make_instance(default_state_root())
         path.chmod(0o755)
         (path / "dev").mkdir()
         (path / "steps").mkdir()

@@ -107,6 +107,7 @@ def test_nothing_is_left_after_the_owner_was_killed():
     wait_until(lambda: not is_alive(int(worker_pid)), 10, "the stopped worker is gone")
     wait_until(lambda: not is_alive(int(engine_pid)), 10, "the engine is gone")
     wait_until(lambda: not Path(state_dir).exists(), 10, "its directory is gone")
+    assert not list(Path(state_dir).parent.glob(f"{owner.pid}-*"))
 
 
 def test_a_client_is_told_when_the_engine_dies(host: SimHost):
