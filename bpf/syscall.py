@@ -16,9 +16,21 @@ _NR_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine(), 321)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 MAP_CREATE = 0
+MAP_LOOKUP_ELEM = 1
+MAP_UPDATE_ELEM = 2
+MAP_DELETE_ELEM = 3
 PROG_LOAD = 5
 PROG_TEST_RUN = 10
+RAW_TRACEPOINT_OPEN = 17
 MAP_LOOKUP_BATCH = 24
+LINK_CREATE = 28
+
+ANY = 0
+NOEXIST = 1
+
+TRACE_UPROBE_MULTI = 48
+_UPROBE_MULTI_RETURN = 1
+_UPROBE_MULTI_MAX = 1 << 20
 
 MAP_TYPE_ARRAY = 2
 MAP_TYPE_RINGBUF = 27
@@ -83,6 +95,34 @@ class _ProgAttr(ctypes.Structure):
         ("log_buf", _u64),
         ("kern_version", _u32),
         ("prog_flags", _u32),
+        ("prog_name", ctypes.c_char * 16),
+        ("prog_ifindex", _u32),
+        ("expected_attach_type", _u32),
+    )
+
+
+class _ElementAttr(ctypes.Structure):
+    _fields_ = (("map_fd", _u32), ("pad", _u32), ("key", _u64), ("value", _u64), ("flags", _u64))
+
+
+class _RawTracepointAttr(ctypes.Structure):
+    _fields_ = (("name", _u64), ("prog_fd", _u32))
+
+
+class _UprobeMultiAttr(ctypes.Structure):
+    _fields_ = (
+        ("prog_fd", _u32),
+        ("target_fd", _u32),
+        ("attach_type", _u32),
+        ("flags", _u32),
+        ("path", _u64),
+        ("offsets", _u64),
+        ("ref_ctr_offsets", _u64),
+        ("cookies", _u64),
+        ("cnt", _u32),
+        ("multi_flags", _u32),
+        ("pid", _u32),
+        ("pad", _u32),
     )
 
 
@@ -99,7 +139,7 @@ def create_map(map_type: int, key_size: int, value_size: int, max_entries: int, 
     return _bpf(MAP_CREATE, _MapAttr(map_type, key_size, value_size, max_entries, flags))
 
 
-def load_program(prog_type: int, insns: bytes) -> int:
+def load_program(prog_type: int, insns: bytes, expected_attach_type: int = 0) -> int:
     """BPF_PROG_LOAD of raw instructions under a GPL licence; returns an fd the caller closes."""
     code = ctypes.create_string_buffer(insns, len(insns))
     licence = ctypes.create_string_buffer(b"GPL")
@@ -108,8 +148,69 @@ def load_program(prog_type: int, insns: bytes) -> int:
         insn_cnt=len(insns) // 8,
         insns=ctypes.addressof(code),
         license=ctypes.addressof(licence),
+        expected_attach_type=expected_attach_type,
     )
     return _bpf(PROG_LOAD, attr)
+
+
+def update(map_fd: int, key: ctypes._CData, value: ctypes._CData, flags: int = ANY) -> None:
+    """BPF_MAP_UPDATE_ELEM; FileExistsError with NOEXIST when the key is there."""
+    attr = _ElementAttr(map_fd, 0, ctypes.addressof(key), ctypes.addressof(value), flags)
+    _bpf(MAP_UPDATE_ELEM, attr)
+
+
+def delete(map_fd: int, key: ctypes._CData) -> None:
+    """BPF_MAP_DELETE_ELEM; FileNotFoundError when the key is not there."""
+    _bpf(MAP_DELETE_ELEM, _ElementAttr(map_fd, 0, ctypes.addressof(key), 0, 0))
+
+
+def push(map_fd: int, value: ctypes._CData) -> None:
+    """Push onto a stack or queue map."""
+    _bpf(MAP_UPDATE_ELEM, _ElementAttr(map_fd, 0, 0, ctypes.addressof(value), 0))
+
+
+def open_raw_tracepoint(name: str, prog_fd: int) -> int:
+    """Attach a raw tracepoint program; it is detached when the returned fd is closed."""
+    text = ctypes.create_string_buffer(name.encode())
+    return _bpf(RAW_TRACEPOINT_OPEN, _RawTracepointAttr(ctypes.addressof(text), prog_fd))
+
+
+def has_uprobe_multi() -> bool:
+    """Whether one link can carry all probes of a program (kernel >= 6.6). Attaches nothing.
+
+    Asked with more probes than can be: a kernel that knows the link type says so, another that it does not.
+    """
+    exit_0 = bytes.fromhex("b7000000000000009500000000000000")
+    try:
+        fd = load_program(PROG_TYPE_KPROBE, exit_0, TRACE_UPROBE_MULTI)
+    except OSError:
+        return False
+    try:
+        _link_uprobes(fd, "/", [0], is_return=False, count=_UPROBE_MULTI_MAX + 1)
+    except OSError as error:
+        return error.errno in (errno.E2BIG, errno.ENOMEM)
+    finally:
+        os.close(fd)
+    return False
+
+
+def link_uprobes(prog_fd: int, path: str, offsets: list[int], *, is_return: bool) -> int:
+    """Attach one program at many file offsets; detached when the returned fd is closed."""
+    return _link_uprobes(prog_fd, path, offsets, is_return=is_return, count=len(offsets))
+
+
+def _link_uprobes(prog_fd: int, path: str, offsets: list[int], *, is_return: bool, count: int) -> int:
+    text = ctypes.create_string_buffer(os.fsencode(path))
+    array = (_u64 * len(offsets))(*offsets)
+    attr = _UprobeMultiAttr(
+        prog_fd=prog_fd,
+        attach_type=TRACE_UPROBE_MULTI,
+        path=ctypes.addressof(text),
+        offsets=ctypes.addressof(array),
+        cnt=count,
+        multi_flags=_UPROBE_MULTI_RETURN if is_return else 0,
+    )
+    return _bpf(LINK_CREATE, attr)
 
 
 def run_raw_tracepoint(prog_fd: int, args: ctypes.Structure) -> int:

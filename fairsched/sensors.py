@@ -12,17 +12,23 @@ import os
 from collections.abc import Iterable
 
 from fairsched.accounting.ebpf import EbpfAccount, Events, Row
-from fairsched.bpf.loader import GpuTimeProbe
+from fairsched.bpf.gpu_time import GpuTimeProbe, Library
 from fairsched.cgroup.journal import Owner
 from fairsched.config import Config
-from fairsched.errors import FairschedError, HostUnsupported
+from fairsched.errors import HostUnsupported
 from fairsched.gpu import Gpu, Nvml, read_environ, visible_slots
-from fairsched.libraries import LibraryWatch, Sighting
+from fairsched.libraries import LibraryWatch
 from fairsched.model import Source
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 logger = logging.getLogger(__name__)
+
+
+def started_ns(pid: int) -> int | None:
+    """When a process started, to a clock tick; None when it is gone."""
+    owner = Owner.of(pid)
+    return None if owner is None else owner.start_ticks * 1_000_000_000 // _TICKS_PER_S
 
 
 class Sensors:
@@ -41,7 +47,7 @@ class Sensors:
         self.account: EbpfAccount | None = None
         self.reason: str | None = None
         self._libraries = LibraryWatch(str(path) for path in config.gpu.libcuda)
-        self._failed: set[tuple[int, int]] = set()
+        self._asked: set[tuple[int, int]] = set()
         self._resolved: set[int] = set()
         self._start_ebpf(config)
 
@@ -71,6 +77,7 @@ class Sensors:
             gpus=max(1, len(self.gpus)),
             slice_ns=config.gpu.timeslice_us * 1000,
             switch_ns=config.gpu.switch_us * 1000,
+            started_ns=started_ns,
         )
 
     # ---- per tick ----
@@ -82,10 +89,10 @@ class Sensors:
         rows = self.account.read(now_ns)
         for pid in self.account.events.new_processes:
             self._resolve(pid)
-        for pid in self.account.events.gone_processes:
-            self._resolved.discard(pid)
-            self.account.forget_process(pid)
-            self.probe.forget_process(pid, max(1, len(self.gpus)))
+        gone = set(self.account.events.gone_processes)
+        if gone:
+            self._resolved -= gone
+            self.probe.forget_processes(gone, max(1, len(self.gpus)))
         return rows
 
     @property
@@ -100,38 +107,30 @@ class Sensors:
         if pids is not None:
             self._libraries.watch(pids, now_ns)
         for sighting in self._libraries.poll(now_ns):
-            self._attach(sighting)
+            key = (sighting.device, sighting.inode)
+            if key not in self._asked:
+                self._asked.add(key)
+                self.probe.request_library(sighting.path)
             if sighting.pid is not None:
                 self._resolve(sighting.pid)
+        for library in self.probe.take_attached():
+            self._report(library)
 
-    def _attach(self, sighting: Sighting) -> None:
-        assert self.probe is not None
-        key = (sighting.device, sighting.inode)
-        if key in self._failed or any((lib.device, lib.inode) == key for lib in self.probe.libraries):
+    @staticmethod
+    def _report(library: Library) -> None:
+        if library.error is not None:
+            logger.warning("library=%s probes=0 error=%r", library.path, library.error)
             return
-        try:
-            library = self.probe.attach_library(sighting.path)
-        except (FairschedError, OSError) as error:
-            self._failed.add(key)
-            logger.warning("library=%s attached=0 error=%r", sighting.path, str(error))
-            return
+        failed = len(library.failures)
         logger.info(
-            "library=%s probes=%d cheap=%d failed=%d",
-            sighting.path,
-            library.probes,
-            library.cheap,
-            len(library.failures),
+            "library=%s probes=%d cheap=%d failed=%d", library.path, library.probes, library.cheap, failed
         )
 
     def _resolve(self, pid: int) -> None:
         """Tell BPF which GPUs the ordinals of a process mean, unless the process said so itself."""
-        if pid in self._resolved or self.probe is None or self.account is None:
-            return
-        owner = Owner.of(pid)
-        if owner is None:
+        if pid in self._resolved or self.probe is None:
             return
         self._resolved.add(pid)
-        self.account.known_process(pid, owner.start_ticks * 1_000_000_000 // _TICKS_PER_S)
         environ = read_environ(pid, ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"))
         for ordinal, slot in enumerate(visible_slots(self.gpus, environ)):
             self.probe.set_device(pid, ordinal, slot)

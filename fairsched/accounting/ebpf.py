@@ -13,28 +13,28 @@ Terms: *drain* is what a held context still executes. *tau* is the learnt execut
 *Demand* is outstanding work, now or within the last DEMAND_LINGER_NS: the few hundred microseconds a decoder spends
 on the CPU between two tokens are no idleness.
 
-Confidence falls to LOW when launches go on without any call that would prove completion (the account then is an
-upper bound), and when the GPU of a context is a guess on a host with several.
+Confidence is LOW until completion was proven once, when launches go on without any call that would prove it (the
+account then is an upper bound), and when the GPU of a context is a guess on a host with several.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
 from fairsched.bpf import abi
-from fairsched.bpf.loader import Edge, GpuTimeProbe
+from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
 from fairsched.model import Confidence
 
 DEMAND_LINGER_NS = 25_000_000
 UNSYNCED_NS = 1_000_000_000
 """Launches without a proof of completion for this long: not sure any more."""
-UNSYNCED_IDLE_NS = 100_000_000
+UNSYNCED_IDLE_NS = 1_000_000_000
 """No call at all from an unsynced context for this long: its work is taken as ended."""
-UNKNOWN_DRAIN_NS = 5_000_000
-"""Drain assumed for a context whose time per launch has not been learnt."""
 _TAU_MEMORY = 0.2
+_PHANTOM_RATIO = 0.8
+_MAX_TAU_CUT = 0.25
 
 Key = tuple[int, int]
 
@@ -75,6 +75,10 @@ class _Context:
     """When it last was seen with outstanding work."""
     is_held: bool = False
     held_with_demand: bool = False
+    is_unseen: bool = False
+    """Older than our probes."""
+    drain_ns: int = 0
+    """The drain as it was estimated."""
     drain_seq: int = -1
     """submitted when the drain was last estimated; -1 = not held or not yet."""
     is_tainted: bool = False
@@ -93,14 +97,24 @@ class Events:
 class EbpfAccount:
     """The account of all GPUs of this node. One reader, one thread."""
 
-    def __init__(self, probe: GpuTimeProbe, *, gpus: int, slice_ns: int, switch_ns: int) -> None:
+    def __init__(
+        self,
+        probe: GpuTimeProbe,
+        *,
+        gpus: int,
+        slice_ns: int,
+        switch_ns: int,
+        started_ns: Callable[[int], int | None] = lambda _pid: None,
+    ) -> None:
+        """``started_ns`` tells when a process started (CLOCK_MONOTONIC), for contexts older than our probes."""
         self._probe = probe
+        self._started_ns = started_ns
         self._gpus = gpus
         self._slice_ns, self._switch_ns = slice_ns, switch_ns
         self._replays: dict[int, Replay] = {}
         self._contexts: dict[Key, _Context] = {}
         self._dropped = 0
-        self._start_ns_of: dict[int, int] = {}
+        self._tau_of_cgroup: dict[int, float] = {}
         self.events = Events()
 
     # ---- read ----
@@ -111,7 +125,7 @@ class EbpfAccount:
         self.events = Events()
         for edge in self._probe.read_edges():
             self._on_edge(edge, rows)
-        dropped = self._probe.counts()["edge_dropped"]
+        dropped = self._probe.count(abi.Count.EDGE_DROPPED)
         has_lost, self._dropped = dropped != self._dropped, dropped
         for replay in self._replays.values():
             replay.advance(now_ns)
@@ -201,6 +215,7 @@ class EbpfAccount:
         if edge.kind == abi.EdgeKind.OPEN:
             replay.open(context.key, edge.t_ns)
             context.busy_ns = edge.t_ns
+            self._begin_burst(context, replay, edge)
         elif edge.kind == abi.EdgeKind.CLOSE:
             replay.close(context.key, edge.t_ns)
             context.busy_ns = edge.t_ns
@@ -216,21 +231,33 @@ class EbpfAccount:
         context = self._contexts.get(key)
         if context is None:
             context = _Context(key, edge.tgid, edge.cgroup_id, edge.gpu, proven_ns=edge.t_ns)
+            context.is_unseen = edge.handle == 0 or edge.kind != abi.EdgeKind.CTX_NEW
             self._contexts[key] = context
-            born_ns = edge.t_ns if edge.kind == abi.EdgeKind.CTX_NEW else 0
-            self._replay(edge.gpu).add(key, self._rank(edge, born_ns))
+            self._replay(edge.gpu).add(key, self._rank(edge))
         return context
 
-    def _rank(self, edge: Edge, born_ns: int) -> tuple[int, ...]:
-        """Place in the runlist: contexts are taken to stand there in the order they were created."""
-        if edge.handle == 0 or not born_ns:
-            born_ns = self._start_ns_of.get(edge.tgid, born_ns or edge.t_ns)
-        return (born_ns, edge.slot)
+    def _rank(self, edge: Edge) -> tuple[int, ...]:
+        """Place in the runlist: contexts are taken to stand there in the order they were created.
+
+        One that is older than our probes was created, as far as we can tell, when its process started.
+        """
+        was_seen = edge.kind == abi.EdgeKind.CTX_NEW and edge.handle != 0
+        born_ns = None if was_seen else self._started_ns(edge.tgid)
+        return (edge.t_ns if born_ns is None else born_ns, edge.tgid, edge.slot)
 
     def _replay(self, gpu: int) -> Replay:
         if gpu not in self._replays:
             self._replays[gpu] = Replay(self._slice_ns, self._switch_ns)
         return self._replays[gpu]
+
+    def _begin_burst(self, context: _Context, replay: Replay, edge: Edge) -> None:
+        """Nothing older is outstanding, so the next proof measures what is submitted from here on.
+
+        Except in a context older than our probes: what it had queued before is in its first proof.
+        """
+        context.is_tainted = context.is_held or (context.is_unseen and context.seq == 0)
+        context.seq = max(context.seq, edge.seq - 1)
+        context.seq_exec_ns = replay.exec_ns(context.key)
 
     def _learn(self, context: _Context, replay: Replay, edge: Edge) -> None:
         context.proven_ns = edge.t_ns
@@ -241,9 +268,36 @@ class EbpfAccount:
         spent_ns = exec_ns - context.seq_exec_ns
         if not context.is_tainted and spent_ns > 0:
             sample = spent_ns / launches
-            context.tau_ns += (sample - context.tau_ns) * (_TAU_MEMORY if context.tau_ns else 1.0)
+            if sample < _PHANTOM_RATIO * context.tau_ns and self._end_phantoms(replay, edge.t_ns):
+                pass  # the missing time was given to work that had ended: no news about this context
+            else:
+                context.tau_ns += (sample - context.tau_ns) * (_TAU_MEMORY if context.tau_ns else 1.0)
+                self._tau_of_cgroup[context.cgroup_id] = context.tau_ns
         context.is_tainted = context.is_held
         context.seq, context.seq_exec_ns = edge.seq, exec_ns
+
+    def _end_phantoms(self, replay: Replay, t_ns: int) -> bool:
+        """Somebody finished known work in far less time than it takes: drains believed to go on have ended.
+
+        Their owners' tau was too high; it is cut to what the drain can have been. True if there were any.
+        """
+        found = False
+        for context in self._contexts.values():
+            if (
+                not context.is_held
+                or self._replays[context.gpu] is not replay
+                or not replay.is_runnable(context.key)
+            ):
+                continue
+            found = True
+            left_ns = replay.left_ns(context.key)
+            if context.drain_ns > 0 and left_ns is not None:
+                context.tau_ns *= max(_MAX_TAU_CUT, 1 - left_ns / context.drain_ns)
+                self._tau_of_cgroup[context.cgroup_id] = context.tau_ns
+            replay.close(context.key, t_ns)
+            slot, generation = context.key
+            self._probe.end_drain(slot, generation, 0)
+        return found
 
     def _drop(self, context: _Context, t_ns: int, rows: dict[tuple[int, int, int], Row]) -> None:
         replay = self._replays[context.gpu]
@@ -280,14 +334,18 @@ class EbpfAccount:
         replay = self._replays[context.gpu]
         if not replay.is_runnable(context.key):
             return 0
-        if not context.tau_ns:
-            return UNKNOWN_DRAIN_NS
-        queued_ns = (live.submitted - context.seq) * context.tau_ns
+        queued_ns = (live.submitted - context.seq) * self._tau_ns(context)
         return max(0, int(queued_ns) - (replay.exec_ns(context.key) - context.seq_exec_ns))
+
+    def _tau_ns(self, context: _Context) -> float:
+        """Of the context, else of another in its cgroup; 0 = not known yet."""
+        return context.tau_ns or self._tau_of_cgroup.get(context.cgroup_id, 0.0)
 
     def _confidence(self, context: _Context, live: abi.Ctx, now_ns: int) -> Confidence:
         if self._gpus > 1 and live.flags & (abi.CtxFlag.GPU_GUESSED | abi.CtxFlag.UNSEEN):
             return Confidence.LOW
+        if not self._tau_ns(context):
+            return Confidence.LOW  # no proof of completion yet: what it has queued cannot be told
         is_launching = live.last_call_ns - context.proven_ns > UNSYNCED_NS
         if is_launching and live.submitted > context.seq and not context.is_held:
             return Confidence.LOW
@@ -303,6 +361,9 @@ class EbpfAccount:
                 context.held_with_demand = self._demand(context, now_ns)
                 context.is_held = context.is_tainted = True
                 context.drain_seq = -1
+                replay = self._replays[context.gpu]
+                replay.advance(now_ns)
+                self._estimate_drain(context, self._probe.context(context.key[0]), replay, now_ns)
 
     def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
         """These cgroups run again."""
@@ -320,7 +381,8 @@ class EbpfAccount:
         if context.drain_seq == live.submitted:
             return
         context.drain_seq = live.submitted
-        replay.drain(context.key, now_ns, self._outstanding_ns(context, live))
+        context.drain_ns = self._outstanding_ns(context, live)
+        replay.drain(context.key, now_ns, context.drain_ns)
 
     def _end_drains(self) -> None:
         for replay in self._replays.values():
@@ -348,11 +410,3 @@ class EbpfAccount:
     def is_replay_trusted(self, gpu: int) -> bool:
         """False: its account comes from the clock for now."""
         return self._replays[gpu].hit_ratio >= TRUSTED_HIT_RATIO
-
-    def known_process(self, tgid: int, start_ns: int) -> None:
-        """A process that may have contexts older than our probes, and when it started."""
-        self._start_ns_of[tgid] = start_ns
-
-    def forget_process(self, tgid: int) -> None:
-        """The process is gone."""
-        self._start_ns_of.pop(tgid, None)

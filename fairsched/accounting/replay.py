@@ -154,6 +154,10 @@ class Replay:
         """Whether the context still has work, as far as the replay knows."""
         return self._contexts[key].is_runnable
 
+    def left_ns(self, key: Hashable) -> int | None:
+        """What a draining context still has to run; None when it does not drain."""
+        return self._contexts[key].left_ns
+
     def keys(self) -> list[Hashable]:
         """Contexts in the circle."""
         return list(self._contexts)

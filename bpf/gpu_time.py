@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon's side of gpu_time.bpf.c: starts the loader, reads and writes the maps.
+
+Arrays are read through mmap, hashes one batch per look, edges through the ring's mapping; nothing here needs bcc.
+The probes themselves are held by the attacher process, which ends when this object is closed or its process dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import mmap
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from fairsched.bpf import abi, syscall
+from fairsched.bpf.ring import RingReader
+from fairsched.errors import FairschedError, HostUnsupported
+
+_PAGE = mmap.PAGESIZE
+_START_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 20.0
+_Value = TypeVar("_Value", abi.Ctx, abi.Clock, ctypes.c_uint64)
+EDGE = struct.Struct("=QQQQIIIHBB")
+"""struct fs_edge, in the order of Edge's fields; a test compares it with abi.Edge."""
+
+
+class Edge(NamedTuple):
+    """One struct fs_edge."""
+
+    t_ns: int
+    cgroup_id: int
+    handle: int
+    seq: int
+    slot: int
+    generation: int
+    tgid: int
+    gpu: int
+    kind: int
+    engine: int
+
+
+@dataclass(frozen=True)
+class Library:
+    """A libcuda file and the probes on it."""
+
+    path: str
+    device: int = 0
+    inode: int = 0
+    probes: int = 0
+    cheap: int = 0
+    """Of these, attached past the single-stepped first instruction."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Symbol -> why it could not be probed."""
+    error: str | None = None
+    """Why there is no probe at all on it."""
+    remedy: str = ""
+
+
+class _MappedArray(Generic[_Value]):
+    """A BPF_F_MMAPABLE array seen through mmap: ``items[i]`` is the live value."""
+
+    def __init__(self, map_fd: int, value: type[_Value], count: int) -> None:
+        length = (ctypes.sizeof(value) * count + _PAGE - 1) // _PAGE * _PAGE
+        self._memory = mmap.mmap(map_fd, length, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self.items: ctypes.Array[_Value] = (value * count).from_buffer(self._memory)
+
+
+class GpuTimeProbe:
+    """The programs, loaded; libraries are added with :meth:`attach_library`.
+
+    Raises HostUnsupported when bcc is missing or the kernel refuses the programs.
+    """
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._channel = ours
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "fairsched.bpf.loader", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": _python_path()},
+            )
+        try:
+            self._fds = self._receive()
+            self._answers = b""
+            self._read_answer(_START_TIMEOUT_S)
+        except BaseException:
+            ours.close()
+            self._process.kill()
+            self._process.wait()
+            raise
+        self.libraries: list[Library] = []
+        self._ctxs = _MappedArray(self._fds["ctx_by_slot"], abi.Ctx, abi.MAX_CTXS)
+        self._clocks = _MappedArray(self._fds["clock_by_gpu"], abi.Clock, abi.MAX_GPUS)
+        self._counts = _MappedArray(self._fds["counts_by_what"], ctypes.c_uint64, len(abi.Count))
+        self._uses = syscall.BatchReader(self._fds["gpu_time_by_key"], abi.UseKey, abi.Use)
+        self._delays = syscall.BatchReader(self._fds["delay_by_key"], abi.DelayKey, abi.Delay)
+        self._edges = RingReader(self._fds["edges"], abi.EDGE_PAGES * _PAGE)
+
+    def _receive(self) -> dict[str, int]:
+        from fairsched.bpf.loader import MAX_FDS
+
+        self._channel.settimeout(_START_TIMEOUT_S)
+        try:
+            data, fds, _, _ = socket.recv_fds(self._channel, 65536, MAX_FDS)
+        except TimeoutError:
+            data, fds = b"", []
+        answer = (
+            json.loads(data) if data else {"error": "the BPF loader ended without a word; see its stderr"}
+        )
+        if "error" in answer:
+            raise HostUnsupported(answer["error"], remedy=answer.get("remedy", ""))
+        self.is_multi = bool(answer["is_multi"])
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        return dict(zip(answer["names"], fds, strict=True))
+
+    # ---- probes ----
+
+    @property
+    def attacher_pid(self) -> int:
+        """Of the process that holds the probes."""
+        return self._process.pid
+
+    def channel_fileno(self) -> int:
+        """Readable when :meth:`take_attached` has something."""
+        return self._channel.fileno()
+
+    def request_library(self, path: str) -> None:
+        """Ask for probes on the libcuda at ``path``; :meth:`take_attached` tells what became of it."""
+        self._channel.sendall(json.dumps({"path": path}).encode() + b"\n")
+
+    def take_attached(self) -> list[Library]:
+        """Libraries dealt with since the last call. Never blocks. Raises FairschedError if the attacher died."""
+        found = []
+        while b"\n" in self._answers or select.select([self._channel], [], [], 0)[0]:
+            found.append(self._note(self._read_answer(1.0)))
+        return found
+
+    def attach_library(self, path: str, timeout_s: float = 30.0) -> Library:
+        """Ask and wait. Raises FairschedError when no probe could be attached."""
+        self.request_library(path)
+        library = self._note(self._read_answer(timeout_s))
+        if library.error is not None:
+            raise FairschedError(library.error, remedy=library.remedy)
+        return library
+
+    def _note(self, answer: dict[str, Any]) -> Library:
+        library = Library(**answer)
+        known = {(item.device, item.inode) for item in self.libraries}
+        if library.error is None and (library.device, library.inode) not in known:
+            self.libraries.append(library)
+        return library
+
+    def _read_answer(self, timeout_s: float) -> dict[str, Any]:
+        deadline_s = time.monotonic() + timeout_s
+        while b"\n" not in self._answers:
+            self._channel.settimeout(max(0.001, deadline_s - time.monotonic()))
+            try:
+                data = self._channel.recv(65536)
+            except TimeoutError:
+                data = b""
+            if not data:
+                raise FairschedError(
+                    "the process that holds the probes does not answer", remedy="see its stderr"
+                )
+            self._answers += data
+        line, _, self._answers = self._answers.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer and "path" not in answer:
+            raise HostUnsupported(
+                answer["error"], remedy="the kernel needs raw tracepoints (CONFIG_BPF_EVENTS)"
+            )
+        return answer
+
+    # ---- reading ----
+
+    def clock(self, gpu: int) -> abi.Clock:
+        """The live clock of a GPU slot (values change under the reader)."""
+        return self._clocks.items[gpu]
+
+    def contexts(self) -> Iterator[tuple[int, abi.Ctx]]:
+        """(slot, live context) of every context that exists now."""
+        for slot in range(abi.MAX_CTXS):
+            item = self._ctxs.items[slot]
+            if item.flags & abi.CtxFlag.LIVE:
+                yield slot, item
+            elif not item.generation:
+                return  # slots are given out from 0 upward: none beyond was ever used
+
+    def context(self, slot: int) -> abi.Ctx:
+        """The live context in ``slot``."""
+        return self._ctxs.items[slot]
+
+    def count(self, what: abi.Count) -> int:
+        """How often one thing that should not happen did."""
+        return int(self._counts.items[what])
+
+    def counts(self) -> dict[str, int]:
+        """All of them, by lower-case name of ``abi.Count``."""
+        return {what.name.lower(): self.count(what) for what in abi.Count}
+
+    def uses(self) -> list[tuple[abi.UseKey, abi.Use]]:
+        """gpu_time_by_key, in one batch. Closed intervals only: add the open ones of :meth:`contexts`."""
+        return self._uses.read()  # type: ignore[return-value]
+
+    def delays(self) -> list[tuple[abi.DelayKey, abi.Delay]]:
+        """Queue delay histograms, in one batch."""
+        return self._delays.read()  # type: ignore[return-value]
+
+    def fileno(self) -> int:
+        """Readable when an edge wants attention at once (GPU idle, process new or gone).
+
+        Wait for it edge-triggered: edges that want none make it readable too.
+        """
+        return self._fds["edges"]
+
+    def read_edges(self) -> list[Edge]:
+        """Every edge since the last call, in order."""
+        return [Edge._make(record) for record in self._edges.read(EDGE)]
+
+    # ---- writing ----
+
+    def set_wake_on_idle(self, gpu: int, wake: bool) -> None:
+        """Whether n falling to 0 on ``gpu`` makes :meth:`fileno` readable."""
+        self._clocks.items[gpu].wake_on_idle = int(wake)
+
+    def set_uuid(self, uuid: bytes, gpu: int) -> None:
+        """Tell BPF which slot a GPU's 16-byte UUID has."""
+        key = abi.Uuid((ctypes.c_uint8 * 16)(*uuid))
+        syscall.update(self._fds["gpu_by_uuid"], key, ctypes.c_uint32(gpu))
+
+    def set_device(self, tgid: int, ordinal: int, gpu: int) -> None:
+        """Tell BPF which GPU the CUDA ordinal of a process is, unless it knows from the process itself."""
+        with contextlib.suppress(FileExistsError):
+            key = abi.DevKey(tgid, ordinal)
+            syscall.update(self._fds["gpu_by_dev"], key, ctypes.c_uint32(gpu), syscall.NOEXIST)
+
+    def forget_processes(self, tgids: set[int], ordinals: int) -> None:
+        """Drop what was kept by pid of dead processes."""
+        gone = [("gpu_by_dev", abi.DevKey(tgid, ordinal)) for tgid in tgids for ordinal in range(ordinals)]
+        stale = [("gpu_time_by_key", key) for key, _ in self.uses() if key.tgid in tgids]
+        for name, key in [*gone, *stale]:
+            with contextlib.suppress(FileNotFoundError):
+                syscall.delete(self._fds[name], key)
+
+    def end_drain(self, slot: int, generation: int, v_end_ns: int) -> bool:
+        """Close the compute interval of a held context as of V = ``v_end_ns`` (0: now); False = it is gone."""
+        args = abi.DrainArgs(slot, generation, v_end_ns, abi.COMPUTE)
+        return syscall.run_raw_tracepoint(self._fds["on_drain_end"], args) == 0
+
+    def close(self) -> None:
+        """Detach everything and wait until it is detached. Idempotent."""
+        self._channel.close()
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds = {}
+
+
+def _python_path() -> str:
+    """So that the child finds this package wherever it lies."""
+    import fairsched
+
+    paths = [os.path.dirname(os.path.dirname(os.path.abspath(fairsched.__file__)))]
+    inherited = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([*paths, inherited] if inherited else paths)
