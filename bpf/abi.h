@@ -105,11 +105,12 @@ struct fs_ctx {
 	fs_u64 counted;    /* of submitted, already added to gpu_time_by_key */
 	fs_u64 synced;     /* calls that proved completion */
 	fs_u64 last_call_ns;
+	fs_u64 waited_ns;   /* how long the call that last proved completion had waited; 0 = no such call */
 	fs_u64 stream_used; /* stream indexes given out */
 	fs_u64 blocking;    /* of these, the ones the legacy default stream waits for */
 	struct fs_busy busy[FS_ENGINES];
 };
-_Static_assert(sizeof(struct fs_ctx) == 184, "fs_ctx");
+_Static_assert(sizeof(struct fs_ctx) == 192, "fs_ctx");
 
 /* One GPU. wake_on_idle is written by user space, everything else by BPF. */
 struct fs_clock {
@@ -154,7 +155,7 @@ _Static_assert(sizeof(struct fs_delay) == 328, "fs_delay");
 struct fs_edge {
 	fs_u64 t_ns;
 	fs_u64 cgroup_id;
-	fs_u64 handle;
+	fs_u64 arg; /* CTX_NEW: the handle; CLOSE, PROGRESS: ns the proving call had waited */
 	fs_u64 seq; /* OPEN: sequence number that opened; CLOSE, PROGRESS: highest proven complete */
 	fs_u32 slot;
 	fs_u32 generation;

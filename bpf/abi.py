@@ -87,6 +87,7 @@ class Ctx(ctypes.Structure):
         ("counted", _u64),
         ("synced", _u64),
         ("last_call_ns", _u64),
+        ("waited_ns", _u64),
         ("stream_used", _u64),
         ("blocking", _u64),
         ("busy", Busy * ENGINES),
@@ -129,7 +130,7 @@ class Edge(ctypes.Structure):
     _fields_ = (
         ("t_ns", _u64),
         ("cgroup_id", _u64),
-        ("handle", _u64),
+        ("arg", _u64),
         ("seq", _u64),
         ("slot", _u32),
         ("generation", _u32),

@@ -168,7 +168,8 @@ static __always_inline fs_u64 finished(struct seqs *seqs, fs_u64 candidates, fs_
  * `seq` is proven complete for the streams in `covered`. A submit that raced with the clearing is put back:
  * its bit may have been cleared between its sequence number and its own set_stream.
  */
-static __always_inline void complete(u32 slot, struct fs_ctx *c, fs_u64 covered, fs_u64 seq, fs_u64 now)
+static __always_inline void complete(u32 slot, struct fs_ctx *c, fs_u64 covered, fs_u64 seq, fs_u64 now,
+				     fs_u64 entered)
 {
 	struct seqs *seqs = seqs_by_slot.lookup((int *)&slot);
 	fs_u64 busy, gone, late, before = c->completed;
@@ -179,6 +180,7 @@ static __always_inline void complete(u32 slot, struct fs_ctx *c, fs_u64 covered,
 		c->completed = seq;
 	c->synced++;
 	c->last_call_ns = now;
+	c->waited_ns = now - entered;
 	busy = c->busy[FS_COMPUTE].streams | c->busy[FS_COPY].streams;
 	gone = finished(seqs, busy & covered, seq);
 	if (!gone) {
@@ -215,7 +217,7 @@ static __always_inline void stream_enter(fs_u64 stream)
 	mark_stream(&m, slot, c, stream);
 	/* The legacy default stream answers for others even when it has no work of its own. */
 	if (m.index != FS_NO_INDEX || stream == FS_STREAM_LEGACY)
-		remember(CALL_STREAM_SYNC, stream, 0, &m);
+		remember(CALL_STREAM_SYNC, stream, bpf_ktime_get_ns(), &m);
 }
 
 int on_sync_stream(struct pt_regs *ctx)
@@ -257,7 +259,7 @@ int on_sync_ctx(struct pt_regs *ctx)
 	m.slot = slot;
 	m.generation = c->generation;
 	m.seq = c->submitted;
-	remember(CALL_CTX_SYNC, 0, 0, &m);
+	remember(CALL_CTX_SYNC, 0, bpf_ktime_get_ns(), &m);
 	return 0;
 }
 
@@ -267,7 +269,7 @@ int on_sync_event(struct pt_regs *ctx)
 	struct mark *m = mark_by_event.lookup(&key);
 
 	if (m)
-		remember(CALL_EVENT_SYNC, key.handle, 0, m);
+		remember(CALL_EVENT_SYNC, key.handle, bpf_ktime_get_ns(), m);
 	else
 		count(FS_COUNT_EVENT_UNKNOWN);
 	return 0;
@@ -474,7 +476,7 @@ static __always_inline void synced(struct call *call, fs_u64 now)
 		covered = 1ULL << (call->mark.index & (FS_MAX_STREAMS - 1));
 	if (call->kind == CALL_STREAM_SYNC && call->arg == FS_STREAM_LEGACY)
 		covered |= c->blocking;
-	complete(slot, c, covered, call->mark.seq, now);
+	complete(slot, c, covered, call->mark.seq, now, call->arg2);
 }
 
 /* What a completed stream had waited for is complete too (one step: a fork and join of streams). */
@@ -497,7 +499,7 @@ static __always_inline void synced_deps(struct call *call, fs_u64 now)
 			continue;
 		if (!c || c->generation != dep->on.generation || dep->on.index >= FS_MAX_STREAMS - 1)
 			continue;
-		complete(slot, c, 1ULL << (dep->on.index & (FS_MAX_STREAMS - 1)), dep->on.seq, now);
+		complete(slot, c, 1ULL << (dep->on.index & (FS_MAX_STREAMS - 1)), dep->on.seq, now, now);
 		dep->on.seq = 0;
 	}
 }
@@ -639,6 +641,7 @@ int on_drain_end(struct bpf_raw_tracepoint_args *ctx)
 
 	if (!c || c->generation != (u32)ctx->args[1] || !(c->flags & FS_CTX_LIVE))
 		return 1;
+	c->waited_ns = 0;
 	clear_streams(slot, c, engine, ~0ULL, bpf_ktime_get_ns(), ctx->args[2]);
 	return 0;
 }

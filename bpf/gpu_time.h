@@ -69,7 +69,7 @@ struct ctx_stack {
 struct call {
 	fs_u64 kind;
 	fs_u64 arg;  /* handle, or the user pointer the answer is written to */
-	fs_u64 arg2; /* ordinal, flags */
+	fs_u64 arg2; /* ordinal, flags, or when a sync was entered */
 	struct mark mark;
 };
 
@@ -119,7 +119,7 @@ static __always_inline void emit(u32 kind, u32 slot, struct fs_ctx *c, u32 engin
 	e.engine = engine;
 	if (c) {
 		e.cgroup_id = c->cgroup_id;
-		e.handle = c->handle;
+		e.arg = kind == FS_EDGE_CLOSE || kind == FS_EDGE_PROGRESS ? c->waited_ns : c->handle;
 		e.generation = c->generation;
 		e.tgid = c->tgid;
 		e.gpu = c->gpu;
@@ -332,7 +332,7 @@ static __always_inline u32 add_ctx(u32 tgid, fs_u64 handle, u32 ordinal, fs_u16 
 	c->tgid = tgid;
 	c->generation++;
 	c->ordinal = ordinal;
-	c->submitted = c->completed = c->counted = c->synced = c->last_call_ns = 0;
+	c->submitted = c->completed = c->counted = c->synced = c->last_call_ns = c->waited_ns = 0;
 	c->stream_used = c->blocking = 0;
 	__builtin_memset(c->busy, 0, sizeof(c->busy));
 	c->gpu = gpu_of(tgid, ordinal, &flags);
@@ -354,6 +354,7 @@ static __always_inline void drop_ctx(u32 slot, struct fs_ctx *c, fs_u64 now)
 {
 	struct handle_key key = {.handle = c->handle, .tgid = c->tgid};
 
+	c->waited_ns = 0;
 	clear_streams(slot, c, FS_COMPUTE, ~0ULL, now, 0);
 	clear_streams(slot, c, FS_COPY, ~0ULL, now, 0);
 	c->flags = 0;

@@ -39,7 +39,7 @@ class Edge(NamedTuple):
 
     t_ns: int
     cgroup_id: int
-    handle: int
+    arg: int
     seq: int
     slot: int
     generation: int

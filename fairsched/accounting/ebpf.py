@@ -20,8 +20,9 @@ account then is an upper bound), and when the GPU of a context is a guess on a h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from fairsched.accounting.launch_time import Drain, LaunchTime, settle
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
@@ -32,9 +33,9 @@ UNSYNCED_NS = 1_000_000_000
 """Launches without a proof of completion for this long: not sure any more."""
 UNSYNCED_IDLE_NS = 1_000_000_000
 """No call at all from an unsynced context for this long: its work is taken as ended."""
-_TAU_MEMORY = 0.2
-_PHANTOM_RATIO = 0.8
-_MAX_TAU_CUT = 0.25
+_NEVER_NS = 1 << 62
+_WAITED_NS = 50_000
+"""A call that waited this long ended because the work did; a shorter one may have found it finished."""
 
 Key = tuple[int, int]
 
@@ -68,7 +69,9 @@ class _Context:
     """Highest sequence number proven complete."""
     seq_exec_ns: int = 0
     """The replay's total at that moment."""
-    tau_ns: float = 0.0
+    seq_ns: int = 0
+    """The time of that moment."""
+    launch: LaunchTime = field(default_factory=LaunchTime)
     proven_ns: int = 0
     """When completion was last proven, or the context appeared."""
     busy_ns: int = -DEMAND_LINGER_NS
@@ -78,7 +81,9 @@ class _Context:
     is_unseen: bool = False
     """Older than our probes."""
     drain_ns: int = 0
-    """The drain as it was estimated."""
+    """The last drain as it was estimated."""
+    drain_end_ns: int = -1
+    """When it ended or will have, at the latest."""
     drain_seq: int = -1
     """submitted when the drain was last estimated; -1 = not held or not yet."""
     is_tainted: bool = False
@@ -114,7 +119,7 @@ class EbpfAccount:
         self._replays: dict[int, Replay] = {}
         self._contexts: dict[Key, _Context] = {}
         self._dropped = 0
-        self._tau_of_cgroup: dict[int, float] = {}
+        self._launch_of_cgroup: dict[int, LaunchTime] = {}
         self.events = Events()
 
     # ---- read ----
@@ -131,7 +136,7 @@ class EbpfAccount:
             replay.advance(now_ns)
         for context in list(self._contexts.values()):
             self._look(context, now_ns, has_lost, rows)
-        self._end_drains()
+        self._end_drains(now_ns)
         return list(rows.values())
 
     def _look(
@@ -217,21 +222,26 @@ class EbpfAccount:
             context.busy_ns = edge.t_ns
             self._begin_burst(context, replay, edge)
         elif edge.kind == abi.EdgeKind.CLOSE:
-            replay.close(context.key, edge.t_ns)
+            replay.close(context.key, edge.t_ns, is_anchor=self._is_anchor(context, edge))
             context.busy_ns = edge.t_ns
             self._learn(context, replay, edge)
         elif edge.kind == abi.EdgeKind.PROGRESS:
-            replay.advance(edge.t_ns)
+            replay.progress(context.key, edge.t_ns, is_anchor=self._is_anchor(context, edge))
             self._learn(context, replay, edge)
         elif edge.kind == abi.EdgeKind.CTX_GONE:
             self._drop(context, edge.t_ns, rows)
+
+    @staticmethod
+    def _is_anchor(context: _Context, edge: Edge) -> bool:
+        """Whether the work ended at the moment of the edge: somebody waited for it, and not through a hold."""
+        return edge.arg >= _WAITED_NS and not context.is_tainted
 
     def _context_of(self, edge: Edge) -> _Context:
         key = (edge.slot, edge.generation)
         context = self._contexts.get(key)
         if context is None:
             context = _Context(key, edge.tgid, edge.cgroup_id, edge.gpu, proven_ns=edge.t_ns)
-            context.is_unseen = edge.handle == 0 or edge.kind != abi.EdgeKind.CTX_NEW
+            context.is_unseen = edge.arg == 0 or edge.kind != abi.EdgeKind.CTX_NEW
             self._contexts[key] = context
             self._replay(edge.gpu).add(key, self._rank(edge))
         return context
@@ -241,7 +251,7 @@ class EbpfAccount:
 
         One that is older than our probes was created, as far as we can tell, when its process started.
         """
-        was_seen = edge.kind == abi.EdgeKind.CTX_NEW and edge.handle != 0
+        was_seen = edge.kind == abi.EdgeKind.CTX_NEW and edge.arg != 0
         born_ns = None if was_seen else self._started_ns(edge.tgid)
         return (edge.t_ns if born_ns is None else born_ns, edge.tgid, edge.slot)
 
@@ -257,7 +267,7 @@ class EbpfAccount:
         """
         context.is_tainted = context.is_held or (context.is_unseen and context.seq == 0)
         context.seq = max(context.seq, edge.seq - 1)
-        context.seq_exec_ns = replay.exec_ns(context.key)
+        context.seq_exec_ns, context.seq_ns = replay.exec_ns(context.key), edge.t_ns
 
     def _learn(self, context: _Context, replay: Replay, edge: Edge) -> None:
         context.proven_ns = edge.t_ns
@@ -267,37 +277,34 @@ class EbpfAccount:
         exec_ns = replay.exec_ns(context.key)
         spent_ns = exec_ns - context.seq_exec_ns
         if not context.is_tainted and spent_ns > 0:
-            sample = spent_ns / launches
-            if sample < _PHANTOM_RATIO * context.tau_ns and self._end_phantoms(replay, edge.t_ns):
-                pass  # the missing time was given to work that had ended: no news about this context
-            else:
-                context.tau_ns += (sample - context.tau_ns) * (_TAU_MEMORY if context.tau_ns else 1.0)
-                self._tau_of_cgroup[context.cgroup_id] = context.tau_ns
+            spent_ns -= self._settle_drains(context, replay, spent_ns, launches)
+            if spent_ns > 0:
+                context.launch.learn(spent_ns, launches)
+                self._launch_of_cgroup[context.cgroup_id] = context.launch
+            exec_ns = replay.exec_ns(context.key)
         context.is_tainted = context.is_held
-        context.seq, context.seq_exec_ns = edge.seq, exec_ns
+        context.seq, context.seq_exec_ns, context.seq_ns = edge.seq, exec_ns, edge.t_ns
 
-    def _end_phantoms(self, replay: Replay, t_ns: int) -> bool:
-        """Somebody finished known work in far less time than it takes: drains believed to go on have ended.
-
-        Their owners' tau was too high; it is cut to what the drain can have been. True if there were any.
-        """
-        found = False
-        for context in self._contexts.values():
-            if (
-                not context.is_held
-                or self._replays[context.gpu] is not replay
-                or not replay.is_runnable(context.key)
-            ):
-                continue
-            found = True
-            left_ns = replay.left_ns(context.key)
-            if context.drain_ns > 0 and left_ns is not None:
-                context.tau_ns *= max(_MAX_TAU_CUT, 1 - left_ns / context.drain_ns)
-                self._tau_of_cgroup[context.cgroup_id] = context.tau_ns
-            replay.close(context.key, t_ns)
-            slot, generation = context.key
-            self._probe.end_drain(slot, generation, 0)
-        return found
+    def _settle_drains(self, context: _Context, replay: Replay, spent_ns: int, launches: int) -> int:
+        """Move what this burst was charged too much or too little to the drains it overlapped; returns the sum."""
+        if context.launch.samples < 2:
+            return 0
+        others = [
+            other
+            for other in self._contexts.values()
+            if other is not context
+            and other.gpu == context.gpu
+            and other.drain_ns > 0
+            and other.drain_end_ns >= context.seq_ns
+        ]
+        if not others:
+            return 0
+        drains = [Drain(other.drain_ns, other.launch) for other in others]
+        moved, gain = settle(context.launch, spent_ns, launches, drains, self._slice_ns)
+        for other, part_ns in zip(others, moved, strict=True):
+            replay.transfer(context.key, other.key, part_ns)
+            other.launch.correct(1 + part_ns / other.drain_ns, gain / len(others))
+        return sum(moved)
 
     def _drop(self, context: _Context, t_ns: int, rows: dict[tuple[int, int, int], Row]) -> None:
         replay = self._replays[context.gpu]
@@ -337,9 +344,16 @@ class EbpfAccount:
         queued_ns = (live.submitted - context.seq) * self._tau_ns(context)
         return max(0, int(queued_ns) - (replay.exec_ns(context.key) - context.seq_exec_ns))
 
+    def _launch(self, context: _Context) -> LaunchTime:
+        """What is known of the context, else of another in its cgroup."""
+        if not context.launch.samples and context.cgroup_id in self._launch_of_cgroup:
+            # Borrowed, so one sample's worth at most, and its own from here on.
+            context.launch = replace(self._launch_of_cgroup[context.cgroup_id], samples=1.0)
+        return context.launch
+
     def _tau_ns(self, context: _Context) -> float:
-        """Of the context, else of another in its cgroup; 0 = not known yet."""
-        return context.tau_ns or self._tau_of_cgroup.get(context.cgroup_id, 0.0)
+        """Execution time per launch; 0 = not known yet."""
+        return self._launch(context).tau_ns
 
     def _confidence(self, context: _Context, live: abi.Ctx, now_ns: int) -> Confidence:
         if self._gpus > 1 and live.flags & (abi.CtxFlag.GPU_GUESSED | abi.CtxFlag.UNSEEN):
@@ -372,23 +386,30 @@ class EbpfAccount:
             if context.cgroup_id in ids and context.is_held:
                 context.is_held = False
                 context.proven_ns = now_ns
+                context.drain_end_ns = min(context.drain_end_ns, now_ns)
                 if context.held_with_demand:
                     context.busy_ns = now_ns
                 self._replays[context.gpu].resume(context.key, now_ns)
 
     def _estimate_drain(self, context: _Context, live: abi.Ctx, replay: Replay, now_ns: int) -> None:
-        """Once per hold, and again if a launch slipped in before the freeze took effect."""
-        if context.drain_seq == live.submitted:
+        """Once per hold, and again if a launch slipped in before the freeze took effect.
+
+        A context that runs without an end while held would be charged for ever: the lock-out.
+        """
+        has_end = not replay.is_runnable(context.key) or replay.left_ns(context.key) is not None
+        if context.drain_seq == live.submitted and has_end:
             return
         context.drain_seq = live.submitted
         context.drain_ns = self._outstanding_ns(context, live)
+        context.drain_end_ns = _NEVER_NS
         replay.drain(context.key, now_ns, context.drain_ns)
 
-    def _end_drains(self) -> None:
+    def _end_drains(self, now_ns: int) -> None:
         for replay in self._replays.values():
             for key in replay.take_drained():
                 context = self._contexts.get(key)  # type: ignore[call-overload]
                 if context is not None:
+                    context.drain_end_ns = now_ns
                     slot, generation = context.key
                     self._probe.end_drain(slot, generation, 0)
 

@@ -9,9 +9,9 @@ clock is wrong by 5 to 27 % for such mixes, after normalising still by up to 20 
 
 Approach: replay the hardware. A runlist is a fixed circle of contexts; each with work runs for at most one slice,
 then the next one in the circle does. When contexts became busy and idle again is observed exactly (libcuda edges);
-the replay computes the slices between. Every *close* is also a check: the work of a context can only have ended
-while that context was running, so the replay must have it on the GPU at that moment. If it does, that is a *hit*;
-if not, a *miss*, and the replay is set right. In the same model it is within 0.2 %, and the share of hits says
+the replay computes the slices between. Every completion somebody waited for is also a check, an *anchor*: work
+can only have ended while its context was running, so the replay must have it on the GPU at that moment. If it does,
+that is a *hit*; if not, a *miss*, and the replay is set right. In the same model it is within 0.2 %, and the share of hits says
 whether the model of the hardware (order, slice, switch cost) holds: above .9 when it does, below .6 when the order
 or the slice length is wrong. Below :data:`TRUSTED_HIT_RATIO` the caller falls back to the clock.
 
@@ -51,7 +51,7 @@ class Replay:
         self.hits = 0
         self.misses = 0
         self.hit_ratio = 1.0
-        """Recent closes that found their context running; only closes with company count."""
+        """Recent anchors that found their context running; only anchors with company count."""
         self._contexts: dict[Hashable, _Context] = {}
         self._ranks: list[tuple[int, ...]] = []
         self._circle: list[_Context] = []
@@ -86,15 +86,22 @@ class Replay:
         if self._current is None:
             self._start(context, max(t_ns, self._charged_to_ns))
 
-    def close(self, key: Hashable, t_ns: int) -> None:
-        """All work of the context is complete."""
+    def close(self, key: Hashable, t_ns: int, *, is_anchor: bool = True) -> None:
+        """All work of the context is complete. An anchor: it completed at this very moment."""
         self.advance(t_ns)
         context = self._contexts[key]
         if not context.is_runnable:
             return
-        if self._runnable > 1:
+        if is_anchor and self._runnable > 1:
             self._judge(context, t_ns)
         self._stop(context, t_ns)
+
+    def progress(self, key: Hashable, t_ns: int, *, is_anchor: bool) -> None:
+        """Some of its work is complete and it goes on with the rest."""
+        self.advance(t_ns)
+        context = self._contexts[key]
+        if is_anchor and context.is_runnable and self._runnable > 1:
+            self._judge(context, t_ns)
 
     def remove(self, key: Hashable, t_ns: int) -> None:
         """The context is gone; whatever it had queued is gone with it. Its total is forgotten."""
@@ -120,6 +127,11 @@ class Replay:
         """The context may submit again: observed edges end its work from now on."""
         self.advance(t_ns)
         self._contexts[key].left_ns = None
+
+    def transfer(self, source: Hashable, target: Hashable, ns: int) -> None:
+        """Execution time charged to ``source`` was ``target``'s (negative: the other way round)."""
+        self._contexts[source].exec_ns -= ns
+        self._contexts[target].exec_ns += ns
 
     # ---- what is computed ----
 

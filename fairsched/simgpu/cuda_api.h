@@ -19,12 +19,12 @@ CUresult sim_cuEventRecordWithFlags(CUevent e, CUstream s, unsigned int flags);
 CUresult sim_cuGraphCreate(CUgraph *out, unsigned int flags);
 CUresult sim_cuGraphLaunch(CUgraphExec g, CUstream s);
 CUresult sim_cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
-                                       unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared,
-                                       CUstream s, void **params);
+				       unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared,
+				       CUstream s, void **params);
 CUresult sim_cuLaunchHostFunc(CUstream s, CUhostFn fn, void *user);
 CUresult sim_cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
-                            unsigned int by, unsigned int bz, unsigned int shared, CUstream s, void **params,
-                            void **extra);
+			    unsigned int by, unsigned int bz, unsigned int shared, CUstream s, void **params,
+			    void **extra);
 CUresult sim_cuLaunchKernelEx(const void *config, CUfunction f, void **params, void **extra);
 CUresult sim_cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream s);
 CUresult sim_cuMemFreeAsync(CUdeviceptr address, CUstream s);

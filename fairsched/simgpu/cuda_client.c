@@ -17,169 +17,170 @@ static pthread_mutex_t rpc_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void *map_shared(const char *name, size_t bytes)
 {
-  char path[512];
-  void *map;
-  int fd;
+	char path[512];
+	void *map;
+	int fd;
 
-  snprintf(path, sizeof(path), "%s/%s", client.dir, name);
-  fd = open(path, O_RDWR | O_CLOEXEC);
-  if (fd < 0)
-    return NULL;
-  map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-  close(fd);
-  return map == MAP_FAILED ? NULL : map;
+	snprintf(path, sizeof(path), "%s/%s", client.dir, name);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return NULL;
+	map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	close(fd);
+	return map == MAP_FAILED ? NULL : map;
 }
 
 /* One entry of CUDA_VISIBLE_DEVICES, an index or a (prefix of a) UUID: which GPU, or -1. */
 static int visible_gpu(const char *entry, struct sim_gpu *const *all, uint32_t count)
 {
-  char *end;
-  long index;
+	char *end;
+	long index;
 
-  if (!strncmp(entry, "GPU-", 4)) {
-    for (uint32_t i = 0; i < count; i++)
-      if (!strncmp(all[i]->spec.uuid, entry, strlen(entry)))
-        return (int)i;
-    return -1;
-  }
-  index = strtol(entry, &end, 10);
-  return end == entry || index < 0 || index >= (long)count ? -1 : (int)index;
+	if (!strncmp(entry, "GPU-", 4)) {
+		for (uint32_t i = 0; i < count; i++)
+			if (!strncmp(all[i]->spec.uuid, entry, strlen(entry)))
+				return (int)i;
+		return -1;
+	}
+	index = strtol(entry, &end, 10);
+	return end == entry || index < 0 || index >= (long)count ? -1 : (int)index;
 }
 
 static void add_device(uint32_t gpu, struct sim_gpu *shm)
 {
-  struct sim_device *d = &client.devices[client.device_count++];
+	struct sim_device *d = &client.devices[client.device_count++];
 
-  memset(d, 0, sizeof(*d));
-  d->gpu = gpu;
-  d->shm = shm;
+	memset(d, 0, sizeof(*d));
+	d->gpu = gpu;
+	d->shm = shm;
 }
 
 /* The first entry that names no GPU hides it and all that follow, as the real library has it. */
 static void choose_devices(struct sim_gpu *const *all, uint32_t count)
 {
-  const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-  char *list, *save = NULL;
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+	char *list, *save = NULL;
 
-  client.device_count = 0;
-  if (!visible) {
-    for (uint32_t i = 0; i < count; i++)
-      add_device(i, all[i]);
-    return;
-  }
-  list = strdup(visible);
-  for (char *e = list ? strtok_r(list, ", ", &save) : NULL; e; e = strtok_r(NULL, ", ", &save)) {
-    int gpu = visible_gpu(e, all, count);
+	client.device_count = 0;
+	if (!visible) {
+		for (uint32_t i = 0; i < count; i++)
+			add_device(i, all[i]);
+		return;
+	}
+	list = strdup(visible);
+	for (char *e = list ? strtok_r(list, ", ", &save) : NULL; e; e = strtok_r(NULL, ", ", &save)) {
+		int gpu = visible_gpu(e, all, count);
 
-    if (gpu < 0 || client.device_count == SIM_MAX_GPUS)
-      break;
-    add_device((uint32_t)gpu, all[gpu]);
-  }
-  free(list);
+		if (gpu < 0 || client.device_count == SIM_MAX_GPUS)
+			break;
+		add_device((uint32_t)gpu, all[gpu]);
+	}
+	free(list);
 }
 
 static bool open_gpus(void)
 {
-  struct sim_gpu *all[SIM_MAX_GPUS];
-  uint32_t count = 1;
+	struct sim_gpu *all[SIM_MAX_GPUS];
+	uint32_t count = 1;
 
-  for (uint32_t i = 0; i < count; i++) {
-    char name[32];
+	for (uint32_t i = 0; i < count; i++) {
+		char name[32];
 
-    snprintf(name, sizeof(name), "gpu%u", i);
-    all[i] = map_shared(name, sizeof(struct sim_gpu));
-    if (!all[i] || all[i]->magic != SIM_MAGIC || all[i]->abi != SIM_ABI)
-      return false;
-    count = all[0]->gpu_count < SIM_MAX_GPUS ? all[0]->gpu_count : SIM_MAX_GPUS;
-  }
-  choose_devices(all, count);
-  for (int i = 0; i < client.device_count; i++) {
-    char name[32];
+		snprintf(name, sizeof(name), "gpu%u", i);
+		all[i] = map_shared(name, sizeof(struct sim_gpu));
+		if (!all[i] || all[i]->magic != SIM_MAGIC || all[i]->abi != SIM_ABI)
+			return false;
+		count = all[0]->gpu_count < SIM_MAX_GPUS ? all[0]->gpu_count : SIM_MAX_GPUS;
+	}
+	choose_devices(all, count);
+	for (int i = 0; i < client.device_count; i++) {
+		char name[32];
 
-    snprintf(name, sizeof(name), "gpu%u.ctx", client.devices[i].gpu);
-    client.devices[i].regions = map_shared(name, SIM_MAX_REGIONS * sizeof(struct sim_region));
-    if (!client.devices[i].regions)
-      return false;
-  }
-  return true;
+		snprintf(name, sizeof(name), "gpu%u.ctx", client.devices[i].gpu);
+		client.devices[i].regions = map_shared(name, SIM_MAX_REGIONS * sizeof(struct sim_region));
+		if (!client.devices[i].regions)
+			return false;
+	}
+	return true;
 }
 
 static bool connect_engine(void)
 {
-  struct sockaddr_un addr = {.sun_family = AF_UNIX};
-  struct sim_reply reply;
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	struct sim_reply reply;
 
-  if (snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/control", client.dir) >= (int)sizeof(addr.sun_path))
-    return false;
-  client.socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (client.socket < 0)
-    return false;
-  if (connect(client.socket, (struct sockaddr *)&addr, sizeof(addr)) < 0)
-    return false;
-  return client_rpc(SIM_RPC_HELLO, 0, 0, 0, &reply) == CUDA_SUCCESS;
+	if (snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/control", client.dir) >=
+	    (int)sizeof(addr.sun_path))
+		return false;
+	client.socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (client.socket < 0)
+		return false;
+	if (connect(client.socket, (struct sockaddr *)&addr, sizeof(addr)) < 0)
+		return false;
+	return client_rpc(SIM_RPC_HELLO, 0, 0, 0, &reply) == CUDA_SUCCESS;
 }
 
 /* Only the parent owns the contexts; a forked child starts over with cuInit. */
 static void after_fork_in_child(void)
 {
-  if (client.socket >= 0)
-    close(client.socket);
-  client.socket = -1;
-  client.is_ready = false;
-  client.live = NULL;
-  pthread_mutex_init(&client.lock, NULL);
-  pthread_mutex_init(&rpc_lock, NULL);
-  forget_contexts();
-  rm_forget();
+	if (client.socket >= 0)
+		close(client.socket);
+	client.socket = -1;
+	client.is_ready = false;
+	client.live = NULL;
+	pthread_mutex_init(&client.lock, NULL);
+	pthread_mutex_init(&rpc_lock, NULL);
+	forget_contexts();
+	rm_forget();
 }
 
 CUresult client_init(void)
 {
-  static bool has_fork_handler;
-  const char *dir = getenv("FAIRSCHED_SIM_DIR");
-  CUresult rc = CUDA_SUCCESS;
+	static bool has_fork_handler;
+	const char *dir = getenv("FAIRSCHED_SIM_DIR");
+	CUresult rc = CUDA_SUCCESS;
 
-  pthread_mutex_lock(&client.lock);
-  if (!client.is_ready) {
-    rc = CUDA_ERROR_NO_DEVICE;
-    if (dir && snprintf(client.dir, sizeof(client.dir), "%s", dir) < (int)sizeof(client.dir) && open_gpus() &&
-        client.device_count && connect_engine()) {
-      client.is_ready = true;
-      rc = CUDA_SUCCESS;
-    }
-    if (!has_fork_handler)
-      pthread_atfork(NULL, NULL, after_fork_in_child);
-    has_fork_handler = true;
-  }
-  pthread_mutex_unlock(&client.lock);
-  return rc;
+	pthread_mutex_lock(&client.lock);
+	if (!client.is_ready) {
+		rc = CUDA_ERROR_NO_DEVICE;
+		if (dir && snprintf(client.dir, sizeof(client.dir), "%s", dir) < (int)sizeof(client.dir) &&
+		    open_gpus() && client.device_count && connect_engine()) {
+			client.is_ready = true;
+			rc = CUDA_SUCCESS;
+		}
+		if (!has_fork_handler)
+			pthread_atfork(NULL, NULL, after_fork_in_child);
+		has_fork_handler = true;
+	}
+	pthread_mutex_unlock(&client.lock);
+	return rc;
 }
 
 CUresult client_rpc(uint32_t op, uint32_t gpu, uint32_t region, uint64_t a, struct sim_reply *reply)
 {
-  struct sim_request rq = {.op = op, .gpu = gpu, .region = region, .a = a};
-  ssize_t got = -1;
+	struct sim_request rq = {.op = op, .gpu = gpu, .region = region, .a = a};
+	ssize_t got = -1;
 
-  pthread_mutex_lock(&rpc_lock);
-  if (send(client.socket, &rq, sizeof(rq), MSG_NOSIGNAL) == (ssize_t)sizeof(rq)) {
-    do /* a signal, or a thaw, may interrupt it */
-      got = recv(client.socket, reply, sizeof(*reply), 0);
-    while (got < 0 && errno == EINTR);
-  }
-  pthread_mutex_unlock(&rpc_lock);
-  if (got != (ssize_t)sizeof(*reply))
-    return CUDA_ERROR_DEINITIALIZED;
-  if (reply->status == SIM_NO_MEMORY)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  return reply->status == SIM_OK ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&rpc_lock);
+	if (send(client.socket, &rq, sizeof(rq), MSG_NOSIGNAL) == (ssize_t)sizeof(rq)) {
+		do /* a signal, or a thaw, may interrupt it */
+			got = recv(client.socket, reply, sizeof(*reply), 0);
+		while (got < 0 && errno == EINTR);
+	}
+	pthread_mutex_unlock(&rpc_lock);
+	if (got != (ssize_t)sizeof(*reply))
+		return CUDA_ERROR_DEINITIALIZED;
+	if (reply->status == SIM_NO_MEMORY)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	return reply->status == SIM_OK ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* An engine that was killed could not say so in the shared memory; its socket does. */
 bool client_engine_gone(const struct cu_ctx *c)
 {
-  char byte;
+	char byte;
 
-  if (atomic_load(&c->shm->dead))
-    return true;
-  return recv(client.socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+	if (atomic_load(&c->shm->dead))
+		return true;
+	return recv(client.socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }

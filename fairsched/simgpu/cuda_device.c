@@ -9,170 +9,170 @@
 
 CUresult need_init(void)
 {
-  return client.is_ready ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+	return client.is_ready ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 static struct sim_device *device(CUdevice dev)
 {
-  if (!client.is_ready || dev < 0 || dev >= client.device_count)
-    return NULL;
-  return &client.devices[dev];
+	if (!client.is_ready || dev < 0 || dev >= client.device_count)
+		return NULL;
+	return &client.devices[dev];
 }
 
 static CUresult no_device(void)
 {
-  return client.is_ready ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_NOT_INITIALIZED;
+	return client.is_ready ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 CUresult sim_cuInit(unsigned int flags)
 {
-  CUresult rc;
+	CUresult rc;
 
-  if (flags)
-    return CUDA_ERROR_INVALID_VALUE;
-  rc = client_init();
-  if (rc == CUDA_SUCCESS)
-    sim_gate = 0;
-  return rc;
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	rc = client_init();
+	if (rc == CUDA_SUCCESS)
+		sim_gate = 0;
+	return rc;
 }
 
 CUresult sim_cuDriverGetVersion(int *version)
 {
-  *version = DRIVER_VERSION;
-  return CUDA_SUCCESS;
+	*version = DRIVER_VERSION;
+	return CUDA_SUCCESS;
 }
 
 CUresult sim_cuDeviceGetCount(int *count)
 {
-  *count = client.device_count;
-  return need_init();
+	*count = client.device_count;
+	return need_init();
 }
 
 CUresult sim_cuDeviceGet(CUdevice *out, int ordinal)
 {
-  if (!device(ordinal))
-    return no_device();
-  *out = ordinal;
-  return CUDA_SUCCESS;
+	if (!device(ordinal))
+		return no_device();
+	*out = ordinal;
+	return CUDA_SUCCESS;
 }
 
 CUresult sim_cuDeviceGetName(char *name, int len, CUdevice dev)
 {
-  if (!device(dev))
-    return no_device();
-  snprintf(name, (size_t)len, "%s", device(dev)->shm->spec.name);
-  return CUDA_SUCCESS;
+	if (!device(dev))
+		return no_device();
+	snprintf(name, (size_t)len, "%s", device(dev)->shm->spec.name);
+	return CUDA_SUCCESS;
 }
 
 CUresult sim_cuDeviceGetUuid(void *uuid, CUdevice dev)
 {
-  if (!device(dev))
-    return no_device();
-  memcpy(uuid, device(dev)->shm->spec.uuid_bytes, 16);
-  return CUDA_SUCCESS;
+	if (!device(dev))
+		return no_device();
+	memcpy(uuid, device(dev)->shm->spec.uuid_bytes, 16);
+	return CUDA_SUCCESS;
 }
 
 CUresult sim_cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 {
-  if (!device(dev))
-    return no_device();
-  *bytes = device(dev)->shm->spec.vram_bytes;
-  return CUDA_SUCCESS;
+	if (!device(dev))
+		return no_device();
+	*bytes = device(dev)->shm->spec.vram_bytes;
+	return CUDA_SUCCESS;
 }
 
 CUresult sim_cuDeviceGetPCIBusId(char *text, int len, CUdevice dev)
 {
-  if (!device(dev))
-    return no_device();
-  snprintf(text, (size_t)len, "0000:%02X:00.0", device(dev)->shm->spec.pci_bus);
-  return CUDA_SUCCESS;
+	if (!device(dev))
+		return no_device();
+	snprintf(text, (size_t)len, "0000:%02X:00.0", device(dev)->shm->spec.pci_bus);
+	return CUDA_SUCCESS;
 }
 
 static const struct {
-  int attribute;
-  int value;
+	int attribute;
+	int value;
 } constants[] = {
-    {1, 1024}, /* MAX_THREADS_PER_BLOCK, then of each dimension */
-    {2, 1024},
-    {3, 1024},
-    {4, 64},
-    {5, 0x7fffffff}, /* MAX_GRID_DIM_X, Y, Z */
-    {6, 65535},
-    {7, 65535},
-    {8, 49152}, /* MAX_SHARED_MEMORY_PER_BLOCK */
-    {10, 32}, /* WARP_SIZE */
-    {12, 65536}, /* MAX_REGISTERS_PER_BLOCK */
-    {13, 1700000}, /* CLOCK_RATE, kHz */
-    {17, 0}, /* KERNEL_EXEC_TIMEOUT */
-    {18, 0}, /* INTEGRATED */
-    {20, 0}, /* COMPUTE_MODE */
-    {34, 0}, /* PCI_DEVICE_ID */
-    {50, 0}, /* PCI_DOMAIN_ID */
+	{1, 1024}, /* MAX_THREADS_PER_BLOCK, then of each dimension */
+	{2, 1024},     {3, 1024},  {4, 64},    {5, 0x7fffffff}, /* MAX_GRID_DIM_X, Y, Z */
+	{6, 65535},    {7, 65535}, {8, 49152},                  /* MAX_SHARED_MEMORY_PER_BLOCK */
+	{10, 32},                                               /* WARP_SIZE */
+	{12, 65536},                                            /* MAX_REGISTERS_PER_BLOCK */
+	{13, 1700000},                                          /* CLOCK_RATE, kHz */
+	{17, 0},                                                /* KERNEL_EXEC_TIMEOUT */
+	{18, 0},                                                /* INTEGRATED */
+	{20, 0},                                                /* COMPUTE_MODE */
+	{34, 0},                                                /* PCI_DEVICE_ID */
+	{50, 0},                                                /* PCI_DOMAIN_ID */
 };
 
-enum { ATTR_SM_COUNT = 16, ATTR_PCI_BUS = 33, ATTR_CC_MAJOR = 75, ATTR_CC_MINOR = 76 };
+enum {
+	ATTR_SM_COUNT = 16,
+	ATTR_PCI_BUS = 33,
+	ATTR_CC_MAJOR = 75,
+	ATTR_CC_MINOR = 76
+};
 
 /* Features nobody listed are there: 1. */
 CUresult sim_cuDeviceGetAttribute(int *value, int attribute, CUdevice dev)
 {
-  const struct sim_spec *spec;
+	const struct sim_spec *spec;
 
-  if (!device(dev))
-    return no_device();
-  spec = &device(dev)->shm->spec;
-  *value = 1;
-  for (size_t i = 0; i < sizeof(constants) / sizeof(constants[0]); i++)
-    if (constants[i].attribute == attribute)
-      *value = constants[i].value;
-  if (attribute == ATTR_SM_COUNT)
-    *value = (int)spec->sm_count;
-  else if (attribute == ATTR_PCI_BUS)
-    *value = (int)spec->pci_bus;
-  else if (attribute == ATTR_CC_MAJOR)
-    *value = (int)spec->cc_major;
-  else if (attribute == ATTR_CC_MINOR)
-    *value = (int)spec->cc_minor;
-  return CUDA_SUCCESS;
+	if (!device(dev))
+		return no_device();
+	spec = &device(dev)->shm->spec;
+	*value = 1;
+	for (size_t i = 0; i < sizeof(constants) / sizeof(constants[0]); i++)
+		if (constants[i].attribute == attribute)
+			*value = constants[i].value;
+	if (attribute == ATTR_SM_COUNT)
+		*value = (int)spec->sm_count;
+	else if (attribute == ATTR_PCI_BUS)
+		*value = (int)spec->pci_bus;
+	else if (attribute == ATTR_CC_MAJOR)
+		*value = (int)spec->cc_major;
+	else if (attribute == ATTR_CC_MINOR)
+		*value = (int)spec->cc_minor;
+	return CUDA_SUCCESS;
 }
 
 static const struct {
-  CUresult code;
-  const char *name;
-  const char *text;
+	CUresult code;
+	const char *name;
+	const char *text;
 } errors[] = {
-    {CUDA_SUCCESS, "CUDA_SUCCESS", "no error"},
-    {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
-    {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-    {CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
-    {CUDA_ERROR_DEINITIALIZED, "CUDA_ERROR_DEINITIALIZED", "driver shutting down"},
-    {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
-    {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-    {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
-    {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
-    {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
-    {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
-    {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
-    {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
+	{CUDA_SUCCESS, "CUDA_SUCCESS", "no error"},
+	{CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+	{CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+	{CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+	{CUDA_ERROR_DEINITIALIZED, "CUDA_ERROR_DEINITIALIZED", "driver shutting down"},
+	{CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+	{CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+	{CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+	{CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+	{CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+	{CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+	{CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+	{CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
 static CUresult describe(CUresult code, const char **out, bool want_name)
 {
-  for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
-    if (errors[i].code != code)
-      continue;
-    *out = want_name ? errors[i].name : errors[i].text;
-    return CUDA_SUCCESS;
-  }
-  *out = NULL;
-  return CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+		if (errors[i].code != code)
+			continue;
+		*out = want_name ? errors[i].name : errors[i].text;
+		return CUDA_SUCCESS;
+	}
+	*out = NULL;
+	return CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult sim_cuGetErrorName(CUresult code, const char **out)
 {
-  return describe(code, out, true);
+	return describe(code, out, true);
 }
 
 CUresult sim_cuGetErrorString(CUresult code, const char **out)
 {
-  return describe(code, out, false);
+	return describe(code, out, false);
 }

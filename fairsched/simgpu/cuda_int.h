@@ -13,19 +13,19 @@
 
 /* Result codes, with the driver API's numbers. */
 enum {
-  CUDA_SUCCESS = 0,
-  CUDA_ERROR_INVALID_VALUE = 1,
-  CUDA_ERROR_OUT_OF_MEMORY = 2,
-  CUDA_ERROR_NOT_INITIALIZED = 3,
-  CUDA_ERROR_DEINITIALIZED = 4,
-  CUDA_ERROR_NO_DEVICE = 100,
-  CUDA_ERROR_INVALID_DEVICE = 101,
-  CUDA_ERROR_INVALID_CONTEXT = 201,
-  CUDA_ERROR_INVALID_HANDLE = 400,
-  CUDA_ERROR_NOT_FOUND = 500,
-  CUDA_ERROR_NOT_READY = 600,
-  CUDA_ERROR_NOT_SUPPORTED = 801,
-  CUDA_ERROR_UNKNOWN = 999,
+	CUDA_SUCCESS = 0,
+	CUDA_ERROR_INVALID_VALUE = 1,
+	CUDA_ERROR_OUT_OF_MEMORY = 2,
+	CUDA_ERROR_NOT_INITIALIZED = 3,
+	CUDA_ERROR_DEINITIALIZED = 4,
+	CUDA_ERROR_NO_DEVICE = 100,
+	CUDA_ERROR_INVALID_DEVICE = 101,
+	CUDA_ERROR_INVALID_CONTEXT = 201,
+	CUDA_ERROR_INVALID_HANDLE = 400,
+	CUDA_ERROR_NOT_FOUND = 500,
+	CUDA_ERROR_NOT_READY = 600,
+	CUDA_ERROR_NOT_SUPPORTED = 801,
+	CUDA_ERROR_UNKNOWN = 999,
 };
 
 typedef int CUresult;
@@ -33,57 +33,57 @@ typedef int CUdevice;
 typedef uint64_t CUdeviceptr;
 
 struct cu_stream {
-  struct cu_ctx *ctx;
-  uint32_t index; /* in the region */
-  pthread_mutex_t lock; /* several threads may submit to one stream */
-  struct cu_graph *capture;
-  bool is_closed;
+	struct cu_ctx *ctx;
+	uint32_t index;       /* in the region */
+	pthread_mutex_t lock; /* several threads may submit to one stream */
+	struct cu_graph *capture;
+	bool is_closed;
 };
 
 struct cu_memory {
-  struct cu_memory *next;
-  CUdeviceptr address;
-  uint64_t bytes;
-  uint32_t rm_handle;
+	struct cu_memory *next;
+	CUdeviceptr address;
+	uint64_t bytes;
+	uint32_t rm_handle;
 };
 
 struct cu_ctx {
-  uint32_t gpu; /* as the engine counts */
-  CUdevice device; /* as the application counts */
-  uint32_t region_index;
-  struct sim_gpu *shm;
-  struct sim_region *region;
-  unsigned int flags;
-  bool is_live;
-  struct cu_ctx *next_live;
-  pthread_mutex_t lock; /* over the tables below */
-  struct cu_stream *streams[SIM_MAX_STREAMS];
-  uint8_t event_in_use[SIM_MAX_EVENTS];
-  uint64_t event_generation[SIM_MAX_EVENTS];
-  uint32_t next_event;
-  struct cu_memory *memory;
-  uint8_t pin_in_use[SIM_PIN_BYTES / 64];
-  _Atomic uint64_t order;
-  bool has_host_thread;
-  uint32_t rm_client; /* root of this context's RM objects */
+	uint32_t gpu;    /* as the engine counts */
+	CUdevice device; /* as the application counts */
+	uint32_t region_index;
+	struct sim_gpu *shm;
+	struct sim_region *region;
+	unsigned int flags;
+	bool is_live;
+	struct cu_ctx *next_live;
+	pthread_mutex_t lock; /* over the tables below */
+	struct cu_stream *streams[SIM_MAX_STREAMS];
+	uint8_t event_in_use[SIM_MAX_EVENTS];
+	uint64_t event_generation[SIM_MAX_EVENTS];
+	uint32_t next_event;
+	struct cu_memory *memory;
+	uint8_t pin_in_use[SIM_PIN_BYTES / 64];
+	_Atomic uint64_t order;
+	bool has_host_thread;
+	uint32_t rm_client; /* root of this context's RM objects */
 };
 
 struct cu_event {
-  struct cu_ctx *ctx;
-  uint32_t slot;
-  uint64_t generation; /* of the latest record ... */
-  uint64_t first_generation; /* ... this: never recorded */
-  struct cu_stream *stream;
-  uint64_t seq;
+	struct cu_ctx *ctx;
+	uint32_t slot;
+	uint64_t generation;       /* of the latest record ... */
+	uint64_t first_generation; /* ... this: never recorded */
+	struct cu_stream *stream;
+	uint64_t seq;
 };
 
 struct cu_function {
-  uint64_t default_ns;
+	uint64_t default_ns;
 };
 
 struct cu_graph {
-  uint64_t total_ns;
-  uint32_t kernels;
+	uint64_t total_ns;
+	uint32_t kernels;
 };
 
 typedef struct cu_ctx *CUcontext;
@@ -99,22 +99,22 @@ typedef void (*CUhostFn)(void *user);
 
 /* cuda_client.c: the engine's memory and control socket. */
 struct sim_device {
-  uint32_t gpu;
-  struct sim_gpu *shm;
-  uint8_t *regions;
-  CUcontext primary;
-  unsigned int primary_refs;
-  unsigned int primary_flags;
+	uint32_t gpu;
+	struct sim_gpu *shm;
+	uint8_t *regions;
+	CUcontext primary;
+	unsigned int primary_refs;
+	unsigned int primary_flags;
 };
 
 extern struct sim_client {
-  bool is_ready;
-  int socket;
-  int device_count;
-  struct sim_device devices[SIM_MAX_GPUS];
-  char dir[400];
-  pthread_mutex_t lock;
-  CUcontext live;
+	bool is_ready;
+	int socket;
+	int device_count;
+	struct sim_device devices[SIM_MAX_GPUS];
+	char dir[400];
+	pthread_mutex_t lock;
+	CUcontext live;
 } client;
 
 CUresult client_init(void);

@@ -7,16 +7,16 @@
 
 static CUstream per_thread(CUstream s)
 {
-  return s ? s : CU_STREAM_PER_THREAD;
+	return s ? s : CU_STREAM_PER_THREAD;
 }
 
 #define PTSZ(name, stream, params, ...)         \
-  CUresult sim_##name##_ptsz params;            \
-  CUresult sim_##name##_ptsz params             \
-  {                                             \
-    stream = per_thread(stream);                \
-    return sim_##name(__VA_ARGS__);             \
-  }
+	CUresult sim_##name##_ptsz params;      \
+	CUresult sim_##name##_ptsz params       \
+	{                                       \
+		stream = per_thread(stream);    \
+		return sim_##name(__VA_ARGS__); \
+	}
 
 PTSZ(cuStreamSynchronize, s, (CUstream s), s)
 PTSZ(cuStreamQuery, s, (CUstream s), s)
@@ -34,7 +34,7 @@ PTSZ(cuEventRecord, s, (CUevent e, CUstream s), e, s)
 PTSZ(cuEventRecordWithFlags, s, (CUevent e, CUstream s, unsigned int f), e, s, f)
 PTSZ(cuLaunchHostFunc, s, (CUstream s, CUhostFn fn, void *user), s, fn, user)
 PTSZ(cuGraphLaunch, s, (CUgraphExec g, CUstream s), g, s)
-PTSZ(cuMemAllocAsync, s, (CUdeviceptr *out, size_t bytes, CUstream s), out, bytes, s)
+PTSZ(cuMemAllocAsync, s, (CUdeviceptr * out, size_t bytes, CUstream s), out, bytes, s)
 PTSZ(cuMemFreeAsync, s, (CUdeviceptr address, CUstream s), address, s)
 PTSZ(cuLaunchKernel, s,
      (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
@@ -47,49 +47,49 @@ PTSZ(cuLaunchCooperativeKernel, s,
 
 CUresult sim_cuLaunchKernelEx_ptsz(const void *config, CUfunction f, void **params, void **extra)
 {
-  struct { /* CUlaunchConfig */
-    unsigned int grid_block_shared[7];
-    CUstream stream;
-    void *attributes;
-    unsigned int count;
-  } copy;
+	struct { /* CUlaunchConfig */
+		unsigned int grid_block_shared[7];
+		CUstream stream;
+		void *attributes;
+		unsigned int count;
+	} copy;
 
-  if (!config)
-    return CUDA_ERROR_INVALID_VALUE;
-  __builtin_memcpy(&copy, config, sizeof(copy));
-  copy.stream = per_thread(copy.stream);
-  return sim_cuLaunchKernelEx(&copy, f, params, extra);
+	if (!config)
+		return CUDA_ERROR_INVALID_VALUE;
+	__builtin_memcpy(&copy, config, sizeof(copy));
+	copy.stream = per_thread(copy.stream);
+	return sim_cuLaunchKernelEx(&copy, f, params, extra);
 }
 
 /* A call without a stream argument: `name` on the legacy stream, `name`_pt on the thread's. */
-#define SYNC(name, action, bytes, wait, ...)            \
-  CUresult sim_##name(__VA_ARGS__);                     \
-  CUresult sim_##name##_pt(__VA_ARGS__);                \
-  CUresult sim_##name(__VA_ARGS__)                      \
-  {                                                     \
-    (void)a, (void)b;                                   \
-    return action(NULL, bytes, wait);                   \
-  }                                                     \
-  CUresult sim_##name##_pt(__VA_ARGS__)                 \
-  {                                                     \
-    (void)a, (void)b;                                   \
-    return action(CU_STREAM_PER_THREAD, bytes, wait);   \
-  }
+#define SYNC(name, action, bytes, wait, ...)                      \
+	CUresult sim_##name(__VA_ARGS__);                         \
+	CUresult sim_##name##_pt(__VA_ARGS__);                    \
+	CUresult sim_##name(__VA_ARGS__)                          \
+	{                                                         \
+		(void)a, (void)b;                                 \
+		return action(NULL, bytes, wait);                 \
+	}                                                         \
+	CUresult sim_##name##_pt(__VA_ARGS__)                     \
+	{                                                         \
+		(void)a, (void)b;                                 \
+		return action(CU_STREAM_PER_THREAD, bytes, wait); \
+	}
 
 /* One with a stream argument `s`. */
-#define ASYNC(name, action, bytes, ...)                 \
-  CUresult sim_##name(__VA_ARGS__);                     \
-  CUresult sim_##name##_pt(__VA_ARGS__);                \
-  CUresult sim_##name(__VA_ARGS__)                      \
-  {                                                     \
-    (void)a, (void)b;                                   \
-    return action(s, bytes, false);                     \
-  }                                                     \
-  CUresult sim_##name##_pt(__VA_ARGS__)                 \
-  {                                                     \
-    (void)a, (void)b;                                   \
-    return action(per_thread(s), bytes, false);         \
-  }
+#define ASYNC(name, action, bytes, ...)                     \
+	CUresult sim_##name(__VA_ARGS__);                   \
+	CUresult sim_##name##_pt(__VA_ARGS__);              \
+	CUresult sim_##name(__VA_ARGS__)                    \
+	{                                                   \
+		(void)a, (void)b;                           \
+		return action(s, bytes, false);             \
+	}                                                   \
+	CUresult sim_##name##_pt(__VA_ARGS__)               \
+	{                                                   \
+		(void)a, (void)b;                           \
+		return action(per_thread(s), bytes, false); \
+	}
 
 SYNC(cuMemcpyHtoD, memory_copy, n, true, CUdeviceptr a, const void *b, size_t n)
 SYNC(cuMemcpyDtoH, memory_copy, n, true, void *a, CUdeviceptr b, size_t n)
@@ -107,11 +107,12 @@ ASYNC(cuMemPrefetchAsync, memory_copy, n, CUdeviceptr a, size_t n, CUdevice b, C
 
 CUresult sim_cuMemcpyPeerAsync(CUdeviceptr a, CUcontext ca, CUdeviceptr b, CUcontext cb, size_t n, CUstream s)
 {
-  (void)a, (void)ca, (void)b, (void)cb;
-  return memory_copy(s, n, false);
+	(void)a, (void)ca, (void)b, (void)cb;
+	return memory_copy(s, n, false);
 }
 
-CUresult sim_cuMemcpyPeerAsync_pt(CUdeviceptr a, CUcontext ca, CUdeviceptr b, CUcontext cb, size_t n, CUstream s)
+CUresult sim_cuMemcpyPeerAsync_pt(CUdeviceptr a, CUcontext ca, CUdeviceptr b, CUcontext cb, size_t n,
+				  CUstream s)
 {
-  return sim_cuMemcpyPeerAsync(a, ca, b, cb, n, per_thread(s));
+	return sim_cuMemcpyPeerAsync(a, ca, b, cb, n, per_thread(s));
 }

@@ -22,31 +22,31 @@
 
 __attribute__((visibility("hidden"))) uint32_t sim_gate = GATE_SHUT;
 
-#define HEAD(name)                                  \
-  ".pushsection .text\n"                            \
-  ".p2align 4\n"                                    \
-  ".globl " #name "\n"                              \
-  ".type " #name ", @function\n" #name ":\n"
+#define HEAD(name)             \
+	".pushsection .text\n" \
+	".p2align 4\n"         \
+	".globl " #name "\n"   \
+	".type " #name ", @function\n" #name ":\n"
 
-#define TAIL(name, impl)                                \
-  ".size " #name ", .-" #name "\n"                      \
-  ".popsection\n"                                       \
-  ".pushsection .data.rel.ro, \"aw\"\n"                 \
-  ".p2align 3\n"                                        \
-  "slot_" #name ": .quad sim_" #impl "\n"               \
-  ".popsection\n"
+#define TAIL(name, impl)                        \
+	".size " #name ", .-" #name "\n"        \
+	".popsection\n"                         \
+	".pushsection .data.rel.ro, \"aw\"\n"   \
+	".p2align 3\n"                          \
+	"slot_" #name ": .quad sim_" #impl "\n" \
+	".popsection\n"
 
-#define STUB(name, impl)                                \
-  __asm__(HEAD(name) "cmpl $0x321cba00, sim_gate(%rip)\n" \
-                     "je 1f\n"                          \
-                     "jmp *slot_" #name "(%rip)\n"      \
-                     "1: jmp *slot_" #name "(%rip)\n" TAIL(name, impl));
+#define STUB(name, impl)                                        \
+	__asm__(HEAD(name) "cmpl $0x321cba00, sim_gate(%rip)\n" \
+			   "je 1f\n"                            \
+			   "jmp *slot_" #name "(%rip)\n"        \
+			   "1: jmp *slot_" #name "(%rip)\n" TAIL(name, impl));
 
-#define PLAIN(name, impl)                    \
-  __asm__(HEAD(name) "push %rbp\n"           \
-                     "mov %rsp, %rbp\n"      \
-                     "pop %rbp\n"            \
-                     "jmp *slot_" #name "(%rip)\n" TAIL(name, impl));
+#define PLAIN(name, impl)                     \
+	__asm__(HEAD(name) "push %rbp\n"      \
+			   "mov %rsp, %rbp\n" \
+			   "pop %rbp\n"       \
+			   "jmp *slot_" #name "(%rip)\n" TAIL(name, impl));
 
 CUDA_EXPORTS(STUB)
 CUDA_PLAIN_EXPORTS(PLAIN)

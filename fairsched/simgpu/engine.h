@@ -12,54 +12,54 @@
 
 /* A live context. Fields below `region` are the engine's own. */
 struct ectx {
-  struct ectx *next; /* in order of creation: the runlist's circle */
-  struct sim_region *region;
-  struct sim_truth *truth;
-  uint32_t index; /* of the region */
-  int owner; /* fd of the client's connection */
-  uint64_t place; /* position in the circle */
-  uint64_t last_stop_ns;
-  uint32_t last_stream;
-  uint32_t begun_stream; /* stream whose kernel was preempted, or NO_STREAM */
-  uint64_t left_ns; /* what is left of it */
+	struct ectx *next; /* in order of creation: the runlist's circle */
+	struct sim_region *region;
+	struct sim_truth *truth;
+	uint32_t index; /* of the region */
+	int owner;      /* fd of the client's connection */
+	uint64_t place; /* position in the circle */
+	uint64_t last_stop_ns;
+	uint32_t last_stream;
+	uint32_t begun_stream; /* stream whose kernel was preempted, or NO_STREAM */
+	uint64_t left_ns;      /* what is left of it */
 };
 
 #define NO_STREAM UINT32_MAX
 
 struct egpu {
-  pthread_mutex_t lock; /* over everything below and all of the GPU's accounts */
-  struct sim_gpu *shm;
-  struct sim_region *regions;
-  int regions_fd;
-  uint32_t index;
-  struct ectx *contexts;
-  struct ectx *current; /* last resident; it keeps the GPU while idle */
-  enum sim_phase phase;
-  uint64_t last_place;
-  uint64_t next_place;
-  uint64_t slice_start_ns;
-  uint64_t phase_end_ns; /* SIM_SWITCH */
-  uint32_t stream; /* SIM_EXEC: whose head runs */
-  uint64_t exec_start_ns; /* of this residency */
-  uint64_t cmd_end_ns;
-  struct ectx *copy_ctx;
-  uint32_t copy_stream;
-  uint64_t copy_end_ns;
-  uint64_t copy_free_ns;
-  uint64_t next_sample_ns;
-  uint64_t sample_busy_ns;
-  uint64_t next_util_ns;
-  uint64_t util_busy_ns;
-  bool needs_poll; /* a head waits on memory or on another GPU: nobody rings for that */
-  pthread_t thread;
-  uint8_t region_in_use[SIM_MAX_REGIONS];
+	pthread_mutex_t lock; /* over everything below and all of the GPU's accounts */
+	struct sim_gpu *shm;
+	struct sim_region *regions;
+	int regions_fd;
+	uint32_t index;
+	struct ectx *contexts;
+	struct ectx *current; /* last resident; it keeps the GPU while idle */
+	enum sim_phase phase;
+	uint64_t last_place;
+	uint64_t next_place;
+	uint64_t slice_start_ns;
+	uint64_t phase_end_ns;  /* SIM_SWITCH */
+	uint32_t stream;        /* SIM_EXEC: whose head runs */
+	uint64_t exec_start_ns; /* of this residency */
+	uint64_t cmd_end_ns;
+	struct ectx *copy_ctx;
+	uint32_t copy_stream;
+	uint64_t copy_end_ns;
+	uint64_t copy_free_ns;
+	uint64_t next_sample_ns;
+	uint64_t sample_busy_ns;
+	uint64_t next_util_ns;
+	uint64_t util_busy_ns;
+	bool needs_poll; /* a head waits on memory or on another GPU: nobody rings for that */
+	pthread_t thread;
+	uint8_t region_in_use[SIM_MAX_REGIONS];
 };
 
 struct engine {
-  const char *dir;
-  const char *root; /* removed too if nothing else is in it; NULL = leave it */
-  uint32_t gpu_count;
-  struct egpu gpus[SIM_MAX_GPUS];
+	const char *dir;
+	const char *root; /* removed too if nothing else is in it; NULL = leave it */
+	uint32_t gpu_count;
+	struct egpu gpus[SIM_MAX_GPUS];
 };
 
 extern struct engine engine;

@@ -28,248 +28,248 @@ struct engine engine;
 
 static void print_layout(void)
 {
-#define FIELD(type, field) \
-  printf("\"" #type "." #field "\": %zu,\n", offsetof(struct type, field))
-  printf("{\n");
-  FIELD(sim_gpu, spec);
-  FIELD(sim_gpu, start_ns);
-  FIELD(sim_gpu, lock_seq);
-  FIELD(sim_gpu, busy_ns);
-  FIELD(sim_gpu, truth_count);
-  FIELD(sim_gpu, samples);
-  FIELD(sim_gpu, residencies);
-  FIELD(sim_gpu, truths);
-  FIELD(sim_truth, handle);
-  FIELD(sim_truth, exec_ns);
-  FIELD(sim_truth, peak_vram_bytes);
-  printf("\"sim_truth\": %zu,\n", sizeof(struct sim_truth));
-  printf("\"sim_residency\": %zu,\n", sizeof(struct sim_residency));
-  printf("\"sim_gpu\": %zu\n}\n", sizeof(struct sim_gpu));
+#define FIELD(type, field) printf("\"" #type "." #field "\": %zu,\n", offsetof(struct type, field))
+	printf("{\n");
+	FIELD(sim_gpu, spec);
+	FIELD(sim_gpu, start_ns);
+	FIELD(sim_gpu, lock_seq);
+	FIELD(sim_gpu, busy_ns);
+	FIELD(sim_gpu, truth_count);
+	FIELD(sim_gpu, samples);
+	FIELD(sim_gpu, residencies);
+	FIELD(sim_gpu, truths);
+	FIELD(sim_truth, handle);
+	FIELD(sim_truth, exec_ns);
+	FIELD(sim_truth, peak_vram_bytes);
+	printf("\"sim_truth\": %zu,\n", sizeof(struct sim_truth));
+	printf("\"sim_residency\": %zu,\n", sizeof(struct sim_residency));
+	printf("\"sim_gpu\": %zu\n}\n", sizeof(struct sim_gpu));
 #undef FIELD
 }
 
 static void *map_file(const char *name, size_t bytes, int *fd_out)
 {
-  char path[512];
-  void *map;
-  int fd;
+	char path[512];
+	void *map;
+	int fd;
 
-  snprintf(path, sizeof(path), "%s/%s", engine.dir, name);
-  fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd < 0 || fchmod(fd, 0666) < 0 || ftruncate(fd, (off_t)bytes) < 0)
-    return NULL;
-  map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-  if (map == MAP_FAILED)
-    return NULL;
-  if (fd_out)
-    *fd_out = fd;
-  else
-    close(fd);
-  return map;
+	snprintf(path, sizeof(path), "%s/%s", engine.dir, name);
+	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	if (fd < 0 || fchmod(fd, 0666) < 0 || ftruncate(fd, (off_t)bytes) < 0)
+		return NULL;
+	map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (map == MAP_FAILED)
+		return NULL;
+	if (fd_out)
+		*fd_out = fd;
+	else
+		close(fd);
+	return map;
 }
 
 static uint64_t number(const char *text)
 {
-  return strtoull(text, NULL, 10);
+	return strtoull(text, NULL, 10);
 }
 
 static void parse_uuid(struct sim_spec *spec, const char *text)
 {
-  const char *p = text;
-  int n = 0;
+	const char *p = text;
+	int n = 0;
 
-  snprintf(spec->uuid, sizeof(spec->uuid), "%s", text);
-  if (!strncmp(p, "GPU-", 4))
-    p += 4;
-  while (*p && n < 16) {
-    unsigned int byte;
+	snprintf(spec->uuid, sizeof(spec->uuid), "%s", text);
+	if (!strncmp(p, "GPU-", 4))
+		p += 4;
+	while (*p && n < 16) {
+		unsigned int byte;
 
-    if (*p == '-') {
-      p++;
-      continue;
-    }
-    if (sscanf(p, "%2x", &byte) != 1)
-      break;
-    spec->uuid_bytes[n++] = (uint8_t)byte;
-    p += 2;
-  }
+		if (*p == '-') {
+			p++;
+			continue;
+		}
+		if (sscanf(p, "%2x", &byte) != 1)
+			break;
+		spec->uuid_bytes[n++] = (uint8_t)byte;
+		p += 2;
+	}
 }
 
 static void parse_field(struct sim_spec *spec, const char *key, const char *value)
 {
-  const struct {
-    const char *key;
-    uint64_t *field;
-  } numbers[] = {
-      {"vram_bytes", &spec->vram_bytes},
-      {"slice_ns", &spec->slice_ns},
-      {"switch_ns", &spec->switch_ns},
-      {"copy_bytes_per_s", &spec->copy_bytes_per_s},
-      {"copy_latency_ns", &spec->copy_latency_ns},
-      {"memset_bytes_per_s", &spec->memset_bytes_per_s},
-  };
+	const struct {
+		const char *key;
+		uint64_t *field;
+	} numbers[] = {
+		{"vram_bytes", &spec->vram_bytes},
+		{"slice_ns", &spec->slice_ns},
+		{"switch_ns", &spec->switch_ns},
+		{"copy_bytes_per_s", &spec->copy_bytes_per_s},
+		{"copy_latency_ns", &spec->copy_latency_ns},
+		{"memset_bytes_per_s", &spec->memset_bytes_per_s},
+	};
 
-  if (!strcmp(key, "name"))
-    snprintf(spec->name, sizeof(spec->name), "%s", value);
-  else if (!strcmp(key, "uuid"))
-    parse_uuid(spec, value);
-  else if (!strcmp(key, "sm_count"))
-    spec->sm_count = (uint32_t)number(value);
-  for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-    if (!strcmp(key, numbers[i].key))
-      *numbers[i].field = number(value);
+	if (!strcmp(key, "name"))
+		snprintf(spec->name, sizeof(spec->name), "%s", value);
+	else if (!strcmp(key, "uuid"))
+		parse_uuid(spec, value);
+	else if (!strcmp(key, "sm_count"))
+		spec->sm_count = (uint32_t)number(value);
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		if (!strcmp(key, numbers[i].key))
+			*numbers[i].field = number(value);
 }
 
 static void parse_spec(struct sim_spec *spec, char *text)
 {
-  char *save = NULL;
+	char *save = NULL;
 
-  for (char *item = strtok_r(text, ",", &save); item; item = strtok_r(NULL, ",", &save)) {
-    char *value = strchr(item, '=');
+	for (char *item = strtok_r(text, ",", &save); item; item = strtok_r(NULL, ",", &save)) {
+		char *value = strchr(item, '=');
 
-    if (!value)
-      continue;
-    *value++ = '\0';
-    parse_field(spec, item, value);
-  }
+		if (!value)
+			continue;
+		*value++ = '\0';
+		parse_field(spec, item, value);
+	}
 }
 
 static int open_gpu(struct egpu *g, uint32_t index, char *spec_text)
 {
-  char name[32];
-  struct sim_gpu *shm;
-  int fd;
+	char name[32];
+	struct sim_gpu *shm;
+	int fd;
 
-  snprintf(name, sizeof(name), "gpu%u", index);
-  shm = map_file(name, sizeof(*shm), NULL);
-  snprintf(name, sizeof(name), "gpu%u.ctx", index);
-  g->regions = map_file(name, SIM_MAX_REGIONS * sizeof(struct sim_region), &g->regions_fd);
-  snprintf(name, sizeof(name), "dev/nvidia%u", index);
-  fd = map_file(name, 1, NULL) ? 0 : -1;
-  if (!shm || !g->regions || fd < 0)
-    return -1;
-  parse_spec(&shm->spec, spec_text);
-  if (!shm->spec.slice_ns || !shm->spec.copy_bytes_per_s || !shm->spec.memset_bytes_per_s)
-    return -1;
-  shm->spec.cc_major = 9;
-  shm->spec.pci_bus = index + 1;
-  shm->index = index;
-  shm->abi = SIM_ABI;
-  shm->start_ns = sim_now_ns();
-  shm->charged_ns = shm->start_ns;
-  shm->boot_realtime_offset_ns = sim_realtime_ns() - shm->start_ns;
-  shm->magic = SIM_MAGIC;
-  g->shm = shm;
-  g->index = index;
-  g->next_sample_ns = shm->start_ns + SIM_SAMPLE_NS;
-  g->next_util_ns = shm->start_ns + SIM_UTIL_NS;
-  return pthread_mutex_init(&g->lock, NULL);
+	snprintf(name, sizeof(name), "gpu%u", index);
+	shm = map_file(name, sizeof(*shm), NULL);
+	snprintf(name, sizeof(name), "gpu%u.ctx", index);
+	g->regions = map_file(name, SIM_MAX_REGIONS * sizeof(struct sim_region), &g->regions_fd);
+	snprintf(name, sizeof(name), "dev/nvidia%u", index);
+	fd = map_file(name, 1, NULL) ? 0 : -1;
+	if (!shm || !g->regions || fd < 0)
+		return -1;
+	parse_spec(&shm->spec, spec_text);
+	if (!shm->spec.slice_ns || !shm->spec.copy_bytes_per_s || !shm->spec.memset_bytes_per_s)
+		return -1;
+	shm->spec.cc_major = 9;
+	shm->spec.pci_bus = index + 1;
+	shm->index = index;
+	shm->abi = SIM_ABI;
+	shm->start_ns = sim_now_ns();
+	shm->charged_ns = shm->start_ns;
+	shm->boot_realtime_offset_ns = sim_realtime_ns() - shm->start_ns;
+	shm->magic = SIM_MAGIC;
+	g->shm = shm;
+	g->index = index;
+	g->next_sample_ns = shm->start_ns + SIM_SAMPLE_NS;
+	g->next_util_ns = shm->start_ns + SIM_UTIL_NS;
+	return pthread_mutex_init(&g->lock, NULL);
 }
 
 static int listen_socket(void)
 {
-  struct sockaddr_un addr = {.sun_family = AF_UNIX};
-  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-  if (snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/control", engine.dir) >= (int)sizeof(addr.sun_path))
-    return -1;
-  if (fd < 0 || bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 || chmod(addr.sun_path, 0666) < 0 ||
-      listen(fd, 128) < 0)
-    return -1;
-  return fd;
+	if (snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/control", engine.dir) >=
+	    (int)sizeof(addr.sun_path))
+		return -1;
+	if (fd < 0 || bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ||
+	    chmod(addr.sun_path, 0666) < 0 || listen(fd, 128) < 0)
+		return -1;
+	return fd;
 }
 
 /* Punctual if we may; without the right to it the simulation is as exact, only clients wake later. */
 static void be_punctual(void)
 {
-  struct sched_param rt = {.sched_priority = 10};
+	struct sched_param rt = {.sched_priority = 10};
 
-  prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
-  sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &rt);
+	prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
+	sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &rt);
 }
 
 static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
-  (void)st;
-  (void)type;
-  (void)ftw;
-  return remove(path) && errno != ENOENT;
+	(void)st;
+	(void)type;
+	(void)ftw;
+	return remove(path) && errno != ENOENT;
 }
 
 /* Whoever waits for this GPU will wait for ever otherwise. */
 static void wake_everybody(struct egpu *g)
 {
-  pthread_mutex_lock(&g->lock);
-  for (struct ectx *c = g->contexts; c; c = c->next)
-    for (uint32_t i = 0; i < streams_used(c); i++) {
-      atomic_fetch_add(&c->region->streams[i].wake_word, 1);
-      sim_futex_wake(&c->region->streams[i].wake_word);
-    }
-  pthread_mutex_unlock(&g->lock);
+	pthread_mutex_lock(&g->lock);
+	for (struct ectx *c = g->contexts; c; c = c->next)
+		for (uint32_t i = 0; i < streams_used(c); i++) {
+			atomic_fetch_add(&c->region->streams[i].wake_word, 1);
+			sim_futex_wake(&c->region->streams[i].wake_word);
+		}
+	pthread_mutex_unlock(&g->lock);
 }
 
 static int serve(void)
 {
-  int listen_fd = listen_socket();
-  int rc;
+	int listen_fd = listen_socket();
+	int rc;
 
-  if (listen_fd < 0)
-    return 1;
-  for (uint32_t i = 0; i < engine.gpu_count; i++)
-    atomic_store(&engine.gpus[i].shm->accounting_mode, 0);
-  for (uint32_t i = 0; i < engine.gpu_count; i++)
-    if (pthread_create(&engine.gpus[i].thread, NULL, gpu_thread, &engine.gpus[i]))
-      return 1;
-  printf("ready\n");
-  fflush(stdout);
-  rc = control_run(listen_fd, STDIN_FILENO);
-  for (uint32_t i = 0; i < engine.gpu_count; i++) {
-    atomic_store(&engine.gpus[i].shm->dead, 1);
-    gpu_kick(&engine.gpus[i]);
-    wake_everybody(&engine.gpus[i]);
-    pthread_join(engine.gpus[i].thread, NULL);
-  }
-  return rc;
+	if (listen_fd < 0)
+		return 1;
+	for (uint32_t i = 0; i < engine.gpu_count; i++)
+		atomic_store(&engine.gpus[i].shm->accounting_mode, 0);
+	for (uint32_t i = 0; i < engine.gpu_count; i++)
+		if (pthread_create(&engine.gpus[i].thread, NULL, gpu_thread, &engine.gpus[i]))
+			return 1;
+	printf("ready\n");
+	fflush(stdout);
+	rc = control_run(listen_fd, STDIN_FILENO);
+	for (uint32_t i = 0; i < engine.gpu_count; i++) {
+		atomic_store(&engine.gpus[i].shm->dead, 1);
+		gpu_kick(&engine.gpus[i]);
+		wake_everybody(&engine.gpus[i]);
+		pthread_join(engine.gpus[i].thread, NULL);
+	}
+	return rc;
 }
 
 int main(int argc, char **argv)
 {
-  char *specs[SIM_MAX_GPUS];
-  int rc = 1;
+	char *specs[SIM_MAX_GPUS];
+	int rc = 1;
 
-  for (int i = 1; i < argc; i++) {
-    if (!strcmp(argv[i], "--layout")) {
-      print_layout();
-      return 0;
-    }
-    if (!strcmp(argv[i], "--dir") && i + 1 < argc)
-      engine.dir = argv[++i];
-    else if (!strcmp(argv[i], "--root") && i + 1 < argc)
-      engine.root = argv[++i];
-    else if (!strcmp(argv[i], "--gpu") && i + 1 < argc && engine.gpu_count < SIM_MAX_GPUS)
-      specs[engine.gpu_count++] = argv[++i];
-  }
-  if (!engine.dir || !engine.gpu_count) {
-    fprintf(stderr, "usage: simengine --dir DIR --gpu key=value,... | --layout\n");
-    return 2;
-  }
-  control_block_signals();
-  umask(0);
-  rc = 0;
-  map_file("dev/nvidiactl", 1, NULL);
-  map_file("dev/nvidia-uvm", 1, NULL);
-  for (uint32_t i = 0; i < engine.gpu_count && !rc; i++) {
-    rc = open_gpu(&engine.gpus[i], i, specs[i]);
-    if (engine.gpus[i].shm)
-      engine.gpus[i].shm->gpu_count = engine.gpu_count;
-  }
-  be_punctual();
-  if (rc)
-    fprintf(stderr, "simengine: cannot set up %s: %s\n", engine.dir, strerror(errno));
-  else
-    rc = serve();
-  nftw(engine.dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-  if (engine.root)
-    rmdir(engine.root);
-  return rc;
+	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "--layout")) {
+			print_layout();
+			return 0;
+		}
+		if (!strcmp(argv[i], "--dir") && i + 1 < argc)
+			engine.dir = argv[++i];
+		else if (!strcmp(argv[i], "--root") && i + 1 < argc)
+			engine.root = argv[++i];
+		else if (!strcmp(argv[i], "--gpu") && i + 1 < argc && engine.gpu_count < SIM_MAX_GPUS)
+			specs[engine.gpu_count++] = argv[++i];
+	}
+	if (!engine.dir || !engine.gpu_count) {
+		fprintf(stderr, "usage: simengine --dir DIR --gpu key=value,... | --layout\n");
+		return 2;
+	}
+	control_block_signals();
+	umask(0);
+	rc = 0;
+	map_file("dev/nvidiactl", 1, NULL);
+	map_file("dev/nvidia-uvm", 1, NULL);
+	for (uint32_t i = 0; i < engine.gpu_count && !rc; i++) {
+		rc = open_gpu(&engine.gpus[i], i, specs[i]);
+		if (engine.gpus[i].shm)
+			engine.gpus[i].shm->gpu_count = engine.gpu_count;
+	}
+	be_punctual();
+	if (rc)
+		fprintf(stderr, "simengine: cannot set up %s: %s\n", engine.dir, strerror(errno));
+	else
+		rc = serve();
+	nftw(engine.dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+	if (engine.root)
+		rmdir(engine.root);
+	return rc;
 }

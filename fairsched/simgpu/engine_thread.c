@@ -6,20 +6,20 @@
 #define MAX_LOOKAHEAD 512
 
 struct plan {
-  uint64_t wake_ns;
-  uint32_t sleep;
-  struct sim_stream *stream; /* whose lookahead is set */
+	uint64_t wake_ns;
+	uint32_t sleep;
+	struct sim_stream *stream; /* whose lookahead is set */
 };
 
 static bool only_stream(const struct egpu *g)
 {
-  struct ectx *c = g->current;
-  uint32_t used = streams_used(c);
+	struct ectx *c = g->current;
+	uint32_t used = streams_used(c);
 
-  for (uint32_t i = 0; i < used; i++)
-    if (i != g->stream && queue_head(&c->region->streams[i]))
-      return false;
-  return true;
+	for (uint32_t i = 0; i < used; i++)
+		if (i != g->stream && queue_head(&c->region->streams[i]))
+			return false;
+	return true;
 }
 
 /*
@@ -28,63 +28,63 @@ static bool only_stream(const struct egpu *g)
  */
 static uint64_t lookahead(const struct egpu *g, struct sim_stream *s)
 {
-  uint64_t seq = atomic_load_explicit(&s->done, memory_order_relaxed) + 1;
-  uint64_t tail = atomic_load(&s->tail);
-  uint64_t target = atomic_load(&s->wait_target);
-  uint64_t end = g->cmd_end_ns;
+	uint64_t seq = atomic_load_explicit(&s->done, memory_order_relaxed) + 1;
+	uint64_t tail = atomic_load(&s->tail);
+	uint64_t target = atomic_load(&s->wait_target);
+	uint64_t end = g->cmd_end_ns;
 
-  for (int i = 0; i < MAX_LOOKAHEAD && seq < tail; i++) {
-    const struct sim_cmd *next = &s->ring[seq % SIM_RING];
+	for (int i = 0; i < MAX_LOOKAHEAD && seq < tail; i++) {
+		const struct sim_cmd *next = &s->ring[seq % SIM_RING];
 
-    if ((target && target <= seq) || next->op != SIM_KERNEL)
-      break;
-    end += next->amount;
-    seq++;
-  }
-  atomic_store(&s->lookahead, seq);
-  return end;
+		if ((target && target <= seq) || next->op != SIM_KERNEL)
+			break;
+		end += next->amount;
+		seq++;
+	}
+	atomic_store(&s->lookahead, seq);
+	return end;
 }
 
 static struct plan make_plan(struct egpu *g, uint64_t now_ns)
 {
-  struct plan p = {.wake_ns = SIM_NEVER, .sleep = SIM_ASLEEP};
-  uint64_t beside = copy_next_ns(g);
-  uint64_t slice_end;
+	struct plan p = {.wake_ns = SIM_NEVER, .sleep = SIM_ASLEEP};
+	uint64_t beside = copy_next_ns(g);
+	uint64_t slice_end;
 
-  if (sample_next_ns(g) < beside)
-    beside = sample_next_ns(g);
-  if (g->needs_poll && now_ns + POLL_NS < beside)
-    beside = now_ns + POLL_NS;
-  if (g->phase == SIM_SWITCH) {
-    p.sleep = SIM_SLICED + g->current->index;
-    p.wake_ns = g->phase_end_ns;
-  } else if (g->phase == SIM_EXEC) {
-    slice_end = gpu_slice_end(g);
-    p.wake_ns = g->cmd_end_ns;
-    if (only_stream(g)) {
-      p.stream = &g->current->region->streams[g->stream];
-      p.wake_ns = lookahead(g, p.stream);
-    }
-    if (slice_end != SIM_NEVER)
-      p.sleep = SIM_SLICED + g->current->index;
-    if (slice_end < p.wake_ns)
-      p.wake_ns = slice_end;
-  }
-  if (beside < p.wake_ns)
-    p.wake_ns = beside;
-  return p;
+	if (sample_next_ns(g) < beside)
+		beside = sample_next_ns(g);
+	if (g->needs_poll && now_ns + POLL_NS < beside)
+		beside = now_ns + POLL_NS;
+	if (g->phase == SIM_SWITCH) {
+		p.sleep = SIM_SLICED + g->current->index;
+		p.wake_ns = g->phase_end_ns;
+	} else if (g->phase == SIM_EXEC) {
+		slice_end = gpu_slice_end(g);
+		p.wake_ns = g->cmd_end_ns;
+		if (only_stream(g)) {
+			p.stream = &g->current->region->streams[g->stream];
+			p.wake_ns = lookahead(g, p.stream);
+		}
+		if (slice_end != SIM_NEVER)
+			p.sleep = SIM_SLICED + g->current->index;
+		if (slice_end < p.wake_ns)
+			p.wake_ns = slice_end;
+	}
+	if (beside < p.wake_ns)
+		p.wake_ns = beside;
+	return p;
 }
 
 /* Somebody came to wait for a command the plan sleeps through. */
 static bool plan_is_stale(const struct plan *p)
 {
-  uint64_t target;
+	uint64_t target;
 
-  if (!p->stream)
-    return false;
-  target = atomic_load(&p->stream->wait_target);
-  return target && target < atomic_load(&p->stream->lookahead) &&
-         target > atomic_load(&p->stream->done);
+	if (!p->stream)
+		return false;
+	target = atomic_load(&p->stream->wait_target);
+	return target && target < atomic_load(&p->stream->lookahead) &&
+	       target > atomic_load(&p->stream->done);
 }
 
 /*
@@ -93,36 +93,36 @@ static bool plan_is_stale(const struct plan *p)
  */
 void *gpu_thread(void *gpu)
 {
-  struct egpu *g = gpu;
-  struct sim_gpu *shm = g->shm;
+	struct egpu *g = gpu;
+	struct sim_gpu *shm = g->shm;
 
-  pthread_mutex_lock(&g->lock);
-  while (!atomic_load(&shm->dead)) {
-    uint32_t bell = atomic_load(&shm->bell);
-    uint64_t sum, now;
-    struct plan p;
+	pthread_mutex_lock(&g->lock);
+	while (!atomic_load(&shm->dead)) {
+		uint32_t bell = atomic_load(&shm->bell);
+		uint64_t sum, now;
+		struct plan p;
 
-    atomic_store(&shm->sleep, SIM_AWAKE);
-    sum = tail_sum(g);
-    now = sim_now_ns();
-    gpu_step(g, now);
-    p = make_plan(g, now);
-    atomic_store(&shm->sleep, p.sleep);
-    if (tail_sum(g) == sum && !plan_is_stale(&p)) {
-      pthread_mutex_unlock(&g->lock);
-      sim_futex_wait(&shm->bell, bell, p.wake_ns);
-      pthread_mutex_lock(&g->lock);
-    }
-    if (p.stream)
-      atomic_store(&p.stream->lookahead, 0);
-  }
-  pthread_mutex_unlock(&g->lock);
-  return NULL;
+		atomic_store(&shm->sleep, SIM_AWAKE);
+		sum = tail_sum(g);
+		now = sim_now_ns();
+		gpu_step(g, now);
+		p = make_plan(g, now);
+		atomic_store(&shm->sleep, p.sleep);
+		if (tail_sum(g) == sum && !plan_is_stale(&p)) {
+			pthread_mutex_unlock(&g->lock);
+			sim_futex_wait(&shm->bell, bell, p.wake_ns);
+			pthread_mutex_lock(&g->lock);
+		}
+		if (p.stream)
+			atomic_store(&p.stream->lookahead, 0);
+	}
+	pthread_mutex_unlock(&g->lock);
+	return NULL;
 }
 
 /* The world changed behind the thread's back: let it plan anew. */
 void gpu_kick(struct egpu *g)
 {
-  atomic_fetch_add(&g->shm->bell, 1);
-  sim_futex_wake(&g->shm->bell);
+	atomic_fetch_add(&g->shm->bell, 1);
+	sim_futex_wake(&g->shm->bell);
 }

@@ -13,48 +13,48 @@
 #define NVML_API __attribute__((visibility("default")))
 
 enum {
-  NVML_SUCCESS = 0,
-  NVML_ERROR_UNINITIALIZED = 1,
-  NVML_ERROR_INVALID_ARGUMENT = 2,
-  NVML_ERROR_NOT_SUPPORTED = 3,
-  NVML_ERROR_NO_PERMISSION = 4,
-  NVML_ERROR_NOT_FOUND = 6,
-  NVML_ERROR_INSUFFICIENT_SIZE = 7,
-  NVML_ERROR_DRIVER_NOT_LOADED = 9,
-  NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
-  NVML_ERROR_UNKNOWN = 999,
+	NVML_SUCCESS = 0,
+	NVML_ERROR_UNINITIALIZED = 1,
+	NVML_ERROR_INVALID_ARGUMENT = 2,
+	NVML_ERROR_NOT_SUPPORTED = 3,
+	NVML_ERROR_NO_PERMISSION = 4,
+	NVML_ERROR_NOT_FOUND = 6,
+	NVML_ERROR_INSUFFICIENT_SIZE = 7,
+	NVML_ERROR_DRIVER_NOT_LOADED = 9,
+	NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
+	NVML_ERROR_UNKNOWN = 999,
 };
 
 typedef int nvmlReturn;
 typedef struct nvml_device *nvmlDevice;
 
 struct nvml_device {
-  struct sim_gpu *shm;
+	struct sim_gpu *shm;
 };
 
 extern struct nvml_library {
-  unsigned int init_count;
-  unsigned int count;
-  struct nvml_device devices[SIM_MAX_GPUS];
+	unsigned int init_count;
+	unsigned int count;
+	struct nvml_device devices[SIM_MAX_GPUS];
 } library;
 
 nvmlReturn device_check(nvmlDevice d);
 
 /* What one process has on one GPU, over all its contexts. */
 struct process_use {
-  uint32_t pid;
-  bool is_running;
-  uint64_t vram_bytes;
-  uint64_t peak_vram_bytes;
-  uint64_t created_ns;
-  uint64_t ended_ns;
-  uint64_t wall_start_us;
-  uint64_t sample_count;
-  uint64_t sample_util_pct_sum;
+	uint32_t pid;
+	bool is_running;
+	uint64_t vram_bytes;
+	uint64_t peak_vram_bytes;
+	uint64_t created_ns;
+	uint64_t ended_ns;
+	uint64_t wall_start_us;
+	uint64_t sample_count;
+	uint64_t sample_util_pct_sum;
 };
 
 unsigned int read_processes(const struct sim_gpu *shm, struct process_use *out, unsigned int max,
-                            bool only_running);
+			    bool only_running);
 unsigned int read_samples(const struct sim_gpu *shm, struct sim_sample *out, uint64_t after_us);
 
 #endif

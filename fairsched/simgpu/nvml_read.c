@@ -6,90 +6,90 @@
 
 static bool read_begin(const struct sim_gpu *shm, uint32_t *seq)
 {
-  *seq = atomic_load(&((struct sim_gpu *)shm)->lock_seq);
-  return !(*seq & 1);
+	*seq = atomic_load(&((struct sim_gpu *)shm)->lock_seq);
+	return !(*seq & 1);
 }
 
 static bool read_was_clean(const struct sim_gpu *shm, uint32_t seq)
 {
-  atomic_thread_fence(memory_order_seq_cst);
-  return atomic_load(&((struct sim_gpu *)shm)->lock_seq) == seq;
+	atomic_thread_fence(memory_order_seq_cst);
+	return atomic_load(&((struct sim_gpu *)shm)->lock_seq) == seq;
 }
 
 static struct process_use *find_process(struct process_use *table, unsigned int *count, unsigned int max,
-                                        uint32_t pid)
+					uint32_t pid)
 {
-  for (unsigned int i = 0; i < *count; i++)
-    if (table[i].pid == pid)
-      return &table[i];
-  if (*count == max)
-    return NULL;
-  memset(&table[*count], 0, sizeof(*table));
-  table[*count].pid = pid;
-  return &table[(*count)++];
+	for (unsigned int i = 0; i < *count; i++)
+		if (table[i].pid == pid)
+			return &table[i];
+	if (*count == max)
+		return NULL;
+	memset(&table[*count], 0, sizeof(*table));
+	table[*count].pid = pid;
+	return &table[(*count)++];
 }
 
 static void add_context(struct process_use *p, const struct sim_truth *t)
 {
-  if (!p->created_ns || t->created_ns < p->created_ns) {
-    p->created_ns = t->created_ns;
-    p->wall_start_us = t->wall_start_us;
-  }
-  p->is_running |= !t->ended_ns;
-  if (t->ended_ns > p->ended_ns)
-    p->ended_ns = t->ended_ns;
-  p->vram_bytes += t->vram_bytes;
-  p->peak_vram_bytes += t->peak_vram_bytes;
-  p->sample_count += t->sample_count;
-  p->sample_util_pct_sum += t->sample_util_pct_sum;
+	if (!p->created_ns || t->created_ns < p->created_ns) {
+		p->created_ns = t->created_ns;
+		p->wall_start_us = t->wall_start_us;
+	}
+	p->is_running |= !t->ended_ns;
+	if (t->ended_ns > p->ended_ns)
+		p->ended_ns = t->ended_ns;
+	p->vram_bytes += t->vram_bytes;
+	p->peak_vram_bytes += t->peak_vram_bytes;
+	p->sample_count += t->sample_count;
+	p->sample_util_pct_sum += t->sample_util_pct_sum;
 }
 
 unsigned int read_processes(const struct sim_gpu *shm, struct process_use *out, unsigned int max,
-                            bool only_running)
+			    bool only_running)
 {
-  unsigned int count = 0;
-  uint32_t seq;
+	unsigned int count = 0;
+	uint32_t seq;
 
-  do {
-    uint64_t contexts;
+	do {
+		uint64_t contexts;
 
-    count = 0;
-    while (!read_begin(shm, &seq))
-      ;
-    contexts = shm->truth_count < SIM_MAX_TRUTHS ? shm->truth_count : SIM_MAX_TRUTHS;
-    for (uint64_t i = 0; i < contexts; i++) {
-      const struct sim_truth *t = &shm->truths[i];
-      struct process_use *p = NULL;
+		count = 0;
+		while (!read_begin(shm, &seq))
+			;
+		contexts = shm->truth_count < SIM_MAX_TRUTHS ? shm->truth_count : SIM_MAX_TRUTHS;
+		for (uint64_t i = 0; i < contexts; i++) {
+			const struct sim_truth *t = &shm->truths[i];
+			struct process_use *p = NULL;
 
-      if (t->id && !(only_running && t->ended_ns))
-        p = find_process(out, &count, max, t->pid);
-      if (p)
-        add_context(p, t);
-    }
-  } while (!read_was_clean(shm, seq));
-  return count;
+			if (t->id && !(only_running && t->ended_ns))
+				p = find_process(out, &count, max, t->pid);
+			if (p)
+				add_context(p, t);
+		}
+	} while (!read_was_clean(shm, seq));
+	return count;
 }
 
 /* The samples with an occupant taken after `after_us`, oldest first; `out` holds SIM_MAX_SAMPLES. */
 unsigned int read_samples(const struct sim_gpu *shm, struct sim_sample *out, uint64_t after_us)
 {
-  unsigned int count;
-  uint32_t seq;
+	unsigned int count;
+	uint32_t seq;
 
-  do {
-    uint64_t total, first;
+	do {
+		uint64_t total, first;
 
-    count = 0;
-    while (!read_begin(shm, &seq))
-      ;
-    total = shm->sample_count;
-    first = total > SIM_MAX_SAMPLES ? total - SIM_MAX_SAMPLES : 0;
-    for (uint64_t n = first; n < total; n++) {
-      const struct sim_sample *s = &shm->samples[n % SIM_MAX_SAMPLES];
+		count = 0;
+		while (!read_begin(shm, &seq))
+			;
+		total = shm->sample_count;
+		first = total > SIM_MAX_SAMPLES ? total - SIM_MAX_SAMPLES : 0;
+		for (uint64_t n = first; n < total; n++) {
+			const struct sim_sample *s = &shm->samples[n % SIM_MAX_SAMPLES];
 
-      if (s->pid && s->time_us > after_us)
-        out[count++] = *s;
-    }
-  } while (!read_was_clean(shm, seq));
-  return count;
+			if (s->pid && s->time_us > after_us)
+				out[count++] = *s;
+		}
+	} while (!read_was_clean(shm, seq));
+	return count;
 }

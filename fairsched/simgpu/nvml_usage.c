@@ -10,344 +10,344 @@
 #define PROCESSES_UTILIZATION_V1 0x01000018u
 
 struct nvml_memory {
-  unsigned long long total, free, used;
+	unsigned long long total, free, used;
 };
 
 struct nvml_memory_v2 {
-  unsigned int version;
-  unsigned long long total, reserved, free, used;
+	unsigned int version;
+	unsigned long long total, reserved, free, used;
 };
 
 struct nvml_utilization {
-  unsigned int gpu, memory;
+	unsigned int gpu, memory;
 };
 
 struct nvml_process_v1 {
-  unsigned int pid;
-  unsigned long long bytes;
+	unsigned int pid;
+	unsigned long long bytes;
 };
 
 struct nvml_process {
-  unsigned int pid;
-  unsigned long long bytes;
-  unsigned int gpu_instance, compute_instance;
+	unsigned int pid;
+	unsigned long long bytes;
+	unsigned int gpu_instance, compute_instance;
 };
 
 struct nvml_process_sample {
-  unsigned int pid;
-  unsigned long long time_us;
-  unsigned int sm, memory, encoder, decoder;
+	unsigned int pid;
+	unsigned long long time_us;
+	unsigned int sm, memory, encoder, decoder;
 };
 
 struct nvml_process_sample_v1 {
-  unsigned long long time_us;
-  unsigned int pid, sm, memory, encoder, decoder, jpeg, ofa;
+	unsigned long long time_us;
+	unsigned int pid, sm, memory, encoder, decoder, jpeg, ofa;
 };
 
 struct nvml_processes_utilization {
-  unsigned int version;
-  unsigned int count;
-  unsigned long long after_us;
-  struct nvml_process_sample_v1 *samples;
+	unsigned int version;
+	unsigned int count;
+	unsigned long long after_us;
+	struct nvml_process_sample_v1 *samples;
 };
 
 struct nvml_accounting {
-  unsigned int gpu_util_pct, memory_util_pct;
-  unsigned long long max_bytes, time_ms, start_us;
-  unsigned int is_running;
-  unsigned int reserved[5];
+	unsigned int gpu_util_pct, memory_util_pct;
+	unsigned long long max_bytes, time_ms, start_us;
+	unsigned int is_running;
+	unsigned int reserved[5];
 };
 
 struct nvml_accounting_v2 {
-  unsigned int pid, is_running, gpu_util_pct, memory_util_pct;
-  unsigned long long max_bytes;
-  unsigned int sample_count;
-  unsigned long long gpu_util_sum, memory_util_sum, time_ms, start_us;
+	unsigned int pid, is_running, gpu_util_pct, memory_util_pct;
+	unsigned long long max_bytes;
+	unsigned int sample_count;
+	unsigned long long gpu_util_sum, memory_util_sum, time_ms, start_us;
 };
 
 NVML_API nvmlReturn nvmlDeviceGetMemoryInfo(nvmlDevice d, struct nvml_memory *m)
 {
-  nvmlReturn rc = device_check(d);
+	nvmlReturn rc = device_check(d);
 
-  if (rc)
-    return rc;
-  m->total = d->shm->spec.vram_bytes;
-  m->used = d->shm->vram_used_bytes;
-  m->free = m->total - m->used;
-  return NVML_SUCCESS;
+	if (rc)
+		return rc;
+	m->total = d->shm->spec.vram_bytes;
+	m->used = d->shm->vram_used_bytes;
+	m->free = m->total - m->used;
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlReturn nvmlDeviceGetMemoryInfo_v2(nvmlDevice d, struct nvml_memory_v2 *m)
 {
-  struct nvml_memory v1;
-  nvmlReturn rc;
+	struct nvml_memory v1;
+	nvmlReturn rc;
 
-  if (m->version != MEMORY_V2)
-    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  rc = nvmlDeviceGetMemoryInfo(d, &v1);
-  if (rc)
-    return rc;
-  m->total = v1.total;
-  m->used = v1.used;
-  m->free = v1.free;
-  m->reserved = 0;
-  return NVML_SUCCESS;
+	if (m->version != MEMORY_V2)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	rc = nvmlDeviceGetMemoryInfo(d, &v1);
+	if (rc)
+		return rc;
+	m->total = v1.total;
+	m->used = v1.used;
+	m->free = v1.free;
+	m->reserved = 0;
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlReturn nvmlDeviceGetUtilizationRates(nvmlDevice d, struct nvml_utilization *u)
 {
-  nvmlReturn rc = device_check(d);
+	nvmlReturn rc = device_check(d);
 
-  if (rc)
-    return rc;
-  u->gpu = (unsigned int)d->shm->util_pct;
-  u->memory = u->gpu / 2; /* bandwidth is not modelled: a plausible figure */
-  return NVML_SUCCESS;
+	if (rc)
+		return rc;
+	u->gpu = (unsigned int)d->shm->util_pct;
+	u->memory = u->gpu / 2; /* bandwidth is not modelled: a plausible figure */
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlReturn nvmlDeviceGetTemperature(nvmlDevice d, int sensor, unsigned int *celsius)
 {
-  nvmlReturn rc = device_check(d);
+	nvmlReturn rc = device_check(d);
 
-  (void)sensor;
-  if (!rc)
-    *celsius = 35 + (unsigned int)d->shm->util_pct * 35 / 100;
-  return rc;
+	(void)sensor;
+	if (!rc)
+		*celsius = 35 + (unsigned int)d->shm->util_pct * 35 / 100;
+	return rc;
 }
 
 NVML_API nvmlReturn nvmlDeviceGetPowerUsage(nvmlDevice d, unsigned int *milliwatts)
 {
-  nvmlReturn rc = device_check(d);
+	nvmlReturn rc = device_check(d);
 
-  if (!rc)
-    *milliwatts = 60000 + (unsigned int)d->shm->util_pct * 2400;
-  return rc;
+	if (!rc)
+		*milliwatts = 60000 + (unsigned int)d->shm->util_pct * 2400;
+	return rc;
 }
 
 /* `entry_bytes` tells the old struct from the newer one; their first two fields are the same. */
 static nvmlReturn running_processes(nvmlDevice d, unsigned int *count, void *out, size_t entry_bytes)
 {
-  struct process_use use[MAX_PROCESSES];
-  unsigned int room = *count;
-  nvmlReturn rc = device_check(d);
+	struct process_use use[MAX_PROCESSES];
+	unsigned int room = *count;
+	nvmlReturn rc = device_check(d);
 
-  if (rc)
-    return rc;
-  *count = read_processes(d->shm, use, MAX_PROCESSES, true);
-  if (*count && (!out || room < *count))
-    return NVML_ERROR_INSUFFICIENT_SIZE;
-  for (unsigned int i = 0; i < *count; i++) {
-    struct nvml_process p = {use[i].pid, use[i].vram_bytes, NO_INSTANCE, NO_INSTANCE};
+	if (rc)
+		return rc;
+	*count = read_processes(d->shm, use, MAX_PROCESSES, true);
+	if (*count && (!out || room < *count))
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	for (unsigned int i = 0; i < *count; i++) {
+		struct nvml_process p = {use[i].pid, use[i].vram_bytes, NO_INSTANCE, NO_INSTANCE};
 
-    memcpy((char *)out + i * entry_bytes, &p, entry_bytes);
-  }
-  return NVML_SUCCESS;
+		memcpy((char *)out + i * entry_bytes, &p, entry_bytes);
+	}
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlReturn nvmlDeviceGetComputeRunningProcesses(nvmlDevice d, unsigned int *count, void *out)
 {
-  return running_processes(d, count, out, sizeof(struct nvml_process_v1));
+	return running_processes(d, count, out, sizeof(struct nvml_process_v1));
 }
 
 NVML_API nvmlReturn nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice d, unsigned int *count, void *out)
 {
-  return running_processes(d, count, out, sizeof(struct nvml_process));
+	return running_processes(d, count, out, sizeof(struct nvml_process));
 }
 
 NVML_API nvmlReturn nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice d, unsigned int *count, void *out)
 {
-  return running_processes(d, count, out, sizeof(struct nvml_process));
+	return running_processes(d, count, out, sizeof(struct nvml_process));
 }
 
 NVML_API nvmlReturn nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice d, unsigned int *count, void *out)
 {
-  nvmlReturn rc = device_check(d);
+	nvmlReturn rc = device_check(d);
 
-  (void)out;
-  *count = 0;
-  return rc;
+	(void)out;
+	*count = 0;
+	return rc;
 }
 
 NVML_API nvmlReturn nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice d, unsigned int *count, void *out)
 {
-  return nvmlDeviceGetGraphicsRunningProcesses_v3(d, count, out);
+	return nvmlDeviceGetGraphicsRunningProcesses_v3(d, count, out);
 }
 
 NVML_API nvmlReturn nvmlDeviceGetProcessUtilization(nvmlDevice d, struct nvml_process_sample *out,
-                                                    unsigned int *count, unsigned long long after_us)
+						    unsigned int *count, unsigned long long after_us)
 {
-  struct sim_sample samples[SIM_MAX_SAMPLES];
-  unsigned int room = *count;
-  nvmlReturn rc = device_check(d);
+	struct sim_sample samples[SIM_MAX_SAMPLES];
+	unsigned int room = *count;
+	nvmlReturn rc = device_check(d);
 
-  if (rc)
-    return rc;
-  *count = read_samples(d->shm, samples, after_us);
-  if (!*count)
-    return NVML_ERROR_NOT_FOUND;
-  if (!out || room < *count) {
-    *count = SIM_MAX_SAMPLES; /* there may be more by the second call */
-    return NVML_ERROR_INSUFFICIENT_SIZE;
-  }
-  for (unsigned int i = 0; i < *count; i++)
-    out[i] = (struct nvml_process_sample){
-        .pid = samples[i].pid, .time_us = samples[i].time_us, .sm = samples[i].util_pct};
-  return NVML_SUCCESS;
+	if (rc)
+		return rc;
+	*count = read_samples(d->shm, samples, after_us);
+	if (!*count)
+		return NVML_ERROR_NOT_FOUND;
+	if (!out || room < *count) {
+		*count = SIM_MAX_SAMPLES; /* there may be more by the second call */
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	}
+	for (unsigned int i = 0; i < *count; i++)
+		out[i] = (struct nvml_process_sample){
+			.pid = samples[i].pid, .time_us = samples[i].time_us, .sm = samples[i].util_pct};
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlReturn nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice d, struct nvml_processes_utilization *u)
 {
-  struct sim_sample samples[SIM_MAX_SAMPLES];
-  unsigned int room = u->count;
-  nvmlReturn rc = device_check(d);
+	struct sim_sample samples[SIM_MAX_SAMPLES];
+	unsigned int room = u->count;
+	nvmlReturn rc = device_check(d);
 
-  if (rc)
-    return rc;
-  if (u->version != PROCESSES_UTILIZATION_V1)
-    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  u->count = read_samples(d->shm, samples, u->after_us);
-  if (!u->count)
-    return NVML_ERROR_NOT_FOUND;
-  if (!u->samples || room < u->count) {
-    u->count = SIM_MAX_SAMPLES;
-    return NVML_ERROR_INSUFFICIENT_SIZE;
-  }
-  for (unsigned int i = 0; i < u->count; i++)
-    u->samples[i] = (struct nvml_process_sample_v1){
-        .pid = samples[i].pid, .time_us = samples[i].time_us, .sm = samples[i].util_pct};
-  return NVML_SUCCESS;
+	if (rc)
+		return rc;
+	if (u->version != PROCESSES_UTILIZATION_V1)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	u->count = read_samples(d->shm, samples, u->after_us);
+	if (!u->count)
+		return NVML_ERROR_NOT_FOUND;
+	if (!u->samples || room < u->count) {
+		u->count = SIM_MAX_SAMPLES;
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	}
+	for (unsigned int i = 0; i < u->count; i++)
+		u->samples[i] = (struct nvml_process_sample_v1){
+			.pid = samples[i].pid, .time_us = samples[i].time_us, .sm = samples[i].util_pct};
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlReturn nvmlDeviceGetAccountingMode(nvmlDevice d, unsigned int *mode)
 {
-  nvmlReturn rc = device_check(d);
+	nvmlReturn rc = device_check(d);
 
-  if (!rc)
-    *mode = atomic_load(&d->shm->accounting_mode);
-  return rc;
+	if (!rc)
+		*mode = atomic_load(&d->shm->accounting_mode);
+	return rc;
 }
 
 NVML_API nvmlReturn nvmlDeviceSetAccountingMode(nvmlDevice d, unsigned int mode)
 {
-  nvmlReturn rc = device_check(d);
+	nvmlReturn rc = device_check(d);
 
-  if (rc)
-    return rc;
-  if (geteuid())
-    return NVML_ERROR_NO_PERMISSION;
-  atomic_store(&d->shm->accounting_mode, mode);
-  return NVML_SUCCESS;
+	if (rc)
+		return rc;
+	if (geteuid())
+		return NVML_ERROR_NO_PERMISSION;
+	atomic_store(&d->shm->accounting_mode, mode);
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlReturn nvmlDeviceGetAccountingBufferSize(nvmlDevice d, unsigned int *size)
 {
-  *size = MAX_PROCESSES;
-  return device_check(d);
+	*size = MAX_PROCESSES;
+	return device_check(d);
 }
 
 NVML_API nvmlReturn nvmlDeviceGetAccountingPids(nvmlDevice d, unsigned int *count, unsigned int *pids)
 {
-  struct process_use use[MAX_PROCESSES];
-  unsigned int room = *count;
-  nvmlReturn rc = device_check(d);
+	struct process_use use[MAX_PROCESSES];
+	unsigned int room = *count;
+	nvmlReturn rc = device_check(d);
 
-  if (rc)
-    return rc;
-  if (!atomic_load(&d->shm->accounting_mode))
-    return NVML_ERROR_NOT_SUPPORTED;
-  *count = read_processes(d->shm, use, MAX_PROCESSES, false);
-  if (*count > room)
-    return NVML_ERROR_INSUFFICIENT_SIZE;
-  for (unsigned int i = 0; i < *count; i++)
-    pids[i] = use[i].pid;
-  return NVML_SUCCESS;
+	if (rc)
+		return rc;
+	if (!atomic_load(&d->shm->accounting_mode))
+		return NVML_ERROR_NOT_SUPPORTED;
+	*count = read_processes(d->shm, use, MAX_PROCESSES, false);
+	if (*count > room)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	for (unsigned int i = 0; i < *count; i++)
+		pids[i] = use[i].pid;
+	return NVML_SUCCESS;
 }
 
 static nvmlReturn find_accounting(nvmlDevice d, unsigned int pid, struct process_use *out)
 {
-  struct process_use use[MAX_PROCESSES];
-  nvmlReturn rc = device_check(d);
-  unsigned int count;
+	struct process_use use[MAX_PROCESSES];
+	nvmlReturn rc = device_check(d);
+	unsigned int count;
 
-  if (rc)
-    return rc;
-  if (!atomic_load(&d->shm->accounting_mode))
-    return NVML_ERROR_NOT_SUPPORTED;
-  count = read_processes(d->shm, use, MAX_PROCESSES, false);
-  for (unsigned int i = 0; i < count; i++)
-    if (use[i].pid == pid) {
-      *out = use[i];
-      return NVML_SUCCESS;
-    }
-  return NVML_ERROR_NOT_FOUND;
+	if (rc)
+		return rc;
+	if (!atomic_load(&d->shm->accounting_mode))
+		return NVML_ERROR_NOT_SUPPORTED;
+	count = read_processes(d->shm, use, MAX_PROCESSES, false);
+	for (unsigned int i = 0; i < count; i++)
+		if (use[i].pid == pid) {
+			*out = use[i];
+			return NVML_SUCCESS;
+		}
+	return NVML_ERROR_NOT_FOUND;
 }
 
 /* As the real one: a mean over samples, and no duration until the process has ended. */
 NVML_API nvmlReturn nvmlDeviceGetAccountingStats_v2(nvmlDevice d, struct nvml_accounting_v2 *a)
 {
-  struct process_use p;
-  nvmlReturn rc = find_accounting(d, a->pid, &p);
-  uint64_t until_ns, samples;
+	struct process_use p;
+	nvmlReturn rc = find_accounting(d, a->pid, &p);
+	uint64_t until_ns, samples;
 
-  if (rc)
-    return rc;
-  until_ns = p.is_running ? sim_now_ns() : p.ended_ns;
-  samples = (until_ns - p.created_ns) / SIM_SAMPLE_NS;
-  a->is_running = p.is_running;
-  a->gpu_util_pct = samples ? (unsigned int)(p.sample_util_pct_sum / samples) : 0;
-  a->memory_util_pct = a->gpu_util_pct / 2;
-  a->max_bytes = p.peak_vram_bytes;
-  a->sample_count = (unsigned int)p.sample_count;
-  a->gpu_util_sum = p.sample_util_pct_sum;
-  a->memory_util_sum = p.sample_util_pct_sum / 2;
-  a->time_ms = p.is_running ? 0 : (p.ended_ns - p.created_ns) / 1000000;
-  a->start_us = p.wall_start_us;
-  return NVML_SUCCESS;
+	if (rc)
+		return rc;
+	until_ns = p.is_running ? sim_now_ns() : p.ended_ns;
+	samples = (until_ns - p.created_ns) / SIM_SAMPLE_NS;
+	a->is_running = p.is_running;
+	a->gpu_util_pct = samples ? (unsigned int)(p.sample_util_pct_sum / samples) : 0;
+	a->memory_util_pct = a->gpu_util_pct / 2;
+	a->max_bytes = p.peak_vram_bytes;
+	a->sample_count = (unsigned int)p.sample_count;
+	a->gpu_util_sum = p.sample_util_pct_sum;
+	a->memory_util_sum = p.sample_util_pct_sum / 2;
+	a->time_ms = p.is_running ? 0 : (p.ended_ns - p.created_ns) / 1000000;
+	a->start_us = p.wall_start_us;
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlReturn nvmlDeviceGetAccountingStats(nvmlDevice d, unsigned int pid, struct nvml_accounting *a)
 {
-  struct nvml_accounting_v2 v2 = {.pid = pid};
-  nvmlReturn rc = nvmlDeviceGetAccountingStats_v2(d, &v2);
+	struct nvml_accounting_v2 v2 = {.pid = pid};
+	nvmlReturn rc = nvmlDeviceGetAccountingStats_v2(d, &v2);
 
-  if (rc)
-    return rc;
-  memset(a, 0, sizeof(*a));
-  a->gpu_util_pct = v2.gpu_util_pct;
-  a->memory_util_pct = v2.memory_util_pct;
-  a->max_bytes = v2.max_bytes;
-  a->time_ms = v2.time_ms;
-  a->start_us = v2.start_us;
-  a->is_running = v2.is_running;
-  return NVML_SUCCESS;
+	if (rc)
+		return rc;
+	memset(a, 0, sizeof(*a));
+	a->gpu_util_pct = v2.gpu_util_pct;
+	a->memory_util_pct = v2.memory_util_pct;
+	a->max_bytes = v2.max_bytes;
+	a->time_ms = v2.time_ms;
+	a->start_us = v2.start_us;
+	a->is_running = v2.is_running;
+	return NVML_SUCCESS;
 }
 
 /* MIG is there but off, as on a data-centre GPU that is shared by time. */
 NVML_API nvmlReturn nvmlDeviceGetMigMode(nvmlDevice d, unsigned int *current, unsigned int *pending)
 {
-  nvmlReturn rc = device_check(d);
+	nvmlReturn rc = device_check(d);
 
-  *current = *pending = 0;
-  return rc;
+	*current = *pending = 0;
+	return rc;
 }
 
 NVML_API nvmlReturn nvmlDeviceGetMaxMigDeviceCount(nvmlDevice d, unsigned int *count)
 {
-  *count = 0;
-  return device_check(d);
+	*count = 0;
+	return device_check(d);
 }
 
 NVML_API nvmlReturn nvmlDeviceIsMigDeviceHandle(nvmlDevice d, unsigned int *is_mig)
 {
-  *is_mig = 0;
-  return device_check(d);
+	*is_mig = 0;
+	return device_check(d);
 }
 
 NVML_API nvmlReturn nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice d, unsigned int index, nvmlDevice *out)
 {
-  nvmlReturn rc = device_check(d);
+	nvmlReturn rc = device_check(d);
 
-  (void)index;
-  (void)out;
-  return rc ? rc : NVML_ERROR_NOT_FOUND;
+	(void)index;
+	(void)out;
+	return rc ? rc : NVML_ERROR_NOT_FOUND;
 }

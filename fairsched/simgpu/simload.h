@@ -8,64 +8,64 @@
 #include <stdint.h>
 
 struct options {
-  const char *kind;
-  const char *libcuda;
-  const char *log_path;
-  const char *jitter_kind; /* lognormal | uniform */
-  double seconds; /* 0 = until SIGTERM */
-  double jitter_ratio;
-  double kernel_us;
-  double gap_us;
-  uint64_t seed;
-  uint64_t alloc_bytes;
-  uint64_t copy_bytes;
-  int device;
-  int contexts;
-  int streams;
-  int kernels;
-  int depth;
-  int threads;
+	const char *kind;
+	const char *libcuda;
+	const char *log_path;
+	const char *jitter_kind; /* lognormal | uniform */
+	double seconds;          /* 0 = until SIGTERM */
+	double jitter_ratio;
+	double kernel_us;
+	double gap_us;
+	uint64_t seed;
+	uint64_t alloc_bytes;
+	uint64_t copy_bytes;
+	int device;
+	int contexts;
+	int streams;
+	int kernels;
+	int depth;
+	int threads;
 };
 
 /* The driver API, found as the CUDA runtime finds it. */
 struct cuda {
-  int (*init)(unsigned int);
-  int (*device_get)(int *, int);
-  int (*device_uuid)(void *, int);
-  int (*primary_retain)(void **, int);
-  int (*ctx_create)(void **, unsigned int, int);
-  int (*ctx_set)(void *);
-  int (*stream_create)(void **, unsigned int);
-  int (*stream_sync)(void *);
-  int (*stream_write32)(void *, uint64_t, uint32_t, unsigned int);
-  int (*event_create)(void **, unsigned int);
-  int (*event_record)(void *, void *);
-  int (*event_sync)(void *);
-  int (*module_load)(void **, const void *);
-  int (*module_function)(void **, void *, const char *);
-  int (*launch)(void *, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
-                unsigned int, void *, void **, void **);
-  int (*graph_create)(void **, unsigned int);
-  int (*graph_add)(void **, void *, const void *, size_t, const void *);
-  int (*graph_instantiate)(void **, void *, unsigned long long);
-  int (*graph_launch)(void *, void *);
-  int (*mem_alloc)(uint64_t *, size_t);
-  int (*host_alloc)(void **, size_t, unsigned int);
-  int (*copy_to_device)(uint64_t, const void *, size_t, void *);
+	int (*init)(unsigned int);
+	int (*device_get)(int *, int);
+	int (*device_uuid)(void *, int);
+	int (*primary_retain)(void **, int);
+	int (*ctx_create)(void **, unsigned int, int);
+	int (*ctx_set)(void *);
+	int (*stream_create)(void **, unsigned int);
+	int (*stream_sync)(void *);
+	int (*stream_write32)(void *, uint64_t, uint32_t, unsigned int);
+	int (*event_create)(void **, unsigned int);
+	int (*event_record)(void *, void *);
+	int (*event_sync)(void *);
+	int (*module_load)(void **, const void *);
+	int (*module_function)(void **, void *, const char *);
+	int (*launch)(void *, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+		      unsigned int, unsigned int, void *, void **, void **);
+	int (*graph_create)(void **, unsigned int);
+	int (*graph_add)(void **, void *, const void *, size_t, const void *);
+	int (*graph_instantiate)(void **, void *, unsigned long long);
+	int (*graph_launch)(void *, void *);
+	int (*mem_alloc)(uint64_t *, size_t);
+	int (*host_alloc)(void **, size_t, unsigned int);
+	int (*copy_to_device)(uint64_t, const void *, size_t, void *);
 };
 
 #define MAX_STREAMS 64
 
 /* One context and the thread that drives it. */
 struct lane {
-  const struct options *o;
-  const struct cuda *cu;
-  int index;
-  void *ctx;
-  void *function;
-  void *streams[MAX_STREAMS];
-  uint64_t rng;
-  uint64_t buffer;
+	const struct options *o;
+	const struct cuda *cu;
+	int index;
+	void *ctx;
+	void *function;
+	void *streams[MAX_STREAMS];
+	uint64_t rng;
+	uint64_t buffer;
 };
 
 extern volatile bool stopping;

@@ -12,134 +12,135 @@
 
 void must(int rc, const char *what)
 {
-  if (rc == 0)
-    return;
-  if (!stopping)
-    fprintf(stderr, "simload: %s failed with %d\n", what, rc);
-  exit(1);
+	if (rc == 0)
+		return;
+	if (!stopping)
+		fprintf(stderr, "simload: %s failed with %d\n", what, rc);
+	exit(1);
 }
 
 static const struct {
-  const char *name;
-  size_t slot;
+	const char *name;
+	size_t slot;
 } wanted[] = {
-    {"cuInit", offsetof(struct cuda, init)},
-    {"cuDeviceGet", offsetof(struct cuda, device_get)},
-    {"cuDeviceGetUuid", offsetof(struct cuda, device_uuid)},
-    {"cuDevicePrimaryCtxRetain", offsetof(struct cuda, primary_retain)},
-    {"cuCtxSetCurrent", offsetof(struct cuda, ctx_set)},
-    {"cuStreamCreate", offsetof(struct cuda, stream_create)},
-    {"cuStreamSynchronize", offsetof(struct cuda, stream_sync)},
-    {"cuStreamWriteValue32", offsetof(struct cuda, stream_write32)},
-    {"cuEventCreate", offsetof(struct cuda, event_create)},
-    {"cuEventRecord", offsetof(struct cuda, event_record)},
-    {"cuEventSynchronize", offsetof(struct cuda, event_sync)},
-    {"cuModuleLoadData", offsetof(struct cuda, module_load)},
-    {"cuModuleGetFunction", offsetof(struct cuda, module_function)},
-    {"cuLaunchKernel", offsetof(struct cuda, launch)},
-    {"cuGraphCreate", offsetof(struct cuda, graph_create)},
-    {"cuGraphAddKernelNode", offsetof(struct cuda, graph_add)},
-    {"cuGraphInstantiate", offsetof(struct cuda, graph_instantiate)},
-    {"cuGraphLaunch", offsetof(struct cuda, graph_launch)},
-    {"cuMemAlloc", offsetof(struct cuda, mem_alloc)},
-    {"cuMemHostAlloc", offsetof(struct cuda, host_alloc)},
-    {"cuMemcpyHtoDAsync", offsetof(struct cuda, copy_to_device)},
+	{"cuInit", offsetof(struct cuda, init)},
+	{"cuDeviceGet", offsetof(struct cuda, device_get)},
+	{"cuDeviceGetUuid", offsetof(struct cuda, device_uuid)},
+	{"cuDevicePrimaryCtxRetain", offsetof(struct cuda, primary_retain)},
+	{"cuCtxSetCurrent", offsetof(struct cuda, ctx_set)},
+	{"cuStreamCreate", offsetof(struct cuda, stream_create)},
+	{"cuStreamSynchronize", offsetof(struct cuda, stream_sync)},
+	{"cuStreamWriteValue32", offsetof(struct cuda, stream_write32)},
+	{"cuEventCreate", offsetof(struct cuda, event_create)},
+	{"cuEventRecord", offsetof(struct cuda, event_record)},
+	{"cuEventSynchronize", offsetof(struct cuda, event_sync)},
+	{"cuModuleLoadData", offsetof(struct cuda, module_load)},
+	{"cuModuleGetFunction", offsetof(struct cuda, module_function)},
+	{"cuLaunchKernel", offsetof(struct cuda, launch)},
+	{"cuGraphCreate", offsetof(struct cuda, graph_create)},
+	{"cuGraphAddKernelNode", offsetof(struct cuda, graph_add)},
+	{"cuGraphInstantiate", offsetof(struct cuda, graph_instantiate)},
+	{"cuGraphLaunch", offsetof(struct cuda, graph_launch)},
+	{"cuMemAlloc", offsetof(struct cuda, mem_alloc)},
+	{"cuMemHostAlloc", offsetof(struct cuda, host_alloc)},
+	{"cuMemcpyHtoDAsync", offsetof(struct cuda, copy_to_device)},
 };
 
 bool cuda_load(struct cuda *cu, const char *path)
 {
-  int (*get)(const char *, void **, int, uint64_t, int *);
-  void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	int (*get)(const char *, void **, int, uint64_t, int *);
+	void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 
-  if (!lib) {
-    fprintf(stderr, "simload: %s\n", dlerror());
-    return false;
-  }
-  *(void **)&get = dlsym(lib, "cuGetProcAddress_v2");
-  if (!get)
-    return false;
-  for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
-    void **slot = (void **)(void *)((char *)cu + wanted[i].slot);
+	if (!lib) {
+		fprintf(stderr, "simload: %s\n", dlerror());
+		return false;
+	}
+	*(void **)&get = dlsym(lib, "cuGetProcAddress_v2");
+	if (!get)
+		return false;
+	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+		void **slot = (void **)(void *)((char *)cu + wanted[i].slot);
 
-    if (get(wanted[i].name, slot, CUDA_VERSION, 0, NULL)) {
-      fprintf(stderr, "simload: %s has no %s\n", path, wanted[i].name);
-      return false;
-    }
-  }
-  /* Later contexts than the primary one: the three-argument spelling, whatever the version. */
-  *(void **)&cu->ctx_create = dlsym(lib, "cuCtxCreate_v2");
-  return cu->ctx_create != NULL;
+		if (get(wanted[i].name, slot, CUDA_VERSION, 0, NULL)) {
+			fprintf(stderr, "simload: %s has no %s\n", path, wanted[i].name);
+			return false;
+		}
+	}
+	/* Later contexts than the primary one: the three-argument spelling, whatever the version. */
+	*(void **)&cu->ctx_create = dlsym(lib, "cuCtxCreate_v2");
+	return cu->ctx_create != NULL;
 }
 
 void lane_open(struct lane *l)
 {
-  const struct cuda *cu = l->cu;
-  void *module;
-  int dev;
+	const struct cuda *cu = l->cu;
+	void *module;
+	int dev;
 
-  must(cu->device_get(&dev, l->o->device), "cuDeviceGet");
-  if (l->index == 0) {
-    must(cu->primary_retain(&l->ctx, dev), "cuDevicePrimaryCtxRetain");
-    must(cu->ctx_set(l->ctx), "cuCtxSetCurrent");
-  } else {
-    must(cu->ctx_create(&l->ctx, 0, dev), "cuCtxCreate");
-  }
-  must(cu->module_load(&module, ""), "cuModuleLoadData");
-  must(cu->module_function(&l->function, module, "work_100us"), "cuModuleGetFunction");
-  for (int i = 0; i < l->o->streams; i++)
-    must(cu->stream_create(&l->streams[i], 1), "cuStreamCreate");
-  if (l->o->alloc_bytes)
-    must(cu->mem_alloc(&l->buffer, l->o->alloc_bytes), "cuMemAlloc");
+	must(cu->device_get(&dev, l->o->device), "cuDeviceGet");
+	if (l->index == 0) {
+		must(cu->primary_retain(&l->ctx, dev), "cuDevicePrimaryCtxRetain");
+		must(cu->ctx_set(l->ctx), "cuCtxSetCurrent");
+	} else {
+		must(cu->ctx_create(&l->ctx, 0, dev), "cuCtxCreate");
+	}
+	must(cu->module_load(&module, ""), "cuModuleLoadData");
+	must(cu->module_function(&l->function, module, "work_100us"), "cuModuleGetFunction");
+	for (int i = 0; i < l->o->streams; i++)
+		must(cu->stream_create(&l->streams[i], 1), "cuStreamCreate");
+	if (l->o->alloc_bytes)
+		must(cu->mem_alloc(&l->buffer, l->o->alloc_bytes), "cuMemAlloc");
 }
 
 uint64_t now_ns(void)
 {
-  struct timespec ts;
+	struct timespec ts;
 
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000ull + (uint64_t)ts.tv_nsec;
 }
 
 void sleep_us(double us)
 {
-  uint64_t until = now_ns() + (uint64_t)(us * 1e3);
-  struct timespec ts = {.tv_sec = (time_t)(until / 1000000000ull), .tv_nsec = (long)(until % 1000000000ull)};
+	uint64_t until = now_ns() + (uint64_t)(us * 1e3);
+	struct timespec ts = {.tv_sec = (time_t)(until / 1000000000ull),
+			      .tv_nsec = (long)(until % 1000000000ull)};
 
-  if (us > 0)
-    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL);
+	if (us > 0)
+		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL);
 }
 
 /* splitmix64: the same steps for the same seed, wherever it runs. */
 double random_unit(struct lane *l)
 {
-  uint64_t z = l->rng += 0x9e3779b97f4a7c15ull;
+	uint64_t z = l->rng += 0x9e3779b97f4a7c15ull;
 
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return (double)((z ^ (z >> 31)) >> 11) * 0x1.0p-53;
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+	return (double)((z ^ (z >> 31)) >> 11) * 0x1.0p-53;
 }
 
 double random_exponential(struct lane *l, double mean)
 {
-  return -mean * log(1.0 - random_unit(l));
+	return -mean * log(1.0 - random_unit(l));
 }
 
 static double random_normal(struct lane *l)
 {
-  double radius = sqrt(-2.0 * log(1.0 - random_unit(l)));
+	double radius = sqrt(-2.0 * log(1.0 - random_unit(l)));
 
-  return radius * cos(2.0 * M_PI * random_unit(l));
+	return radius * cos(2.0 * M_PI * random_unit(l));
 }
 
 /* Mean kernel_us whatever the jitter; jitter_ratio is the relative spread. */
 uint64_t random_kernel_ns(struct lane *l)
 {
-  double j = l->o->jitter_ratio;
-  double factor = 1.0;
+	double j = l->o->jitter_ratio;
+	double factor = 1.0;
 
-  if (j > 0 && l->o->jitter_kind[0] == 'u')
-    factor = 1.0 + j * (2.0 * random_unit(l) - 1.0);
-  else if (j > 0)
-    factor = exp(j * random_normal(l) - j * j / 2);
-  return (uint64_t)(l->o->kernel_us * 1e3 * (factor > 0 ? factor : 0));
+	if (j > 0 && l->o->jitter_kind[0] == 'u')
+		factor = 1.0 + j * (2.0 * random_unit(l) - 1.0);
+	else if (j > 0)
+		factor = exp(j * random_normal(l) - j * j / 2);
+	return (uint64_t)(l->o->kernel_us * 1e3 * (factor > 0 ? factor : 0));
 }

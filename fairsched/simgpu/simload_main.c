@@ -21,174 +21,214 @@ volatile bool stopping;
 
 static int join_cgroup(const char *dir)
 {
-  char path[4096];
-  FILE *f;
+	char path[4096];
+	FILE *f;
 
-  snprintf(path, sizeof(path), "%s/cgroup.procs", dir);
-  f = fopen(path, "w");
-  if (!f || fprintf(f, "%d\n", getpid()) < 0 || fclose(f)) {
-    perror(path);
-    return -1;
-  }
-  return 0;
+	snprintf(path, sizeof(path), "%s/cgroup.procs", dir);
+	f = fopen(path, "w");
+	if (!f || fprintf(f, "%d\n", getpid()) < 0 || fclose(f)) {
+		perror(path);
+		return -1;
+	}
+	return 0;
 }
 
 static int enter(int argc, char **argv)
 {
-  int i = 2;
+	int i = 2;
 
-  for (; i < argc && strcmp(argv[i], "--"); i++) {
-    if (!strcmp(argv[i], "--die-with-parent"))
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-    else if (!strcmp(argv[i], "--cgroup") && i + 1 < argc && join_cgroup(argv[++i]))
-      return 1;
-  }
-  if (i + 1 >= argc)
-    return 2;
-  execv(argv[i + 1], &argv[i + 1]);
-  perror(argv[i + 1]);
-  return 1;
+	for (; i < argc && strcmp(argv[i], "--"); i++) {
+		if (!strcmp(argv[i], "--die-with-parent"))
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+		else if (!strcmp(argv[i], "--cgroup") && i + 1 < argc && join_cgroup(argv[++i]))
+			return 1;
+	}
+	if (i + 1 >= argc)
+		return 2;
+	execv(argv[i + 1], &argv[i + 1]);
+	perror(argv[i + 1]);
+	return 1;
 }
 
 static bool parse(struct options *o, int argc, char **argv)
 {
-  static const char *const names[] = {"kind",   "libcuda",     "log",    "jitter-kind", "seconds", "jitter",
-                                      "kernel-us", "gap-us",   "seed",   "alloc-bytes", "copy-bytes", "device",
-                                      "contexts",  "streams",  "kernels", "depth",      "threads"};
-  struct option table[sizeof(names) / sizeof(names[0]) + 1] = {0};
-  int c;
+	static const char *const names[] = {"kind",     "libcuda",     "log",        "jitter-kind",
+					    "seconds",  "jitter",      "kernel-us",  "gap-us",
+					    "seed",     "alloc-bytes", "copy-bytes", "device",
+					    "contexts", "streams",     "kernels",    "depth",
+					    "threads"};
+	struct option table[sizeof(names) / sizeof(names[0]) + 1] = {0};
+	int c;
 
-  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-    table[i] = (struct option){names[i], required_argument, NULL, (int)i};
-  while ((c = getopt_long(argc, argv, "", table, NULL)) >= 0) {
-    switch (c) {
-    case 0: o->kind = optarg; break;
-    case 1: o->libcuda = optarg; break;
-    case 2: o->log_path = optarg; break;
-    case 3: o->jitter_kind = optarg; break;
-    case 4: o->seconds = atof(optarg); break;
-    case 5: o->jitter_ratio = atof(optarg); break;
-    case 6: o->kernel_us = atof(optarg); break;
-    case 7: o->gap_us = atof(optarg); break;
-    case 8: o->seed = strtoull(optarg, NULL, 10); break;
-    case 9: o->alloc_bytes = strtoull(optarg, NULL, 10); break;
-    case 10: o->copy_bytes = strtoull(optarg, NULL, 10); break;
-    case 11: o->device = atoi(optarg); break;
-    case 12: o->contexts = atoi(optarg); break;
-    case 13: o->streams = atoi(optarg); break;
-    case 14: o->kernels = atoi(optarg); break;
-    case 15: o->depth = atoi(optarg); break;
-    case 16: o->threads = atoi(optarg); break;
-    default: return false;
-    }
-  }
-  return o->contexts > 0 && o->streams > 0 && o->streams <= MAX_STREAMS && o->kernels > 0 && o->depth > 0;
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		table[i] = (struct option){names[i], required_argument, NULL, (int)i};
+	while ((c = getopt_long(argc, argv, "", table, NULL)) >= 0) {
+		switch (c) {
+		case 0:
+			o->kind = optarg;
+			break;
+		case 1:
+			o->libcuda = optarg;
+			break;
+		case 2:
+			o->log_path = optarg;
+			break;
+		case 3:
+			o->jitter_kind = optarg;
+			break;
+		case 4:
+			o->seconds = atof(optarg);
+			break;
+		case 5:
+			o->jitter_ratio = atof(optarg);
+			break;
+		case 6:
+			o->kernel_us = atof(optarg);
+			break;
+		case 7:
+			o->gap_us = atof(optarg);
+			break;
+		case 8:
+			o->seed = strtoull(optarg, NULL, 10);
+			break;
+		case 9:
+			o->alloc_bytes = strtoull(optarg, NULL, 10);
+			break;
+		case 10:
+			o->copy_bytes = strtoull(optarg, NULL, 10);
+			break;
+		case 11:
+			o->device = atoi(optarg);
+			break;
+		case 12:
+			o->contexts = atoi(optarg);
+			break;
+		case 13:
+			o->streams = atoi(optarg);
+			break;
+		case 14:
+			o->kernels = atoi(optarg);
+			break;
+		case 15:
+			o->depth = atoi(optarg);
+			break;
+		case 16:
+			o->threads = atoi(optarg);
+			break;
+		default:
+			return false;
+		}
+	}
+	return o->contexts > 0 && o->streams > 0 && o->streams <= MAX_STREAMS && o->kernels > 0 &&
+	       o->depth > 0;
 }
 
 static void *sleeper(void *unused)
 {
-  while (!stopping)
-    pause();
-  return unused;
+	while (!stopping)
+		pause();
+	return unused;
 }
 
 static void *watch_signals(void *set)
 {
-  int sig;
+	int sig;
 
-  sigwait(set, &sig);
-  stopping = true;
-  return NULL;
+	sigwait(set, &sig);
+	stopping = true;
+	return NULL;
 }
 
 static void *stop_later(void *seconds)
 {
-  sleep_us(*(double *)seconds * 1e6);
-  stopping = true;
-  return NULL;
+	sleep_us(*(double *)seconds * 1e6);
+	stopping = true;
+	return NULL;
 }
 
 static void *drive(void *lane)
 {
-  struct lane *l = lane;
+	struct lane *l = lane;
 
-  must(l->cu->ctx_set(l->ctx), "cuCtxSetCurrent");
-  if (!lane_run(l)) {
-    fprintf(stderr, "simload: no kind %s\n", l->o->kind);
-    exit(2);
-  }
-  return NULL;
+	must(l->cu->ctx_set(l->ctx), "cuCtxSetCurrent");
+	if (!lane_run(l)) {
+		fprintf(stderr, "simload: no kind %s\n", l->o->kind);
+		exit(2);
+	}
+	return NULL;
 }
 
 /* SIGTERM and the deadline are threads' business, so that no call of the load is interrupted. */
 static void start_helpers(struct options *o)
 {
-  static sigset_t set;
-  pthread_attr_t small;
-  pthread_t t;
+	static sigset_t set;
+	pthread_attr_t small;
+	pthread_t t;
 
-  pthread_attr_init(&small);
-  pthread_attr_setstacksize(&small, 64 << 10);
-  sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &set, NULL);
-  pthread_create(&t, &small, watch_signals, &set);
-  if (o->seconds > 0)
-    pthread_create(&t, &small, stop_later, &o->seconds);
-  for (int i = 0; i < o->threads; i++)
-    pthread_create(&t, &small, sleeper, NULL);
+	pthread_attr_init(&small);
+	pthread_attr_setstacksize(&small, 64 << 10);
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+	pthread_create(&t, &small, watch_signals, &set);
+	if (o->seconds > 0)
+		pthread_create(&t, &small, stop_later, &o->seconds);
+	for (int i = 0; i < o->threads; i++)
+		pthread_create(&t, &small, sleeper, NULL);
 }
 
 static int run(struct options *o)
 {
-  struct lane *lanes = calloc((size_t)o->contexts, sizeof(*lanes));
-  pthread_t *threads = calloc((size_t)o->contexts, sizeof(*threads));
-  static struct cuda cu;
-  unsigned char uuid[16];
+	struct lane *lanes = calloc((size_t)o->contexts, sizeof(*lanes));
+	pthread_t *threads = calloc((size_t)o->contexts, sizeof(*threads));
+	static struct cuda cu;
+	unsigned char uuid[16];
 
-  if (!lanes || !threads || !cuda_load(&cu, o->libcuda))
-    return 1;
-  must(cu.init(0), "cuInit");
-  must(cu.device_uuid(uuid, o->device), "cuDeviceGetUuid");
-  for (int i = 0; i < o->contexts; i++) {
-    lanes[i] = (struct lane){.o = o, .cu = &cu, .index = i, .rng = o->seed * 1000003ull + (uint64_t)i};
-    lane_open(&lanes[i]);
-  }
-  start_helpers(o);
-  log_ready();
-  for (int i = 1; i < o->contexts; i++)
-    pthread_create(&threads[i], NULL, drive, &lanes[i]);
-  drive(&lanes[0]);
-  for (int i = 1; i < o->contexts; i++)
-    pthread_join(threads[i], NULL);
-  return 0;
+	if (!lanes || !threads || !cuda_load(&cu, o->libcuda))
+		return 1;
+	must(cu.init(0), "cuInit");
+	must(cu.device_uuid(uuid, o->device), "cuDeviceGetUuid");
+	for (int i = 0; i < o->contexts; i++) {
+		lanes[i] = (struct lane){
+			.o = o, .cu = &cu, .index = i, .rng = o->seed * 1000003ull + (uint64_t)i};
+		lane_open(&lanes[i]);
+	}
+	start_helpers(o);
+	log_ready();
+	for (int i = 1; i < o->contexts; i++)
+		pthread_create(&threads[i], NULL, drive, &lanes[i]);
+	drive(&lanes[0]);
+	for (int i = 1; i < o->contexts; i++)
+		pthread_join(threads[i], NULL);
+	return 0;
 }
 
 int main(int argc, char **argv)
 {
-  struct options o = {
-      .kind = "decode",
-      .libcuda = "libcuda.so.1",
-      .jitter_kind = "lognormal",
-      .kernel_us = 250,
-      .gap_us = 0,
-      .seed = 1,
-      .contexts = 1,
-      .streams = 1,
-      .kernels = 20,
-      .depth = 4,
-  };
+	struct options o = {
+		.kind = "decode",
+		.libcuda = "libcuda.so.1",
+		.jitter_kind = "lognormal",
+		.kernel_us = 250,
+		.gap_us = 0,
+		.seed = 1,
+		.contexts = 1,
+		.streams = 1,
+		.kernels = 20,
+		.depth = 4,
+	};
 
-  if (argc > 1 && !strcmp(argv[1], "--enter"))
-    return enter(argc, argv);
-  if (!parse(&o, argc, argv)) {
-    fprintf(stderr, "usage: simload --kind KIND [--kernels N] [--kernel-us X] ...; see README.md\n");
-    return 2;
-  }
-  prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
-  if (o.log_path && !log_open(o.log_path)) {
-    perror(o.log_path);
-    return 1;
-  }
-  return run(&o);
+	if (argc > 1 && !strcmp(argv[1], "--enter"))
+		return enter(argc, argv);
+	if (!parse(&o, argc, argv)) {
+		fprintf(stderr,
+			"usage: simload --kind KIND [--kernels N] [--kernel-us X] ...; see README.md\n");
+		return 2;
+	}
+	prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
+	if (o.log_path && !log_open(o.log_path)) {
+		perror(o.log_path);
+		return 1;
+	}
+	return run(&o);
 }

@@ -32,183 +32,198 @@
 #define SIM_NEVER UINT64_MAX
 
 enum sim_op {
-  SIM_KERNEL = 1, /* amount = GPU time in ns; count = kernels in it (a graph has many) */
-  SIM_COPY = 2, /* amount = bytes */
-  SIM_EVENT = 3, /* target = event slot, seq = generation */
-  SIM_WAIT_EVENT = 4, /* target = gpu, region, slot packed by sim_pack_event, seq = generation */
-  SIM_HOST_FUNC = 5, /* user[0](user[1]) is called by a thread of the owner */
-  SIM_WRITE32 = 6, /* target = offset in pin[], amount = value */
-  SIM_WAIT32 = 7, /* as above; seq = comparison (0 >=, 1 ==, 2 &, 3 nor) */
-  SIM_MARK = 8, /* nothing: a barrier's carrier */
+	SIM_KERNEL = 1,     /* amount = GPU time in ns; count = kernels in it (a graph has many) */
+	SIM_COPY = 2,       /* amount = bytes */
+	SIM_EVENT = 3,      /* target = event slot, seq = generation */
+	SIM_WAIT_EVENT = 4, /* target = gpu, region, slot packed by sim_pack_event, seq = generation */
+	SIM_HOST_FUNC = 5,  /* user[0](user[1]) is called by a thread of the owner */
+	SIM_WRITE32 = 6,    /* target = offset in pin[], amount = value */
+	SIM_WAIT32 = 7,     /* as above; seq = comparison (0 >=, 1 ==, 2 &, 3 nor) */
+	SIM_MARK = 8,       /* nothing: a barrier's carrier */
 };
 
 /* `sleep` of a GPU: what a submitter must do. Values >= SIM_SLICED name the running region. */
-enum { SIM_AWAKE = 0, SIM_ASLEEP = 1, SIM_SLICED = 2 };
+enum {
+	SIM_AWAKE = 0,
+	SIM_ASLEEP = 1,
+	SIM_SLICED = 2
+};
 
-enum sim_phase { SIM_IDLE = 0, SIM_SWITCH = 1, SIM_EXEC = 2 };
+enum sim_phase {
+	SIM_IDLE = 0,
+	SIM_SWITCH = 1,
+	SIM_EXEC = 2
+};
 
-enum { SIM_STREAM_NONBLOCKING = 1, SIM_STREAM_LEGACY = 2 };
+enum {
+	SIM_STREAM_NONBLOCKING = 1,
+	SIM_STREAM_LEGACY = 2
+};
 
 struct sim_cmd {
-  uint32_t op;
-  uint32_t count;
-  uint64_t stamp_ns; /* when the client wrote it: it cannot start earlier */
-  uint64_t order; /* place among all commands of the context, for the legacy stream's barrier */
-  uint64_t amount;
-  uint64_t target;
-  uint64_t seq;
-  uint64_t user[2];
+	uint32_t op;
+	uint32_t count;
+	uint64_t stamp_ns; /* when the client wrote it: it cannot start earlier */
+	uint64_t order;    /* place among all commands of the context, for the legacy stream's barrier */
+	uint64_t amount;
+	uint64_t target;
+	uint64_t seq;
+	uint64_t user[2];
 };
 
 struct sim_stream {
-  /* Written by the client. */
-  _Atomic uint64_t tail;
-  _Atomic uint32_t flags;
-  uint32_t pad0;
-  _Atomic uint64_t host_done; /* seq of the last host function that returned */
-  uint64_t pad1[5];
-  /* Written by the engine. */
-  _Atomic uint64_t done;
-  _Atomic uint64_t done_ns;
-  _Atomic uint64_t host_ready; /* seq of the host function the owner should call now */
-  _Atomic uint64_t lookahead; /* the engine sleeps until this seq is done */
-  /* Written by both: the lowest seq somebody sleeps for (0 = nobody), and the futex. */
-  _Atomic uint64_t wait_target;
-  _Atomic uint32_t wake_word;
-  uint32_t pad2[5];
-  struct sim_cmd ring[SIM_RING];
+	/* Written by the client. */
+	_Atomic uint64_t tail;
+	_Atomic uint32_t flags;
+	uint32_t pad0;
+	_Atomic uint64_t host_done; /* seq of the last host function that returned */
+	uint64_t pad1[5];
+	/* Written by the engine. */
+	_Atomic uint64_t done;
+	_Atomic uint64_t done_ns;
+	_Atomic uint64_t host_ready; /* seq of the host function the owner should call now */
+	_Atomic uint64_t lookahead;  /* the engine sleeps until this seq is done */
+	/* Written by both: the lowest seq somebody sleeps for (0 = nobody), and the futex. */
+	_Atomic uint64_t wait_target;
+	_Atomic uint32_t wake_word;
+	uint32_t pad2[5];
+	struct sim_cmd ring[SIM_RING];
 };
 
 struct sim_event {
-  _Atomic uint64_t done_gen;
-  _Atomic uint64_t time_ns;
+	_Atomic uint64_t done_gen;
+	_Atomic uint64_t time_ns;
 };
 
 struct sim_region {
-  _Atomic uint32_t used_streams; /* streams [0, used) have been used */
-  _Atomic uint32_t host_word; /* futex: a host function is ready somewhere */
-  uint64_t pad[7];
-  struct sim_event events[SIM_MAX_EVENTS];
-  uint8_t pin[SIM_PIN_BYTES];
-  struct sim_stream streams[SIM_MAX_STREAMS];
+	_Atomic uint32_t used_streams; /* streams [0, used) have been used */
+	_Atomic uint32_t host_word;    /* futex: a host function is ready somewhere */
+	uint64_t pad[7];
+	struct sim_event events[SIM_MAX_EVENTS];
+	uint8_t pin[SIM_PIN_BYTES];
+	struct sim_stream streams[SIM_MAX_STREAMS];
 };
 
 /* What a GPU is. Other natures (run to completion, unequal slices) add fields at the end. */
 struct sim_spec {
-  char name[64];
-  char uuid[48];
-  uint8_t uuid_bytes[16];
-  uint64_t vram_bytes;
-  uint64_t slice_ns;
-  uint64_t switch_ns;
-  uint64_t copy_bytes_per_s;
-  uint64_t copy_latency_ns;
-  uint64_t memset_bytes_per_s;
-  uint32_t sm_count;
-  uint32_t cc_major;
-  uint32_t cc_minor;
-  uint32_t pci_bus;
+	char name[64];
+	char uuid[48];
+	uint8_t uuid_bytes[16];
+	uint64_t vram_bytes;
+	uint64_t slice_ns;
+	uint64_t switch_ns;
+	uint64_t copy_bytes_per_s;
+	uint64_t copy_latency_ns;
+	uint64_t memset_bytes_per_s;
+	uint32_t sm_count;
+	uint32_t cc_major;
+	uint32_t cc_minor;
+	uint32_t pci_bus;
 };
 
 struct sim_truth {
-  uint64_t id; /* 1, 2, ... per GPU in order of creation; 0 = empty slot */
-  uint32_t pid;
-  uint32_t region;
-  uint64_t handle; /* the CUcontext of the owner */
-  uint64_t created_ns;
-  uint64_t ended_ns; /* 0 while alive */
-  uint64_t exec_ns;
-  uint64_t switch_ns;
-  uint64_t copy_ns;
-  uint64_t wait_ns; /* runnable, neither running nor being switched to */
-  uint64_t waiting_since_ns; /* 0, or the start of the wait that goes on */
-  uint64_t kernels;
-  uint64_t vram_bytes;
-  uint64_t peak_vram_bytes;
-  uint64_t wall_start_us; /* CLOCK_REALTIME, for NVML accounting */
-  uint64_t sample_count; /* of NVML samples that found it on the GPU ... */
-  uint64_t sample_util_pct_sum; /* ... and what they said */
+	uint64_t id; /* 1, 2, ... per GPU in order of creation; 0 = empty slot */
+	uint32_t pid;
+	uint32_t region;
+	uint64_t handle; /* the CUcontext of the owner */
+	uint64_t created_ns;
+	uint64_t ended_ns; /* 0 while alive */
+	uint64_t exec_ns;
+	uint64_t switch_ns;
+	uint64_t copy_ns;
+	uint64_t wait_ns;          /* runnable, neither running nor being switched to */
+	uint64_t waiting_since_ns; /* 0, or the start of the wait that goes on */
+	uint64_t kernels;
+	uint64_t vram_bytes;
+	uint64_t peak_vram_bytes;
+	uint64_t wall_start_us;       /* CLOCK_REALTIME, for NVML accounting */
+	uint64_t sample_count;        /* of NVML samples that found it on the GPU ... */
+	uint64_t sample_util_pct_sum; /* ... and what they said */
 };
 
 struct sim_residency {
-  uint64_t id;
-  uint64_t start_ns;
-  uint64_t end_ns;
+	uint64_t id;
+	uint64_t start_ns;
+	uint64_t end_ns;
 };
 
 struct sim_sample {
-  uint64_t time_us; /* CLOCK_REALTIME, as NVML stamps them */
-  uint32_t pid; /* occupant at the instant of the sample; 0 = nobody */
-  uint32_t util_pct;
+	uint64_t time_us; /* CLOCK_REALTIME, as NVML stamps them */
+	uint32_t pid;     /* occupant at the instant of the sample; 0 = nobody */
+	uint32_t util_pct;
 };
 
 struct sim_gpu {
-  uint32_t magic;
-  uint32_t abi;
-  uint32_t index;
-  uint32_t gpu_count;
-  struct sim_spec spec;
-  uint64_t start_ns;
-  uint64_t boot_realtime_offset_ns; /* add to CLOCK_MONOTONIC for CLOCK_REALTIME */
-  _Atomic uint32_t dead; /* the engine has ended */
-  _Atomic uint32_t bell; /* futex the engine thread sleeps on */
-  _Atomic uint32_t sleep;
-  _Atomic uint32_t accounting_mode;
-  _Atomic uint64_t next_order;
-  /* Below: written by the engine between two increments of lock_seq (odd = being written). */
-  _Atomic uint32_t lock_seq;
-  uint32_t phase;
-  uint64_t charged_ns; /* accounts are complete up to here ... */
-  uint64_t limit_ns; /* ... and `phase` lasts at least until here */
-  uint64_t current_id; /* whose slice it is; 0 in SIM_IDLE */
-  uint64_t copy_id;
-  uint64_t copy_from_ns;
-  uint64_t copy_end_ns;
-  uint64_t busy_ns;
-  uint64_t switch_ns;
-  uint64_t copy_ns;
-  uint64_t switches;
-  uint64_t vram_used_bytes;
-  uint64_t util_pct;
-  uint64_t residency_count;
-  uint64_t sample_count;
-  uint64_t truth_count; /* ids given so far */
-  struct sim_sample samples[SIM_MAX_SAMPLES];
-  struct sim_residency residencies[SIM_MAX_RESIDENCIES];
-  struct sim_truth truths[SIM_MAX_TRUTHS];
+	uint32_t magic;
+	uint32_t abi;
+	uint32_t index;
+	uint32_t gpu_count;
+	struct sim_spec spec;
+	uint64_t start_ns;
+	uint64_t boot_realtime_offset_ns; /* add to CLOCK_MONOTONIC for CLOCK_REALTIME */
+	_Atomic uint32_t dead;            /* the engine has ended */
+	_Atomic uint32_t bell;            /* futex the engine thread sleeps on */
+	_Atomic uint32_t sleep;
+	_Atomic uint32_t accounting_mode;
+	_Atomic uint64_t next_order;
+	/* Below: written by the engine between two increments of lock_seq (odd = being written). */
+	_Atomic uint32_t lock_seq;
+	uint32_t phase;
+	uint64_t charged_ns; /* accounts are complete up to here ... */
+	uint64_t limit_ns;   /* ... and `phase` lasts at least until here */
+	uint64_t current_id; /* whose slice it is; 0 in SIM_IDLE */
+	uint64_t copy_id;
+	uint64_t copy_from_ns;
+	uint64_t copy_end_ns;
+	uint64_t busy_ns;
+	uint64_t switch_ns;
+	uint64_t copy_ns;
+	uint64_t switches;
+	uint64_t vram_used_bytes;
+	uint64_t util_pct;
+	uint64_t residency_count;
+	uint64_t sample_count;
+	uint64_t truth_count; /* ids given so far */
+	struct sim_sample samples[SIM_MAX_SAMPLES];
+	struct sim_residency residencies[SIM_MAX_RESIDENCIES];
+	struct sim_truth truths[SIM_MAX_TRUTHS];
 };
 
 /* Control socket: one SOCK_SEQPACKET request, one reply. Rare calls only; launches never come here. */
 enum sim_rpc {
-  SIM_RPC_HELLO = 1, /* a = 1: kill me when the host goes; reply a = pid as the engine sees it */
-  SIM_RPC_CTX_CREATE = 2, /* gpu, a = handle; reply a = region, b = id */
-  SIM_RPC_CTX_DESTROY = 3, /* gpu, region */
-  SIM_RPC_ALLOC = 4, /* gpu, region, a = bytes */
-  SIM_RPC_FREE = 5,
-  SIM_RPC_SYNC = 6, /* bring every GPU's accounts up to now */
-  SIM_RPC_LEASH = 7, /* a = pid: kill it when the host goes */
+	SIM_RPC_HELLO = 1,       /* a = 1: kill me when the host goes; reply a = pid as the engine sees it */
+	SIM_RPC_CTX_CREATE = 2,  /* gpu, a = handle; reply a = region, b = id */
+	SIM_RPC_CTX_DESTROY = 3, /* gpu, region */
+	SIM_RPC_ALLOC = 4,       /* gpu, region, a = bytes */
+	SIM_RPC_FREE = 5,
+	SIM_RPC_SYNC = 6,  /* bring every GPU's accounts up to now */
+	SIM_RPC_LEASH = 7, /* a = pid: kill it when the host goes */
 };
 
-enum { SIM_OK = 0, SIM_NO_MEMORY = 1, SIM_BAD_REQUEST = 2 };
+enum {
+	SIM_OK = 0,
+	SIM_NO_MEMORY = 1,
+	SIM_BAD_REQUEST = 2
+};
 
 struct sim_request {
-  uint32_t op;
-  uint32_t gpu;
-  uint32_t region;
-  uint32_t pad;
-  uint64_t a;
+	uint32_t op;
+	uint32_t gpu;
+	uint32_t region;
+	uint32_t pad;
+	uint64_t a;
 };
 
 struct sim_reply {
-  uint32_t status;
-  uint32_t pad;
-  uint64_t a;
-  uint64_t b;
+	uint32_t status;
+	uint32_t pad;
+	uint64_t a;
+	uint64_t b;
 };
 
 static inline uint64_t sim_pack_event(uint32_t gpu, uint32_t region, uint32_t slot)
 {
-  return (uint64_t)gpu << 48 | (uint64_t)region << 32 | slot;
+	return (uint64_t)gpu << 48 | (uint64_t)region << 32 | slot;
 }
 
 _Static_assert(sizeof(struct sim_cmd) == 64, "one command is one cache line");

@@ -16,6 +16,7 @@ typedef unsigned long size_t;
 typedef unsigned long uintptr_t;
 /* Registers as the kernel names them: bcc's PT_REGS_* macros use these, the user-space header others. */
 struct pt_regs {
-    unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs,
+		flags, sp, ss;
 };
 #endif
