@@ -40,7 +40,7 @@ _WAITED_NS = 50_000
 Key = tuple[int, int]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Row:
     """One process on one GPU since the previous read."""
 
@@ -63,7 +63,8 @@ class _Context:
     gpu: int
     reported_ns: int = 0
     """Of the replay's total, already handed out in rows."""
-    clock_ns: int = 0
+    clock_ns: int | None = None
+    """The clock's total at the last row; None while the replay is the account."""
     launches: int = 0
     seq: int = 0
     """Highest sequence number proven complete."""
@@ -134,7 +135,7 @@ class EbpfAccount:
         has_lost, self._dropped = dropped != self._dropped, dropped
         for replay in self._replays.values():
             replay.advance(now_ns)
-        for context in list(self._contexts.values()):
+        for context in list(self._contexts.values()):  # looking may drop one
             self._look(context, now_ns, has_lost, rows)
         self._end_drains(now_ns)
         return list(rows.values())
@@ -156,15 +157,21 @@ class EbpfAccount:
             replay.close(context.key, now_ns)
         if replay.is_runnable(context.key):
             context.busy_ns = now_ns
-        clock_ns = self._clock_ns(live, now_ns)
-        clock_delta, context.clock_ns = max(0, clock_ns - context.clock_ns), clock_ns
         if has_lost or not self.is_replay_trusted(context.gpu):
-            context.reported_ns = replay.exec_ns(context.key)
-            used_ns = clock_delta
+            used_ns = self._take_clock(context, live, replay, now_ns)
         else:
             used_ns = self._take(context, replay)
+            context.clock_ns = None
         launches, context.launches = live.submitted - context.launches, live.submitted
         self._add(rows, context, used_ns, launches, self._demand(context, now_ns), live, now_ns)
+
+    def _take_clock(self, context: _Context, live: abi.Ctx, replay: Replay, now_ns: int) -> int:
+        """What the clock added since the last row; the first time there is only the replay to go by."""
+        clock_ns, before_ns = self._clock_ns(live, now_ns), context.clock_ns
+        used_ns = self._take(context, replay) if before_ns is None else max(0, clock_ns - before_ns)
+        context.clock_ns = clock_ns
+        context.reported_ns = replay.exec_ns(context.key)
+        return used_ns
 
     def _take(self, context: _Context, replay: Replay) -> int:
         """What the replay added since the last row. Its corrections can take back: then 0, and less next time."""
@@ -186,16 +193,17 @@ class EbpfAccount:
         now_ns: int,
     ) -> None:
         key = (context.cgroup_id, context.tgid, context.gpu)
-        before = rows.get(key) or Row(*key, 0, False, 0, Confidence.HIGH, 0)
-        sure = before.confidence if live is None else self._confidence(context, live, now_ns)
-        rows[key] = Row(
-            *key,
-            used_ns=before.used_ns + used_ns,
-            has_demand=before.has_demand or has_demand,
-            outstanding_ns=before.outstanding_ns + (self._outstanding_ns(context, live) if live else 0),
-            confidence=sure if sure is not Confidence.HIGH else before.confidence,
-            launches=before.launches + launches,
-        )
+        row = rows.get(key)
+        if row is None:
+            row = rows[key] = Row(*key, 0, False, 0, Confidence.HIGH, 0)
+        row.used_ns += used_ns
+        row.launches += launches
+        row.has_demand |= has_demand
+        if live is not None:
+            row.outstanding_ns += self._outstanding_ns(context, live)
+            sure = self._confidence(context, live, now_ns)
+            if sure is not Confidence.HIGH:
+                row.confidence = sure
 
     # ---- edges ----
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fairsched.model import Confidence, PolicyParams, Snapshot, TenantSpec, Use
@@ -187,18 +187,20 @@ def _book_gpu(
     books.owed[gpu] = owed
     for name, account in now.items():
         if name in used or abs(lag[name]) > _FORGOTTEN_NS:
-            books.accounts[name, gpu] = replace(account, lag_ns=lag[name])
+            books.accounts[name, gpu] = Account(
+                lag[name], account.active_ns, account.drain_ns, account.used_window_ns
+            )
 
 
 def _observe(account: Account, use: Use | None, snapshot: Snapshot, params: PolicyParams) -> Account:
     kept = _forget(snapshot.interval_ns, params)
     if use is None:
-        return replace(
-            account, drain_ns=account.drain_ns * kept, used_window_ns=account.used_window_ns * kept
+        return Account(
+            account.lag_ns, account.active_ns, account.drain_ns * kept, account.used_window_ns * kept
         )
     has_demand = (use.has_demand or use.used_ns > 0) and not _is_foreign(use.tenant, snapshot)
-    return replace(
-        account,
+    return Account(
+        account.lag_ns,
         active_ns=snapshot.now_ns if has_demand else account.active_ns,
         drain_ns=max(float(use.outstanding_ns), account.drain_ns * kept),
         used_window_ns=account.used_window_ns * kept + use.used_ns,

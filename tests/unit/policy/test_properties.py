@@ -225,7 +225,10 @@ def tenants(draw: st.DrawFn) -> list[Tenant]:
 
 
 def overdraft_bound_ns(tenant: Tenant, entitlement: float, contexts: int) -> float:
-    """H + (1 - phi) T + D + t_fz + (n - 1) slice, with D what its processes can have queued at most."""
+    """H + (1 - phi) T + D + t_fz + (n - 1) slice + floor / 2, with D what its processes can have queued at most.
+
+    The last term is the law's own: nobody is held before the lag itself, without the drain, is below -floor / 2.
+    """
     depth = 0
     for process in tenant.processes:
         if isinstance(process, DeepQueue):
@@ -238,7 +241,8 @@ def overdraft_bound_ns(tenant: Tenant, entitlement: float, contexts: int) -> flo
     threshold = max(10 * MS, 3 * latency, depth / 2)
     # A tenant just thawed may not be held before its dwell is over, so that much may be late, too.
     late = 20 * MS + 10 * latency
-    return threshold + (1 - entitlement) * late + depth + latency + contexts * (SLICE_NS + SWITCH_NS)
+    turns = contexts * (SLICE_NS + SWITCH_NS)
+    return threshold + (1 - entitlement) * late + depth + latency + turns + 5 * MS
 
 
 @settings(max_examples=25, deadline=None)

@@ -12,7 +12,7 @@ import fairsched.policy
 
 HERE = Path(fairsched.policy.__file__).parent
 PURE = {
-    "__future__", "collections", "dataclasses", "enum", "itertools", "math", "typing", "fairsched.model"
+    "__future__", "collections", "dataclasses", "enum", "functools", "itertools", "math", "typing", "fairsched.model"
 }  # fmt: skip
 
 
