@@ -37,7 +37,11 @@ _NEVER_NS = 1 << 62
 _WAITED_NS = 50_000
 """A call that waited this long ended because the work did; a shorter one may have found it finished."""
 
+_LIVE = int(abi.CtxFlag.LIVE)
+_GUESSED = int(abi.CtxFlag.GPU_GUESSED | abi.CtxFlag.UNSEEN)
+
 Key = tuple[int, int]
+"""(slot, generation)."""
 
 
 @dataclass
@@ -144,7 +148,7 @@ class EbpfAccount:
         self, context: _Context, now_ns: int, has_lost: bool, rows: dict[tuple[int, int, int], Row]
     ) -> None:
         live = self._probe.context(context.key[0])
-        if live.generation != context.key[1] or not live.flags & abi.CtxFlag.LIVE:
+        if live.generation != context.key[1] or not live.flags & _LIVE:
             if has_lost:
                 self._drop(context, now_ns, rows)
             return
@@ -364,7 +368,7 @@ class EbpfAccount:
         return self._launch(context).tau_ns
 
     def _confidence(self, context: _Context, live: abi.Ctx, now_ns: int) -> Confidence:
-        if self._gpus > 1 and live.flags & (abi.CtxFlag.GPU_GUESSED | abi.CtxFlag.UNSEEN):
+        if self._gpus > 1 and live.flags & _GUESSED:
             return Confidence.LOW
         if not self._tau_ns(context):
             return Confidence.LOW  # no proof of completion yet: what it has queued cannot be told

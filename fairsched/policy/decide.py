@@ -239,7 +239,16 @@ def _thaw_verdict(desk: _Desk, hold: Hold) -> tuple[ReasonCode, Use | None] | No
 
 
 def _thaw_stranded(desk: _Desk) -> None:
-    """A gang held just now for one GPU may have been the last to run on another where others wait."""
+    """A gang held just now for one GPU may have been the last to run on another where others wait.
+
+    Holds of this very plan that it strands are not begun; letting one go helps the next, so latest first.
+    """
+    for action in [action for action in reversed(desk.plan) if action.kind is ActionKind.HOLD]:
+        gate = desk.gates[action.tenant]
+        if not gate.is_quota and not desk.contended(action.tenant):
+            desk.plan.remove(action)
+            desk.held.discard(action.tenant)
+            desk.gates[action.tenant] = Gate(free_ns=gate.free_ns)
     new = {action.tenant for action in desk.plan if action.kind is ActionKind.HOLD}
     for tenant in sorted(desk.held - new):
         hold = desk.snapshot.holds[tenant]
