@@ -123,33 +123,43 @@ static __always_inline fs_u64 pointed_stream(struct pt_regs *ctx, int offset)
 	return value;
 }
 
-#define SUBMIT(name, engine, stream)                          \
-	int name(struct pt_regs *ctx)                         \
-	{                                                     \
-		submit(ctx, plain_stream(stream, 0), engine); \
-		return 0;                                     \
-	}                                                     \
-	int name##_pt(struct pt_regs *ctx)                    \
-	{                                                     \
-		submit(ctx, plain_stream(stream, 1), engine); \
-		return 0;                                     \
+/* One function an expansion: bcc 0.18 finds only the first of several at one place. */
+#define SUBMIT(name, engine, stream, per_thread)                       \
+	int name(struct pt_regs *ctx)                                  \
+	{                                                              \
+		submit(ctx, plain_stream(stream, per_thread), engine); \
+		return 0;                                              \
 	}
 
-SUBMIT(on_submit_a2, FS_COMPUTE, PT_REGS_PARM2(ctx))
-SUBMIT(on_submit_a4, FS_COMPUTE, PT_REGS_PARM4(ctx))
-SUBMIT(on_submit_a6, FS_COMPUTE, PT_REGS_PARM6(ctx))
-SUBMIT(on_submit_a9, FS_COMPUTE, stack_arg(ctx, 9))
-SUBMIT(on_submit_cfg, FS_COMPUTE, pointed_stream(ctx, LAUNCH_CONFIG_STREAM))
-SUBMIT(on_submit_multi, FS_COMPUTE, pointed_stream(ctx, LAUNCH_PARAMS_STREAM))
+SUBMIT(on_submit_a2, FS_COMPUTE, PT_REGS_PARM2(ctx), 0)
+SUBMIT(on_submit_a2_pt, FS_COMPUTE, PT_REGS_PARM2(ctx), 1)
+SUBMIT(on_submit_a4, FS_COMPUTE, PT_REGS_PARM4(ctx), 0)
+SUBMIT(on_submit_a4_pt, FS_COMPUTE, PT_REGS_PARM4(ctx), 1)
+SUBMIT(on_submit_a6, FS_COMPUTE, PT_REGS_PARM6(ctx), 0)
+SUBMIT(on_submit_a6_pt, FS_COMPUTE, PT_REGS_PARM6(ctx), 1)
+SUBMIT(on_submit_a9, FS_COMPUTE, stack_arg(ctx, 9), 0)
+SUBMIT(on_submit_a9_pt, FS_COMPUTE, stack_arg(ctx, 9), 1)
+SUBMIT(on_submit_cfg, FS_COMPUTE, pointed_stream(ctx, LAUNCH_CONFIG_STREAM), 0)
+SUBMIT(on_submit_cfg_pt, FS_COMPUTE, pointed_stream(ctx, LAUNCH_CONFIG_STREAM), 1)
+SUBMIT(on_submit_multi, FS_COMPUTE, pointed_stream(ctx, LAUNCH_PARAMS_STREAM), 0)
+SUBMIT(on_submit_multi_pt, FS_COMPUTE, pointed_stream(ctx, LAUNCH_PARAMS_STREAM), 1)
 /* Work that occupies a stream but no compute engine: copies, host functions, waits for memory values. */
-SUBMIT(on_copy_a1, FS_COPY, PT_REGS_PARM1(ctx))
-SUBMIT(on_copy_a2, FS_COPY, PT_REGS_PARM2(ctx))
-SUBMIT(on_copy_a3, FS_COPY, PT_REGS_PARM3(ctx))
-SUBMIT(on_copy_a4, FS_COPY, PT_REGS_PARM4(ctx))
-SUBMIT(on_copy_a5, FS_COPY, PT_REGS_PARM5(ctx))
-SUBMIT(on_copy_a6, FS_COPY, PT_REGS_PARM6(ctx))
-SUBMIT(on_copy_a8, FS_COPY, stack_arg(ctx, 8))
-SUBMIT(on_copy_a9, FS_COPY, stack_arg(ctx, 9))
+SUBMIT(on_copy_a1, FS_COPY, PT_REGS_PARM1(ctx), 0)
+SUBMIT(on_copy_a1_pt, FS_COPY, PT_REGS_PARM1(ctx), 1)
+SUBMIT(on_copy_a2, FS_COPY, PT_REGS_PARM2(ctx), 0)
+SUBMIT(on_copy_a2_pt, FS_COPY, PT_REGS_PARM2(ctx), 1)
+SUBMIT(on_copy_a3, FS_COPY, PT_REGS_PARM3(ctx), 0)
+SUBMIT(on_copy_a3_pt, FS_COPY, PT_REGS_PARM3(ctx), 1)
+SUBMIT(on_copy_a4, FS_COPY, PT_REGS_PARM4(ctx), 0)
+SUBMIT(on_copy_a4_pt, FS_COPY, PT_REGS_PARM4(ctx), 1)
+SUBMIT(on_copy_a5, FS_COPY, PT_REGS_PARM5(ctx), 0)
+SUBMIT(on_copy_a5_pt, FS_COPY, PT_REGS_PARM5(ctx), 1)
+SUBMIT(on_copy_a6, FS_COPY, PT_REGS_PARM6(ctx), 0)
+SUBMIT(on_copy_a6_pt, FS_COPY, PT_REGS_PARM6(ctx), 1)
+SUBMIT(on_copy_a8, FS_COPY, stack_arg(ctx, 8), 0)
+SUBMIT(on_copy_a8_pt, FS_COPY, stack_arg(ctx, 8), 1)
+SUBMIT(on_copy_a9, FS_COPY, stack_arg(ctx, 9), 0)
+SUBMIT(on_copy_a9_pt, FS_COPY, stack_arg(ctx, 9), 1)
 
 /* ---- complete ---- */
 

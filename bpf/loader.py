@@ -15,6 +15,7 @@ file, with ``#line`` so that errors still name the right place.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import json
 import mmap
 import os
@@ -81,6 +82,11 @@ def import_bcc() -> Any:
     return bcc
 
 
+def can_name_attach_type() -> bool:
+    """Whether this bcc can load a program for a multi link; 0.18 (Ubuntu 22.04) cannot."""
+    return "attach_type" in inspect.signature(import_bcc().BPF.load_func).parameters
+
+
 def cflags() -> list[str]:
     """For bcc's compiler: the user-space kernel headers stand in for the kernel's."""
     multiarch = f"/usr/include/{os.uname().machine}-linux-gnu"
@@ -111,8 +117,8 @@ def load(*, multi: bool) -> tuple[Any, dict[str, int]]:
 def main(argv: list[str]) -> int:
     """Child process: ``loader FD``, where FD is a connected unix socket."""
     with socket.socket(fileno=int(argv[0])) as channel:
-        multi = syscall.has_uprobe_multi()
         try:
+            multi = syscall.has_uprobe_multi() and can_name_attach_type()
             bpf, programs = load(multi=multi)
         except FairschedError as error:
             channel.sendall(json.dumps({"error": str(error), "remedy": error.remedy}).encode())
