@@ -13,6 +13,7 @@ import json
 import mmap
 import os
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -117,16 +118,34 @@ class GpuTimeProbe:
         try:
             data, fds, _, _ = socket.recv_fds(self._channel, 65536, MAX_FDS)
         except TimeoutError:
-            data, fds = b"", []
-        answer = (
-            json.loads(data) if data else {"error": "the BPF loader ended without a word; see its stderr"}
-        )
+            raise HostUnsupported(
+                f"the BPF loader is not done after {_START_TIMEOUT_S:.0f} s",
+                remedy="it needs seconds of a processor; fairsched doctor tries its compiler alone",
+            ) from None
+        if not data:
+            raise self._loader_died()
+        answer = json.loads(data)
         if "error" in answer:
             raise HostUnsupported(answer["error"], remedy=answer.get("remedy", ""))
         self.is_multi = bool(answer["is_multi"])
         for fd in fds:
             os.set_inheritable(fd, False)
         return dict(zip(answer["names"], fds, strict=True))
+
+    def _loader_died(self) -> HostUnsupported:
+        """It closed its end without an answer: something ended it, and how it ended says what."""
+        from fairsched.bpf.probe import NEWER_BCC, exit_words
+
+        try:
+            status = self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return HostUnsupported("the BPF loader closed its socket and goes on", remedy="see its stderr")
+        remedy = "see its stderr, and fairsched doctor"
+        if status == -signal.SIGKILL:
+            remedy = "most likely out of memory: the compiler in bcc needs 150 MB while the daemon starts"
+        elif status in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGILL):
+            remedy = f"the compiler in bcc gave up (its LLVM may be too old): {NEWER_BCC}"
+        return HostUnsupported(f"the BPF loader {exit_words(status)} before it had an answer", remedy=remedy)
 
     # ---- probes ----
 

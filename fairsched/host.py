@@ -29,6 +29,9 @@ GOOD_CLOCKS = frozenset({"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arc
 """Read in user space or a few cycles; the others cost microseconds for every probe hit."""
 
 
+NVML_LIMIT = "NVML samples are off by 19 points over 1 s: observed, nobody is held"
+
+
 @dataclass(frozen=True)
 class BpfFact:
     """One thing BPF was asked to do (fairsched.bpf.probe)."""
@@ -37,6 +40,8 @@ class BpfFact:
     is_ok: bool
     detail: str = ""
     remedy: str = ""
+    is_needed: bool = True
+    """Without it there is no eBPF account."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +137,15 @@ def missing_capabilities(facts: HostFacts) -> list[str]:
     return [name for name in NEEDED_CAPABILITIES if name not in held]
 
 
+def switched_off(config: Config, mechanism: str) -> str | None:
+    """Why a mechanism is not even tried; None when it is."""
+    return f"mechanisms.{mechanism} is off" if getattr(config.mechanisms, mechanism) == "off" else None
+
+
 def ebpf_obstacle(facts: HostFacts, config: Config) -> str | None:
     """Why the eBPF account cannot be used; None when it can."""
-    if config.mechanisms.ebpf == "off":
-        return "mechanisms.ebpf is off"
+    if (off := switched_off(config, "ebpf")) is not None:
+        return off
     if facts.bcc_version is None:
         return "bcc is not installed"
     missing = [name for name in missing_capabilities(facts) if name in ("CAP_BPF", "CAP_PERFMON")]
@@ -145,7 +155,7 @@ def ebpf_obstacle(facts: HostFacts, config: Config) -> str | None:
         return "this kernel has no uprobes"
     if facts.lockdown == "confidentiality":
         return "kernel lockdown (confidentiality) forbids BPF to read"
-    failed = [fact.name for fact in facts.bpf or () if not fact.is_ok]
+    failed = [fact.name for fact in facts.bpf or () if fact.is_needed and not fact.is_ok]
     if failed:
         return f"BPF does not work here ({', '.join(failed)})"
     return None
@@ -153,8 +163,8 @@ def ebpf_obstacle(facts: HostFacts, config: Config) -> str | None:
 
 def nvml_obstacle(facts: HostFacts, config: Config) -> str | None:
     """Why the NVML account cannot be used; None when it can."""
-    if config.mechanisms.nvml == "off":
-        return "mechanisms.nvml is off"
+    if (off := switched_off(config, "nvml")) is not None:
+        return off
     if facts.driver_version is None:
         return f"NVML does not work ({facts.nvml_error or 'no reason given'})"
     return None
@@ -162,8 +172,8 @@ def nvml_obstacle(facts: HostFacts, config: Config) -> str | None:
 
 def freezer_obstacle(facts: HostFacts, config: Config) -> str | None:
     """Why nobody can be held; None when tenants can."""
-    if config.mechanisms.freezer == "off":
-        return "mechanisms.freezer is off"
+    if (off := switched_off(config, "freezer")) is not None:
+        return off
     if facts.cgroup_mount is None:
         return "cgroup v2 is not mounted"
     if facts.has_freezer is False:
@@ -176,7 +186,7 @@ def freezer_obstacle(facts: HostFacts, config: Config) -> str | None:
 def choose(facts: HostFacts, config: Config) -> Choices:
     """The account, whether tenants can be held, and what stands in the way."""
     ebpf, nvml = ebpf_obstacle(facts, config), nvml_obstacle(facts, config)
-    source, source_reason = _choose_source(config.gpu.source, ebpf, nvml)
+    source, source_reason = choose_source(config.gpu.source, ebpf, nvml)
     freezer = freezer_obstacle(facts, config)
     obstacles = [
         f"{mechanism} is required, but {obstacle}"
@@ -193,15 +203,19 @@ def choose(facts: HostFacts, config: Config) -> Choices:
     hold_reason = freezer or "cgroup.freeze works"
     can_hold = freezer is None
     if can_hold and source is Source.NVML:
-        hold_reason = "NVML samples are too coarse to hold anybody by; windows of 10 s at least"
+        can_hold, hold_reason = False, NVML_LIMIT
     if mode != "observe" and not can_hold:
         mode = "observe"
     return Choices(source, source_reason, can_hold, hold_reason, mode, tuple(dict.fromkeys(obstacles)))
 
 
-def _choose_source(wanted: str, ebpf: str | None, nvml: str | None) -> tuple[Source | None, str]:
+def choose_source(wanted: str, ebpf: str | None, nvml: str | None) -> tuple[Source | None, str]:
+    """The account and why: ``wanted`` is gpu.source, the others say what stands in the way of each.
+
+    The daemon asks this, too, with what it met when it tried.
+    """
     if wanted == "dcgm":
-        return Source.DCGM, "gpu.source asks for it"
+        return None, "gpu.source is dcgm, which fairsched cannot read"
     if wanted == "ebpf":
         return (Source.EBPF, "gpu.source asks for it") if ebpf is None else (None, f"ebpf: {ebpf}")
     if wanted == "nvml":
@@ -293,9 +307,9 @@ def _bpf_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
     for fact in facts.bpf or ():
         yield Check(
             f"bpf {fact.name}",
-            _level(fact.is_ok, wish),
+            _level(fact.is_ok, wish if fact.is_needed else "auto"),
             fact.detail or ("works" if fact.is_ok else "does not work"),
-            "" if fact.is_ok else "no eBPF account",
+            "" if fact.is_ok or not fact.is_needed else "no eBPF account",
             fact.remedy,
         )
 

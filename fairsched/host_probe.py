@@ -109,7 +109,7 @@ def _bpf() -> tuple[BpfFact, ...] | None:
     try:
         probe = importlib.import_module("fairsched.bpf.probe")
         return tuple(
-            BpfFact(str(fact.name), bool(fact.is_ok), str(fact.detail), str(fact.remedy))
+            BpfFact(fact.name, fact.is_ok, fact.detail, fact.remedy, is_needed=fact.is_needed)
             for fact in probe.probe()
         )
     except (ImportError, FairschedError) as error:
