@@ -40,12 +40,12 @@ from fairsched.errors import ConfigError, FairschedError, HostUnsupported
 from fairsched.guardian import Guardian
 from fairsched.ledger import Ledger, load_state, save_state
 from fairsched.logs import set_up_logging
-from fairsched.model import Snapshot, TenantSpec
+from fairsched.model import Snapshot
 from fairsched.observe import Tree, build_snapshot
 from fairsched.policy.decide import Decision, decide
 from fairsched.reporting import Vitals, build_status
 from fairsched.sd_notify import Notifier
-from fairsched.sensors import Sensors
+from fairsched.sensors import ProbesLost, Sensors
 from fairsched.settings import Settings
 from fairsched.status import DecisionRecord, StatusReport
 
@@ -92,7 +92,6 @@ class Daemon:
         self._cpu_mark = (self._started_ns, time.process_time_ns())
         self._cpu_ratio: float | None = None
         self._decision: Decision | None = None
-        self._is_surprised = False
 
     # ---- start and end ----
 
@@ -130,8 +129,8 @@ class Daemon:
         self._undo.callback(self._sensors.close)
         self._tree = Tree(self._mount, owners)
         self._undo.callback(self._tree.close)
-        account = self._sensors.account or _NoAccount()
-        self._applier = Applier(self._freezer, self._tree, account, is_dry_run=self._mode() != "enforce")
+        is_dry_run = self._mode() != "enforce"
+        self._applier = Applier(self._freezer, self._tree, self._sensors, is_dry_run=is_dry_run)
         self._undo.callback(self._save)
         self._undo.callback(lambda: self._applier.release_all(time.monotonic_ns()))
         self._specs = dict(config.tenant_specs())
@@ -176,10 +175,14 @@ class Daemon:
         self._undo.callback(lambda: signal.set_wakeup_fd(previous))
         for fd in (wake_read, self._control.fileno(), self._freezer.fileno()):
             self._epoll.register(fd, select.EPOLLIN)
+        self._watch_probe()
+        self._watch_guardian()
+
+    def _watch_probe(self) -> None:
         if self._sensors.probe is not None:
             # Edge-triggered: edges that asked for no wake-up also make the ring readable.
             self._epoll.register(self._sensors.probe.fileno(), select.EPOLLIN | select.EPOLLET)
-        self._watch_guardian()
+            self._epoll.register(self._sensors.probe.channel_fileno(), select.EPOLLIN)
 
     def _watch_guardian(self) -> None:
         if self._guardian is not None and self._guardian.fileno() >= 0:
@@ -231,8 +234,8 @@ class Daemon:
                 self._next_tick_ns = min(self._next_tick_ns, self._last_tick_ns + _MIN_INTERVAL_NS)
             elif fd == self._freezer.fileno():
                 self._applier.settle(time.monotonic_ns())
-            else:
-                self._next_housekeeping_ns = 0  # the guardian died
+            else:  # the guardian died, or the process that holds the probes has something to say or died
+                self._next_housekeeping_ns = self._next_watchdog_ns = 0
 
     def _tick(self, now_ns: int) -> None:
         if now_ns - self._next_tick_ns > self._settings.config.tick_ms * 1_000_000:
@@ -252,8 +255,7 @@ class Daemon:
         interval_ns, self._last_tick_ns = now_ns - self._last_tick_ns, now_ns
         rows = self._sensors.read(now_ns)
         self._applier.settle(now_ns)
-        unknown = any(self._tree.tenant_of(row.cgroup_id) is None for row in rows)
-        if self._tree.refresh(now_ns, self._freezer.holds, is_surprised=unknown):
+        if self._tree.refresh(now_ns, self._freezer.holds, [row.cgroup_id for row in rows]):
             self._take_in_tenants()
         account = self._sensors.account
         snapshot, strangers = build_snapshot(
@@ -312,11 +314,14 @@ class Daemon:
         self._next_housekeeping_ns = now_ns + _HOUSEKEEPING_NS // 5
         self._control.handle_ready()
         self._applier.thaw_expired(now_ns)
-        self._sensors.look_for_libraries(None, now_ns)
-        if now_ns < self._next_watchdog_ns:
+        is_time = now_ns >= self._next_watchdog_ns
+        try:
+            self._sensors.look_for_libraries(self._tree.pids() if is_time else None, now_ns)
+        except ProbesLost as lost:
+            self._replace_probes(lost, now_ns)
+        if not is_time:
             return
         self._next_watchdog_ns = now_ns + _HOUSEKEEPING_NS
-        self._sensors.look_for_libraries(self._tree.pids(), now_ns)
         self._ensure_guardian()
         if now_ns - self._last_tick_ns < 5 * _HOUSEKEEPING_NS:
             self._notifier.watchdog()  # fed by real ticks: no tick, no food
@@ -327,6 +332,17 @@ class Daemon:
         if now_ns >= self._next_save_ns:
             self._next_save_ns = now_ns + _SAVE_NS
             self._save()
+
+    def _replace_probes(self, lost: ProbesLost, now_ns: int) -> None:
+        """Nothing is seen any more: hold nobody, and load the programs again. Nothing ticks meanwhile."""
+        logger.error("probes=lost error=%r held=%d", str(lost), len(self._applier.holds))
+        self._applier.release_all(now_ns)
+        if self._sensors.probe is not None:
+            self._epoll.unregister(self._sensors.probe.fileno())  # its mapping would keep it in the set
+        self._notifier.watchdog()
+        self._sensors.restart(self._settings.config)
+        self._watch_probe()
+        logger.warning("probes=restarted")
 
     def _ensure_guardian(self) -> None:
         if self._guardian is None:
@@ -402,9 +418,8 @@ class Daemon:
         return build_status(vitals, *parts, shares, self._specs)
 
     def explain(self, tenant: str) -> Sequence[DecisionRecord]:
-        known: Mapping[str, TenantSpec] = self._specs
-        if tenant not in known and tenant not in self._tree.tenants:
-            names = ", ".join(sorted({*known, *self._tree.tenants})) or "none"
+        if tenant not in self._specs and tenant not in self._tree.tenants:
+            names = ", ".join(sorted({*self._specs, *self._tree.tenants})) or "none"
             raise ConfigError(f"no tenant '{tenant}'", remedy=f"name one of: {names}")
         begin_ns = time.monotonic_ns() - _EXPLAIN_NS
         return [r for r in self._applier.records if r.tenant == tenant and r.t_ns >= begin_ns]
@@ -415,12 +430,10 @@ class Daemon:
         return {"settings": rows, "stale": list(overrides.stale(config))}
 
     def tenant_set(self, tenant: str, values: Mapping[str, Any], by: Peer) -> list[str]:
-        lines = self._settings.set_tenant(tenant, values)
-        return self._changed(lines, by)
+        return self._changed(self._settings.set_tenant(tenant, values), by)
 
     def tenant_unset(self, tenant: str, keys: Sequence[str], by: Peer) -> list[str]:
-        lines = self._settings.unset_tenant(tenant, keys)
-        return self._changed(lines, by)
+        return self._changed(self._settings.unset_tenant(tenant, keys), by)
 
     def _changed(self, lines: list[str], by: Peer) -> list[str]:
         for line in lines:
@@ -434,13 +447,3 @@ class Daemon:
 
     def reload(self, by: Peer) -> list[str]:
         return self._changed(self._reload(), by)
-
-
-class _NoAccount:
-    """Stands in where GPU time is not accounted: nothing is ever held then."""
-
-    def hold(self, cgroup_ids: object, now_ns: int) -> None:
-        """Nothing to tell."""
-
-    def thaw(self, cgroup_ids: object, now_ns: int) -> None:
-        """Nothing to tell."""

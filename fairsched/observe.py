@@ -52,21 +52,28 @@ class Tree:
         self._owners = owners
         self._tenant_of: dict[int, str] = {}
         self._next_walk_ns = 0
+        self._strangers: set[int] = set()
+        """Cgroups of no tenant that use a GPU: no reason to walk again."""
         self.tenants: dict[str, TenantView] = {}
 
     def set_owners(self, owners: CgroupOwners) -> None:
         """The configuration changed: match everything again."""
         self._owners = owners
         self._next_walk_ns = 0
+        self._strangers.clear()
 
     def tenant_of(self, cgroup_id: int) -> str | None:
         """The leaf tenant a cgroup belongs to; None = nobody's or not known yet."""
         return self._tenant_of.get(cgroup_id)
 
-    def refresh(self, now_ns: int, held: Iterable[int], *, is_surprised: bool = False) -> bool:
-        """Walk the tree if it is time; True when it was walked. ``held``: cgroup ids we hold ourselves."""
+    def refresh(self, now_ns: int, held: Iterable[int], users: Iterable[int] = ()) -> bool:
+        """Walk the tree if it is time, or if one of ``users`` (cgroup ids with GPU work) is not known yet.
+
+        True when it was walked. ``held``: cgroup ids we hold ourselves.
+        """
+        unknown = {user for user in users if user not in self._tenant_of} - self._strangers
         due_ns = self._next_walk_ns
-        if is_surprised:
+        if unknown:
             due_ns = min(due_ns, self._next_walk_ns - _WALK_EVERY_NS + _WALK_AGAIN_NS)
         if now_ns < due_ns:
             return False
@@ -85,6 +92,7 @@ class Tree:
         for ref in old_refs.values():
             ref.close()
         self._find_foreign(set(held))
+        self._strangers |= unknown - self._tenant_of.keys()
         return True
 
     def _keep_ref(self, view: TenantView, node: tree.Node, old_refs: dict[int, CgroupRef]) -> None:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that looks at the GPUs: the BPF account, NVML, and the hunt for libcuda files and processes.
 
-The host is chosen for in one place: when the BPF programs cannot be loaded and the configuration does not
-require them, there is no account, every tenant is unseen and nobody is ever held (fail open); ``reason`` says why.
+The source is chosen in one place, by the function doctor asks: eBPF; where it cannot be had and is not required, NVML
+samples, on which nobody is ever held (``reason`` says why); with neither, this host cannot, and the daemon says so.
+
+The probes live in a process of their own, which can be killed. Then nothing is seen any more: the daemon learns of
+it as :class:`ProbesLost`, lets go of everybody and has the programs loaded again.
 """
 
 from __future__ import annotations
@@ -10,17 +13,24 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
+from itertools import islice
 
 from fairsched.accounting.ebpf import EbpfAccount, Events, Row
+from fairsched.accounting.nvml import NvmlAccount, open_account
 from fairsched.bpf.gpu_time import GpuTimeProbe, Library
 from fairsched.cgroup.journal import Owner
+from fairsched.cgroup.path import find_mount
 from fairsched.config import Config
-from fairsched.errors import HostUnsupported
+from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.gpu import Gpu, Nvml, read_environ, visible_slots
+from fairsched.host import NVML_LIMIT, choose_source, switched_off
 from fairsched.libraries import LibraryWatch
 from fairsched.model import Source
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_CHECKED_PER_CALL = 128
+_PF_EXITING = 0x4
+"""In the flags of /proc/PID/stat."""
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +39,20 @@ def started_ns(pid: int) -> int | None:
     """When a process started, to a clock tick; None when it is gone."""
     owner = Owner.of(pid)
     return None if owner is None else owner.start_ticks * 1_000_000_000 // _TICKS_PER_S
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process is gone or going: killed, it lets go of its probes one by one, for seconds."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            flags = int(file.read().rpartition(b") ")[2].split()[6])
+    except OSError:
+        return True
+    return bool(flags & _PF_EXITING)
+
+
+class ProbesLost(FairschedError):
+    """The process that holds the probes is gone, and the probes with it."""
 
 
 class Sensors:
@@ -45,30 +69,51 @@ class Sensors:
         self.gpus: tuple[Gpu, ...] = self.nvml.gpus if self.nvml else ()
         self.probe: GpuTimeProbe | None = None
         self.account: EbpfAccount | None = None
+        self.sampled: NvmlAccount | None = None
+        """Instead of ``account`` where there is no better source; tells nothing of holds and drains."""
         self.reason: str | None = None
         self._libraries = LibraryWatch(str(path) for path in config.gpu.libcuda)
         self._asked: set[tuple[int, int]] = set()
-        self._resolved: set[int] = set()
-        self._start_ebpf(config)
+        self._resolved: dict[int, int] = {}
+        """Processes whose ordinals BPF was told, and when each started."""
+        self._start(config)
 
     @property
     def source(self) -> Source | None:
         """Where GPU time comes from now."""
-        return Source.EBPF if self.account is not None else None
+        if self.account is not None:
+            return Source.EBPF
+        return Source.NVML if self.sampled is not None else None
+
+    def _start(self, config: Config) -> None:
+        """Chosen by the function that doctor asks; an account that cannot be had after all is an obstacle then."""
+        nvml = switched_off(config, "nvml")
+        if self.nvml is not None and self.nvml.error:
+            nvml = f"NVML does not work ({self.nvml.error})"
+        source, reason = choose_source(config.gpu.source, switched_off(config, "ebpf"), nvml)
+        if source is Source.EBPF:
+            try:
+                self._start_ebpf(config)
+                return
+            except HostUnsupported as error:
+                if config.mechanisms.ebpf == "required" or config.gpu.source == "ebpf":
+                    raise
+                source, reason = choose_source(config.gpu.source, str(error), nvml)
+                logger.error("ebpf=refused error=%r remedy=%r", str(error), error.remedy)
+        self.reason = reason
+        if source is None:
+            raise HostUnsupported(
+                f"GPU time cannot be accounted here: {reason}",
+                remedy="fairsched doctor shows what is missing, line by line, and what to do about it",
+            )
+        if source is Source.NVML:
+            self.sampled = open_account(find_mount(), len(self.gpus))
+            self.reason = f"{reason}; {NVML_LIMIT}"
+        logger.warning("source=%s reason=%r", source.value, self.reason)
 
     def _start_ebpf(self, config: Config) -> None:
-        mode = config.mechanisms.ebpf
-        if mode == "off" or config.gpu.source not in ("auto", "ebpf"):
-            self.reason = "eBPF is switched off in the configuration"
-            return
-        try:
-            self.probe = GpuTimeProbe()
-        except HostUnsupported as error:
-            if mode == "required" or config.gpu.source == "ebpf":
-                raise
-            self.reason = str(error)
-            logger.error("source=none error=%r remedy=%r", str(error), error.remedy)
-            return
+        """Raises HostUnsupported."""
+        self.probe = GpuTimeProbe()
         for slot, gpu in enumerate(self.gpus):
             if gpu.uuid_bytes is not None:
                 self.probe.set_uuid(gpu.uuid_bytes, slot)
@@ -80,20 +125,47 @@ class Sensors:
             started_ns=started_ns,
         )
 
+    def restart(self, config: Config) -> None:
+        """Load the programs again after ProbesLost, which takes seconds. Raises FairschedError when that fails."""
+        if self.probe is not None:
+            self.probe.close()
+        self.probe = self.account = None
+        self._libraries = LibraryWatch(str(path) for path in config.gpu.libcuda)
+        self._asked, self._resolved = set(), {}
+        try:
+            self._start_ebpf(config)
+        except HostUnsupported as error:
+            self.reason = str(error)
+        if self.probe is None:
+            # Not HostUnsupported, after which no service manager tries again: this host could, a moment ago.
+            raise FairschedError(
+                f"the probes were lost and could not be put back: {self.reason}",
+                remedy="start the daemon again; fairsched doctor shows what this host can do",
+            )
+
     # ---- per tick ----
 
     def read(self, now_ns: int) -> list[Row]:
         """Account rows since the last call; new and gone processes are dealt with."""
         if self.account is None or self.probe is None:
-            return []
+            return self.sampled.read(now_ns) if self.sampled is not None else []
         rows = self.account.read(now_ns)
         for pid in self.account.events.new_processes:
             self._resolve(pid)
         gone = set(self.account.events.gone_processes)
         if gone:
-            self._resolved -= gone
-            self.probe.forget_processes(gone, max(1, len(self.gpus)))
+            self._forget(gone)
         return rows
+
+    def hold(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
+        """Tell the account, if there is one, that these cgroups were just frozen."""
+        if self.account is not None:
+            self.account.hold(cgroup_ids, now_ns)
+
+    def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
+        """Tell the account, if there is one, that these cgroups run again."""
+        if self.account is not None:
+            self.account.thaw(cgroup_ids, now_ns)
 
     @property
     def events(self) -> Events:
@@ -101,20 +173,37 @@ class Sensors:
         return self.account.events if self.account is not None else Events()
 
     def look_for_libraries(self, pids: Iterable[int] | None, now_ns: int) -> None:
-        """Attach to libcuda files not seen before. ``pids``: the processes to watch from now on."""
+        """Attach to libcuda files not seen before. ``pids``: the processes to watch from now on.
+
+        Raises ProbesLost.
+        """
         if self.probe is None:
             return
+        if is_ending(self.probe.attacher_pid):
+            raise ProbesLost(f"the process that holds the probes (pid {self.probe.attacher_pid}) has ended")
         if pids is not None:
             self._libraries.watch(pids, now_ns)
+            self._forget_the_gone()
         for sighting in self._libraries.poll(now_ns):
             key = (sighting.device, sighting.inode)
             if key not in self._asked:
                 self._asked.add(key)
-                self.probe.request_library(sighting.path)
+                self._request(self.probe, sighting.path)
             if sighting.pid is not None:
                 self._resolve(sighting.pid)
-        for library in self.probe.take_attached():
+        try:
+            attached = self.probe.take_attached()
+        except (FairschedError, OSError) as error:
+            raise ProbesLost(str(error)) from error
+        for library in attached:
             self._report(library)
+
+    @staticmethod
+    def _request(probe: GpuTimeProbe, path: str) -> None:
+        try:
+            probe.request_library(path)
+        except OSError as error:
+            raise ProbesLost(f"the process that holds the probes is gone: {error.strerror}") from error
 
     @staticmethod
     def _report(library: Library) -> None:
@@ -128,12 +217,41 @@ class Sensors:
 
     def _resolve(self, pid: int) -> None:
         """Tell BPF which GPUs the ordinals of a process mean, unless the process said so itself."""
-        if pid in self._resolved or self.probe is None:
+        born_ns = started_ns(pid)
+        if self.probe is None or born_ns is None or self._resolved.get(pid) == born_ns:
             return
-        self._resolved.add(pid)
+        if pid in self._resolved:  # the pid of another process by now
+            self._forget({pid})
+        self._resolved[pid] = born_ns
         environ = read_environ(pid, ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"))
-        for ordinal, slot in enumerate(visible_slots(self.gpus, environ)):
-            self.probe.set_device(pid, ordinal, slot)
+        slots = visible_slots(self.gpus, environ)
+        if self.account is not None and len(slots) == 1:
+            self.account.single_gpu_processes.add(pid)
+        try:
+            for ordinal, slot in enumerate(slots):
+                self.probe.set_device(pid, ordinal, slot)
+        except OSError as error:  # the map is full: this process's GPU stays a guess, the others' do not
+            logger.warning("pid=%d gpu=unknown error=%r", pid, error.strerror)
+
+    def _forget(self, pids: set[int]) -> None:
+        for pid in pids:
+            self._resolved.pop(pid, None)
+        if self.account is not None:
+            self.account.single_gpu_processes -= pids
+        if self.probe is not None:
+            self.probe.forget_processes(pids, max(1, len(self.gpus)))
+
+    def _forget_the_gone(self) -> None:
+        """A process that opened CUDA but made no context ends without an edge; a few are looked at per call."""
+        gone = set()
+        for pid in list(islice(self._resolved, _CHECKED_PER_CALL)):
+            born_ns = self._resolved.pop(pid)
+            if started_ns(pid) == born_ns:
+                self._resolved[pid] = born_ns  # behind the others
+            else:
+                gone.add(pid)
+        if gone:
+            self._forget(gone)
 
     def set_wake_on_idle(self, wake: bool) -> None:
         """Whether a GPU that falls idle wakes the daemon at once."""

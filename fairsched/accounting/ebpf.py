@@ -65,6 +65,7 @@ class _Context:
     tgid: int
     cgroup_id: int
     gpu: int
+    rank: tuple[int, ...] = ()
     reported_ns: int = 0
     """Of the replay's total, already handed out in rows."""
     clock_ns: int | None = None
@@ -125,6 +126,8 @@ class EbpfAccount:
         self._contexts: dict[Key, _Context] = {}
         self._dropped = 0
         self._launch_of_cgroup: dict[int, LaunchTime] = {}
+        self.single_gpu_processes: set[int] = set()
+        """Processes that can see one GPU only: which one a context of theirs is on needs no guess."""
         self.events = Events()
 
     # ---- read ----
@@ -251,12 +254,21 @@ class EbpfAccount:
     def _context_of(self, edge: Edge) -> _Context:
         key = (edge.slot, edge.generation)
         context = self._contexts.get(key)
+        if context is not None and context.gpu != edge.gpu:
+            self._move(context, edge)
         if context is None:
             context = _Context(key, edge.tgid, edge.cgroup_id, edge.gpu, proven_ns=edge.t_ns)
             context.is_unseen = edge.arg == 0 or edge.kind != abi.EdgeKind.CTX_NEW
             self._contexts[key] = context
-            self._replay(edge.gpu).add(key, self._rank(edge))
+            context.rank = self._rank(edge)
+            self._replay(edge.gpu).add(key, context.rank)
         return context
+
+    def _move(self, context: _Context, edge: Edge) -> None:
+        """Its GPU had been a guess and has been named: it goes on, between two bursts, on the right one."""
+        self._replays[context.gpu].remove(context.key, edge.t_ns)
+        context.gpu, context.reported_ns, context.seq_exec_ns = edge.gpu, 0, 0
+        self._replay(edge.gpu).add(context.key, context.rank)
 
     def _rank(self, edge: Edge) -> tuple[int, ...]:
         """Place in the runlist: contexts are taken to stand there in the order they were created.
@@ -368,7 +380,7 @@ class EbpfAccount:
         return self._launch(context).tau_ns
 
     def _confidence(self, context: _Context, live: abi.Ctx, now_ns: int) -> Confidence:
-        if self._gpus > 1 and live.flags & _GUESSED:
+        if self._gpus > 1 and live.flags & _GUESSED and context.tgid not in self.single_gpu_processes:
             return Confidence.LOW
         if not self._tau_ns(context):
             return Confidence.LOW  # no proof of completion yet: what it has queued cannot be told

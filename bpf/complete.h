@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Completion and what leads to it: *_enter remember what was asked, gpu_time.bpf.c acts on the answer. A stream sync
+ * closes only what it covers; events and waits tie streams together.
+ */
+#ifndef FAIRSCHED_COMPLETE_H
+#define FAIRSCHED_COMPLETE_H
+
+#include "submit.h"
+
+/* Which of the streams `candidates` have nothing beyond `seq`. Without branches: the verifier walks each. */
+static __always_inline fs_u64 finished(struct seqs *seqs, fs_u64 candidates, fs_u64 seq)
+{
+	fs_u64 done = 0;
+
+	FS_LOOP
+	for (int i = 0; i < FS_MAX_STREAMS; i++)
+		done |= (~(seq - seqs->last[i]) >> 63) << i;
+	return done & candidates;
+}
+
+/*
+ * `seq` is proven complete for the streams in `covered`. A submit that raced with the clearing is put back:
+ * its bit may have been cleared between its sequence number and its own set_stream.
+ */
+static __always_inline void complete(u32 slot, struct fs_ctx *c, fs_u64 covered, fs_u64 seq, fs_u64 now,
+				     fs_u64 entered)
+{
+	struct seqs *seqs = seqs_by_slot.lookup((int *)&slot);
+	fs_u64 busy, gone, late, before = c->completed;
+
+	if (!seqs)
+		return;
+	if (seq > before)
+		c->completed = seq;
+	c->synced++;
+	c->last_call_ns = now;
+	c->waited_ns = now - entered;
+	busy = c->busy[FS_COMPUTE].streams | c->busy[FS_COPY].streams;
+	gone = finished(seqs, busy & covered, seq);
+	if (!gone) {
+		if (seq > before)
+			emit(FS_EDGE_PROGRESS, slot, c, FS_COMPUTE, now, seq, BPF_RB_NO_WAKEUP);
+		return;
+	}
+	clear_streams(slot, c, FS_COMPUTE, gone, now, 0);
+	clear_streams(slot, c, FS_COPY, gone, now, 0);
+	if (c->submitted > seq) {
+		late = gone & ~finished(seqs, gone, seq);
+		if (late)
+			set_stream(slot, c, FS_COMPUTE, late, now);
+	}
+}
+
+/* Where the stream stands now; its index is FS_NO_INDEX when nothing was ever submitted to it. */
+static __always_inline void mark_stream(struct mark *m, u32 slot, struct fs_ctx *c, fs_u64 stream)
+{
+	m->slot = slot;
+	m->generation = c->generation;
+	m->index = find_index(slot, c, stream);
+	m->seq = c->submitted;
+}
+
+static __always_inline void stream_enter(fs_u64 stream)
+{
+	u32 slot = find_slot();
+	struct fs_ctx *c = ctx_at(slot);
+	struct mark m = {};
+
+	if (!c)
+		return;
+	mark_stream(&m, slot, c, stream);
+	/* The legacy default stream answers for others even when it has no work of its own. */
+	if (m.index != FS_NO_INDEX || stream == FS_STREAM_LEGACY)
+		remember(CALL_STREAM_SYNC, stream, bpf_ktime_get_ns(), &m);
+}
+
+int on_sync_stream(struct pt_regs *ctx)
+{
+	stream_enter(plain_stream(PT_REGS_PARM1(ctx), 0));
+	return 0;
+}
+
+int on_sync_stream_pt(struct pt_regs *ctx)
+{
+	stream_enter(plain_stream(PT_REGS_PARM1(ctx), 1));
+	return 0;
+}
+
+/*
+ * A synchronous copy or memset proves the default stream complete when it returns. Its own copy time is not
+ * counted: it is over before anybody could be held for it.
+ */
+int on_sync_copy(struct pt_regs *ctx)
+{
+	stream_enter(FS_STREAM_LEGACY);
+	return 0;
+}
+
+int on_sync_copy_pt(struct pt_regs *ctx)
+{
+	stream_enter(FS_STREAM_PER_THREAD);
+	return 0;
+}
+
+int on_sync_ctx(struct pt_regs *ctx)
+{
+	u32 slot = find_slot();
+	struct fs_ctx *c = ctx_at(slot);
+	struct mark m = {};
+
+	if (!c)
+		return 0;
+	m.slot = slot;
+	m.generation = c->generation;
+	m.seq = c->submitted;
+	remember(CALL_CTX_SYNC, 0, bpf_ktime_get_ns(), &m);
+	return 0;
+}
+
+int on_sync_event(struct pt_regs *ctx)
+{
+	struct handle_key key = {.handle = PT_REGS_PARM1(ctx), .tgid = bpf_get_current_pid_tgid() >> 32};
+	struct mark *m = mark_by_event.lookup(&key);
+
+	if (m)
+		remember(CALL_EVENT_SYNC, key.handle, bpf_ktime_get_ns(), m);
+	else
+		count(FS_COUNT_EVENT_UNKNOWN);
+	return 0;
+}
+
+/* ---- link ---- */
+
+static __always_inline void record_event(fs_u64 event, fs_u64 stream)
+{
+	struct handle_key key = {.handle = event, .tgid = bpf_get_current_pid_tgid() >> 32};
+	u32 slot = find_slot();
+	struct fs_ctx *c = ctx_at(slot);
+	struct mark m = {};
+
+	if (!c)
+		return;
+	mark_stream(&m, slot, c, stream);
+	if (mark_by_event.update(&key, &m))
+		count(FS_COUNT_HANDLE_FULL);
+}
+
+int on_record(struct pt_regs *ctx)
+{
+	record_event(PT_REGS_PARM1(ctx), plain_stream(PT_REGS_PARM2(ctx), 0));
+	return 0;
+}
+
+int on_record_pt(struct pt_regs *ctx)
+{
+	record_event(PT_REGS_PARM1(ctx), plain_stream(PT_REGS_PARM2(ctx), 1));
+	return 0;
+}
+
+static __always_inline void wait_event(fs_u64 stream, fs_u64 event)
+{
+	struct handle_key key = {.handle = event, .tgid = bpf_get_current_pid_tgid() >> 32};
+	struct mark *on = mark_by_event.lookup(&key), m = {};
+	u32 slot = find_slot(), zero = 0;
+	struct fs_ctx *c = ctx_at(slot);
+	struct deps *deps, *init = zero_deps.lookup((int *)&zero);
+	struct dep *dep;
+
+	if (!on || !c || !init)
+		return;
+	m.slot = slot;
+	m.generation = c->generation;
+	m.index =
+		add_index(slot, c, stream, stream <= FS_STREAM_PER_THREAD); /* seq 0: the stream, no moment */
+	deps = deps_by_stream.lookup_or_try_init(&m, init);
+	if (!deps)
+		return;
+	dep = &deps->dep[deps->next++ & (FS_MAX_DEPS - 1)];
+	if (dep->at > c->completed)
+		count(FS_COUNT_DEP_DROPPED);
+	dep->on = *on;
+	dep->at = c->submitted;
+}
+
+int on_wait(struct pt_regs *ctx)
+{
+	wait_event(plain_stream(PT_REGS_PARM1(ctx), 0), PT_REGS_PARM2(ctx));
+	return 0;
+}
+
+int on_wait_pt(struct pt_regs *ctx)
+{
+	wait_event(plain_stream(PT_REGS_PARM1(ctx), 1), PT_REGS_PARM2(ctx));
+	return 0;
+}
+
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* Contexts and their streams: which one a thread works in, slots and indexes given out and taken back. */
+#ifndef FAIRSCHED_CONTEXTS_H
+#define FAIRSCHED_CONTEXTS_H
+
+#include "busy.h"
+
+static __always_inline struct fs_ctx *ctx_at(u32 slot)
+{
+	return ctx_by_slot.lookup(&slot);
+}
+
+/* Which GPU an ordinal of this process is; the ordinal itself, and a count, until anybody has said. */
+static __always_inline u32 gpu_of(u32 tgid, u32 ordinal, fs_u16 *flags)
+{
+	struct fs_dev_key key = {.tgid = tgid, .ordinal = ordinal};
+	u32 *gpu = gpu_by_dev.lookup(&key);
+
+	if (gpu && *gpu < FS_MAX_GPUS)
+		return *gpu;
+	*flags |= FS_CTX_GPU_GUESSED;
+	count(FS_COUNT_GPU_GUESSED);
+	return ordinal < FS_MAX_GPUS ? ordinal : 0;
+}
+
+/* Somebody may have named the GPU since. Only between intervals: an open one belongs to the clock it opened on. */
+static __always_inline void name_gpu(struct fs_ctx *c)
+{
+	struct fs_dev_key key = {.tgid = c->tgid, .ordinal = c->ordinal};
+	u32 *gpu = gpu_by_dev.lookup(&key);
+
+	if (!gpu || *gpu >= FS_MAX_GPUS || c->busy[FS_COMPUTE].streams | c->busy[FS_COPY].streams)
+		return;
+	c->gpu = *gpu;
+	c->flags &= ~FS_CTX_GPU_GUESSED;
+}
+
+/* Give a context of this process a slot; FS_NO_SLOT when there is none left. */
+static __always_inline u32 add_ctx(u32 tgid, fs_u64 handle, u32 ordinal, fs_u16 flags)
+{
+	struct handle_key key = {.handle = handle, .tgid = tgid};
+	struct proc fresh = {}, *p;
+	struct fs_ctx *c;
+	u32 slot, *have = ctx_by_handle.lookup(&key);
+	int kept = 0;
+
+	if (have)
+		return *have; /* a primary context that is retained again */
+	p = proc_by_tgid.lookup_or_try_init(&tgid, &fresh);
+	if (!p) {
+		count(FS_COUNT_PROC_FULL);
+		return FS_NO_SLOT;
+	}
+	if (free_slots.pop(&slot)) {
+		count(FS_COUNT_CTX_FULL);
+		return FS_NO_SLOT;
+	}
+	c = ctx_at(slot);
+	if (!c)
+		return FS_NO_SLOT;
+	c->handle = handle;
+	c->cgroup_id = bpf_get_current_cgroup_id();
+	c->tgid = tgid;
+	c->generation++;
+	c->ordinal = ordinal;
+	c->submitted = c->completed = c->counted = c->synced = c->last_call_ns = c->waited_ns = 0;
+	c->stream_used = c->blocking = 0;
+	__builtin_memset(c->busy, 0, sizeof(c->busy));
+	c->gpu = gpu_of(tgid, ordinal, &flags);
+	c->flags = flags | FS_CTX_LIVE;
+	if (ctx_by_handle.update(&key, &slot))
+		count(FS_COUNT_HANDLE_FULL);
+	FS_LOOP
+	for (int i = 0; i < FS_MAX_PROC_CTXS; i++) {
+		if (!kept && !__sync_val_compare_and_swap(&p->slot[i], 0, (fs_u64)slot + 1))
+			kept = 1;
+	}
+	if (!kept)
+		count(FS_COUNT_PROC_FULL);
+	emit(FS_EDGE_CTX_NEW, slot, c, 0, bpf_ktime_get_ns(), 0, BPF_RB_NO_WAKEUP);
+	return slot;
+}
+
+static __always_inline void drop_ctx(u32 slot, struct fs_ctx *c, fs_u64 now)
+{
+	struct handle_key key = {.handle = c->handle, .tgid = c->tgid};
+
+	c->waited_ns = 0;
+	clear_streams(slot, c, FS_COMPUTE, ~0ULL, now, 0);
+	clear_streams(slot, c, FS_COPY, ~0ULL, now, 0);
+	c->flags = 0;
+	emit(FS_EDGE_CTX_GONE, slot, c, 0, now, 0, BPF_RB_NO_WAKEUP);
+	ctx_by_handle.delete(&key);
+	free_slots.push(&slot, BPF_EXIST);
+}
+
+/*
+ * The context the calling thread works in: the one it made current, else the only one of its process, else
+ * the one that stands for those we have not seen created; FS_NO_SLOT when there is none yet.
+ */
+static __always_inline u32 find_slot(void)
+{
+	fs_u64 id = bpf_get_current_pid_tgid();
+	u32 tgid = id >> 32, *slot;
+	struct ctx_stack *stack = ctxs_by_thread.lookup(&id);
+	struct handle_key key = {.tgid = tgid};
+	struct proc *p;
+
+	if (stack && stack->depth) {
+		key.handle = stack->handle[(stack->depth - 1) & (FS_MAX_CTX_STACK - 1)];
+		slot = ctx_by_handle.lookup(&key);
+		if (slot)
+			return *slot;
+	}
+	p = proc_by_tgid.lookup(&tgid);
+	if (p && p->slot[0] && !p->slot[1])
+		return p->slot[0] - 1;
+	key.handle = 0;
+	slot = ctx_by_handle.lookup(&key);
+	return slot ? *slot : FS_NO_SLOT;
+}
+
+static __always_inline struct stream_key stream_key(u32 slot, struct fs_ctx *c, fs_u64 stream)
+{
+	struct stream_key key = {.handle = stream, .slot = slot, .generation = c->generation};
+
+	if (stream == FS_STREAM_PER_THREAD)
+		key.tid = (u32)bpf_get_current_pid_tgid();
+	return key;
+}
+
+/* The index of a stream this context has used, or FS_NO_INDEX. */
+static __always_inline u32 find_index(u32 slot, struct fs_ctx *c, fs_u64 stream)
+{
+	struct stream_key key = stream_key(slot, c, stream);
+	u32 *have = index_by_stream.lookup(&key);
+
+	return have ? *have & (FS_MAX_STREAMS - 1) : FS_NO_INDEX;
+}
+
+static __always_inline u32 add_index(u32 slot, struct fs_ctx *c, fs_u64 stream, fs_u64 is_blocking)
+{
+	struct stream_key key = stream_key(slot, c, stream);
+	u32 *have = index_by_stream.lookup(&key), index = FS_MAX_STREAMS - 1;
+	fs_u64 used;
+
+	if (have)
+		return *have & (FS_MAX_STREAMS - 1);
+	used = c->stream_used;
+	FS_LOOP
+	for (int i = 0; i < 8; i++) {
+		fs_u64 lowest = ~used & (used + 1); /* lowest unset bit */
+		fs_u64 seen;
+
+		if (!lowest || lowest == 1ULL << (FS_MAX_STREAMS - 1)) {
+			count(FS_COUNT_STREAM_SHARED);
+			break;
+		}
+		seen = __sync_val_compare_and_swap(&c->stream_used, used, used | lowest);
+		if (seen == used) {
+			index = 0;
+			FS_LOOP
+			for (int bit = 32; bit; bit >>= 1) {
+				if (lowest >> bit) {
+					lowest >>= bit;
+					index += bit;
+				}
+			}
+			if (is_blocking)
+				__sync_fetch_and_or(&c->blocking, 1ULL << index);
+			else
+				__sync_fetch_and_and(&c->blocking, ~(1ULL << index));
+			break;
+		}
+		used = seen;
+	}
+	index_by_stream.update(&key, &index);
+	return index;
+}
+
+#endif

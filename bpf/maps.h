@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Every map of the GPU time programs, with who writes it, who reads it and when an entry ends (README.md has
+ * the table). Private structs are here too; the shared ones are in abi.h.
+ */
+#ifndef FAIRSCHED_MAPS_H
+#define FAIRSCHED_MAPS_H
+
+#include "clock.h"
+
+#define FS_MMAPABLE 1024 /* BPF_F_MMAPABLE */
+#define FS_NO_INDEX 0xffffffffu
+/* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD, the handles that stand for the two default streams */
+#define FS_STREAM_LEGACY 1
+#define FS_STREAM_PER_THREAD 2
+
+struct handle_key {
+	fs_u64 handle;
+	fs_u32 tgid;
+	fs_u32 pad;
+};
+
+struct stream_key {
+	fs_u64 handle;
+	fs_u32 slot;
+	fs_u32 generation;
+	fs_u32 tid; /* only for the per-thread default stream */
+	fs_u32 pad;
+};
+
+/* A place in the work of a context: "everything stream `index` was given up to `seq`". */
+struct mark {
+	fs_u64 seq;
+	fs_u32 slot;
+	fs_u32 generation;
+	fs_u32 index;
+	fs_u32 pad;
+};
+
+struct seqs {
+	fs_u64 last[FS_MAX_STREAMS]; /* sequence number of the last work of each stream */
+};
+
+/* cuStreamWaitEvent: work after `at` on this stream implies `on` is complete. */
+struct dep {
+	fs_u64 at;
+	struct mark on;
+};
+
+struct deps {
+	struct dep dep[FS_MAX_DEPS];
+	fs_u64 next;
+};
+
+struct proc {
+	fs_u64 slot[FS_MAX_PROC_CTXS]; /* slot + 1; 0 = free */
+};
+
+struct ctx_stack {
+	fs_u64 handle[FS_MAX_CTX_STACK];
+	fs_u64 depth;
+};
+
+/* What a thread asked when it entered a call whose answer matters. */
+struct call {
+	fs_u64 kind;
+	fs_u64 arg;  /* handle, or the user pointer the answer is written to */
+	fs_u64 arg2; /* ordinal, flags, or when a sync was entered */
+	struct mark mark;
+};
+
+/* Written here, read by user space through mmap. A slot returns to free_slots when its context dies. */
+BPF_F_TABLE("array", u32, struct fs_ctx, ctx_by_slot, FS_MAX_CTXS, FS_MMAPABLE);
+BPF_F_TABLE("array", u32, struct fs_clock, clock_by_gpu, FS_MAX_GPUS, FS_MMAPABLE);
+BPF_F_TABLE("array", u32, fs_u64, counts_by_what, FS_COUNTS, FS_MMAPABLE);
+/* Written here, read by user space one batch a tick; user space deletes the entries of dead processes. */
+BPF_HASH(gpu_time_by_key, struct fs_use_key, struct fs_use, FS_MAX_USES);
+BPF_HASH(delay_by_key, struct fs_delay_key, struct fs_delay, 4096);
+/* Written by user space (what it knows of ordinals and UUIDs), and by on_return for cuDeviceGetUuid. */
+BPF_HASH(gpu_by_dev, struct fs_dev_key, u32, FS_MAX_PROCS);
+BPF_HASH(gpu_by_uuid, struct fs_uuid, u32, FS_MAX_GPUS);
+/* Filled once by user space with every slot number. */
+BPF_QUEUESTACK("stack", free_slots, u32, FS_MAX_CTXS, 0);
+/* Private. LRU where user code controls the number of keys: the oldest handle is forgotten, nothing breaks. */
+BPF_HASH(ctx_by_handle, struct handle_key, u32, 2 * FS_MAX_CTXS);
+BPF_HASH(proc_by_tgid, u32, struct proc, FS_MAX_PROCS);
+BPF_ARRAY(seqs_by_slot, struct seqs, FS_MAX_CTXS);
+BPF_TABLE("lru_hash", struct stream_key, u32, index_by_stream, FS_MAX_HANDLES);
+BPF_TABLE("lru_hash", struct handle_key, struct mark, mark_by_event, FS_MAX_HANDLES);
+BPF_TABLE("lru_hash", struct mark, struct deps, deps_by_stream, 4096);
+BPF_TABLE("lru_hash", u64, struct ctx_stack, ctxs_by_thread, FS_MAX_HANDLES);
+BPF_TABLE("lru_hash", u64, struct call, call_by_thread, FS_MAX_HANDLES);
+BPF_RINGBUF_OUTPUT(edges, FS_EDGE_PAGES);
+/* Initial values too large for the 512 bytes of BPF stack. Never written. */
+BPF_ARRAY(zero_delay, struct fs_delay, 1);
+BPF_ARRAY(zero_deps, struct deps, 1);
+
+#endif
