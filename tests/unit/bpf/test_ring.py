@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ring reader on a file laid out like a BPF ring buffer: the kernel is the test."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairsched.bpf.ring import RingReader
+
+PAGE = mmap.PAGESIZE
+DATA = PAGE
+BUSY, DISCARD = 1 << 31, 1 << 30
+RECORD = struct.Struct("=QQ")
+TAKEN = RECORD.size + 8
+
+
+class Ring:
+    """Writes as the kernel does. Its data is not mapped twice in a row, so a record that wraps is written twice."""
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(bytes(2 * PAGE + 2 * DATA))
+        self.fd = os.open(path, os.O_RDWR)
+        self.memory = mmap.mmap(self.fd, 2 * PAGE + 2 * DATA)
+        self.reader = RingReader(self.fd, DATA)
+        self.position = 0
+
+    def put(self, *values: int, flags: int = 0, data: bytes | None = None) -> int:
+        """Append a record; returns where its header is."""
+        body = RECORD.pack(*values) if data is None else data
+        raw = struct.pack("=II", len(body) | flags, 0) + body
+        at = self.position & (DATA - 1)
+        for copy in (at, at - DATA if at + len(raw) > DATA else at + DATA):
+            for offset, byte in enumerate(raw):
+                where = copy + offset
+                if 0 <= where < 2 * DATA:
+                    self.memory[2 * PAGE + where] = byte
+        self.position += (len(raw) + 7) & ~7
+        struct.pack_into("=Q", self.memory, PAGE, self.position)
+        return at
+
+    def commit(self, at: int) -> None:
+        (length,) = struct.unpack_from("=I", self.memory, 2 * PAGE + at)
+        struct.pack_into("=I", self.memory, 2 * PAGE + at, length & ~BUSY)
+
+    def consumed(self) -> int:
+        (position,) = struct.unpack_from("=Q", self.memory, 0)
+        assert isinstance(position, int)
+        return position
+
+    def read(self) -> list[tuple[int, ...]]:
+        return list(self.reader.read(RECORD))
+
+    def close(self) -> None:
+        self.reader.close()
+        self.memory.close()
+        os.close(self.fd)
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Iterator[Ring]:
+    ring = Ring(tmp_path / "ring")
+    yield ring
+    ring.close()
+
+
+def test_records_come_once_and_in_order(ring: Ring) -> None:
+    assert ring.read() == []
+    ring.put(1, 2)
+    ring.put(3, 4)
+    assert ring.read() == [(1, 2), (3, 4)]
+    assert ring.read() == []
+    assert ring.consumed() == ring.position
+
+
+def test_a_record_still_being_written_is_waited_for_and_holds_back_the_rest(ring: Ring) -> None:
+    ring.put(1, 1)
+    at = ring.put(2, 2, flags=BUSY)
+    ring.put(3, 3)
+    assert ring.read() == [(1, 1)]
+    assert ring.consumed() == TAKEN
+    ring.commit(at)
+    assert ring.read() == [(2, 2), (3, 3)]
+
+
+def test_a_discarded_record_is_passed_over(ring: Ring) -> None:
+    ring.put(1, 1, flags=DISCARD)
+    ring.put(2, 2)
+    assert ring.read() == [(2, 2)]
+
+
+def test_a_record_of_another_length_is_passed_over(ring: Ring) -> None:
+    ring.put(data=b"short")
+    ring.put(2, 2)
+    ring.put(data=bytes(100))
+    ring.put(3, 3)
+    assert ring.read() == [(2, 2), (3, 3)]
+
+
+def test_a_reader_that_stops_half_way_goes_on_there(ring: Ring) -> None:
+    for n in range(4):
+        ring.put(n, n)
+    first = next(iter(ring.reader.read(RECORD)))
+    assert first == (0, 0)
+    # The one handed out is not yet given back to the kernel: it comes again, none is lost.
+    assert ring.read() == [(0, 0), (1, 1), (2, 2), (3, 3)]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rounds=st.lists(st.integers(0, DATA // TAKEN), max_size=8), odd=st.integers(0, 40))
+def test_nothing_is_lost_or_torn_at_the_wrap(tmp_path: Path, rounds: list[int], odd: int) -> None:
+    ring = Ring(tmp_path / "ring")
+    try:
+        ring.put(data=bytes(odd))
+        ring.read()
+        number = 0
+        for count in rounds:
+            wanted = [(number + n, ~(number + n) & 0xFFFFFFFF) for n in range(count)]
+            for pair in wanted:
+                ring.put(*pair)
+            number += count
+            assert ring.read() == wanted
+    finally:
+        ring.close()
