@@ -135,13 +135,11 @@ class Sensors:
         try:
             self._start_ebpf(config)
         except HostUnsupported as error:
-            self.reason = str(error)
-        if self.probe is None:
             # Not HostUnsupported, after which no service manager tries again: this host could, a moment ago.
             raise FairschedError(
-                f"the probes were lost and could not be put back: {self.reason}",
+                f"the probes were lost and could not be put back: {error}",
                 remedy="start the daemon again; fairsched doctor shows what this host can do",
-            )
+            ) from error
 
     # ---- per tick ----
 
