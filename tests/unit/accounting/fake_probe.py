@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stands in for GpuTimeProbe: a test says what processes do, the edges and live contexts follow as BPF makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fairsched.accounting.ebpf import EbpfAccount, Row
+from fairsched.bpf import abi
+from fairsched.bpf.gpu_time import Edge
+
+MS = 1_000_000
+SLICE_NS = 2 * MS
+SWITCH_NS = 100_000
+WAITED = MS
+"""A sync that really waited."""
+
+
+@dataclass
+class FakeProbe:
+    """Only what EbpfAccount asks for."""
+
+    contexts_by_slot: list[abi.Ctx] = field(default_factory=lambda: [abi.Ctx() for _ in range(8)])
+    clocks: list[abi.Clock] = field(default_factory=lambda: [abi.Clock() for _ in range(4)])
+    edges: list[Edge] = field(default_factory=list)
+    dropped: int = 0
+    is_losing: bool = False
+    """Edges go nowhere and are counted."""
+    drains_ended: list[tuple[int, int, int]] = field(default_factory=list)
+
+    # ---- what the account asks ----
+
+    def read_edges(self) -> list[Edge]:
+        edges, self.edges = self.edges, []
+        return edges
+
+    def count(self, what: abi.Count) -> int:
+        return self.dropped if what is abi.Count.EDGE_DROPPED else 0
+
+    def context(self, slot: int) -> abi.Ctx:
+        return self.contexts_by_slot[slot]
+
+    def clock(self, gpu: int) -> abi.Clock:
+        return self.clocks[gpu]
+
+    def end_drain(self, slot: int, generation: int, v_end_ns: int) -> bool:
+        self.drains_ended.append((slot, generation, v_end_ns))
+        self.contexts_by_slot[slot].busy[abi.COMPUTE].streams = 0
+        return True
+
+    # ---- what processes do ----
+
+    def _emit(self, kind: abi.EdgeKind, slot: int, t_ns: int, arg: int = 0, seq: int = 0) -> None:
+        live = self.contexts_by_slot[slot]
+        if self.is_losing:
+            self.dropped += 1
+            return
+        whose = (live.generation, live.tgid, live.gpu)
+        self.edges.append(Edge(t_ns, live.cgroup_id, arg, seq, slot, *whose, int(kind), abi.COMPUTE))
+
+    def create(
+        self, slot: int, tgid: int, cgroup_id: int, *, t_ns: int = 0, gpu: int = 0, is_seen: bool = True
+    ) -> None:
+        """A context; not ``is_seen`` = it was there before the probes, its first edge is a submit."""
+        generation = self.contexts_by_slot[slot].generation + 1
+        live = abi.Ctx(tgid=tgid, cgroup_id=cgroup_id, generation=generation, gpu=gpu)
+        live.flags = abi.CtxFlag.LIVE if is_seen else abi.CtxFlag.LIVE | abi.CtxFlag.UNSEEN
+        live.handle = 0xC0DE + slot if is_seen else 0
+        self.contexts_by_slot[slot] = live
+        self._emit(abi.EdgeKind.CTX_NEW, slot, t_ns, live.handle)
+
+    def launch(self, slot: int, t_ns: int, count: int = 1) -> None:
+        live = self.contexts_by_slot[slot]
+        live.submitted += count
+        live.last_call_ns = t_ns
+        busy = live.busy[abi.COMPUTE]
+        if not busy.streams:
+            busy.streams, busy.open_ns = 1, t_ns
+            self._emit(abi.EdgeKind.OPEN, slot, t_ns, live.handle, live.submitted - count + 1)
+
+    def sync(self, slot: int, t_ns: int, waited_ns: int = WAITED) -> None:
+        """A call returns that proves everything complete."""
+        live = self.contexts_by_slot[slot]
+        live.completed, live.synced, live.last_call_ns = live.submitted, live.synced + 1, t_ns
+        live.busy[abi.COMPUTE].streams = 0
+        self._emit(abi.EdgeKind.CLOSE, slot, t_ns, waited_ns, live.completed)
+
+    def progress(self, slot: int, t_ns: int, completed: int) -> None:
+        """A call proves the work up to ``completed`` and more is outstanding."""
+        live = self.contexts_by_slot[slot]
+        live.completed, live.synced, live.last_call_ns = completed, live.synced + 1, t_ns
+        self._emit(abi.EdgeKind.PROGRESS, slot, t_ns, WAITED, completed)
+
+    def end(self, slot: int, t_ns: int) -> None:
+        """The process exits."""
+        self._emit(abi.EdgeKind.CTX_GONE, slot, t_ns)
+        self._emit(abi.EdgeKind.PROC_EXIT, slot, t_ns)
+        self.contexts_by_slot[slot].flags = 0
+
+
+def account_of(probe: FakeProbe, *, gpus: int = 1, born: dict[int, int] | None = None) -> EbpfAccount:
+    started = (born or {}).get
+    return EbpfAccount(
+        probe,  # type: ignore[arg-type]
+        gpus=gpus,
+        slice_ns=SLICE_NS,
+        switch_ns=SWITCH_NS,
+        started_ns=started,
+    )
+
+
+def used(rows: Iterable[Row]) -> dict[int, int]:
+    """Time by cgroup."""
+    found: dict[int, int] = {}
+    for row in rows:
+        found[row.cgroup_id] = found.get(row.cgroup_id, 0) + row.used_ns
+    return found

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML's samples: a lottery with the right expectation, never claimed to be more."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.accounting.nvml import DEMAND_LINGER_NS, NvmlAccount, NvmlReader, Sample, Sampler
+from fairsched.model import Confidence
+
+WINDOW_US = 139_000
+S_NS = 1_000_000_000
+
+
+def ring(pids: Sequence[int], busy: float = 1.0, start_us: int = 10**15) -> list[Sample]:
+    """One sample a window; pid 0 = the driver saw nobody and keeps none."""
+    return [Sample(start_us + n * WINDOW_US, pid, busy) for n, pid in enumerate(pids) if pid]
+
+
+# ---- samples to time ----
+
+
+def test_what_was_before_the_first_look_is_not_charged() -> None:
+    sampler = Sampler()
+    assert sampler.take(ring([1])) == {}
+    assert sampler.last_us == 10**15
+
+
+def test_each_sample_stands_for_its_window() -> None:
+    sampler = Sampler()
+    used = sampler.take(ring([1, 1, 2, 1]))
+    assert used == {1: 2 * WINDOW_US * 1000, 2: WINDOW_US * 1000}
+
+
+def test_a_sample_is_counted_once_however_often_it_comes() -> None:
+    sampler, samples = Sampler(), ring([1, 2, 1, 2, 1, 2])
+    first = sampler.take(samples[:4])
+    assert sampler.take(samples[:4]) == {}
+    second = sampler.take(samples)
+    assert first.get(2, 0) + second.get(2, 0) == 3 * WINDOW_US * 1000
+
+
+def test_only_the_busy_part_of_a_window_is_charged() -> None:
+    assert Sampler().take(ring([1, 1], busy=0.25)) == {1: WINDOW_US * 250}
+
+
+def test_a_gap_without_samples_is_nobodys() -> None:
+    sampler = Sampler()
+    used = sampler.take(ring([1, 1, 0, 0, 0, 0, 0, 1]))
+    assert used == {1: 2 * WINDOW_US * 1000}
+
+
+def test_several_processes_of_one_moment_share_its_window() -> None:
+    at = 10**15
+    samples = [Sample(at, 1, 0.5), Sample(at + WINDOW_US, 1, 0.5), Sample(at + WINDOW_US, 2, 0.25)]
+    assert Sampler().take(samples) == {1: WINDOW_US * 500, 2: WINDOW_US * 250}
+
+
+@pytest.mark.parametrize("bad", [Sample(10**15 + WINDOW_US, 1, 6.55), Sample(10**15 + WINDOW_US, 0, 1.0)])
+def test_garbage_is_passed_over(bad: Sample) -> None:
+    assert Sampler().take([*ring([1]), bad]) == {}
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**13), st.integers(0, 4), st.floats(0, 2)), max_size=40))
+def test_no_more_time_is_charged_than_passed(raw: list[tuple[int, int, float]]) -> None:
+    by_moment = {time_us: Sample(time_us, pid, busy) for time_us, pid, busy in raw}
+    samples = sorted(by_moment.values())
+    used = Sampler().take(samples)
+    passed_us = samples[-1].time_us - samples[0].time_us if samples else 0
+    assert sum(used.values()) <= passed_us * 1000
+    assert min(used.values(), default=0) >= 0
+
+
+def test_the_error_is_what_the_status_says_it_is() -> None:
+    """Two processes that share a GPU evenly, over 1 s and over 60 s: 19 and 2.4 points."""
+    rnd = random.Random(5)
+    for seconds, points in ((1, 0.19), (60, 0.024)):
+        count = round(seconds * 1e6 / WINDOW_US)
+        shares = []
+        for _ in range(400):
+            used = Sampler().take(ring([9, *rnd.choices([1, 2], k=count)]))
+            shares.append(used.get(1, 0) / sum(used.values()))
+        assert statistics.pstdev(shares) == pytest.approx(points, rel=0.15)
+        assert statistics.fmean(shares) == pytest.approx(0.5, abs=0.03)
+
+
+# ---- rows ----
+
+
+class ScriptedReader:
+    """Stands in for a GPU: hands out what the test put in."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        self.asked: list[int] = []
+
+    def read(self, after_us: int) -> list[Sample]:
+        self.asked.append(after_us)
+        return [sample for sample in self.samples if sample.time_us > after_us]
+
+
+@pytest.fixture
+def reader() -> ScriptedReader:
+    return ScriptedReader()
+
+
+def account_of(reader: Any, cgroups: dict[int, int]) -> NvmlAccount:
+    return NvmlAccount([reader], cgroups.get)
+
+
+def test_time_goes_to_the_cgroup_of_the_process_with_low_confidence(reader: ScriptedReader) -> None:
+    account = account_of(reader, {1: 100, 2: 200})
+    assert account.read(0) == []
+    reader.samples = ring([1, 1, 2])
+    rows = account.read(S_NS)
+    assert {(row.cgroup_id, row.tgid, row.used_ns) for row in rows} == {
+        (100, 1, WINDOW_US * 1000),
+        (200, 2, WINDOW_US * 1000),
+    }
+    assert all(row.confidence is Confidence.LOW and row.outstanding_ns == 0 and row.gpu == 0 for row in rows)
+
+
+def test_between_two_polls_demand_is_known_and_no_time_is_charged_twice(reader: ScriptedReader) -> None:
+    account = account_of(reader, {1: 100})
+    reader.samples = ring([1, 1])
+    assert account.read(S_NS)[0].used_ns > 0
+    rows = account.read(S_NS + 1_000_000)
+    assert [(row.used_ns, row.has_demand) for row in rows] == [(0, True)]
+    assert len(reader.asked) == 1
+
+
+def test_a_process_without_samples_loses_its_demand(reader: ScriptedReader) -> None:
+    account = account_of(reader, {1: 100})
+    reader.samples = ring([1, 1])
+    account.read(S_NS)
+    assert account.read(S_NS + DEMAND_LINGER_NS)
+    assert account.read(S_NS + DEMAND_LINGER_NS + S_NS) == []
+
+
+def test_a_process_that_is_gone_is_charged_where_it_was(reader: ScriptedReader) -> None:
+    cgroups = {1: 100}
+    account = account_of(reader, cgroups)
+    samples = ring([1, 1, 1, 2])
+    reader.samples = samples[:2]
+    account.read(S_NS)
+    cgroups.clear()
+    reader.samples = samples
+    rows = {row.tgid: row.cgroup_id for row in account.read(2 * S_NS)}
+    assert rows == {1: 100, 2: 0}  # the other was never seen alive: nobody's
+
+
+# ---- the calls ----
+
+
+class FakeError(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__(f"NVML error {value}")
+        self.value = value
+
+
+class FakeNvml:
+    """The two calls and the codes around them."""
+
+    NVMLError = FakeError
+    NVML_SUCCESS = 0
+    NVML_ERROR_NOT_SUPPORTED = 3
+    NVML_ERROR_NOT_FOUND = 6
+    NVML_ERROR_FUNCTION_NOT_FOUND = 13
+    NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25
+
+    def __init__(self, new: int | list[Any], old: int | list[Any]) -> None:
+        self._answers = {"new": new, "old": old}
+        self.calls: list[str] = []
+
+    def _answer(self, which: str) -> list[Any]:
+        self.calls.append(which)
+        answer = self._answers[which]
+        if isinstance(answer, int):
+            raise FakeError(answer)
+        return answer
+
+    def nvmlDeviceGetProcessesUtilizationInfo(self, _handle: object, _after: int) -> list[Any]:
+        return self._answer("new")
+
+    def nvmlDeviceGetProcessUtilization(self, _handle: object, _after: int) -> list[Any]:
+        return self._answer("old")
+
+
+ENTRY = SimpleNamespace(timeStamp=7, pid=1, smUtil=50)
+
+
+def test_the_new_call_comes_first() -> None:
+    nvml = FakeNvml([ENTRY], 3)
+    assert NvmlReader(nvml, None).read(0) == [Sample(7, 1, 0.5)]
+    assert nvml.calls == ["new"]
+
+
+@pytest.mark.parametrize("code", [3, 13, 25])
+def test_where_the_new_call_is_lacking_the_old_one_is_used_from_then_on(code: int) -> None:
+    nvml = FakeNvml(code, [ENTRY])
+    reader = NvmlReader(nvml, None)
+    assert reader.read(0) == reader.read(0) == [Sample(7, 1, 0.5)]
+    assert nvml.calls == ["new", "old", "old"]
+
+
+@pytest.mark.parametrize("code", [0, 6])
+def test_nothing_new_is_not_an_error(code: int, caplog: pytest.LogCaptureFixture) -> None:
+    nvml = FakeNvml(code, [ENTRY])
+    assert NvmlReader(nvml, None).read(0) == []
+    assert nvml.calls == ["new"]
+    assert not caplog.records
+
+
+def test_a_gpu_that_has_no_samples_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    reader = NvmlReader(FakeNvml(3, 3), None)  # MIG
+    assert reader.read(0) == reader.read(0) == []
+    assert len(caplog.records) == 1
