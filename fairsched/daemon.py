@@ -43,6 +43,7 @@ from fairsched.logs import set_up_logging
 from fairsched.model import Snapshot
 from fairsched.observe import Tree, build_snapshot
 from fairsched.policy.decide import Decision, decide
+from fairsched.policy.lag import PolicyState
 from fairsched.reporting import Vitals, build_status
 from fairsched.sd_notify import Notifier
 from fairsched.sensors import ProbesLost, Sensors
@@ -384,6 +385,8 @@ class Daemon:
         is_dry_run = self._mode() != "enforce"
         if is_dry_run and not self._applier.is_dry_run:
             self._applier.release_all(time.monotonic_ns())
+        elif self._applier.is_dry_run and not is_dry_run:
+            self._policy_state = PolicyState()  # what was used while nobody was held is nobody's debt
         self._applier.is_dry_run = is_dry_run
         if not is_dry_run and self._guardian is None:
             self._guardian = self._start_guardian(Journal(str(config.run_dir / "holds")))
