@@ -16,8 +16,8 @@ static __always_inline u32 gpu_of(u32 tgid, u32 ordinal, fs_u16 *flags)
 	struct fs_dev_key key = {.tgid = tgid, .ordinal = ordinal};
 	u32 *gpu = gpu_by_dev.lookup(&key);
 
-	if (gpu && *gpu < FS_MAX_GPUS)
-		return *gpu;
+	if (gpu)
+		return *gpu < FS_MAX_GPUS ? *gpu : FS_NO_GPU;
 	*flags |= FS_CTX_GPU_GUESSED;
 	count(FS_COUNT_GPU_GUESSED);
 	return ordinal < FS_MAX_GPUS ? ordinal : 0;
@@ -29,9 +29,9 @@ static __always_inline void name_gpu(struct fs_ctx *c)
 	struct fs_dev_key key = {.tgid = c->tgid, .ordinal = c->ordinal};
 	u32 *gpu = gpu_by_dev.lookup(&key);
 
-	if (!gpu || *gpu >= FS_MAX_GPUS || c->busy[FS_COMPUTE].streams | c->busy[FS_COPY].streams)
+	if (!gpu || c->busy[FS_COMPUTE].streams | c->busy[FS_COPY].streams)
 		return;
-	c->gpu = *gpu;
+	c->gpu = *gpu < FS_MAX_GPUS ? *gpu : FS_NO_GPU;
 	c->flags &= ~FS_CTX_GPU_GUESSED;
 }
 

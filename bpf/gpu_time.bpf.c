@@ -102,7 +102,7 @@ static __always_inline void forget(u32 tgid, fs_u64 handle, u32 ordinal, int is_
 static __always_inline void learn_uuid(u32 tgid, struct call *call)
 {
 	struct fs_dev_key key = {.tgid = tgid, .ordinal = call->arg2};
-	struct fs_uuid uuid;
+	struct fs_uuid uuid, other = {};
 	u32 *gpu;
 
 	if (bpf_probe_read_user(&uuid, sizeof(uuid), (void *)call->arg)) {
@@ -110,6 +110,8 @@ static __always_inline void learn_uuid(u32 tgid, struct call *call)
 		return;
 	}
 	gpu = gpu_by_uuid.lookup(&uuid);
+	if (!gpu) /* a GPU nobody told us of: not ours, unless nobody told us of any */
+		gpu = gpu_by_uuid.lookup(&other);
 	if (gpu && gpu_by_dev.update(&key, gpu))
 		count(FS_COUNT_PROC_FULL);
 }

@@ -19,7 +19,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -257,10 +257,11 @@ class GpuTimeProbe:
         """Whether n falling to 0 on ``gpu`` makes :meth:`fileno` readable."""
         self._clocks.items[gpu].wake_on_idle = int(wake)
 
-    def set_uuid(self, uuid: bytes, gpu: int) -> None:
-        """Tell BPF which slot a GPU's 16-byte UUID has."""
-        key = abi.Uuid((ctypes.c_uint8 * 16)(*uuid))
-        syscall.update(self._fds["gpu_by_uuid"], key, ctypes.c_uint32(gpu))
+    def set_uuids(self, slot_of: Mapping[bytes, int]) -> None:
+        """Tell BPF the slot of every GPU of this node, by 16-byte UUID. Work on any other is not accounted."""
+        for uuid, slot in {**slot_of, bytes(16): abi.NO_GPU}.items():
+            key = abi.Uuid((ctypes.c_uint8 * 16)(*uuid))
+            syscall.update(self._fds["gpu_by_uuid"], key, ctypes.c_uint32(slot))
 
     def set_device(self, tgid: int, ordinal: int, gpu: int) -> None:
         """Tell BPF which GPU the CUDA ordinal of a process is, unless it knows from the process itself."""

@@ -76,9 +76,12 @@ BPF_F_TABLE("array", u32, fs_u64, counts_by_what, FS_COUNTS, FS_MMAPABLE);
 /* Written here, read by user space one batch a tick; user space deletes the entries of dead processes. */
 BPF_HASH(gpu_time_by_key, struct fs_use_key, struct fs_use, FS_MAX_USES);
 BPF_HASH(delay_by_key, struct fs_delay_key, struct fs_delay, 4096);
-/* Written by user space (what it knows of ordinals and UUIDs), and by on_return for cuDeviceGetUuid. */
+/*
+ * Written by user space (what it knows of ordinals and UUIDs), and by on_return for cuDeviceGetUuid. The all-zero
+ * UUID stands for every GPU that is not named: FS_NO_GPU, its work is not accounted.
+ */
 BPF_HASH(gpu_by_dev, struct fs_dev_key, u32, FS_MAX_PROCS);
-BPF_HASH(gpu_by_uuid, struct fs_uuid, u32, FS_MAX_GPUS);
+BPF_HASH(gpu_by_uuid, struct fs_uuid, u32, 2 * FS_MAX_GPUS);
 /* Filled once by user space with every slot number. */
 BPF_QUEUESTACK("stack", free_slots, u32, FS_MAX_CTXS, 0);
 /* Private. LRU where user code controls the number of keys: the oldest handle is forgotten, nothing breaks. */

@@ -114,9 +114,9 @@ class Sensors:
     def _start_ebpf(self, config: Config) -> None:
         """Raises HostUnsupported."""
         self.probe = GpuTimeProbe()
-        for slot, gpu in enumerate(self.gpus):
-            if gpu.uuid_bytes is not None:
-                self.probe.set_uuid(gpu.uuid_bytes, slot)
+        named = {gpu.uuid_bytes: slot for slot, gpu in enumerate(self.gpus) if gpu.uuid_bytes is not None}
+        if named:
+            self.probe.set_uuids(named)
         self.account = EbpfAccount(
             self.probe,
             gpus=max(1, len(self.gpus)),

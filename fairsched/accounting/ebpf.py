@@ -88,6 +88,7 @@ class _Context:
     """Older than our probes."""
     drain_ns: int = 0
     """The last drain as it was estimated."""
+    drain_doubt_ns: int = 0
     drain_end_ns: int = -1
     """When it ended or will have, at the latest."""
     drain_seq: int = -1
@@ -224,7 +225,7 @@ class EbpfAccount:
         if edge.kind == abi.EdgeKind.GPU_IDLE:
             self.events.idle_gpus.add(edge.gpu)
             return
-        if edge.engine != abi.COMPUTE:
+        if edge.engine != abi.COMPUTE or edge.gpu == abi.NO_GPU:
             return
         context = self._context_of(edge)
         replay = self._replays[context.gpu]
@@ -301,7 +302,7 @@ class EbpfAccount:
         exec_ns = replay.exec_ns(context.key)
         spent_ns = exec_ns - context.seq_exec_ns
         if not context.is_tainted and spent_ns > 0:
-            spent_ns -= self._settle_drains(context, replay, spent_ns, launches)
+            spent_ns -= self._settle_drains(context, replay, spent_ns, launches, edge.t_ns)
             if spent_ns > 0:
                 context.launch.learn(spent_ns, launches)
                 self._launch_of_cgroup[context.cgroup_id] = context.launch
@@ -309,7 +310,9 @@ class EbpfAccount:
         context.is_tainted = context.is_held
         context.seq, context.seq_exec_ns, context.seq_ns = edge.seq, exec_ns, edge.t_ns
 
-    def _settle_drains(self, context: _Context, replay: Replay, spent_ns: int, launches: int) -> int:
+    def _settle_drains(
+        self, context: _Context, replay: Replay, spent_ns: int, launches: int, now_ns: int
+    ) -> int:
         """Move what this burst was charged too much or too little to the drains it overlapped; returns the sum."""
         if context.launch.samples < 2:
             return 0
@@ -318,16 +321,22 @@ class EbpfAccount:
             for other in self._contexts.values()
             if other is not context
             and other.gpu == context.gpu
-            and other.drain_ns > 0
+            and other.drain_doubt_ns > 0
             and other.drain_end_ns >= context.seq_ns
         ]
         if not others:
             return 0
-        drains = [Drain(other.drain_ns, other.launch) for other in others]
+        drains = [Drain(other.drain_ns, other.drain_doubt_ns, other.launch) for other in others]
         moved, gain = settle(context.launch, spent_ns, launches, drains, self._slice_ns)
-        for other, part_ns in zip(others, moved, strict=True):
+        for other, drain, part_ns in zip(others, drains, moved, strict=True):
             replay.transfer(context.key, other.key, part_ns)
-            other.launch.correct(1 + part_ns / other.drain_ns, gain / len(others))
+            drain.blame(part_ns, gain / len(others))
+            if part_ns > self._slice_ns // 2 and other.is_held and not replay.is_runnable(other.key):
+                # It ran when we thought it had drained: it probably still does.
+                left_ns, _ = self._remaining(other, other.drain_seq)
+                replay.open(other.key, now_ns)
+                replay.drain(other.key, now_ns, left_ns)
+                other.drain_end_ns = _NEVER_NS
         return sum(moved)
 
     def _drop(self, context: _Context, t_ns: int, rows: dict[tuple[int, int, int], Row]) -> None:
@@ -365,8 +374,12 @@ class EbpfAccount:
         replay = self._replays[context.gpu]
         if not replay.is_runnable(context.key):
             return 0
-        queued_ns = (live.submitted - context.seq) * self._tau_ns(context)
-        return max(0, int(queued_ns) - (replay.exec_ns(context.key) - context.seq_exec_ns))
+        return self._remaining(context, live.submitted)[0]
+
+    def _remaining(self, context: _Context, submitted: int) -> tuple[int, int]:
+        """Execution time its queue still needs, and the doubt about that, in ns."""
+        spent_ns = self._replays[context.gpu].exec_ns(context.key) - context.seq_exec_ns
+        return self._launch(context).remaining(submitted - context.seq, spent_ns)
 
     def _launch(self, context: _Context) -> LaunchTime:
         """What is known of the context, else of another in its cgroup."""
@@ -424,7 +437,9 @@ class EbpfAccount:
         if context.drain_seq == live.submitted and has_end:
             return
         context.drain_seq = live.submitted
-        context.drain_ns = self._outstanding_ns(context, live)
+        context.drain_ns, context.drain_doubt_ns = 0, 0
+        if replay.is_runnable(context.key):
+            context.drain_ns, context.drain_doubt_ns = self._remaining(context, live.submitted)
         context.drain_end_ns = _NEVER_NS
         replay.drain(context.key, now_ns, context.drain_ns)
 

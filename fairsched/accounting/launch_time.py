@@ -9,23 +9,29 @@ Approach: an error there must show elsewhere. The replay gave the missing time t
 whose work is known (so many launches, so long each) comes out longer than it can be. That surplus is evidence about
 the drains that overlapped it, weighed against its own uncertainty as in a scalar Kalman filter:
 
-    gain = Q / (Q + R),  Q = sum over drains of (drain x relative uncertainty)^2
+    gain = Q / (Q + R),  Q = sum over drains of doubt^2
                          R = (expected x own relative spread)^2 + slice^2
 
 The part gain x surplus is moved to the drained contexts, in proportion to their share of Q, and corrects their time
-per launch. Time moved within one tenant (a gang always drains together) does not matter to anybody.
+per launch as far as that, and not the chance of the single burst, was in doubt. Time moved within one tenant (a gang
+always drains together) does not matter to anybody.
 
-Terms: *tau* is execution time per launch, in ns; *surplus* is what a burst was charged beyond launches x tau.
+What remains of a burst that has already run for s is not mean - s: long bursts are the ones that are met running. With
+mean m and standard deviation d it is m - s + d x h((s - m) / d), h the hazard of the normal distribution.
+
+Terms: *tau* is execution time per launch, in ns; *surplus* is what a burst was charged beyond launches x tau; *doubt*
+is a standard deviation in ns.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 _MEMORY = 0.1
-_SPREAD_MEMORY = 0.1
 _FIRST_SPREAD = 0.1
+_LEAST_SPREAD = 0.01
 _LEAST_UNCERTAINTY = 0.02
 _LARGEST_STEP = 1.25
 _TRUSTED = 3
@@ -40,22 +46,41 @@ class LaunchTime:
     """Bursts observed; evidence from others counts as a part of one."""
     spread: float = _FIRST_SPREAD
     """Standard deviation of a burst relative to its mean."""
+    launches: float = 1.0
+    """Of a typical burst."""
 
     def learn(self, spent_ns: int, launches: int) -> None:
         """One burst, observed from beginning to end without a hold."""
         sample = spent_ns / launches
         if self.samples >= _TRUSTED:
             deviation = abs(sample / self.tau_ns - 1.0)
-            self.spread += (min(deviation * 1.25, 1.0) - self.spread) * _SPREAD_MEMORY
+            memory = max(_MEMORY, 1 / (self.samples - _TRUSTED + 2))
+            # 1.25 x the mean absolute deviation is the standard deviation (of a normal distribution)
+            self.spread += (min(deviation * 1.25, 1.0) - self.spread) * memory
             # One far-off sample says more about a neighbour than about this context.
-            sample = min(max(sample, self.tau_ns / _LARGEST_STEP), self.tau_ns * _LARGEST_STEP)
+            step = 1 + max(_LARGEST_STEP - 1, 3 * self.spread)
+            sample = min(max(sample, self.tau_ns / step), self.tau_ns * step)
         self.samples += 1
-        self.tau_ns += (sample - self.tau_ns) * max(_MEMORY, 1 / self.samples)
+        memory = max(_MEMORY, 1 / self.samples)
+        self.tau_ns += (sample - self.tau_ns) * memory
+        self.launches += (launches - self.launches) * memory
 
     @property
     def uncertainty(self) -> float:
         """Of tau, relative: one burst is off by half a slice or so, many bursts average that out."""
         return max(_LEAST_UNCERTAINTY, 0.4 / (1.0 + self.samples))
+
+    def remaining(self, launches: int, spent_ns: int) -> tuple[int, int]:
+        """Execution time left of ``launches`` that have run for ``spent_ns``, and the doubt about it, in ns."""
+        if launches <= 0 or not self.tau_ns:
+            return 0, 0
+        mean = self.tau_ns * launches
+        sigma = mean * max(_LEAST_SPREAD, self.spread * math.sqrt(self.launches / launches))
+        z = (spent_ns - mean) / sigma
+        hazard = _hazard(z)
+        left = max(0.0, mean - spent_ns + sigma * hazard)
+        chance = sigma * math.sqrt(max(0.0, 1.0 - hazard * (hazard - z)))
+        return round(left), round(math.hypot(chance, left * self.uncertainty))
 
     def correct(self, ratio: float, gain: float) -> None:
         """Evidence from others: tau was off by ``ratio``."""
@@ -63,24 +88,39 @@ class LaunchTime:
         self.samples += gain
 
 
+def _hazard(z: float) -> float:
+    """Density over upper tail of the standard normal distribution; far out the tail is below the smallest float."""
+    if z > 8.0:
+        return z + 1.0 / z
+    return math.exp(-z * z / 2) / (math.sqrt(math.pi / 2) * math.erfc(z / math.sqrt(2)))
+
+
 @dataclass(frozen=True)
 class Drain:
-    """A drain that overlapped the burst: its estimate and whose it was."""
+    """A drain that overlapped the burst: its estimate, the doubt about it, and whose it was."""
 
     estimate_ns: int
+    doubt_ns: int
     of: LaunchTime
+
+    def blame(self, part_ns: int, gain: float) -> None:
+        """Correct tau by as much of ``part_ns`` as tau can be blamed for."""
+        if self.estimate_ns <= 0 or self.doubt_ns <= 0:
+            return
+        of_tau = min(1.0, (self.estimate_ns * self.of.uncertainty / self.doubt_ns) ** 2)
+        self.of.correct(1 + of_tau * part_ns / self.estimate_ns, of_tau * gain)
 
 
 def settle(
     known: LaunchTime, spent_ns: int, launches: int, drains: Sequence[Drain], slice_ns: int
 ) -> tuple[list[int], float]:
-    """How much of a burst's charge belongs to each drain (negative: the drain was charged too much), and the gain."""
+    """How much of a burst's charge belongs to each drain (negative: it was charged too much), and the gain."""
     expected_ns = known.tau_ns * launches
     surplus_ns = spent_ns - expected_ns
-    doubts = [(drain.estimate_ns * drain.of.uncertainty) ** 2 for drain in drains]
+    doubts = [drain.doubt_ns**2 for drain in drains]
     doubt = sum(doubts)
     own = (expected_ns * max(known.spread, known.uncertainty)) ** 2 + slice_ns**2
-    if doubt <= 0.0:
+    if doubt <= 0:
         return [0] * len(drains), 0.0
     gain = doubt / (doubt + own)
     return [round(gain * surplus_ns * part / doubt) for part in doubts], gain
