@@ -307,6 +307,8 @@ class EbpfAccount:
                 context.launch.learn(spent_ns, launches)
                 self._launch_of_cgroup[context.cgroup_id] = context.launch
             exec_ns = replay.exec_ns(context.key)
+        elif not context.is_held and context.seq < context.drain_seq <= edge.seq and spent_ns > 0:
+            context.launch.impute(spent_ns, launches)  # all it had queued when it was held
         context.is_tainted = context.is_held
         context.seq, context.seq_exec_ns, context.seq_ns = edge.seq, exec_ns, edge.t_ns
 

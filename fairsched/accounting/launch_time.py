@@ -32,6 +32,7 @@ from dataclasses import dataclass
 _MEMORY = 0.1
 _FIRST_SPREAD = 0.1
 _LEAST_SPREAD = 0.01
+_UNKNOWN_SPREAD = 0.6
 _LEAST_UNCERTAINTY = 0.02
 _LARGEST_STEP = 1.25
 _TRUSTED = 3
@@ -43,7 +44,9 @@ class LaunchTime:
 
     tau_ns: float = 0.0
     samples: float = 0.0
-    """Bursts observed; evidence from others counts as a part of one."""
+    """Bursts observed or imputed; evidence from others counts as a part of one."""
+    observed: int = 0
+    """Bursts observed from beginning to end without a hold."""
     spread: float = _FIRST_SPREAD
     """Standard deviation of a burst relative to its mean."""
     launches: float = 1.0
@@ -52,14 +55,25 @@ class LaunchTime:
     def learn(self, spent_ns: int, launches: int) -> None:
         """One burst, observed from beginning to end without a hold."""
         sample = spent_ns / launches
-        if self.samples >= _TRUSTED:
+        self.observed += 1
+        if self.observed > _TRUSTED:
             deviation = abs(sample / self.tau_ns - 1.0)
-            memory = max(_MEMORY, 1 / (self.samples - _TRUSTED + 2))
+            memory = max(_MEMORY, 1 / (self.observed - _TRUSTED + 1))
             # 1.25 x the mean absolute deviation is the standard deviation (of a normal distribution)
             self.spread += (min(deviation * 1.25, 1.0) - self.spread) * memory
             # One far-off sample says more about a neighbour than about this context.
             step = 1 + max(_LARGEST_STEP - 1, 3 * self.spread)
             sample = min(max(sample, self.tau_ns / step), self.tau_ns * step)
+        self._take(sample, launches)
+
+    def impute(self, spent_ns: int, launches: int) -> None:
+        """One burst that was held in between, as it was estimated.
+
+        Holds cut long bursts short more often than short ones; learning from the others alone would shrink tau.
+        """
+        self._take(spent_ns / launches, launches)
+
+    def _take(self, sample: float, launches: int) -> None:
         self.samples += 1
         memory = max(_MEMORY, 1 / self.samples)
         self.tau_ns += (sample - self.tau_ns) * memory
@@ -75,7 +89,9 @@ class LaunchTime:
         if launches <= 0 or not self.tau_ns:
             return 0, 0
         mean = self.tau_ns * launches
-        sigma = mean * max(_LEAST_SPREAD, self.spread * math.sqrt(self.launches / launches))
+        # Until the spread has been observed it is taken to be large.
+        spread = max(_LEAST_SPREAD, self.spread, _UNKNOWN_SPREAD / (1 + self.observed))
+        sigma = mean * spread * math.sqrt(self.launches / launches)
         z = (spent_ns - mean) / sigma
         hazard = _hazard(z)
         left = max(0.0, mean - spent_ns + sigma * hazard)
