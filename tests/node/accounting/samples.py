@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process of its own, because libnvidia-ml is found at its start: prints what the daemon would account.
+
+``samples.py SECONDS``: source, reason, and per cgroup id the GPU time in ns that NVML's samples gave it.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+import time
+
+from fairsched.config import from_bytes
+from fairsched.sensors import Sensors
+
+
+def main(seconds: float) -> None:
+    sensors = Sensors(from_bytes(b"mechanisms: {ebpf: off}", "test"))
+    used: dict[int, int] = {}
+    confidences = set()
+    sensors.read(time.monotonic_ns())  # what was before does not count
+    begin_ns = now_ns = time.monotonic_ns()
+    while now_ns - begin_ns < seconds * 1e9:
+        select.select([], [], [], 0.1)
+        now_ns = time.monotonic_ns()
+        for row in sensors.read(now_ns):
+            used[row.cgroup_id] = used.get(row.cgroup_id, 0) + row.used_ns
+            confidences.add(row.confidence.value)
+    source = sensors.source.value if sensors.source else None
+    print(
+        json.dumps(
+            {"source": source, "reason": sensors.reason, "used": used, "confidences": sorted(confidences)}
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans carried out: holds, thaws, what others do to them, and a dry run that touches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from fairsched.apply import Applier, decision_line
+from fairsched.cgroup.freezer import GangResult, HoldKind, HoldResult
+from fairsched.errors import FairschedError
+from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode
+from fairsched.observe import TenantView
+
+S = 1_000_000_000
+OVER = Reason(ReasonCode.OVER_ENTITLEMENT, "GPU-a", lag_ns=-12_000_000, used_ratio=0.6, entitlement_ratio=0.5)
+
+
+@dataclass
+class FakeFreezer:
+    """Remembers what was asked; ``refuse`` and ``changes`` are what the kernel and others do."""
+
+    holds: dict[int, SimpleNamespace] = field(default_factory=dict)
+    refuse: dict[int, HoldKind] = field(default_factory=dict)
+    changes: list[HoldResult] = field(default_factory=list)
+    latencies: dict[int, int] = field(default_factory=dict)
+    deadlines: list[int] = field(default_factory=list)
+    thawed: list[int] = field(default_factory=list)
+    is_broken: bool = False
+
+    def hold_gang(
+        self, refs: Sequence[SimpleNamespace], tenant: str, deadline_ns: int, _why: str
+    ) -> GangResult:
+        if self.is_broken:
+            raise FairschedError("cgroup.freeze: no space left on device")
+        members = tuple(
+            HoldResult(self.refuse.get(ref.id, HoldKind.HELD), ref.id, ref.path, tenant) for ref in refs
+        )
+        bad = [member.kind for member in members if member.kind is not HoldKind.HELD]
+        if bad:
+            return GangResult(bad[0], members)
+        self.deadlines.append(deadline_ns)
+        for ref in refs:
+            self.holds[ref.id] = SimpleNamespace(tenant=tenant)
+        return GangResult(HoldKind.HELD, members)
+
+    def thaw(self, cgroup_id: int) -> HoldResult:
+        self.holds.pop(cgroup_id)
+        self.thawed.append(cgroup_id)
+        return HoldResult(HoldKind.THAWED, cgroup_id, "")
+
+    def settle(self) -> list[HoldResult]:
+        changes, self.changes = self.changes, []
+        for change in changes:
+            if change.kind is not HoldKind.SETTLED:
+                self.holds.pop(change.cgroup_id, None)
+        return changes
+
+    def latency_ns(self, cgroup_id: int) -> int | None:
+        return self.latencies.get(cgroup_id)
+
+
+@dataclass
+class FakeAccount:
+    """Remembers what it was told."""
+
+    told: list[tuple[str, frozenset[int], int]] = field(default_factory=list)
+
+    def hold(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
+        self.told.append(("hold", frozenset(cgroup_ids), now_ns))
+
+    def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
+        self.told.append(("thaw", frozenset(cgroup_ids), now_ns))
+
+
+@dataclass
+class World:
+    freezer: FakeFreezer
+    tenants: dict[str, TenantView]
+    account: FakeAccount
+    applier: Applier
+
+    def hold(self, tenant: str = "chat", now_ns: int = 0, deadline_ns: int = 500) -> None:
+        self.applier.apply([Action(ActionKind.HOLD, tenant, OVER, deadline_ns)], now_ns)
+
+    def thaw(self, tenant: str = "chat", now_ns: int = 0) -> None:
+        self.applier.apply([Action(ActionKind.THAW, tenant, Reason(ReasonCode.CAUGHT_UP))], now_ns)
+
+    def change(self, kind: HoldKind, cgroup_id: int, tenant: str, now_ns: int = 9) -> None:
+        self.freezer.changes.append(HoldResult(kind, cgroup_id, f"/{cgroup_id}", tenant))
+        self.applier.settle(now_ns)
+
+
+def view(name: str, *ids: int) -> TenantView:
+    refs = {number: SimpleNamespace(id=number, path=f"/{number}") for number in ids}
+    return TenantView(name, refs=refs, cgroup_ids={*ids, *(number * 10 for number in ids)})  # type: ignore[arg-type]
+
+
+def make_world(*, is_dry_run: bool = False) -> World:
+    tenants = {"chat": view("chat", 1), "train": view("train", 2, 3)}
+    freezer, account = FakeFreezer(), FakeAccount()
+    tree = SimpleNamespace(tenants=tenants)
+    applier = Applier(freezer, tree, account, is_dry_run=is_dry_run)  # type: ignore[arg-type]
+    return World(freezer, tenants, account, applier)
+
+
+@pytest.fixture
+def world() -> World:
+    return make_world()
+
+
+def test_a_hold_is_made_remembered_and_told_to_the_account(world: World) -> None:
+    world.hold("chat", 100, 600)
+    assert set(world.freezer.holds) == {1}
+    assert world.freezer.deadlines == [600]
+    assert world.applier.holds == {"chat": Hold("chat", 100, 600, is_ours=True)}
+    assert world.account.told == [("hold", frozenset({1, 10}), 100)]
+
+
+def test_a_thaw_ends_it_and_its_length_is_kept(world: World) -> None:
+    world.hold("chat", 100)
+    world.thaw("chat", 350)
+    assert world.freezer.holds == {}
+    assert world.applier.holds == {}
+    assert world.account.told[-1] == ("thaw", frozenset({1, 10}), 350)
+    assert world.applier.records[-1].held_ns == 250
+    assert (world.applier.held_ns, world.applier.held_count) == ({"chat": 250}, {"chat": 1})
+
+
+def test_a_gang_is_held_and_thawed_whole(world: World) -> None:
+    world.hold("train")
+    assert set(world.freezer.holds) == {2, 3}
+    world.thaw("train", 1)
+    assert world.freezer.thawed == [2, 3]
+
+
+def test_a_pause_that_is_not_ours_is_left_alone_and_seen(world: World) -> None:
+    world.freezer.refuse[3] = HoldKind.FOREIGN
+    world.hold("train")
+    assert world.applier.holds == {}
+    assert world.account.told == []
+    assert world.tenants["train"].foreign == {3}
+    assert world.applier.records[-1].error == "not held: foreign"
+    assert world.applier.all_holds() == {"train": Hold("train", 0, 0, is_ours=False)}
+
+
+def test_a_hold_of_ours_is_not_shown_as_somebody_elses(world: World) -> None:
+    world.hold("chat", 5)
+    world.tenants["chat"].foreign.add(1)
+    assert world.applier.all_holds()["chat"].is_ours
+
+
+@pytest.mark.parametrize("kind", [HoldKind.RELEASED, HoldKind.FOREIGN, HoldKind.GONE])
+def test_what_others_do_to_one_member_ends_the_hold_of_the_gang(world: World, kind: HoldKind) -> None:
+    world.hold("train", 100)
+    world.change(kind, 2, "train", 300)
+    assert world.applier.holds == {}
+    assert world.freezer.thawed == [3]  # the rest is ours to thaw, the one they touched is not
+    assert world.account.told[-1] == ("thaw", frozenset({2, 3, 20, 30}), 300)
+    assert world.applier.records[-1].reason.code is ReasonCode.FOREIGN
+    assert world.tenants["train"].foreign == ({2} if kind is HoldKind.FOREIGN else set())
+
+
+def test_coming_to_rest_changes_nothing(world: World) -> None:
+    world.hold("chat")
+    world.change(HoldKind.SETTLED, 1, "chat")
+    assert "chat" in world.applier.holds
+    assert len(world.applier.records) == 1
+
+
+def test_news_of_a_hold_that_is_over_is_no_decision(world: World) -> None:
+    world.change(HoldKind.RELEASED, 1, "chat")
+    assert not world.applier.records
+    assert world.account.told == []
+
+
+def test_a_tenant_whose_cgroup_is_gone_is_not_held(world: World) -> None:
+    del world.tenants["chat"]
+    world.hold("chat")
+    assert world.applier.records[-1].error == "its cgroup is gone"
+    assert world.applier.holds == {}
+
+
+def test_a_tenant_that_vanished_while_held_can_be_thawed(world: World) -> None:
+    world.hold("chat", 100)
+    del world.tenants["chat"]
+    world.thaw("chat", 200)
+    assert world.freezer.thawed == [1]
+    assert world.applier.holds == {}
+
+
+def test_one_action_that_fails_does_not_stop_the_others(world: World) -> None:
+    world.hold("chat")
+    world.freezer.is_broken = True
+    thaw = Action(ActionKind.THAW, "chat", Reason(ReasonCode.CAUGHT_UP))
+    world.applier.apply([Action(ActionKind.HOLD, "train", OVER, 500), thaw], 9)
+    assert world.applier.errors == 1
+    assert "no space left" in str(world.applier.records[-2].error)
+    assert world.applier.holds == {}
+
+
+def test_the_deadline_is_kept_without_the_policy(world: World) -> None:
+    world.hold("chat", 0, 500)
+    world.hold("train", 0, 900)
+    world.applier.thaw_expired(499)
+    assert set(world.applier.holds) == {"chat", "train"}
+    world.applier.thaw_expired(500)
+    assert set(world.applier.holds) == {"train"}
+    assert world.applier.records[-1].reason.code is ReasonCode.DEADLINE
+
+
+def test_everybody_is_let_go_at_the_end(world: World) -> None:
+    world.hold("chat")
+    world.hold("train")
+    world.applier.release_all(7)
+    assert world.freezer.holds == {}
+    assert world.applier.holds == {}
+    assert {record.reason.code for record in list(world.applier.records)[-2:]} == {ReasonCode.SHUTDOWN}
+
+
+def test_a_gang_is_as_slow_to_freeze_as_its_slowest_member(world: World) -> None:
+    world.freezer.latencies = {2: 1000, 3: 5000}
+    assert world.applier.freeze_latency_ns() == {"train": 5000}
+
+
+def test_thawing_what_is_not_held_is_nothing(world: World) -> None:
+    assert world.applier.thaw("chat", 5) is None
+    assert world.account.told == []
+    assert world.applier.held_count == {}
+
+
+# ---- dry run ----
+
+
+def test_a_dry_run_freezes_nobody_and_says_what_it_would_do_once_a_second() -> None:
+    world = make_world(is_dry_run=True)
+    for tick in range(25):
+        world.hold("chat", tick * S // 10)
+    assert world.freezer.holds == {}
+    assert world.applier.holds == {}
+    assert world.account.told == []
+    records = list(world.applier.records)
+    assert [record.t_ns for record in records] == [0, S, 2 * S]
+    assert all(record.is_dry_run and record.held_ns is None for record in records)
+
+
+def test_in_a_dry_run_each_tenant_and_each_action_is_said() -> None:
+    world = make_world(is_dry_run=True)
+    world.hold("chat")
+    world.hold("train")
+    world.thaw("chat")
+    assert [(r.tenant, r.action.value) for r in world.applier.records] == [
+        ("chat", "hold"),
+        ("train", "hold"),
+        ("chat", "thaw"),
+    ]
+
+
+def test_a_decision_is_one_line_with_its_numbers(world: World) -> None:
+    world.hold("chat", 100, 600)
+    line = decision_line(world.applier.records[-1])
+    assert line == (
+        "decision=hold tenant=chat reason=over_entitlement gpu=GPU-a lag_ms=-12.0 used=0.600 entitled=0.500"
+    )

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPUs the CUDA ordinals of a process mean."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fairsched.gpu import UNKNOWN, Gpu, gpu_label, read_environ, visible_slots
+
+GPUS = tuple(Gpu(f"GPU-{n}{n}{n}{n}{n}{n}{n}{n}-0000-0000-0000-00000000000{n}", index=n) for n in range(4))
+
+
+@pytest.mark.parametrize(
+    ("environ", "slots"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"CUDA_VISIBLE_DEVICES": "2,0"}, [2, 0]),
+        ({"CUDA_VISIBLE_DEVICES": " 3 , 1 "}, [3, 1]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "1,7,2"}, [1]),  # CUDA ends the list at the first it does not know
+        ({"CUDA_VISIBLE_DEVICES": "1,,2"}, [1]),
+        ({"CUDA_VISIBLE_DEVICES": GPUS[3].uuid}, [3]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-222"}, [2]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-"}, []),  # fits several
+        ({"CUDA_VISIBLE_DEVICES": "GPU-9"}, []),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, [0, 1, 2, 3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "1"}, [1]),
+        ({"NVIDIA_VISIBLE_DEVICES": "2,3"}, [2, 3]),
+        # the container sees two GPUs and calls them 0 and 1
+        ({"NVIDIA_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "1"}, [3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2"}, []),
+        ({"NVIDIA_VISIBLE_DEVICES": GPUS[1].uuid, "CUDA_VISIBLE_DEVICES": "0"}, [1]),
+        ({"NVIDIA_VISIBLE_DEVICES": GPUS[1].uuid, "CUDA_VISIBLE_DEVICES": GPUS[0].uuid}, []),
+        ({"NVIDIA_VISIBLE_DEVICES": "none"}, []),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, []),
+    ],
+)
+def test_the_environment_says_what_an_ordinal_means(environ: dict[str, str], slots: list[int]) -> None:
+    assert visible_slots(GPUS, environ) == slots
+
+
+def test_a_gpu_nvml_has_not_named_says_so() -> None:
+    assert gpu_label(GPUS, 2) == GPUS[2].uuid
+    assert gpu_label(GPUS, 4) == f"{UNKNOWN}-4"
+    assert Gpu(gpu_label((), 0)).uuid_bytes is None
+
+
+def test_the_bytes_of_a_uuid_are_those_cuda_reports() -> None:
+    assert GPUS[1].uuid_bytes == bytes.fromhex("11111111000000000000000000000001")
+
+
+def test_the_environment_of_a_process_is_read_by_name(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "environ").write_bytes(b"A=1\0B=x=y\0C\0D=\xff\0")
+    assert read_environ(7, ("A", "B", "D"), str(tmp_path)) == {"A": "1", "B": "x=y", "D": "�"}
+    assert read_environ(8, ("A",), str(tmp_path)) == {}
+    assert read_environ(os.getpid(), ("NOT_THERE",)) == {}

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows and cgroups become a Snapshot of tenants."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fairsched.accounting.ebpf import Row
+from fairsched.config import CgroupOwners, from_bytes
+from fairsched.gpu import Gpu
+from fairsched.model import Confidence, Hold, Use
+from fairsched.observe import Tree, build_snapshot
+from tests.support import FakeTree
+
+S = 1_000_000_000
+GPUS = (Gpu("GPU-a"), Gpu("GPU-b"))
+CONFIG = "tenants: {chat: {cgroup: /gpu/chat}, train: {cgroup: /gpu/train}}"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FakeTree:
+    fake = FakeTree(tmp_path / "cgroup")
+    for path in ("/gpu/chat/worker", "/gpu/train", "/other"):
+        fake.make(path).close()
+    return fake
+
+
+@pytest.fixture
+def tree(files: FakeTree) -> Tree:
+    made = Tree(files.mount, CgroupOwners(from_bytes(CONFIG.encode(), "f")))
+    assert made.refresh(0, ())
+    return made
+
+
+def id_of(files: FakeTree, path: str) -> int:
+    return (files.root / path.strip("/")).stat().st_ino
+
+
+def row(
+    cgroup_id: int,
+    used_ns: int = 5,
+    gpu: int = 0,
+    *,
+    demand: bool = True,
+    confidence: Confidence = Confidence.HIGH,
+) -> Row:
+    return Row(cgroup_id, 1, gpu, used_ns, demand, 7, confidence, 2)
+
+
+# ---- the tree ----
+
+
+def test_everything_below_a_tenants_cgroup_is_its_use_and_the_top_is_what_is_held(
+    tree: Tree, files: FakeTree
+) -> None:
+    view = tree.tenants["chat"]
+    assert view.cgroup_ids == {id_of(files, "/gpu/chat"), id_of(files, "/gpu/chat/worker")}
+    assert set(view.refs) == {id_of(files, "/gpu/chat")}
+    assert tree.tenant_of(id_of(files, "/gpu/chat/worker")) == "chat"
+    assert tree.tenant_of(id_of(files, "/other")) is None
+
+
+def test_the_tree_is_walked_once_a_second(tree: Tree) -> None:
+    assert not tree.refresh(S - 1, ())
+    assert tree.refresh(S, ())
+
+
+def test_an_unknown_user_has_it_walked_sooner_but_not_at_every_tick(tree: Tree, files: FakeTree) -> None:
+    assert not tree.refresh(10_000_000, (), [12345])
+    files.make("/gpu/chat/new").close()
+    new = id_of(files, "/gpu/chat/new")
+    assert tree.refresh(50_000_000, (), [new])
+    assert tree.tenant_of(new) == "chat"
+
+
+def test_a_stranger_is_no_reason_to_walk_for_ever(tree: Tree, files: FakeTree) -> None:
+    stranger = id_of(files, "/other")
+    walks = sum(tree.refresh(tick * S // 20, (), [stranger]) for tick in range(1, 201))
+    assert walks <= 12
+
+
+def test_a_cgroup_made_again_under_its_name_is_another(tree: Tree, files: FakeTree) -> None:
+    before = id_of(files, "/gpu/train")
+    kept = tree.tenants["chat"].refs[id_of(files, "/gpu/chat")]
+    shutil.rmtree(files.root / "gpu" / "train")
+    (files.root / "another").mkdir()  # takes the freed inode number
+    files.make("/gpu/train").close()
+    assert tree.refresh(S, ())
+    assert set(tree.tenants["train"].refs) == {id_of(files, "/gpu/train")}
+    if id_of(files, "/gpu/train") != before:
+        assert tree.tenant_of(before) is None
+    assert tree.tenants["chat"].refs[kept.id] is kept
+
+
+def test_a_tenant_whose_cgroup_is_gone_is_gone(tree: Tree, files: FakeTree) -> None:
+    shutil.rmtree(files.root / "gpu" / "train")
+    tree.refresh(S, ())
+    assert set(tree.tenants) == {"chat"}
+
+
+def test_a_pause_that_is_not_ours_is_seen_and_ours_is_not_taken_for_one(tree: Tree, files: FakeTree) -> None:
+    for path in ("/gpu/chat", "/gpu/train"):
+        files.make(path, frozen=True).close()
+    tree.refresh(S, {id_of(files, "/gpu/train")})
+    assert tree.tenants["chat"].foreign == {id_of(files, "/gpu/chat")}
+    assert tree.tenants["train"].foreign == set()
+
+
+def test_a_pause_that_is_over_is_forgotten_at_the_next_walk(tree: Tree, files: FakeTree) -> None:
+    files.make("/gpu/chat", frozen=True).close()
+    tree.refresh(S, ())
+    files.make("/gpu/chat").close()
+    tree.refresh(2 * S, ())
+    assert tree.tenants["chat"].foreign == set()
+
+
+def test_a_new_configuration_is_matched_at_once(tree: Tree, files: FakeTree) -> None:
+    tree.set_owners(CgroupOwners(from_bytes(b"tenants: {rest: {cgroup: /other}}", "f")))
+    assert tree.refresh(1, ())
+    assert set(tree.tenants) == {"rest"}
+
+
+def test_the_processes_of_all_tenants_are_listed(tree: Tree, files: FakeTree) -> None:
+    files.make("/gpu/chat", pids=[1, 2]).close()
+    files.make("/gpu/chat/worker", pids=[3]).close()
+    files.make("/other", pids=[9]).close()
+    assert sorted(tree.pids()) == [1, 2, 3]
+
+
+# ---- the snapshot ----
+
+
+def snapshot_of(tree: Tree, *rows: Row, idle: tuple[int, ...] = ()) -> tuple[dict[str, Use], dict[str, int]]:
+    snapshot, strangers = build_snapshot(rows, tree, GPUS, {}, {}, idle, 10, 5)
+    assert (snapshot.now_ns, snapshot.interval_ns) == (10, 5)
+    return {f"{use.tenant} {use.gpu}": use for use in snapshot.uses}, strangers
+
+
+def test_the_processes_of_a_tenant_are_added_up_per_gpu(tree: Tree, files: FakeTree) -> None:
+    chat, worker = id_of(files, "/gpu/chat"), id_of(files, "/gpu/chat/worker")
+    uses, strangers = snapshot_of(
+        tree, row(chat, 5, demand=False), row(worker, 6), row(worker, 7, gpu=1, demand=False)
+    )
+    assert strangers == {}
+    assert uses["chat GPU-a"] == Use("chat", "GPU-a", 11, True, 14, Confidence.HIGH, launches=4)
+    assert uses["chat GPU-b"] == Use("chat", "GPU-b", 7, False, 7, Confidence.HIGH, launches=2)
+
+
+def test_one_unsure_process_makes_the_tenant_unsure(tree: Tree, files: FakeTree) -> None:
+    chat = id_of(files, "/gpu/chat")
+    for rows in (
+        [row(chat), row(chat, confidence=Confidence.LOW)],
+        [row(chat, confidence=Confidence.LOW), row(chat)],
+    ):
+        uses, _ = snapshot_of(tree, *rows)
+        assert uses["chat GPU-a"].confidence is Confidence.LOW
+
+
+def test_the_time_of_nobodys_processes_is_kept_apart(tree: Tree, files: FakeTree) -> None:
+    other = id_of(files, "/other")
+    uses, strangers = snapshot_of(tree, row(other, 5), row(other, 6, gpu=1), row(other, 7))
+    assert uses == {}
+    assert strangers == {"GPU-a": 12, "GPU-b": 6}
+
+
+def test_idle_gpus_and_holds_go_by_their_names(tree: Tree) -> None:
+    holds = {"chat": Hold("chat", 1, 2, is_ours=True)}
+    snapshot, _ = build_snapshot([], tree, GPUS, holds, {"chat": 9}, (0, 2), 10, 5)
+    assert snapshot.idle_gpus == {"GPU-a", "GPU-unknown-2"}
+    assert (snapshot.holds, snapshot.freeze_latency_ns) == (holds, {"chat": 9})

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration in force: a bad change changes nothing, an override outlives the daemon."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fairsched import settings as settings_module
+from fairsched.errors import ConfigError, FairschedError
+from fairsched.settings import Settings
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "fairsched.yaml"
+    write(path, 2)
+    return path
+
+
+def write(path: Path, weight: object) -> None:
+    path.write_text(
+        f"state_dir: {path.parent / 'state'}\n"
+        f"tenants:\n  chat: {{cgroup: /gpu/chat, weight: {weight}}}\n  train: {{cgroup: /gpu/train}}\n"
+    )
+
+
+def weight_of(settings: Settings, tenant: str = "chat") -> float:
+    return settings.config.tenant_specs()[tenant].weight
+
+
+def test_a_good_reload_takes_effect_and_says_what_changed(file: Path) -> None:
+    settings = Settings(file)
+    write(file, 5)
+    lines = settings.reload()
+    assert weight_of(settings) == 5
+    assert len(lines) == 1
+    assert "weight" in lines[0]
+    assert settings.reload() == []
+
+
+@pytest.mark.parametrize("weight", ["-1", "much", "[", "1\n  unknown: {weigth: 2}"])
+def test_a_bad_reload_keeps_what_runs_and_says_so_until_a_good_one(file: Path, weight: str) -> None:
+    settings = Settings(file)
+    write(file, weight)
+    with pytest.raises(ConfigError):
+        settings.reload()
+    assert weight_of(settings) == 2
+    assert settings.error
+    write(file, 3)
+    settings.reload()
+    assert settings.error is None
+    assert weight_of(settings) == 3
+
+
+def test_a_file_that_is_gone_keeps_what_runs(file: Path) -> None:
+    settings = Settings(file)
+    file.unlink()
+    with pytest.raises(ConfigError):
+        settings.reload()
+    assert weight_of(settings) == 2
+
+
+def test_a_bad_file_at_the_start_is_an_error(file: Path) -> None:
+    write(file, "much")
+    with pytest.raises(ConfigError):
+        Settings(file)
+
+
+def test_an_override_wins_and_outlives_the_daemon(file: Path) -> None:
+    settings = Settings(file)
+    lines = settings.set_tenant("chat", {"weight": 7})
+    assert weight_of(settings) == 7
+    assert any("weight" in line for line in lines)
+    assert weight_of(Settings(file)) == 7
+
+
+def test_an_override_survives_a_reload(file: Path) -> None:
+    settings = Settings(file)
+    settings.set_tenant("chat", {"weight": 7})
+    write(file, 3)
+    settings.reload()
+    assert weight_of(settings) == 7
+    settings.unset_tenant("chat", ["weight"])
+    assert weight_of(settings) == 3
+    assert weight_of(Settings(file)) == 3
+
+
+@pytest.mark.parametrize(
+    ("tenant", "values"),
+    [("nobody", {"weight": 2}), ("chat", {}), ("chat", {"cgroup": "/x"}), ("chat", {"weight": -3})],
+)
+def test_a_bad_override_changes_and_writes_nothing(
+    file: Path, tenant: str, values: dict[str, object]
+) -> None:
+    settings = Settings(file)
+    with pytest.raises(ConfigError):
+        settings.set_tenant(tenant, values)
+    assert weight_of(settings) == 2
+    assert not settings.file_config.overrides_path.exists()
+
+
+def test_an_override_that_cannot_be_written_is_not_in_force(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(settings_module, "save_overrides", full)
+    settings = Settings(file)
+    with pytest.raises(FairschedError, match="nothing was changed"):
+        settings.set_tenant("chat", {"weight": 7})
+    assert weight_of(settings) == 2
+    assert settings.overrides.tenants == {}
+
+
+def test_damaged_overrides_do_not_stop_the_daemon(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Settings(file).set_tenant("chat", {"weight": 7})
+    path = Settings(file).file_config.overrides_path
+    path.write_text("version: 1\ntenants: [")
+    caplog.clear()
+    settings = Settings(file)
+    assert weight_of(settings) == 2
+    assert "overrides=ignored" in caplog.text
+
+
+def test_an_override_the_new_file_makes_wrong_refuses_the_reload(file: Path) -> None:
+    settings = Settings(file)
+    settings.set_tenant("chat", {"min": 0.9})
+    file.write_text(file.read_text().replace("/gpu/train}", "/gpu/train, min: 0.9}"))
+    with pytest.raises(ConfigError):
+        settings.reload()
+    assert weight_of(settings) == 2
+    assert settings.error
