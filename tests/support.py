@@ -24,6 +24,12 @@ def wait_until(condition: Callable[[], object], deadline_s: float, what: str) ->
         nap_s = min(nap_s * 2, 0.02)
 
 
+def let_run(seconds: float) -> None:
+    """Let the world go on for a while: what is measured is what it does in that time."""
+    end = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() >= end, seconds + 60, "time passes")
+
+
 class FakeTree:
     """Plain files laid out like cgroup v2: reads, writes and inotify are real, the kernel behind is missing.
 

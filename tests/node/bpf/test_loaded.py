@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bcc makes of abi.h, and where the probes really sit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairsched.bpf import abi
+from fairsched.bpf.gpu_time import GpuTimeProbe
+from fairsched.simgpu.build import build
+
+# In a process of its own: bcc keeps a compiler of 130 MB in the one that imports it.
+LAYOUT = """
+import json, os, sys
+from fairsched.bpf import loader, syscall
+bpf, programs = loader.load(multi=syscall.has_uprobe_multi())
+
+def layout(kind):
+    if not hasattr(kind, "_fields_"):
+        return None
+    return {field[0]: (getattr(kind, field[0]).offset, getattr(kind, field[0]).size) for field in kind._fields_}
+
+def sizeof(kind):
+    import ctypes
+    return ctypes.sizeof(kind)
+
+found = {}
+for name in ("ctx_by_slot", "clock_by_gpu", "gpu_time_by_key", "delay_by_key", "gpu_by_dev", "gpu_by_uuid"):
+    table = bpf[name]
+    for part, kind in (("key", table.Key), ("leaf", table.Leaf)):
+        found[f"{name}.{part}"] = [sizeof(kind), layout(kind)]
+json.dump(found, sys.stdout)
+sys.stdout.flush()
+os._exit(0)
+"""
+SEEN = {
+    "ctx_by_slot.leaf": abi.Ctx,
+    "clock_by_gpu.leaf": abi.Clock,
+    "gpu_time_by_key.key": abi.UseKey,
+    "gpu_time_by_key.leaf": abi.Use,
+    "delay_by_key.key": abi.DelayKey,
+    "delay_by_key.leaf": abi.Delay,
+    "gpu_by_dev.key": abi.DevKey,
+    "gpu_by_uuid.key": abi.Uuid,
+}
+
+
+@pytest.fixture(scope="module")
+def layouts() -> dict[str, tuple[int, dict[str, list[int]] | None]]:
+    done = subprocess.run([sys.executable, "-c", LAYOUT], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, tuple[int, dict[str, list[int]] | None]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_bcc_sees_the_layout_of_the_mirror(
+    layouts: dict[str, tuple[int, dict[str, list[int]] | None]], name: str
+) -> None:
+    import ctypes
+
+    size, fields = layouts[name]
+    mirror = SEEN[name]
+    assert size == ctypes.sizeof(mirror)
+    assert fields is not None
+    expected = {}
+    for field in mirror._fields_:
+        place = getattr(mirror, field[0])
+        expected[field[0]] = [place.offset, place.size]
+    assert fields == expected
+
+
+@pytest.fixture(scope="module")
+def libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy: another inode, so nobody else's processes run through our probes."""
+    directory = tmp_path_factory.mktemp("lib")
+    return Path(shutil.copy(build().library_dir / "libcuda.so.1", directory))
+
+
+def test_every_probe_sits_behind_the_single_stepped_instruction(libcuda: Path) -> None:
+    """The simulated exports begin as the real ones do, so this is what a real libcuda costs."""
+    probe = GpuTimeProbe()
+    try:
+        library = probe.attach_library(str(libcuda))
+        stat = libcuda.stat()
+        assert (library.device, library.inode) == (stat.st_dev, stat.st_ino)
+        assert library.failures == {}
+        assert library.cheap == library.probes > 100
+        again = probe.attach_library(str(libcuda))
+        assert again == library, "one inode is attached once"
+        assert len(probe.libraries) == 1
+    finally:
+        probe.close()

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real daemon on a real kernel; only the GPU is simulated."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fairsched.cgroup.path import Mount, find_mount
+from fairsched.errors import HostUnsupported
+from tests.node.daemon.site import Site
+
+MakeSite = Callable[..., Site]
+
+
+@pytest.fixture(scope="session")
+def mount() -> Mount:
+    try:
+        return find_mount()
+    except HostUnsupported as error:
+        pytest.skip(f"{error}; {error.remedy} (FAIRSCHED_REQUIRE_NODE=1 makes this a failure)")
+
+
+@pytest.fixture
+def make_site(tmp_path: Path, mount: Mount) -> Iterator[MakeSite]:
+    """make_site(gpus=2) -> Site, closed at the end with everything in it."""
+    with contextlib.ExitStack() as stack:
+
+        def make(gpus: int = 1) -> Site:
+            site = Site(tmp_path, mount, gpus)
+            stack.callback(site.close)
+            return site
+
+        yield make
+
+
+@pytest.fixture
+def site(make_site: MakeSite) -> Site:
+    return make_site()
+
+
+@pytest.fixture(scope="module")
+def module_site(tmp_path_factory: pytest.TempPathFactory, mount: Mount) -> Iterator[Site]:
+    """One for all tests of a file, which leave it as they found it."""
+    site = Site(tmp_path_factory.mktemp("site"), mount)
+    try:
+        yield site
+    finally:
+        site.close()

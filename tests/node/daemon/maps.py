@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The BPF maps of a running daemon, read from outside through duplicates of its descriptors."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+from types import TracebackType
+
+from fairsched.bpf import abi, syscall
+
+_NR_PIDFD_GETFD = 438
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Slot(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint32),)
+
+
+_SHAPES = {
+    # (key, value) sizes tell our maps apart
+    "ctx_by_slot": (4, ctypes.sizeof(abi.Ctx)),
+    "clock_by_gpu": (4, ctypes.sizeof(abi.Clock)),
+    "counts_by_what": (4, 8),
+    "gpu_time_by_key": (ctypes.sizeof(abi.UseKey), ctypes.sizeof(abi.Use)),
+    "gpu_by_dev": (ctypes.sizeof(abi.DevKey), 4),
+}
+
+
+def _map_shape(pid: int, fd: str) -> tuple[int, int] | None:
+    fields = {}
+    try:
+        text = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
+    except OSError:
+        return None  # closed since it was listed
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        fields[name] = value.strip()
+    if "map_id" not in fields:
+        return None
+    return int(fields["key_size"]), int(fields["value_size"])
+
+
+class Maps:
+    """A context manager. Valid while the daemon keeps its probes."""
+
+    def __init__(self, pid: int) -> None:
+        self._fds: dict[str, int] = {}
+        pidfd = os.pidfd_open(pid)
+        try:
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                shape = _map_shape(pid, fd)
+                for name, wanted in _SHAPES.items():
+                    if shape == wanted:
+                        self._fds[name] = _libc.syscall(_NR_PIDFD_GETFD, pidfd, int(fd), 0)
+        finally:
+            os.close(pidfd)
+        assert self._fds.keys() == _SHAPES.keys(), f"the daemon has no {_SHAPES.keys() - self._fds.keys()}"
+
+    def __enter__(self) -> Maps:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for fd in self._fds.values():
+            os.close(fd)
+
+    def _array(self, name: str, value: type[ctypes._CData], count: int) -> list[ctypes._CData]:
+        size = ctypes.sizeof(value)
+        with mmap.mmap(self._fds[name], size * count, mmap.MAP_SHARED, mmap.PROT_READ) as memory:
+            return [value.from_buffer_copy(memory, i * size) for i in range(count)]
+
+    def contexts(self) -> list[abi.Ctx]:
+        """Those that exist now."""
+        every = self._array("ctx_by_slot", abi.Ctx, abi.MAX_CTXS)
+        return [item for item in every if item.flags & abi.CtxFlag.LIVE]
+
+    def pids(self) -> set[int]:
+        """Processes that have a context."""
+        return {context.tgid for context in self.contexts()}
+
+    def busy_contexts(self, gpu: int = 0) -> int:
+        """n of the compute clock."""
+        clock = self._array("clock_by_gpu", abi.Clock, abi.MAX_GPUS)[gpu]
+        return abi.clock_n(clock.word[abi.COMPUTE])
+
+    def counts(self) -> dict[str, int]:
+        values = self._array("counts_by_what", ctypes.c_uint64, len(abi.Count))
+        return {what.name.lower(): values[what].value for what in abi.Count}
+
+    def use_pids(self) -> list[int]:
+        """Processes with an entry of GPU time."""
+        reader = syscall.BatchReader(self._fds["gpu_time_by_key"], abi.UseKey, abi.Use)
+        return [key.tgid for key, _ in reader.read()]
+
+    def device_pids(self) -> list[int]:
+        """Processes whose ordinals user space has named."""
+        reader = syscall.BatchReader(self._fds["gpu_by_dev"], abi.DevKey, _Slot)
+        return [key.tgid for key, _ in reader.read()]

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cgroups, processes and libraries that come, go and move while the daemon looks."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from fairsched.simgpu.build import build
+from tests.node.daemon.site import DECODE, GREEDY, Site, is_asked, is_running, logged
+from tests.support import let_run, wait_until
+
+TENANTS = {"chat": {"weight": 4}, "greedy": {"weight": 1, "class": "batch"}}
+SHORT = 2000
+"""More than there are slots, so that one that is not returned is missed."""
+INIT_ONLY = "import ctypes, sys; sys.exit(ctypes.CDLL('libcuda.so.1').cuInit(0))"
+# A context with 300 ms of work queued, which then does what its argument says.
+MID_WORK = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from tests.unit.simgpu.clients import Cuda
+cuda = Cuda()
+for _ in range(300):
+    cuda.launch(1_000_000)
+if sys.argv[2] == "fork":
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+print("ready", flush=True)
+if sys.argv[2] == "exec":
+    os.execv("/bin/sleep", ["sleep", "600"])
+if sys.argv[2] != "exit":
+    sys.stdin.read()
+"""
+
+
+def test_tenant_is_removed_and_made_again_while_it_is_held(site: Site) -> None:
+    """Another cgroup under the same name is the same tenant: accounted and held again, by its new id."""
+    site.configure(TENANTS)
+    site.start()
+    site.spawn("chat", DECODE)
+    cgroup = site.cgroup("greedy")
+    for _ in range(3):
+        site.spawn("greedy", GREEDY)
+        before = site.gpu_time_s("greedy")
+        wait_until(lambda: site.gpu_time_s("greedy") > before + 0.05, 20, "it is accounted")  # noqa: B023
+        site.wait_held("greedy")
+        (cgroup / "cgroup.kill").write_text("1")
+        wait_until(lambda: "populated 0" in (cgroup / "cgroup.events").read_text(), 5, "it is empty")
+        cgroup.rmdir()
+        site.make_cgroup("greedy")
+    assert logged(site.log(), "tick failed|exception=") == []
+    site.spawn("greedy", GREEDY)
+    site.wait_held("greedy")
+    let_run(1)
+    share = site.shares(list(TENANTS), 3)["greedy"]
+    assert abs(share - 0.2) < 0.08, share
+    assert site.stop() == 0
+    assert not is_asked(cgroup)
+
+
+def test_process_that_moves_is_charged_where_it_is(site: Site) -> None:
+    site.configure({"old": {}, "new": {}})
+    site.start()
+    worker = site.spawn("old", DECODE)
+    wait_until(lambda: site.gpu_time_s("old") > 0.2, 20, "it is accounted")
+
+    def truth_s() -> float:
+        return sum(context.exec_ns for context in site.host.truth_of(worker)) / 1e9
+
+    before_s, old_s = truth_s(), site.gpu_time_s("old")
+    let_run(1)
+    (site.cgroup("new") / "cgroup.procs").write_text(str(worker.pid))
+    moved_s = truth_s()
+    let_run(1.5)
+    after_s = truth_s()
+    charged_old_s, charged_new_s = site.gpu_time_s("old") - old_s, site.gpu_time_s("new")
+    # Either side of the move a token (10 ms) and a tick (100 ms) may be under way.
+    assert abs(charged_old_s - (moved_s - before_s)) < 0.15, (charged_old_s, moved_s - before_s)
+    assert abs(charged_new_s - (after_s - moved_s)) < 0.15, (charged_new_s, after_s - moved_s)
+
+
+def test_thousands_of_short_processes_leave_nothing_behind(site: Site) -> None:
+    site.configure({"chat": {"weight": 1}, "short": {"weight": 1}})
+    site.start()
+    site.attach()
+    chat = site.spawn("chat", DECODE)
+    one = replace(DECODE, kernels=2, kernel_us=100, gap_us=0, seconds=0.002)
+    load = [str(build().load), *one.arguments()]
+    script = 'n=$1; shift; while [ "$n" -gt 0 ]; do "$@" || exit; n=$((n - 1)); done'
+    storms = [
+        site.host.popen(
+            ["/bin/sh", "-c", script, "sh", str(SHORT // 2), *load],
+            site.cgroup("short"),
+            env={"LD_LIBRARY_PATH": str(site.library_dir)},
+        )
+        for _ in range(2)
+    ]
+    inits = [subprocess.run([sys.executable, "-c", INIT_ONLY], env=site.env(), check=True) for _ in range(10)]
+    assert len(inits) == 10
+    for storm in storms:
+        assert storm.wait(120) == 0
+    mine = {chat.pid}
+    with site.maps() as maps:
+        wait_until(lambda: maps.pids() == mine, 5, "every slot was returned")
+        wait_until(lambda: set(maps.use_pids()) <= mine, 5, "gpu_time_by_key has only who lives")
+        wait_until(lambda: set(maps.device_pids()) <= mine, 10, "gpu_by_dev has only who lives")
+        counts = maps.counts()
+        for what in ("ctx_full", "use_full", "proc_full", "handle_full", "edge_dropped", "clock_range"):
+            assert counts[what] == 0, counts
+    others = {worker.pid for worker in site.workers["chat"]}
+    known = sum(context.pid not in others for context in site.host.truth())
+    assert known == SHORT // 2 * 2
+    assert logged(site.log(), "tick failed|exception=") == []
+    assert site.gpu_time_s("short") > 0
+
+
+def test_fork_exec_exit_and_sigkill_in_mid_work_are_cleaned_up(site: Site) -> None:
+    site.configure({"chat": {}})
+    site.start()
+    site.attach()
+    with site.maps() as maps:
+        for how in ("exit", "exec", "fork", "kill"):
+            root = str(Path(__file__).resolve().parents[3])
+            client = subprocess.Popen(
+                [sys.executable, "-c", MID_WORK, root, how],
+                env=site.env(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            try:
+                (site.cgroup("chat") / "cgroup.procs").write_text(str(client.pid))
+                assert client.stdout is not None
+                assert client.stdout.readline() == b"ready\n"
+                if how == "fork":
+                    wait_until(lambda: maps.pids() == {client.pid}, 10, "the child took nothing along")  # noqa: B023
+                if how in ("fork", "kill"):
+                    wait_until(lambda: client.pid in maps.pids(), 10, "it is seen")  # noqa: B023
+                    assert maps.busy_contexts() == 1
+                    client.send_signal(signal.SIGKILL)
+                wait_until(lambda: maps.pids() == set(), 10, f"{how}: no context is left")
+                wait_until(lambda: maps.busy_contexts() == 0, 2, f"{how}: n is 0 again")
+                if how == "exec":
+                    assert is_running(client.pid)
+                else:
+                    client.wait(5)
+            finally:
+                client.kill()
+                client.communicate()
+    assert logged(site.log(), "tick failed|exception=") == []
+
+
+def test_libcuda_that_appears_and_a_copy_of_it_are_both_accounted(site: Site) -> None:
+    """The daemon starts before there is any; the copy is another inode, as in a compat image."""
+    site.configure({"chat": {}, "copy": {}})
+    site.start()
+    assert any("no libcuda" in warning for warning in site.status()["warnings"])
+    first = site.spawn("chat", replace(DECODE, gap_us=10_000))
+    wait_until(lambda: site.gpu_time_s("chat") > 0.1, 20, "the first one is accounted")
+    assert not any("no libcuda" in warning for warning in site.status()["warnings"])
+
+    directory = Path(tempfile.mkdtemp(prefix="fairsched-test-copy."))
+    try:
+        path = shutil.copy(site.library_dir / "libcuda.so.1", directory / "libcuda.so.535.1")
+        second = site.spawn("copy", replace(DECODE, gap_us=10_000, libcuda=str(path)))
+        wait_until(lambda: site.gpu_time_s("copy") > 0.1, 20, "the copy is accounted")
+        assert len(logged(site.log(), "library=.* probes=[1-9]")) == 2
+
+        def truth_s(pid: int) -> float:
+            return sum(context.exec_ns for context in site.host.truth() if context.pid == pid) / 1e9
+
+        for tenant, worker in (("chat", first), ("copy", second)):
+            accounted, true = site.gpu_time_s(tenant), truth_s(worker.pid)
+            let_run(1)
+            accounted, true = site.gpu_time_s(tenant) - accounted, truth_s(worker.pid) - true
+            assert abs(accounted / true - 1) < 0.2, (tenant, accounted, true)
+    finally:
+        shutil.rmtree(directory)

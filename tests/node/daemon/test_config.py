@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bad configuration changes nothing and says what to do; a good one takes effect at once."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+import yaml
+
+from tests.node.daemon.conftest import MakeSite
+from tests.node.daemon.site import DECODE, Site, logged
+from tests.support import wait_until
+
+BAD = {
+    "unknown key": ({"tenants": {"chat": {"wieght": 4}}}, "tenants.chat.wieght", "did you mean 'weight'"),
+    "negative weight": ({"tenants": {"chat": {"weight": -1}}}, "tenants.chat.weight", "raise it"),
+    "wrong type": ({"tick_ms": "soon"}, "tick_ms", "whole number"),
+    "list of tenants": ({"tenants": ["chat"]}, "tenants", "indent"),
+    "overlapping matches": (
+        {"tenants": {"chat": {"cgroup": "x.slice/**"}, "train": {"cgroup": "x.slice/train"}}},
+        "tenants.",
+        "",
+    ),
+    "one megabyte": ("# " + "x" * (1 << 20), "", ""),
+    "no mapping": ("just a word", "", "tenants:"),
+}
+
+
+def text_of(content: object) -> str:
+    return content if isinstance(content, str) else yaml.safe_dump(content)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_daemon_does_not_start_with_a_bad_file(module_site: Site, name: str) -> None:
+    content, key, remedy = BAD[name]
+    path = module_site.config_path.with_name("bad.yaml")
+    path.write_text(text_of(content))
+    done = module_site.cli("run", "--config", str(path))
+    assert done.returncode == 2, done.stderr
+    assert str(path) in done.stderr
+    assert key in done.stderr
+    assert "remedy: " in done.stderr
+    assert remedy in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_running_daemon_keeps_its_configuration_when_the_new_one_is_bad(make_site: MakeSite) -> None:
+    site = make_site()
+    site.configure({"chat": {"weight": 4}, "train": {"weight": 1}})
+    site.start()
+    good = site.config_path.read_text()
+
+    def seen(text: str | None) -> bool:
+        error = site.status()["config_error"]
+        return error is None if text is None else text in (error or "")
+
+    for name, (content, key, _) in BAD.items():
+        site.config_path.write_text(good.replace("weight: 4", "weight: 4.0"))
+        site.process.send_signal(signal.SIGHUP)  # type: ignore[union-attr]
+        wait_until(lambda: seen(None), 5, f"{name}: it recovered")
+        site.config_path.write_text(text_of(content))
+        site.process.send_signal(signal.SIGHUP)  # type: ignore[union-attr]
+        wait_until(lambda: seen(key or str(site.config_path)), 5, f"{name}: status shows the error")  # noqa: B023
+        assert site.tenant("chat")["weight"] == 4
+        assert any("not in force" in warning for warning in site.status()["warnings"])
+    assert len(logged(site.log(), "reload=refused")) == len(BAD)
+    done = site.cli("status", "--socket", str(site.socket_path))
+    assert done.returncode == 0
+    assert site.ping() == site.pid
+
+
+def test_changes_take_effect_at_once_and_survive_a_restart(site: Site) -> None:
+    site.configure({"chat": {"weight": 1}, "train": {"weight": 1}})
+    site.start()
+    site.spawn("chat", DECODE)
+    site.spawn("train", DECODE)
+
+    def entitled(name: str) -> float:
+        return float(site.tenant(name)["entitled_ratio"] or 0)
+
+    wait_until(lambda: abs(entitled("chat") - 0.5) < 0.01, 10, "both have demand")
+
+    site.config_path.write_text(site.config_path.read_text().replace("weight: 1", "weight: 3", 1))
+    site.process.send_signal(signal.SIGHUP)  # type: ignore[union-attr]
+    wait_until(lambda: entitled("chat") > 0.74, 1, "SIGHUP changes the weight")
+
+    done = site.cli("tenant", "set", "chat", "--weight", "9", "--socket", str(site.socket_path))
+    assert done.returncode == 0, done.stderr
+    assert abs(entitled("chat") - 0.9) < 0.01, "one tick later the entitlement is the new one"
+    shares = site.shares(["chat", "train"], 3)
+    assert abs(shares["chat"] - 0.9) < 0.08, shares
+
+    before = {name: site.gpu_time_s(name) for name in ("chat", "train")}
+    assert site.stop() == 0
+    site.start()
+    assert site.tenant("chat")["weight"] == 9
+    after = {name: site.gpu_time_s(name) for name in ("chat", "train")}
+    assert all(after[name] >= before[name] > 0.1 for name in before), (before, after)
+    assert all(after[name] < before[name] + 2 for name in before), "not counted twice"
+
+    site.ask("tenant_unset", tenant="chat", keys=[])
+    assert site.tenant("chat")["weight"] == 3

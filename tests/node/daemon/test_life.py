@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start, stop, release, and what is not ours."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from fairsched.cgroup.journal import Journal
+from tests.node.daemon.site import DECODE, GREEDY, Site, freeze, is_asked, is_frozen, logged
+from tests.support import let_run, wait_until
+
+TENANTS = {"chat": {"weight": 4}, "greedy": {"weight": 1, "class": "batch"}, "paused": {"weight": 1}}
+
+
+def load(site: Site) -> None:
+    site.spawn("chat", DECODE)
+    site.spawn("greedy", GREEDY)
+
+
+def test_pause_of_somebody_else_stays_through_start_run_stop_and_release(site: Site) -> None:
+    site.configure(TENANTS)
+    load(site)
+    site.spawn("paused", GREEDY)
+    paused = site.cgroup("paused")
+    freeze(paused)
+    wait_until(lambda: is_frozen(paused), 5, "somebody has paused it")
+
+    site.start()
+    site.wait_held("greedy")
+    wait_until(lambda: site.tenant("paused")["state"] == "foreign", 5, "status says whose pause it is")
+    let_run(1)
+    assert is_asked(paused)
+    assert site.cli("release", "--run-dir", str(site.run_dir)).returncode == 0
+    assert is_asked(paused)
+    assert site.stop() == 0
+    assert is_asked(paused)
+    assert site.cli("release", "--run-dir", str(site.run_dir)).returncode == 0
+    assert is_asked(paused)
+    assert is_frozen(paused)
+    assert site.decisions_logged("paused") == []
+
+
+def test_pause_during_our_hold_is_theirs_from_then_on(site: Site) -> None:
+    site.configure(TENANTS)
+    load(site)
+    site.start()
+    greedy = site.cgroup("greedy")
+    end = time.monotonic() + 20
+
+    def is_handed_over() -> bool:
+        assert time.monotonic() < end
+        site.wait_held("greedy")
+        freeze(greedy)
+        let_run(0.1)
+        return site.tenant("greedy")["state"] == "foreign"
+
+    wait_until(is_handed_over, 20, "it is somebody else's")
+    let_run(2.5)  # longer than any deadline of a hold
+    assert is_asked(greedy)
+    assert site.stop() == 0
+    assert is_asked(greedy)
+
+
+def test_sigterm_thaws_and_leaves_nothing_behind(site: Site) -> None:
+    site.configure(TENANTS)
+    load(site)
+    site.start()
+    assert set(site.helpers()) == {"guardian", "attacher"}
+    site.wait_held("greedy")
+    begin = time.monotonic()
+    assert site.stop() == 0
+    assert time.monotonic() - begin < 2
+    assert not any(is_asked(site.cgroup(name)) for name in TENANTS)
+    wait_until(lambda: not site.helpers_left(), 5, "guardian and attacher have left")
+    assert not site.socket_path.exists()
+    journal = Journal(str(site.run_dir / "holds"))
+    assert journal.names() == []
+    journal.close()
+
+
+def test_sigterm_during_the_start_ends_it(site: Site) -> None:
+    site.configure(TENANTS)
+    site.launch()
+    wait_until(lambda: "loader" in site.helpers(), 20, "the BPF programs are compiled")
+    begin = time.monotonic()
+    assert site.stop() == 0
+    assert time.monotonic() - begin < 2
+    wait_until(lambda: not site.helpers_left(), 20, "guardian and loader have left")
+
+
+def test_dry_run_decides_and_logs_and_freezes_nothing(site: Site) -> None:
+    site.configure(TENANTS)
+    load(site)
+    site.start("--dry-run")
+    wait_until(
+        lambda: logged(site.log(), "decision=hold tenant=greedy reason=over_entitlement .*dry_run=true"),
+        20,
+        "it would hold the greedy one",
+    )
+    assert "guardian" not in site.helpers(), "nothing to guard"
+    counted = 0
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        counted += 1
+        assert not is_asked(site.cgroup("greedy"))
+        assert not is_frozen(site.cgroup("greedy"))
+    assert counted > 100
+    assert site.status()["mode"] == "dry_run"
+    records = site.decisions("greedy")
+    assert records
+    assert all(record["is_dry_run"] for record in records)
+    share = site.shares(["chat", "greedy"], 2)["greedy"]
+    assert share > 0.35, "it got what the GPU gives, not its 0.2"
+
+
+def test_exec_runs_in_the_cgroup_of_the_tenant(site: Site) -> None:
+    site.configure(TENANTS)
+    done = site.cli("exec", "--config", str(site.config_path), "chat", "--", "cat", "/proc/self/cgroup")
+    assert f"0::/{site.top}/chat\n" in done.stdout, done.stderr
+    failed = site.cli("exec", "--config", str(site.config_path), "chat", "--", "sh", "-c", "exit 7")
+    assert failed.returncode == 7
+    unknown = site.cli("exec", "--config", str(site.config_path), "nobody", "--", "true")
+    assert unknown.returncode == 2
+    assert "no tenant 'nobody'" in unknown.stderr
+
+
+def test_release_thaws_what_a_dead_daemon_left(site: Site) -> None:
+    site.configure(TENANTS, mechanisms={"guardian": "off"})
+    load(site)
+    site.start()
+    greedy = site.cgroup("greedy")
+
+    def is_left() -> bool:
+        """Killed while it held: stopped first, so that we know it did."""
+        site.wait_held("greedy")
+        os.kill(site.pid, signal.SIGSTOP)
+        if is_asked(greedy):
+            return True
+        os.kill(site.pid, signal.SIGCONT)
+        return False
+
+    wait_until(is_left, 20, "the daemon stands still while it holds")
+    site.kill()
+    assert is_asked(greedy), "no guardian, no thaw"
+    done = site.cli("release", "--run-dir", str(site.run_dir))
+    assert done.returncode == 0
+    assert "thawed" in done.stdout
+    assert not is_asked(greedy)
+    again = site.cli("release", "--run-dir", str(site.run_dir))
+    assert (again.returncode, again.stdout) == (0, "nothing is held by fairsched\n")

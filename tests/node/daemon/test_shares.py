@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tenants get, when queues are deep and when a GPU stands still. Exactness is the benchmark's business."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fairsched.simgpu import Workload
+from tests.node.daemon.conftest import MakeSite
+from tests.node.daemon.site import DECODE, GREEDY, Site, is_asked, logged
+from tests.support import let_run, wait_until
+
+LATENCY_DEADLINE_MS = 500
+BATCH_DEADLINE_MS = 2000
+LATE_MS = 250
+"""A tick, the guardian's grace, and a machine that is busy with something else."""
+
+
+def test_held_tenant_with_deep_queues_gets_its_share_again(site: Site) -> None:
+    """The lock-out: what is queued when it is frozen must not be charged for ever."""
+    site.configure({"chat": {"weight": 3}, "deep": {"weight": 1, "class": "batch"}})
+    site.start()
+    site.spawn("chat", DECODE)
+    site.spawn("chat", DECODE)
+    site.spawn("deep", replace(GREEDY, depth=32))
+    site.wait_held("deep")
+    shares = site.shares(["chat", "deep"], 8)
+    assert 0.5 * 0.25 <= shares["deep"] <= 0.25 + 0.08, shares
+
+
+def test_stalled_gpu_disturbs_no_other_gpu(make_site: MakeSite) -> None:
+    """On GPU 1 a kernel never ends; GPU 0 is shared as before, and nobody is held past its deadline."""
+    site = make_site(gpus=2)
+    tenants = {"chat": {"weight": 3}, "batch": {"weight": 1, "class": "batch"}, "stuck": {}, "beside": {}}
+    site.configure(tenants)
+    site.start()
+    site.attach()
+    site.spawn("stuck", Workload("longkernel", kernels=1, kernel_us=3_600_000_000, device=1))
+    site.spawn("beside", replace(DECODE, device=1))
+    site.spawn("chat", DECODE)
+    site.spawn("batch", GREEDY)
+    site.wait_held("batch")
+    before = site.truth_ns()
+    shares = site.shares(["chat", "batch"], 6)
+    assert abs(shares["chat"] - 0.75) < 0.08, shares
+    after = site.truth_ns()
+    assert after["beside"] > before["beside"], "its neighbour goes on"
+    limits = {"chat": LATENCY_DEADLINE_MS, "batch": BATCH_DEADLINE_MS}
+    for name in tenants:
+        limit_ms = limits.get(name, LATENCY_DEADLINE_MS)
+        lasted = [record["held_ns"] / 1e6 for record in site.decisions(name) if record["held_ns"]]
+        assert all(ms <= limit_ms + LATE_MS for ms in lasted), (name, max(lasted))
+    assert logged(site.log(), "tick failed|exception=|guardian: thawed") == []
+
+
+def test_tenant_alone_is_never_held(site: Site) -> None:
+    site.configure({"chat": {"weight": 100}, "greedy": {"weight": 1}})
+    site.start()
+    site.spawn("greedy", GREEDY)
+    wait_until(lambda: site.gpu_time_s("greedy") > 0.2, 20, "it is accounted")
+    let_run(1)
+    assert site.decisions("greedy") == []
+    assert not is_asked(site.cgroup("greedy"))
+
+
+def test_survivor_is_thawed_when_the_others_exit(site: Site) -> None:
+    """Nobody delivers any more, so its lag cannot recover: the last one with demand runs."""
+    site.configure(
+        {"chat": {"weight": 9}, "greedy": {"weight": 1, "class": "batch", "max_freeze_ms": 60_000}}
+    )
+    site.start()
+    others = [site.spawn("chat", DECODE) for _ in range(2)]
+    worker = site.spawn("greedy", GREEDY)
+    site.wait_held("greedy")
+    for other in others:
+        other.kill()
+    wait_until(lambda: not is_asked(site.cgroup("greedy")), 2, "it runs again")
+    steps = worker.step_count()
+    wait_until(lambda: worker.step_count() > steps + 5, 5, "it makes progress")
+    let_run(1)
+    assert not is_asked(site.cgroup("greedy"))
