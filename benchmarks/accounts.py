@@ -41,28 +41,29 @@ def _load(name: str, weight: float = 1.0) -> TenantLoad:
     return TenantLoad(name, workload, weight, "batch" if workload.kind == "trainer" else "latency")
 
 
-def _mix(*names: str, is_late: bool = False) -> Case:
+def _mix(*names: str, name: str | None = None, is_late: bool = False) -> Case:
     """Weights n, n-1, ... 1, so that enforcing has something to do."""
-    loads = tuple(_load(name, len(names) - number) for number, name in enumerate(names))
-    return Case("+".join(names) + ("(late)" if is_late else ""), loads, is_late)
+    loads = tuple(_load(one, len(names) - number) for number, one in enumerate(names))
+    return Case(name or "+".join(names), loads, is_late)
 
 
 ALONE = tuple(Case(name, (_load(name),)) for name in (*PRESETS, "trainers"))
 MIXES = (
     _mix("decode", "prefill", "trainer"),
     _mix("decode", "trainers"),
-    _mix("decode", "trainers", is_late=True),
+    _mix("decode", "trainers", name="late", is_late=True),
     _mix("burst", "graph", "trainer"),
     _mix("decode", "longkernel"),
-    _mix("decode", "graph", "prefill", "burst", "trainers", "longkernel"),
+    _mix("decode", "graph", "prefill", "burst", "trainers", "longkernel", name="six"),
     _mix("decode", "trainer", "poll"),
     _mix("decode", "trainer", "nosync"),
 )
 Group = tuple[Case, ...]
-"""Cases that may share a daemon, to save its start: those in which nothing is done to confuse it."""
+"""Cases that share a daemon, to save its start. What confuses it must not spoil what comes after."""
 GROUPS: tuple[Group, ...] = (
     tuple(case for case in ALONE if not case.is_hostile),
-    *((case,) for case in (*ALONE, *MIXES) if case.is_hostile or len(case.loads) > 1),
+    tuple(case for case in ALONE if case.is_hostile),
+    *((case,) for case in MIXES),
 )
 
 

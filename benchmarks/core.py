@@ -5,7 +5,7 @@ Examples:
   python -m benchmarks.core                         everything; writes benchmarks/results/core.json
   python -m benchmarks.core --quick                 short windows, for development; writes nothing
   python -m benchmarks.core --only probe            one section
-  python -m benchmarks.core --only decode+trainers  one case of the section "account"
+  python -m benchmarks.core --only decode+trainers  a case of the section "account"
   python -m benchmarks.core --quick --output q.json and keep it
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks import accounts, fairness, observing, probe_cost
-from benchmarks.figures import BARS, missed, render, render_rows, show
+from benchmarks.figures import BARS, missed, render, render_rows
 from benchmarks.machine import describe
 from benchmarks.rig import Rig
 from benchmarks.stats import spread
@@ -40,16 +40,16 @@ class Plan:
     """How long to look."""
 
     account_s: float = 20.0
-    confidence_s: float = 8.0
+    confidence_s: float = 6.0
     """Of a case that is only asked whether the daemon knows that it cannot see."""
-    account_settle_s: float = 1.5
+    account_settle_s: float = 1.0
     share_s: float = 10.0
     share_settle_s: float = 2.0
     share_rounds: int = 2
     probe_rounds: int = 7
     observe_s: float = 3.0
     observe_settle_s: float = 0.5
-    observe_pairs: int = 4
+    observe_pairs: int = 3
 
 
 QUICK = Plan(
@@ -64,8 +64,8 @@ QUICK = Plan(
 
 
 def estimate_s(plan: Plan) -> float:
-    """How long a run will take on a quiet machine; starting a daemon takes about three seconds."""
-    start_s = 3.0
+    """How long a run will take on a quiet machine; starting a daemon (compiler, verifier) takes four seconds."""
+    start_s = 4.0
     account_s = 0.0
     for group in accounts.GROUPS:
         seconds = plan.confidence_s if accounts.is_only_asked(group) else plan.account_s
@@ -226,16 +226,17 @@ def case_table(errors: Sequence[accounts.TenantError]) -> list[str]:
     """Every account, one line each."""
     rows = [
         (
-            f"{e.case}: {e.tenant}",
+            e.tenant,
+            "" if e.case == e.tenant else e.case,
             e.mode,
             f"{e.share_ratio:.3f}",
             "n/a" if e.error_ratio is None else f"{e.error_ratio:+.2%}",
-            "n/a" if e.low_ratio is None else show(1 - e.low_ratio, "percent").replace(".00", ""),
+            "n/a" if e.low_ratio is None else f"{1 - e.low_ratio:.0%}",
             e.counts_for,
         )
         for e in errors
     ]
-    return render_rows(("case: tenant", "mode", "share", "error", "sure", "counts for"), rows)
+    return render_rows(("tenant", "case", "mode", "share", "error", "sure", "counts for"), rows)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -75,16 +75,14 @@ def missed(values: Mapping[str, float | None]) -> list[str]:
 
 
 def render_rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Columns as wide as they need be, the first one left-aligned; cut to WIDTH."""
+    """Columns as wide as they need be, names (the first two) to the left; the second is cut to fit WIDTH."""
     table = [tuple(header), *(tuple(row) for row in rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
-    widths[0] = min(widths[0], max(8, WIDTH - sum(widths[1:]) - 2 * (len(widths) - 1)))
+    widths[1] = min(widths[1], max(8, WIDTH - sum(widths) + widths[1] - 2 * (len(widths) - 1)))
     lines = []
-    for row in table:
-        first = row[0] if len(row[0]) <= widths[0] else row[0][: widths[0] - 1] + "~"
-        cells = [
-            first.ljust(widths[0]),
-            *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)),
-        ]
+    for first, second, *others in table:
+        cut = second if len(second) <= widths[1] else second[: widths[1] - 1] + "~"
+        cells = [first.ljust(widths[0]), cut.ljust(widths[1])]
+        cells += [cell.rjust(width) for cell, width in zip(others, widths[2:], strict=True)]
         lines.append("  ".join(cells).rstrip())
     return lines

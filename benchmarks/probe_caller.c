@@ -25,7 +25,8 @@ int main(int argc, char **argv)
 {
 	void *library = argc == 2 ? dlopen(argv[1], RTLD_NOW) : NULL;
 	int (*init)(unsigned int) = library ? (int (*)(unsigned int))dlsym(library, "cuInit") : NULL;
-	int (*launch)(void *, void *) = library ? (int (*)(void *, void *))dlsym(library, "cuGraphLaunch") : NULL;
+	int (*launch)(void *, void *) =
+		library ? (int (*)(void *, void *))dlsym(library, "cuGraphLaunch") : NULL;
 	unsigned long batches, calls;
 
 	/* After cuInit the first branch of every export goes the way it goes in a program at work. */

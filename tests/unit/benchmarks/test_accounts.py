@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import accounts
-from benchmarks.accounts import GROUPS, UNSEEABLE, classify
+from benchmarks.accounts import GROUPS, classify
 from benchmarks.rig import Reading
 from fairsched.simgpu import KINDS, GpuTruth
 
@@ -57,11 +57,11 @@ def test_names_tell_cases_apart_and_tenants_of_one_daemon() -> None:
         assert len(tenants) == len(set(tenants))
 
 
-def test_what_confuses_the_account_has_a_daemon_of_its_own() -> None:
+def test_what_confuses_the_account_shares_no_daemon_with_what_is_judged() -> None:
     for group in GROUPS:
-        kinds = {load.workload.kind for case in group for load in case.loads}
-        assert len(group) == 1 or not kinds & UNSEEABLE
-        assert len(group) == 1 or not any(case.is_late for case in group)
+        hostile = [case.is_hostile for case in group]
+        assert all(hostile) or not any(hostile)
+        assert len(group) == 1 or all(len(case.loads) == 1 and not case.is_late for case in group)
 
 
 def test_the_growth_of_the_account_is_held_against_the_truth() -> None:

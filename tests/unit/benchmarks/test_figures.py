@@ -67,7 +67,8 @@ def test_values_are_shown_with_their_unit(value: float | None, unit: str, shown:
 
 
 def test_rows_line_up_and_the_long_name_gives_way() -> None:
-    lines = figures.render_rows(("name", "n"), [("x" * 200, "1"), ("y", "22")])
+    lines = figures.render_rows(("name", "where", "n"), [("a", "x" * 200, "1"), ("bb", "y", "22")])
     assert max(map(len, lines)) == figures.WIDTH
     assert lines[1].endswith("~   1")
-    assert lines[2].endswith("22")
+    assert lines[2].startswith("bb    y  ")
+    assert lines[2].endswith("  22")
