@@ -34,6 +34,12 @@ typedef unsigned long long fs_u64;
 #define FS_EDGE_PAGES 256
 #define FS_NO_SLOT 0xffffffffu
 #define FS_NO_GPU 0xffffu
+/* Ordinal of a context whose creation we have not seen. */
+#define FS_ORDINAL_UNSEEN 0xffffffffu
+/* Launches closer than TIGHT are one burst; a PAUSE after at least so many of them ends it. */
+#define FS_TIGHT_NS 100000
+#define FS_PAUSE_NS 500000
+#define FS_TIGHT_LAUNCHES 2
 
 /* clock word: n in the top 8 bits, B in the low 56, V(t) = B + t/n */
 #define FS_CLOCK_SHIFT 56
@@ -79,6 +85,7 @@ enum fs_edge_kind {
 	FS_EDGE_PROGRESS = 6, /* a call proved more of the work complete, but did not end the interval */
 	FS_EDGE_CTX_NEW = 7,
 	FS_EDGE_CTX_GONE = 8,
+	FS_EDGE_RESUBMIT = 9, /* a new burst of a context that never asks: the one before is over */
 };
 
 /* One engine of one context. */
@@ -106,11 +113,12 @@ struct fs_ctx {
 	fs_u64 synced;     /* calls that proved completion */
 	fs_u64 last_call_ns;
 	fs_u64 waited_ns;   /* how long the call that last proved completion had waited; 0 = no such call */
+	fs_u64 tight;       /* launches in quick succession, while completion was never asked for */
 	fs_u64 stream_used; /* stream indexes given out */
 	fs_u64 blocking;    /* of these, the ones the legacy default stream waits for */
 	struct fs_busy busy[FS_ENGINES];
 };
-_Static_assert(sizeof(struct fs_ctx) == 192, "fs_ctx");
+_Static_assert(sizeof(struct fs_ctx) == 200, "fs_ctx");
 
 /* One GPU. wake_on_idle is written by user space, everything else by BPF. */
 struct fs_clock {

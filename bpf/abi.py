@@ -18,6 +18,10 @@ DELAY_BUCKETS = 40
 EDGE_PAGES = 256
 NO_SLOT = 0xFFFFFFFF
 NO_GPU = 0xFFFF
+ORDINAL_UNSEEN = 0xFFFFFFFF
+TIGHT_NS = 100_000
+PAUSE_NS = 500_000
+TIGHT_LAUNCHES = 2
 CLOCK_SHIFT = 56
 CLOCK_MASK = (1 << CLOCK_SHIFT) - 1
 
@@ -57,6 +61,7 @@ class EdgeKind(enum.IntEnum):
     PROGRESS = 6
     CTX_NEW = 7
     CTX_GONE = 8
+    RESUBMIT = 9
 
 
 _u8, _u16, _u32, _u64 = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
@@ -88,6 +93,7 @@ class Ctx(ctypes.Structure):
         ("synced", _u64),
         ("last_call_ns", _u64),
         ("waited_ns", _u64),
+        ("tight", _u64),
         ("stream_used", _u64),
         ("blocking", _u64),
         ("busy", Busy * ENGINES),

@@ -64,7 +64,7 @@ static __always_inline u32 add_ctx(u32 tgid, fs_u64 handle, u32 ordinal, fs_u16 
 	c->generation++;
 	c->ordinal = ordinal;
 	c->submitted = c->completed = c->counted = c->synced = c->last_call_ns = c->waited_ns = 0;
-	c->stream_used = c->blocking = 0;
+	c->tight = c->stream_used = c->blocking = 0;
 	__builtin_memset(c->busy, 0, sizeof(c->busy));
 	c->gpu = gpu_of(tgid, ordinal, &flags);
 	c->flags = flags | FS_CTX_LIVE;
@@ -75,8 +75,13 @@ static __always_inline u32 add_ctx(u32 tgid, fs_u64 handle, u32 ordinal, fs_u16 
 		if (!kept && !__sync_val_compare_and_swap(&p->slot[i], 0, (fs_u64)slot + 1))
 			kept = 1;
 	}
-	if (!kept)
+	if (!kept) { /* nobody would find it again when the process ends */
 		count(FS_COUNT_PROC_FULL);
+		c->flags = 0;
+		ctx_by_handle.delete(&key);
+		free_slots.push(&slot, BPF_EXIST);
+		return FS_NO_SLOT;
+	}
 	emit(FS_EDGE_CTX_NEW, slot, c, 0, bpf_ktime_get_ns(), 0, BPF_RB_NO_WAKEUP);
 	return slot;
 }

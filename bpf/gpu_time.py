@@ -271,7 +271,8 @@ class GpuTimeProbe:
 
     def forget_processes(self, tgids: set[int], ordinals: int) -> None:
         """Drop what was kept by pid of dead processes."""
-        gone = [("gpu_by_dev", abi.DevKey(tgid, ordinal)) for tgid in tgids for ordinal in range(ordinals)]
+        known = [*range(ordinals), abi.ORDINAL_UNSEEN]
+        gone = [("gpu_by_dev", abi.DevKey(tgid, ordinal)) for tgid in tgids for ordinal in known]
         stale = [("gpu_time_by_key", key) for key, _ in self.uses() if key.tgid in tgids]
         for name, key in [*gone, *stale]:
             with contextlib.suppress(FileNotFoundError):

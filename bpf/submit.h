@@ -49,6 +49,23 @@ static __always_inline void remember(fs_u64 kind, fs_u64 arg, fs_u64 arg2, struc
 		count(FS_COUNT_CALL_LOST);
 }
 
+/*
+ * A process that never asks whether its work is done, but submits in bursts with pauses between them, finds out some
+ * other way: a burst after a pause says that the one before is over. One that submits without end says nothing.
+ */
+static __always_inline void note_pause(u32 slot, struct fs_ctx *c, fs_u64 now)
+{
+	fs_u64 pause = now - c->last_call_ns;
+
+	if (pause < FS_TIGHT_NS) {
+		c->tight++;
+	} else if (pause > FS_PAUSE_NS) {
+		if (c->tight >= FS_TIGHT_LAUNCHES && c->busy[FS_COMPUTE].streams)
+			emit(FS_EDGE_RESUBMIT, slot, c, FS_COMPUTE, now, c->submitted, BPF_RB_NO_WAKEUP);
+		c->tight = 0;
+	}
+}
+
 static __always_inline void submit_to(u32 slot, struct fs_ctx *c, u32 index, u32 engine)
 {
 	fs_u64 now = bpf_ktime_get_ns();
@@ -59,6 +76,8 @@ static __always_inline void submit_to(u32 slot, struct fs_ctx *c, u32 index, u32
 	follow_cgroup(c, now);
 	if (c->flags & FS_CTX_GPU_GUESSED)
 		name_gpu(c);
+	if (!c->synced)
+		note_pause(slot, c, now);
 	c->last_call_ns = now;
 	seqs->last[index & (FS_MAX_STREAMS - 1)] = __sync_fetch_and_add(&c->submitted, 1) + 1;
 	set_stream(slot, c, engine, 1ULL << (index & (FS_MAX_STREAMS - 1)), now);
@@ -79,7 +98,7 @@ int on_submit_first(struct pt_regs *ctx)
 		return 0;
 	call->kind = 0;
 	if (slot == FS_NO_SLOT)
-		slot = add_ctx(id >> 32, 0, 0, FS_CTX_UNSEEN);
+		slot = add_ctx(id >> 32, 0, FS_ORDINAL_UNSEEN, FS_CTX_UNSEEN);
 	c = ctx_at(slot);
 	if (!c)
 		return 0;

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid as uuid_module
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,16 @@ class Nvml:
         with contextlib.suppress(nvml.NVMLError):
             busy = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
         return GpuUse(memory, busy)
+
+    def slots_of(self, pids: Set[int]) -> dict[int, set[int]]:
+        """On which GPUs these processes have compute contexts; empty where NVML does not say."""
+        found: dict[int, set[int]] = {}
+        for slot, handle in enumerate(self._handles):
+            with contextlib.suppress(self._nvml.NVMLError):
+                for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                    if process.pid in pids:
+                        found.setdefault(process.pid, set()).add(slot)
+        return found
 
     def close(self) -> None:
         """Let go of the driver."""

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fairsched.accounting.ebpf import Row
+from fairsched.accounting.context import Row
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.state import read_state

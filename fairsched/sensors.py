@@ -15,8 +15,10 @@ import os
 from collections.abc import Iterable
 from itertools import islice
 
-from fairsched.accounting.ebpf import EbpfAccount, Events, Row
+from fairsched.accounting.context import Events, Row
+from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.accounting.nvml import NvmlAccount, open_account
+from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import GpuTimeProbe, Library
 from fairsched.cgroup.journal import Owner
 from fairsched.cgroup.path import find_mount
@@ -182,6 +184,7 @@ class Sensors:
         if pids is not None:
             self._libraries.watch(pids, now_ns)
             self._forget_the_gone()
+            self._name_guessed()
         for sighting in self._libraries.poll(now_ns):
             key = (sighting.device, sighting.inode)
             if key not in self._asked:
@@ -223,13 +226,25 @@ class Sensors:
         self._resolved[pid] = born_ns
         environ = read_environ(pid, ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"))
         slots = visible_slots(self.gpus, environ)
+        devices = dict(enumerate(slots))
         if self.account is not None and len(slots) == 1:
             self.account.single_gpu_processes.add(pid)
+            devices[abi.ORDINAL_UNSEEN] = slots[0]
         try:
-            for ordinal, slot in enumerate(slots):
+            for ordinal, slot in devices.items():
                 self.probe.set_device(pid, ordinal, slot)
         except OSError as error:  # the map is full: this process's GPU stays a guess, the others' do not
             logger.warning("pid=%d gpu=unknown error=%r", pid, error.strerror)
+
+    def _name_guessed(self) -> None:
+        """Contexts older than our probes: NVML knows on which GPU a process computes, if on one only."""
+        if self.account is None or self.probe is None or self.nvml is None or len(self.gpus) < 2:
+            return
+        guessed = self.account.guessed_processes()
+        for pid, slots in (self.nvml.slots_of(guessed) if guessed else {}).items():
+            if len(slots) == 1:
+                self.probe.set_device(pid, abi.ORDINAL_UNSEEN, slots.pop())
+                self.account.single_gpu_processes.add(pid)
 
     def _forget(self, pids: set[int]) -> None:
         for pid in pids:

@@ -5,7 +5,7 @@ Problem: BPF counts (clock, contexts, edges); somebody has to turn that into "te
 look, has 12 ms queued, and we are sure of it".
 
 Approach: the edges drive one :class:`Replay` per GPU, which is the account. The processor-sharing clock kept in
-BPF is the second opinion: used for the interval when edges were lost, and for a GPU whose replay misses too often
+BPF is the second opinion: used while edges are being lost, and for a GPU whose replay misses too often
 (the hardware there is not what the replay assumes). The work still queued is estimated from the learnt GPU time per
 launch; for a held context that estimate is the drain after which its interval is closed, in the replay and in BPF.
 
@@ -20,15 +20,15 @@ account then is an upper bound), and when the GPU of a context is a guess on a h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from fairsched.accounting.context import DEMAND_LINGER_NS, Context, Events, Key, Row
 from fairsched.accounting.launch_time import Drain, LaunchTime, settle
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
 from fairsched.model import Confidence
 
-DEMAND_LINGER_NS = 25_000_000
 UNSYNCED_NS = 1_000_000_000
 """Launches without a proof of completion for this long: not sure any more."""
 UNSYNCED_IDLE_NS = 1_000_000_000
@@ -39,71 +39,6 @@ _WAITED_NS = 50_000
 
 _LIVE = int(abi.CtxFlag.LIVE)
 _GUESSED = int(abi.CtxFlag.GPU_GUESSED | abi.CtxFlag.UNSEEN)
-
-Key = tuple[int, int]
-"""(slot, generation)."""
-
-
-@dataclass
-class Row:
-    """One process on one GPU since the previous read."""
-
-    cgroup_id: int
-    tgid: int
-    gpu: int
-    """Slot number, as given to ``set_device``."""
-    used_ns: int
-    has_demand: bool
-    outstanding_ns: int
-    confidence: Confidence
-    launches: int
-
-
-@dataclass
-class _Context:
-    key: Key
-    tgid: int
-    cgroup_id: int
-    gpu: int
-    rank: tuple[int, ...] = ()
-    reported_ns: int = 0
-    """Of the replay's total, already handed out in rows."""
-    clock_ns: int | None = None
-    """The clock's total at the last row; None while the replay is the account."""
-    launches: int = 0
-    seq: int = 0
-    """Highest sequence number proven complete."""
-    seq_exec_ns: int = 0
-    """The replay's total at that moment."""
-    seq_ns: int = 0
-    """The time of that moment."""
-    launch: LaunchTime = field(default_factory=LaunchTime)
-    proven_ns: int = 0
-    """When completion was last proven, or the context appeared."""
-    busy_ns: int = -DEMAND_LINGER_NS
-    """When it last was seen with outstanding work."""
-    is_held: bool = False
-    held_with_demand: bool = False
-    is_unseen: bool = False
-    """Older than our probes."""
-    drain_ns: int = 0
-    """The last drain as it was estimated."""
-    drain_doubt_ns: int = 0
-    drain_end_ns: int = -1
-    """When it ended or will have, at the latest."""
-    drain_seq: int = -1
-    """submitted when the drain was last estimated; -1 = not held or not yet."""
-    is_tainted: bool = False
-    """Held since the last proof: the next one says nothing about tau."""
-
-
-@dataclass
-class Events:
-    """What the edges of one read said besides time."""
-
-    new_processes: list[int] = field(default_factory=list)
-    gone_processes: list[int] = field(default_factory=list)
-    idle_gpus: set[int] = field(default_factory=set)
 
 
 class EbpfAccount:
@@ -124,7 +59,7 @@ class EbpfAccount:
         self._gpus = gpus
         self._slice_ns, self._switch_ns = slice_ns, switch_ns
         self._replays: dict[int, Replay] = {}
-        self._contexts: dict[Key, _Context] = {}
+        self._contexts: dict[Key, Context] = {}
         self._dropped = 0
         self._launch_of_cgroup: dict[int, LaunchTime] = {}
         self.single_gpu_processes: set[int] = set()
@@ -149,7 +84,7 @@ class EbpfAccount:
         return list(rows.values())
 
     def _look(
-        self, context: _Context, now_ns: int, has_lost: bool, rows: dict[tuple[int, int, int], Row]
+        self, context: Context, now_ns: int, has_lost: bool, rows: dict[tuple[int, int, int], Row]
     ) -> None:
         live = self._probe.context(context.key[0])
         if live.generation != context.key[1] or not live.flags & _LIVE:
@@ -162,7 +97,7 @@ class EbpfAccount:
         if context.is_held:
             self._estimate_drain(context, live, replay, now_ns)
         elif live.synced == 0 and now_ns - live.last_call_ns > UNSYNCED_IDLE_NS:
-            replay.close(context.key, now_ns)
+            replay.close(context.key, now_ns, is_anchor=False)
         if replay.is_runnable(context.key):
             context.busy_ns = now_ns
         if has_lost or not self.is_replay_trusted(context.gpu):
@@ -173,7 +108,7 @@ class EbpfAccount:
         launches, context.launches = live.submitted - context.launches, live.submitted
         self._add(rows, context, used_ns, launches, self._demand(context, now_ns), live, now_ns)
 
-    def _take_clock(self, context: _Context, live: abi.Ctx, replay: Replay, now_ns: int) -> int:
+    def _take_clock(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> int:
         """What the clock added since the last row; the first time there is only the replay to go by."""
         clock_ns, before_ns = self._clock_ns(live, now_ns), context.clock_ns
         used_ns = self._take(context, replay) if before_ns is None else max(0, clock_ns - before_ns)
@@ -181,7 +116,7 @@ class EbpfAccount:
         context.reported_ns = replay.exec_ns(context.key)
         return used_ns
 
-    def _take(self, context: _Context, replay: Replay) -> int:
+    def _take(self, context: Context, replay: Replay) -> int:
         """What the replay added since the last row. Its corrections can take back: then 0, and less next time."""
         exec_ns = replay.exec_ns(context.key)
         used_ns = exec_ns - context.reported_ns
@@ -193,7 +128,7 @@ class EbpfAccount:
     def _add(
         self,
         rows: dict[tuple[int, int, int], Row],
-        context: _Context,
+        context: Context,
         used_ns: int,
         launches: int,
         has_demand: bool,
@@ -227,7 +162,7 @@ class EbpfAccount:
             return
         if edge.engine != abi.COMPUTE or edge.gpu == abi.NO_GPU:
             return
-        context = self._context_of(edge)
+        context = self._context_of(edge, rows)
         replay = self._replays[context.gpu]
         if edge.cgroup_id != context.cgroup_id:
             replay.advance(edge.t_ns)
@@ -244,30 +179,36 @@ class EbpfAccount:
         elif edge.kind == abi.EdgeKind.PROGRESS:
             replay.progress(context.key, edge.t_ns, is_anchor=self._is_anchor(context, edge))
             self._learn(context, replay, edge)
+        elif edge.kind == abi.EdgeKind.RESUBMIT:
+            replay.close(context.key, edge.t_ns, is_anchor=False)
+            replay.open(context.key, edge.t_ns)
         elif edge.kind == abi.EdgeKind.CTX_GONE:
             self._drop(context, edge.t_ns, rows)
 
     @staticmethod
-    def _is_anchor(context: _Context, edge: Edge) -> bool:
+    def _is_anchor(context: Context, edge: Edge) -> bool:
         """Whether the work ended at the moment of the edge: somebody waited for it, and not through a hold."""
         return edge.arg >= _WAITED_NS and not context.is_tainted
 
-    def _context_of(self, edge: Edge) -> _Context:
+    def _context_of(self, edge: Edge, rows: dict[tuple[int, int, int], Row]) -> Context:
         key = (edge.slot, edge.generation)
         context = self._contexts.get(key)
         if context is not None and context.gpu != edge.gpu:
-            self._move(context, edge)
+            self._move(context, edge, rows)
         if context is None:
-            context = _Context(key, edge.tgid, edge.cgroup_id, edge.gpu, proven_ns=edge.t_ns)
+            context = Context(key, edge.tgid, edge.cgroup_id, edge.gpu, proven_ns=edge.t_ns)
             context.is_unseen = edge.arg == 0 or edge.kind != abi.EdgeKind.CTX_NEW
             self._contexts[key] = context
             context.rank = self._rank(edge)
             self._replay(edge.gpu).add(key, context.rank)
         return context
 
-    def _move(self, context: _Context, edge: Edge) -> None:
+    def _move(self, context: Context, edge: Edge, rows: dict[tuple[int, int, int], Row]) -> None:
         """Its GPU had been a guess and has been named: it goes on, between two bursts, on the right one."""
-        self._replays[context.gpu].remove(context.key, edge.t_ns)
+        replay = self._replays[context.gpu]
+        replay.advance(edge.t_ns)
+        self._add(rows, context, self._take(context, replay), 0, False, None, edge.t_ns)
+        replay.remove(context.key, edge.t_ns)
         context.gpu, context.reported_ns, context.seq_exec_ns = edge.gpu, 0, 0
         self._replay(edge.gpu).add(context.key, context.rank)
 
@@ -285,7 +226,7 @@ class EbpfAccount:
             self._replays[gpu] = Replay(self._slice_ns, self._switch_ns)
         return self._replays[gpu]
 
-    def _begin_burst(self, context: _Context, replay: Replay, edge: Edge) -> None:
+    def _begin_burst(self, context: Context, replay: Replay, edge: Edge) -> None:
         """Nothing older is outstanding, so the next proof measures what is submitted from here on.
 
         Except in a context older than our probes: what it had queued before is in its first proof.
@@ -294,7 +235,7 @@ class EbpfAccount:
         context.seq = max(context.seq, edge.seq - 1)
         context.seq_exec_ns, context.seq_ns = replay.exec_ns(context.key), edge.t_ns
 
-    def _learn(self, context: _Context, replay: Replay, edge: Edge) -> None:
+    def _learn(self, context: Context, replay: Replay, edge: Edge) -> None:
         context.proven_ns = edge.t_ns
         launches = edge.seq - context.seq
         if launches <= 0:
@@ -313,7 +254,7 @@ class EbpfAccount:
         context.seq, context.seq_exec_ns, context.seq_ns = edge.seq, exec_ns, edge.t_ns
 
     def _settle_drains(
-        self, context: _Context, replay: Replay, spent_ns: int, launches: int, now_ns: int
+        self, context: Context, replay: Replay, spent_ns: int, launches: int, now_ns: int
     ) -> int:
         """Move what this burst was charged too much or too little to the drains it overlapped; returns the sum."""
         if context.launch.samples < 2:
@@ -341,19 +282,19 @@ class EbpfAccount:
                 other.drain_end_ns = _NEVER_NS
         return sum(moved)
 
-    def _drop(self, context: _Context, t_ns: int, rows: dict[tuple[int, int, int], Row]) -> None:
+    def _drop(self, context: Context, t_ns: int, rows: dict[tuple[int, int, int], Row]) -> None:
         replay = self._replays[context.gpu]
         replay.advance(t_ns)
         self._add(rows, context, self._take(context, replay), 0, False, None, t_ns)
         replay.remove(context.key, t_ns)
         self._contexts.pop(context.key, None)
 
-    def _resync(self, context: _Context, live: abi.Ctx, replay: Replay, now_ns: int) -> None:
+    def _resync(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> None:
         """Edges were lost: take what BPF holds now as the truth."""
         if live.busy[abi.COMPUTE].streams and not context.is_held:
             replay.open(context.key, now_ns)
         elif not live.busy[abi.COMPUTE].streams:
-            replay.close(context.key, now_ns)
+            replay.close(context.key, now_ns, is_anchor=False)
         context.seq, context.seq_exec_ns = live.completed, replay.exec_ns(context.key)
         context.is_tainted = True
 
@@ -367,34 +308,34 @@ class EbpfAccount:
             total += abi.clock_since(v, busy.v_open_ns)
         return total
 
-    def _demand(self, context: _Context, now_ns: int) -> bool:
+    def _demand(self, context: Context, now_ns: int) -> bool:
         if context.is_held:
             return context.held_with_demand
         return now_ns - context.busy_ns <= DEMAND_LINGER_NS
 
-    def _outstanding_ns(self, context: _Context, live: abi.Ctx) -> int:
+    def _outstanding_ns(self, context: Context, live: abi.Ctx) -> int:
         replay = self._replays[context.gpu]
         if not replay.is_runnable(context.key):
             return 0
         return self._remaining(context, live.submitted)[0]
 
-    def _remaining(self, context: _Context, submitted: int) -> tuple[int, int]:
+    def _remaining(self, context: Context, submitted: int) -> tuple[int, int]:
         """Execution time its queue still needs, and the doubt about that, in ns."""
         spent_ns = self._replays[context.gpu].exec_ns(context.key) - context.seq_exec_ns
         return self._launch(context).remaining(submitted - context.seq, spent_ns)
 
-    def _launch(self, context: _Context) -> LaunchTime:
+    def _launch(self, context: Context) -> LaunchTime:
         """What is known of the context, else of another in its cgroup."""
         if not context.launch.samples and context.cgroup_id in self._launch_of_cgroup:
             # Borrowed, so one sample's worth at most, and its own from here on.
             context.launch = replace(self._launch_of_cgroup[context.cgroup_id], samples=1.0)
         return context.launch
 
-    def _tau_ns(self, context: _Context) -> float:
+    def _tau_ns(self, context: Context) -> float:
         """Execution time per launch; 0 = not known yet."""
         return self._launch(context).tau_ns
 
-    def _confidence(self, context: _Context, live: abi.Ctx, now_ns: int) -> Confidence:
+    def _confidence(self, context: Context, live: abi.Ctx, now_ns: int) -> Confidence:
         if self._gpus > 1 and live.flags & _GUESSED and context.tgid not in self.single_gpu_processes:
             return Confidence.LOW
         if not self._tau_ns(context):
@@ -430,7 +371,7 @@ class EbpfAccount:
                     context.busy_ns = now_ns
                 self._replays[context.gpu].resume(context.key, now_ns)
 
-    def _estimate_drain(self, context: _Context, live: abi.Ctx, replay: Replay, now_ns: int) -> None:
+    def _estimate_drain(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> None:
         """Once per hold, and again if a launch slipped in before the freeze took effect.
 
         A context that runs without an end while held would be charged for ever: the lock-out.
@@ -464,6 +405,14 @@ class EbpfAccount:
     def idle_gpus(self) -> set[int]:
         """Slots with contexts, none of which has work."""
         return {gpu for gpu, replay in self._replays.items() if not replay.runnable}
+
+    def guessed_processes(self) -> set[int]:
+        """Processes with a context whose GPU is a guess."""
+        return {
+            live.tgid
+            for _, live in self._probe.contexts()
+            if live.flags & _GUESSED and live.tgid not in self.single_gpu_processes
+        }
 
     def hit_ratios(self) -> dict[int, float]:
         """How well the replay of each GPU agrees with what is observed."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fairsched.accounting.ebpf import Row
+from fairsched.accounting.context import Row
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import Mount
 from fairsched.model import Confidence

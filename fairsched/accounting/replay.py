@@ -12,8 +12,9 @@ then the next one in the circle does. When contexts became busy and idle again i
 the replay computes the slices between. Every completion somebody waited for is also a check, an *anchor*: work
 can only have ended while its context was running, so the replay must have it on the GPU at that moment. If it does,
 that is a *hit*; if not, a *miss*, and the replay is set right. In the same model it is within 0.2 %, and the share of
-hits says whether the model of the hardware (order, slice, switch cost) holds: above .9 when it does, below .6 when the
-order or the slice length is wrong. Below :data:`TRUSTED_HIT_RATIO` the caller falls back to the clock.
+hits says whether the model of the hardware (order, slice, switch cost) holds: above .9 when it does, mostly below .6
+when the order or the slice length is wrong (not where every burst fits into one slice). Below
+:data:`TRUSTED_HIT_RATIO` the caller falls back to the clock.
 
 Terms: a context is *runnable* while it has outstanding work; *left* is the work a held context still has queued
 (nobody will tell us when it ends, so the replay ends it itself).

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fairsched.accounting.ebpf import EbpfAccount, Row
+from fairsched.accounting.context import Row
+from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge
 

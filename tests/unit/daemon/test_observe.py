@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.accounting.ebpf import Row
+from fairsched.accounting.context import Row
 from fairsched.config import CgroupOwners, from_bytes
 from fairsched.gpu import Gpu
 from fairsched.model import Confidence, Hold, Use

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the eBPF account keeps of each context, and the rows and events it hands out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fairsched.accounting.launch_time import LaunchTime
+from fairsched.model import Confidence
+
+DEMAND_LINGER_NS = 25_000_000
+"""How long after its last work a context still counts as wanting the GPU."""
+
+Key = tuple[int, int]
+"""(slot, generation)."""
+
+
+@dataclass
+class Row:
+    """One process on one GPU since the previous read."""
+
+    cgroup_id: int
+    tgid: int
+    gpu: int
+    """Slot number, as given to ``set_device``."""
+    used_ns: int
+    has_demand: bool
+    outstanding_ns: int
+    confidence: Confidence
+    launches: int
+
+
+@dataclass
+class Context:
+    key: Key
+    tgid: int
+    cgroup_id: int
+    gpu: int
+    rank: tuple[int, ...] = ()
+    reported_ns: int = 0
+    """Of the replay's total, already handed out in rows."""
+    clock_ns: int | None = None
+    """The clock's total at the last row; None while the replay is the account."""
+    launches: int = 0
+    seq: int = 0
+    """Highest sequence number proven complete."""
+    seq_exec_ns: int = 0
+    """The replay's total at that moment."""
+    seq_ns: int = 0
+    """The time of that moment."""
+    launch: LaunchTime = field(default_factory=LaunchTime)
+    proven_ns: int = 0
+    """When completion was last proven, or the context appeared."""
+    busy_ns: int = -DEMAND_LINGER_NS
+    """When it last was seen with outstanding work."""
+    is_held: bool = False
+    held_with_demand: bool = False
+    is_unseen: bool = False
+    """Older than our probes."""
+    drain_ns: int = 0
+    """The last drain as it was estimated."""
+    drain_doubt_ns: int = 0
+    drain_end_ns: int = -1
+    """When it ended or will have, at the latest."""
+    drain_seq: int = -1
+    """submitted when the drain was last estimated; -1 = not held or not yet."""
+    is_tainted: bool = False
+    """Held since the last proof: the next one says nothing about tau."""
+
+
+@dataclass
+class Events:
+    """What the edges of one read said besides time."""
+
+    new_processes: list[int] = field(default_factory=list)
+    gone_processes: list[int] = field(default_factory=list)
+    idle_gpus: set[int] = field(default_factory=set)
