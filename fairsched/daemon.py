@@ -34,7 +34,7 @@ from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.path import find_mount
 from fairsched.cgroup.release import release_all
-from fairsched.config import CgroupOwners, render, settings
+from fairsched.config import CgroupOwners
 from fairsched.control_socket import ControlServer, Peer
 from fairsched.errors import ConfigError, FairschedError, HostUnsupported
 from fairsched.guardian import Guardian
@@ -428,9 +428,7 @@ class Daemon:
         return [r for r in self._applier.records if r.tenant == tenant and r.t_ns >= begin_ns]
 
     def tenant_list(self) -> Mapping[str, Any]:
-        config, overrides = self._settings.file_config, self._settings.overrides
-        rows = [item for item in settings(config, overrides) if item.key[0] == "tenants"]
-        return {"settings": rows, "stale": list(overrides.stale(config))}
+        return self._settings.tenant_list()
 
     def tenant_set(self, tenant: str, values: Mapping[str, Any], by: Peer) -> list[str]:
         return self._changed(self._settings.set_tenant(tenant, values), by)
@@ -445,8 +443,7 @@ class Daemon:
         return lines
 
     def config_show(self) -> Mapping[str, Any]:
-        text = render(self._settings.file_config, self._settings.overrides)
-        return {"path": self._settings.display_path, "yaml": text}
+        return self._settings.show()
 
     def reload(self, by: Peer) -> list[str]:
         return self._changed(self._reload(), by)

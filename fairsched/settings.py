@@ -19,7 +19,9 @@ from fairsched.config import (
     diff,
     load,
     load_overrides,
+    render,
     save_overrides,
+    settings,
 )
 from fairsched.errors import ConfigError, FairschedError
 
@@ -62,6 +64,15 @@ class Settings:
         lines = [str(change) for change in diff(self.config, config)]
         self.file_config, self.config = fresh, config
         return lines
+
+    def tenant_list(self) -> Mapping[str, Any]:
+        """Every setting of every tenant and where it comes from; overrides of tenants that are no more."""
+        rows = [item for item in settings(self.file_config, self.overrides) if item.key[0] == "tenants"]
+        return {"settings": rows, "stale": list(self.overrides.stale(self.file_config))}
+
+    def show(self) -> Mapping[str, Any]:
+        """The whole configuration in force, as YAML."""
+        return {"path": self.display_path, "yaml": render(self.file_config, self.overrides)}
 
     def set_tenant(self, tenant: str, values: Mapping[str, Any]) -> list[str]:
         """Override values of a tenant, persist, return the changes as lines. Raises ConfigError."""
