@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fairsched.model import TenantClass
-from tests.unit.policy.model_gpu import MS, Bursty, ClosedLoop, DeepQueue, Simulation, Tenant
+from tests.unit.policy.model_gpu import MS, Simulation, Tenant
+from tests.unit.policy.model_processes import Bursty, ClosedLoop, DeepQueue
 from tests.unit.policy.test_scenarios import (
     BATCH,
     FROM,

@@ -22,17 +22,8 @@ from fairsched.model import (
 )
 from fairsched.policy import Decision, PolicyState, decide
 from fairsched.policy.shares import entitlements, spec_for
-from tests.unit.policy.model_gpu import (
-    MS,
-    SLICE_NS,
-    SWITCH_NS,
-    Bursty,
-    ClosedLoop,
-    DeepQueue,
-    Process,
-    Simulation,
-    Tenant,
-)
+from tests.unit.policy.model_gpu import MS, SLICE_NS, SWITCH_NS, Simulation, Tenant
+from tests.unit.policy.model_processes import Bursty, ClosedLoop, DeepQueue, Process
 
 S = 1000 * MS
 NAMES = ["a", "b", "t/x", "t/y"]

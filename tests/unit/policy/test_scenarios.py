@@ -11,16 +11,8 @@ import pytest
 
 from fairsched.model import Confidence, PolicyParams, ReasonCode, TenantClass, TenantSpec
 from fairsched.policy.shares import entitlements
-from tests.unit.policy.model_gpu import (
-    MS,
-    Bursty,
-    ClosedLoop,
-    DeepQueue,
-    OnOff,
-    Process,
-    Simulation,
-    Tenant,
-)
+from tests.unit.policy.model_gpu import MS, Simulation, Tenant
+from tests.unit.policy.model_processes import Bursty, ClosedLoop, DeepQueue, OnOff, Process
 
 S = 1000 * MS
 FROM, TO = 2 * S, 12 * S
