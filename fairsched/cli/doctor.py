@@ -25,7 +25,7 @@ Examples:
   sudo fairsched doctor --json | jq '.checks[] | select(.level != "ok")'"""
 
 _COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
-_NAME_WIDTH = 14
+_NAME_WIDTH = 20
 
 
 @click.command("doctor", epilog=EPILOG)
