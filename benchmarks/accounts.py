@@ -72,6 +72,12 @@ def is_only_asked(group: Group) -> bool:
     return all(load.workload.kind in UNSEEABLE for case in group for load in case.loads)
 
 
+SERIES = tuple(
+    (mode, group) for mode in MODES for group in GROUPS if mode == "observe" or not is_only_asked(group)
+)
+"""What is measured, in order. One that cannot be seen is never held, so alone it is not measured twice."""
+
+
 @dataclass(frozen=True)
 class TenantError:
     """One tenant in one case."""

@@ -64,16 +64,16 @@ QUICK = Plan(
 
 
 def estimate_s(plan: Plan) -> float:
-    """How long a run will take on a quiet machine; starting a daemon (compiler, verifier) takes four seconds."""
-    start_s = 4.0
+    """How long a run will take on a quiet machine; starting a daemon (compiler, verifier) takes five seconds."""
+    start_s = 5.0
     account_s = 0.0
-    for group in accounts.GROUPS:
+    for _mode, group in accounts.SERIES:
         seconds = plan.confidence_s if accounts.is_only_asked(group) else plan.account_s
         account_s += start_s + len(group) * (plan.account_settle_s + seconds)
     share_s = plan.share_rounds * (start_s + 2 * (plan.share_settle_s + plan.share_s))
     observe_s = plan.observe_pairs * (start_s + 2 * (plan.observe_settle_s + plan.observe_s))
     probe_s = start_s + 4 * plan.probe_rounds
-    return len(accounts.MODES) * account_s + share_s + observe_s + probe_s
+    return account_s + share_s + observe_s + probe_s
 
 
 @dataclass
@@ -110,8 +110,7 @@ class Run:
             self._probe(rig)
         if self._wants("observe"):
             self._observe(rig)
-        groups = [tuple(case for case in group if self._wants_case(case)) for group in accounts.GROUPS]
-        self._account(rig, [group for group in groups if group])
+        self._account(rig)
 
     def _wants(self, section: str) -> bool:
         return not self._only or section in self._only
@@ -124,13 +123,13 @@ class Run:
 
     # ---- sections ----
 
-    def _account(self, rig: Rig, groups: list[accounts.Group]) -> None:
-        if not groups:
-            return
-        for mode in accounts.MODES:
-            for group in groups:
-                self._account_group(rig, group, mode)
-        self._judge_accounts()
+    def _account(self, rig: Rig) -> None:
+        for mode, group in accounts.SERIES:
+            wanted = tuple(case for case in group if self._wants_case(case))
+            if wanted:
+                self._account_group(rig, wanted, mode)
+        if self.report.errors:
+            self._judge_accounts()
 
     def _account_group(self, rig: Rig, group: accounts.Group, mode: str) -> None:
         plan = self._plan
