@@ -299,14 +299,14 @@ class Daemon:
         for share in self._decision.shares if self._decision else ():
             demand[share.gpu] = demand.get(share.gpu, 0) + share.has_demand
         is_contended = bool(self._applier.holds) or any(count > 1 for count in demand.values())
-        period_ms = min(config.inner_tick_ms, config.tick_ms) if is_contended else config.tick_ms
-        due_ns = now_ns + period_ms * 1_000_000
-        if self._decision is not None and self._decision.wake_ns is not None:
-            due_ns = min(due_ns, self._decision.wake_ns)
+        latest_ns = due_ns = now_ns + config.tick_ms * 1_000_000
+        if is_contended:
+            due_ns = min(due_ns, now_ns + config.inner_tick_ms * 1_000_000)
+        if self._decision is not None:  # looking before anything can be decided would be work for nothing
+            due_ns = max(due_ns, min(self._decision.quiet_until_ns or 0, latest_ns))
+            due_ns = min(due_ns, self._decision.wake_ns or due_ns)
         if self._applier.holds and self._sensors.account is not None:
-            drain_ns = self._sensors.account.next_drain_end_ns()
-            if drain_ns is not None:
-                due_ns = min(due_ns, drain_ns)
+            due_ns = min(due_ns, self._sensors.account.next_drain_end_ns() or due_ns)
         self._next_tick_ns = max(due_ns, now_ns + _MIN_INTERVAL_NS)
 
     # ---- between ticks ----

@@ -186,10 +186,10 @@ class Replay:
         return drained
 
     def drain_end_ns(self) -> int | None:
-        """When the running drain ends if nothing else gets in between; None when none is running."""
+        """About when the running drain ends, if who has work now goes on; None when none is running."""
         if self._current is None or self._current.left_ns is None:
             return None
-        return max(self._charged_to_ns, self._slice_begin_ns) + self._current.left_ns
+        return max(self._charged_to_ns, self._slice_begin_ns) + self._current.left_ns * self._runnable
 
     # ---- mechanism ----
 

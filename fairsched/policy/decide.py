@@ -55,6 +55,8 @@ class Decision:
     plan: tuple[Action, ...]
     state: PolicyState
     shares: tuple[ShareView, ...]
+    quiet_until_ns: int | None = None
+    """Before this no threshold can be crossed, however the work of those with demand runs; None = not known."""
     wake_ns: int | None = None
     """Decide again no later than this (a deadline, an idle GPU to confirm, a quota); None = no hurry."""
 
@@ -77,7 +79,7 @@ def decide(
         _thaw_stranded(desk)
     gates = {tenant: gate for tenant, gate in desk.gates.items() if tenant in desk.uses}
     after = PolicyState(books.accounts, books.gpus, books.quota_level_ns, gates)
-    return Decision(tuple(desk.plan), after, _views(desk), _wake(desk))
+    return Decision(tuple(desk.plan), after, _views(desk), _quiet_until(desk), _wake(desk))
 
 
 @dataclass
@@ -345,6 +347,26 @@ def _views(desk: _Desk) -> tuple[ShareView, ...]:
             )
         )
     return tuple(views)
+
+
+def _quiet_until(desk: _Desk) -> int | None:
+    """A GPU delivers at most one second a second: a lag rises no faster than its entitlement and falls no faster than
+    the rest of it. So each tenant is a certain time away from its threshold."""
+    waits = []
+    for tenant, rows in desk.uses.items():
+        for use in rows:
+            if not use.has_demand or use.gpu not in desk.books.owed:
+                continue
+            owed = desk.books.owed[use.gpu].get(tenant, 0.0)
+            margin, threshold = desk.margin_ns(use), desk.threshold_ns(use)
+            if tenant in desk.held:
+                waits.append((-desk.params.thaw_ratio * threshold - margin) / max(owed, 0.01))
+            else:
+                lag = desk.account(tenant, use.gpu).lag_ns + desk.params.threshold_floor_ns / 2
+                waits.append(max(margin + threshold, lag) / max(1.0 - owed, 0.01))
+    if not waits:
+        return None
+    return desk.snapshot.now_ns + max(0, round(min(waits)))
 
 
 def _wake(desk: _Desk) -> int | None:
