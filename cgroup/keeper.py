@@ -21,7 +21,7 @@ from fairsched.cgroup.state import CGROUP_FREEZE, read_asked
 from fairsched.cgroup.watch import IN_MODIFY, IN_MOVED_TO, Watch
 from fairsched.errors import FairschedError
 
-_GATHER_MS = 10
+_GATHER_MS = 50
 _RETRY_S = 0.05
 _RETRIES = 200
 

@@ -137,9 +137,10 @@ class Daemon:
         self._specs = dict(config.tenant_specs())
         self._params = config.policy_params()
         self._set_up_epoll()
-        # What exists now lives as long as the daemon: keep the collector from walking it every time.
+        # What exists now lives as long as the daemon; what a tick makes is free of cycles: collect seldom.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(50_000)
 
     def _refuse_own_cgroup(self, owners: CgroupOwners) -> None:
         path = cgroup_tree.cgroup_path_of(os.getpid(), self._mount)

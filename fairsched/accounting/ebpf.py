@@ -396,9 +396,9 @@ class EbpfAccount:
                     self._probe.end_drain(slot, generation, 0)
 
     def next_drain_end_ns(self) -> int | None:
-        """The earliest moment a running drain can end; worth waking up for."""
-        ends = [end for replay in self._replays.values() if (end := replay.drain_end_ns()) is not None]
-        return min(ends, default=None)
+        """When a GPU on which nothing but a drain runs falls idle; worth waking up for. None: none does."""
+        alone = [replay for replay in self._replays.values() if replay.runnable == 1]
+        return min((end for replay in alone if (end := replay.drain_end_ns()) is not None), default=None)
 
     # ---- facts for others ----
 

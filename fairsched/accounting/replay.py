@@ -186,10 +186,10 @@ class Replay:
         return drained
 
     def drain_end_ns(self) -> int | None:
-        """About when the running drain ends, if who has work now goes on; None when none is running."""
+        """When the running drain ends if nobody gets in between; None when none is running."""
         if self._current is None or self._current.left_ns is None:
             return None
-        return max(self._charged_to_ns, self._slice_begin_ns) + self._current.left_ns * self._runnable
+        return max(self._charged_to_ns, self._slice_begin_ns) + self._current.left_ns
 
     # ---- mechanism ----
 
