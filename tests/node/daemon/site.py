@@ -101,13 +101,17 @@ class Site:
     # ---- configuration ----
 
     def configure(self, tenants: Mapping[str, Mapping[str, Any]], **top: Any) -> None:
-        """Write the configuration; each tenant has the cgroup of its name below ours."""
+        """Write the configuration; each tenant has the cgroup of its name below ours.
+
+        eBPF is required unless a test says otherwise: on samples alone every test would wait in vain.
+        """
         document = {
             "mode": "enforce",
             "run_dir": str(self.run_dir),
             "state_dir": str(self.state_dir),
             "tenants": {name: {"cgroup": f"{self.top}/{name}", **values} for name, values in tenants.items()},
             **top,
+            "mechanisms": {"ebpf": "required", **top.get("mechanisms", {})},
         }
         self.config_path.write_text(yaml.safe_dump(document))
         for name in tenants:
@@ -271,6 +275,9 @@ class Site:
         top = Path(self.mount.absolute(f"/{self.top}"))
         if self.process is not None and self.process.poll() is None:
             self.kill()
+        with contextlib.suppress(AssertionError):
+            # by itself the attacher lets go of its probes all at once; killed, one by one for seconds
+            wait_until(lambda: not self.helpers_left(), 5, "guardian and attacher leave")
         for pid in self.helpers_left():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -22,7 +22,7 @@ BAD = {
         "tenants.",
         "",
     ),
-    "one megabyte": ("# " + "x" * (1 << 20), "", ""),
+    "one megabyte": ("tenants: {}  # " + "x" * (1 << 20), "", "shorten lists"),
     "no mapping": ("just a word", "", "tenants:"),
 }
 

@@ -15,7 +15,6 @@ from tests.support import let_run, wait_until
 
 CANNOT = 3
 WITHOUT_BPF = ["setpriv", "--bounding-set", "-sys_admin,-bpf,-perfmon"]
-REQUIRED = {"mechanisms": {"ebpf": "required"}}
 # Everything is imported while we are root: the checkout may lie where others may not read.
 AS_NOBODY = """
 import os, sys
@@ -73,19 +72,19 @@ def test_no_cgroup2(module_site: Site) -> None:
 
 
 def test_no_bpf(module_site: Site) -> None:
-    module_site.configure({}, **REQUIRED)
+    module_site.configure({})
     expect_refusal(run(module_site, *WITHOUT_BPF), "refused the GPU time programs", "fairsched doctor")
 
 
 def test_no_bcc(module_site: Site, no_bcc: dict[str, str]) -> None:
-    module_site.configure({}, **REQUIRED)
+    module_site.configure({})
     done = run(module_site, env=with_path(module_site, no_bcc))
     expect_refusal(done, "bcc cannot be imported", "python3-bpfcc")
 
 
 def test_wrong_bcc(module_site: Site, tmp_path: Path) -> None:
     """PyPI's package of that name."""
-    module_site.configure({}, **REQUIRED)
+    module_site.configure({})
     (tmp_path / "bcc.py").write_text("lattice = 'body-centred cubic'\n")
     done = run(module_site, env=with_path(module_site, {"PYTHONPATH": str(tmp_path)}))
     expect_refusal(done, "lattice library", "pip uninstall bcc")
@@ -98,7 +97,7 @@ def test_no_nvml_where_it_is_required(module_site: Site, tmp_path: Path) -> None
 
 
 def test_without_any_account(module_site: Site, no_bcc: dict[str, str]) -> None:
-    module_site.configure({}, mechanisms={"nvml": "off"})
+    module_site.configure({}, mechanisms={"ebpf": "auto", "nvml": "off"})
     done = run(module_site, env=with_path(module_site, no_bcc))
     expect_refusal(done, "GPU time cannot be accounted here", "fairsched doctor")
 
@@ -106,7 +105,7 @@ def test_without_any_account(module_site: Site, no_bcc: dict[str, str]) -> None:
 def test_on_samples_alone_the_daemon_watches_and_holds_nobody(
     site: Site, no_bcc: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.configure({"chat": {"weight": 9}, "greedy": {"weight": 1}})
+    site.configure({"chat": {"weight": 9}, "greedy": {"weight": 1}}, mechanisms={"ebpf": "auto"})
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", with_path(site, no_bcc)["PYTHONPATH"])
         site.start()

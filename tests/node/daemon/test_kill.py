@@ -15,7 +15,7 @@ from tests.support import let_run, wait_until
 
 IS_FULL = os.environ.get("FAIRSCHED_FULL", "0") not in ("", "0")
 # Each life of a daemon costs the seconds that its BPF programs take to compile.
-KILLS = 50 if IS_FULL else 15
+KILLS = 50 if IS_FULL else 12
 LANES = 3
 THAWED_WITHIN_S = 1.0
 TENANTS = {"chat": {"weight": 4}, "greedy": {"weight": 1, "class": "batch"}}

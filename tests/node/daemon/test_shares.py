@@ -24,8 +24,9 @@ def test_held_tenant_with_deep_queues_gets_its_share_again(site: Site) -> None:
     site.spawn("chat", DECODE)
     site.spawn("deep", replace(GREEDY, depth=32))
     site.wait_held("deep")
+    let_run(3)  # an account that goes wrong at a hold needs a few to show
     shares = site.shares(["chat", "deep"], 8)
-    assert 0.5 * 0.25 <= shares["deep"] <= 0.25 + 0.08, shares
+    assert abs(shares["deep"] - 0.25) < 0.055, shares
 
 
 def test_stalled_gpu_disturbs_no_other_gpu(make_site: MakeSite) -> None:
