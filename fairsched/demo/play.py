@@ -19,7 +19,7 @@ from fairsched.demo.record import DaemonMeter, Recorder
 from fairsched.demo.result import Result, judge_half, make_timeline, settle_s
 from fairsched.demo.scene import TENANTS, entitlements
 from fairsched.demo.screen import WIDTH, Screen, View, choose_screen
-from fairsched.demo.stage import Stage, has_real_gpu
+from fairsched.demo.stage import Stage, check_host, has_real_gpu
 from fairsched.status import StatusReport
 
 DEFAULT_PNG = Path("fairsched-demo.png")
@@ -32,6 +32,9 @@ _TAIL_NS = 1_000_000_000
 
 def play(*, seconds: float, png: Path | None, as_json: bool, is_live: bool) -> int:
     """See ``run_demo``."""
+    png = png or DEFAULT_PNG
+    check_host()
+    picture.check_place(png)
     is_real = has_real_gpu()
     if is_real:
         click.echo("this host has an NVIDIA GPU; the demo leaves it alone and uses a simulated one", err=True)
@@ -42,22 +45,15 @@ def play(*, seconds: float, png: Path | None, as_json: bool, is_live: bool) -> i
         screen.wait(_STARTING)  # the very first time the simulated GPU is compiled, too
         with Stage() as stage:
             result = _perform(stage, screen, seconds)
-    path = _draw(result, png or DEFAULT_PNG)
+    if not as_json:
+        click.echo("\n".join([*report.table(result), *report.notes(result)]))
+    path = png if picture.can_draw() else None
+    if path is not None:
+        picture.save_picture(result, path)
     if as_json:
         echo_json(report.document(result, png=path, has_real_gpu=is_real))
-        return 0
-    lines = [*report.table(result), *report.notes(result)]
-    lines.append(f"picture: {path}" if path is not None else picture.HOW_TO_INSTALL)
-    click.echo("\n".join(lines))
+    click.echo(picture.HOW_TO_INSTALL if path is None else f"picture: {path}", err=as_json)
     return 0
-
-
-def _draw(result: Result, path: Path) -> Path | None:
-    if not picture.can_draw():
-        click.echo(picture.HOW_TO_INSTALL, err=True)
-        return None
-    picture.save_picture(result, path)
-    return path
 
 
 def _perform(stage: Stage, screen: Screen, seconds: float) -> Result:

@@ -66,7 +66,6 @@ class Stage:
             self._undo.close()
 
     def _set(self) -> None:
-        check_host()
         self._mount = find_mount()
         roots = (default_state_root().parent, cache_root())
         janitor.sweep_stale(self._mount, roots)

@@ -143,6 +143,8 @@ def test_a_picture_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> Non
     with pytest.raises(FairschedError) as caught:
         picture.save_picture(result(), tmp_path / "missing" / "demo.png")
     assert "--png" in caught.value.remedy
+    with pytest.raises(FairschedError):
+        picture.check_place(tmp_path / "missing" / "demo.png")
 
 
 def test_labels_that_would_lie_on_each_other_are_moved_apart() -> None:
