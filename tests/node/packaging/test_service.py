@@ -16,6 +16,8 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 TRY_SERVICE = HERE.parents[2] / "packaging/systemd/try-service"
+HIDDEN = ("/tmp", "/var/tmp", "/run")
+"""Where PrivateTmp and the container put directories of their own."""
 SYS_TIME = 1 << 25
 SYS_MODULE = 1 << 16
 SYS_ADMIN = 1 << 21
@@ -23,6 +25,9 @@ SYS_ADMIN = 1 << 21
 
 def try_service(*command: str) -> dict[str, str]:
     """What happened, by name."""
+    hidden = next((top for top in HIDDEN if TRY_SERVICE.is_relative_to(top)), None)
+    if hidden is not None:
+        pytest.skip(f"host: the checkout lies under {hidden}, which the booted service has for itself; clone elsewhere")
     run = subprocess.run(
         [str(TRY_SERVICE), *command], capture_output=True, text=True, check=False, timeout=180
     )
