@@ -259,14 +259,13 @@ class Daemon:
         self._applier.settle(now_ns)
         if self._tree.refresh(now_ns, self._freezer.holds, [row.cgroup_id for row in rows]):
             self._take_in_tenants()
-        account = self._sensors.account
         snapshot, strangers = build_snapshot(
             rows,
             self._tree,
             self._sensors.gpus,
             self._applier.all_holds(),
             self._applier.freeze_latency_ns(),
-            account.idle_gpus() if account is not None else (),
+            self._sensors.idle_gpus(),
             now_ns,
             interval_ns,
         )
@@ -358,7 +357,8 @@ class Daemon:
 
     def _save(self) -> None:
         try:
-            save_state(self._state_path, self._ledger, self._policy_state)
+            state = PolicyState() if self._applier.is_dry_run else self._policy_state  # nobody held, no debts
+            save_state(self._state_path, self._ledger, state)
         except OSError as error:
             logger.error("state=%s error=%r", self._state_path, str(error))
 

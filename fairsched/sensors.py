@@ -157,6 +157,10 @@ class Sensors:
             self._forget(gone)
         return rows
 
+    def idle_gpus(self) -> set[int]:
+        """Slots of GPUs that have contexts, none of which has work."""
+        return self.account.idle_gpus() if self.account is not None else set()
+
     def hold(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
         """Tell the account, if there is one, that these cgroups were just frozen."""
         if self.account is not None:

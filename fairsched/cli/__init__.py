@@ -20,7 +20,7 @@ from fairsched.errors import FairschedError
 
 COMMANDS = {
     "run": ("fairsched.cli.run", "Schedule: the daemon, in the foreground."),
-    "demo": ("fairsched.cli.demo", "See it work, on a simulated GPU if need be."),
+    "demo": ("fairsched.cli.demo", "See it work, on a simulated GPU."),
     "doctor": ("fairsched.cli.doctor", "Say what this host can do, and what would help."),
     "status": ("fairsched.cli.status", "Who uses what, who is entitled to what."),
     "explain": ("fairsched.cli.explain", "Why a tenant was held, in the last minute."),
