@@ -27,7 +27,9 @@ def try_service(*command: str) -> dict[str, str]:
     """What happened, by name."""
     hidden = next((top for top in HIDDEN if TRY_SERVICE.is_relative_to(top)), None)
     if hidden is not None:
-        pytest.skip(f"host: the checkout lies under {hidden}, which the booted service has for itself; clone elsewhere")
+        pytest.skip(
+            f"host: the checkout lies under {hidden}, which the booted service has for itself; clone elsewhere"
+        )
     run = subprocess.run(
         [str(TRY_SERVICE), *command], capture_output=True, text=True, check=False, timeout=180
     )
