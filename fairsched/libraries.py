@@ -114,7 +114,3 @@ class LibraryWatch:
         if self._cache is None:
             self._cache = linker_cache()
         return [item for path in (*self._configured, *self._cache) if (item := see(path)) is not None]
-
-    def forget_cache(self) -> None:
-        """Ask the dynamic linker again (a driver may have been installed)."""
-        self._cache = None
