@@ -55,7 +55,8 @@ def test_every_kind_of_load_makes_steps(host: SimHost, kind: str):
     steps = worker.steps()
     assert all(step.tokens == 1 and step.latency_ns > 0 for step in steps)
     assert [s.end_ns for s in steps] == sorted(s.end_ns for s in steps)
-    assert host.truth_of(worker)[0].kernels >= 1
+    # A step of "nosync" ends when it was submitted: on a busy machine that is before its kernels ran.
+    wait_until(lambda: host.truth_of(worker)[0].kernels >= 1, 15, "a kernel of it ran")
     assert worker.stop() == 0
 
 
