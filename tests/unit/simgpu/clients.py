@@ -72,6 +72,24 @@ class Cuda:
         return self.rc("cuMemAlloc_v2", byref(address), c_size_t(size)), address.value
 
 
+class Gate:
+    """Streams that stand still until all they are to do is queued: a client that is held up measures the same."""
+
+    def __init__(self, cuda: Cuda) -> None:
+        flag, stream = c_void_p(), cuda.stream(NON_BLOCKING)
+        cuda.call("cuMemHostAlloc", byref(flag), c_size_t(4), 0)
+        self._cuda = cuda
+        self._word = ctypes.cast(flag, ctypes.POINTER(ctypes.c_uint32))
+        cuda.call("cuStreamWaitValue32_v2", stream, flag, 1, 1)
+        self._opened = cuda.record(stream)
+
+    def hold(self, stream: c_void_p) -> None:
+        self._cuda.call("cuStreamWaitEvent", stream, self._opened, 0)
+
+    def open(self) -> None:
+        self._word[0] = 1
+
+
 def say(**what: Any) -> None:
     print(json.dumps(what), flush=True)
 
@@ -90,15 +108,20 @@ def events() -> None:
     """Stream b waits for an event of stream a; c is independent of both."""
     cuda = Cuda()
     a, b, c = (cuda.stream(NON_BLOCKING) for _ in range(3))
+    gate = Gate(cuda)
+    gate.hold(a)
     start = cuda.record(a)
     cuda.launch(20_000_000, a)
     a_done = cuda.record(a)
     cuda.call("cuStreamWaitEvent", b, a_done, 0)
     cuda.launch(1_000_000, b)
     b_done = cuda.record(b)
+    c_start = cuda.record(c)
     cuda.launch(2_000_000, c)
     c_done = cuda.record(c)
+    cuda.call("cuEventSynchronize", c_done)
     early = cuda.rc("cuEventQuery", b_done), cuda.rc("cuStreamQuery", a)
+    gate.open()
     cuda.call("cuEventSynchronize", b_done)
     cuda.call("cuCtxSynchronize")
     say(
@@ -106,7 +129,7 @@ def events() -> None:
         late=(cuda.rc("cuEventQuery", b_done), cuda.rc("cuStreamQuery", a)),
         a=cuda.elapsed_us(start, a_done),
         b=cuda.elapsed_us(a_done, b_done),
-        c=cuda.elapsed_us(start, c_done),
+        c=cuda.elapsed_us(c_start, c_done),
     )
 
 
@@ -114,7 +137,9 @@ def legacy() -> None:
     """The legacy stream waits for blocking streams and they for it; the non-blocking one does neither."""
     cuda = Cuda()
     first, second, free = cuda.stream(), cuda.stream(), cuda.stream(NON_BLOCKING)
-    start = cuda.record(free)
+    gate = Gate(cuda)
+    gate.hold(first)
+    start = cuda.record(first)
     cuda.launch(20_000_000, first)
     cuda.launch(1_000_000, None)
     on_legacy = cuda.record(None)
@@ -122,12 +147,15 @@ def legacy() -> None:
     on_second = cuda.record(second)
     cuda.launch(1_000_000, free)
     on_free = cuda.record(free)
+    cuda.call("cuEventSynchronize", on_free)
+    early = cuda.rc("cuEventQuery", on_legacy), cuda.rc("cuEventQuery", on_second)
+    gate.open()
     cuda.call("cuStreamSynchronize", None)
     cuda.call("cuCtxSynchronize")
     say(
+        early=early,
         legacy=cuda.elapsed_us(start, on_legacy),
         second=cuda.elapsed_us(start, on_second),
-        free=cuda.elapsed_us(start, on_free),
     )
 
 
@@ -163,12 +191,16 @@ def copies() -> None:
     """A copy beside a kernel, and one in stream order after it."""
     cuda = Cuda()
     compute, beside = cuda.stream(NON_BLOCKING), cuda.stream(NON_BLOCKING)
+    gate = Gate(cuda)
+    gate.hold(compute)
+    gate.hold(beside)
     start = cuda.record(compute)
     cuda.launch(20_000_000, compute)
     cuda.call("cuMemcpyHtoDAsync_v2", c_uint64(1), None, c_size_t(1_000_000), beside)
     beside_done = cuda.record(beside)
     cuda.call("cuMemcpyDtoHAsync_v2", None, c_uint64(1), c_size_t(1_000_000), compute)
     after_done = cuda.record(compute)
+    gate.open()
     cuda.call("cuCtxSynchronize")
     say(beside=cuda.elapsed_us(start, beside_done), after=cuda.elapsed_us(start, after_done))
     sys.stdin.read()
@@ -219,11 +251,11 @@ def forked() -> None:
 
 
 def queued() -> None:
-    """Leaves 300 ms of work in the queue and 1 MiB allocated."""
+    """Leaves 300 kernels in the queue, each of the ns in the argument, and 1 MiB allocated."""
     cuda = Cuda()
     cuda.alloc(1 << 20)
     for _ in range(300):
-        cuda.launch(1_000_000)
+        cuda.launch(int(sys.argv[2]))
     say(handle=cuda.context.value)
     sys.stdin.read()
 

@@ -8,16 +8,23 @@ import itertools
 import pytest
 
 from fairsched.simgpu import GpuSpec, SimHost, Workload
+from fairsched.simgpu.workload import Worker
 from tests.support import wait_until
 
 SECOND_NS = 1_000_000_000
-TRAINER = Workload("trainer", kernels=20, kernel_us=500, depth=8)
+TRAINER = Workload("trainer", kernels=20, kernel_us=500, depth=40)
+"""Queues 400 ms of work: held up for less than that by this machine, it always has some."""
 
 
 def run_for(host: SimHost, duration_ns: int) -> None:
     """Until the GPU has been busy for that long."""
     begin = host.gpu_truth().busy_ns
     wait_until(lambda: host.gpu_truth().busy_ns - begin >= duration_ns, 30, f"busy for {duration_ns} ns")
+
+
+def fill(host: SimHost, *workers: Worker) -> None:
+    """Until each has filled its queue: no step is waited for before that."""
+    wait_until(lambda: all(worker.step_count() >= 2 for worker in workers), 30, "their queues are full")
 
 
 def test_execution_switches_and_idleness_add_up_to_wall_time(host: SimHost):
@@ -37,8 +44,7 @@ def test_execution_switches_and_idleness_add_up_to_wall_time(host: SimHost):
 
 
 def test_two_trainers_get_the_same(host: SimHost):
-    host.spawn(TRAINER)
-    host.spawn(TRAINER)
+    fill(host, host.spawn(TRAINER), host.spawn(TRAINER))
     _, begin = host.snapshot()
     run_for(host, 3 * SECOND_NS // 2)
     gpu, end = host.snapshot()
@@ -48,9 +54,7 @@ def test_two_trainers_get_the_same(host: SimHost):
 
 
 def test_a_context_always_waiting_is_accounted_as_waiting(host: SimHost):
-    host.spawn(TRAINER)
-    host.spawn(TRAINER)
-    run_for(host, SECOND_NS // 2)
+    fill(host, host.spawn(TRAINER), host.spawn(TRAINER))
     _, begin = host.snapshot()
     run_for(host, SECOND_NS // 2)
     _, end = host.snapshot()
@@ -61,11 +65,11 @@ def test_a_context_always_waiting_is_accounted_as_waiting(host: SimHost):
 
 def test_slices_and_switch_costs_are_those_of_the_spec():
     with SimHost([GpuSpec(slice_us=5000, switch_us=500)]) as host:
-        host.spawn(TRAINER)
-        host.spawn(TRAINER)
+        fill(host, host.spawn(TRAINER), host.spawn(TRAINER))
+        before = len(host.residencies())
         run_for(host, SECOND_NS // 2)
         gpu, _ = host.snapshot()
-        stays = [r.end_ns - r.start_ns for r in host.residencies()]
+        stays = [r.end_ns - r.start_ns for r in host.residencies()[before:]]
     assert sorted(stays)[len(stays) // 2] == 5_000_000
     assert gpu.switch_ns == pytest.approx(gpu.switches * 500_000, abs=500_000)
 
@@ -74,18 +78,25 @@ def test_residencies_are_the_execution_and_never_overlap(host: SimHost):
     host.spawn(TRAINER)
     host.spawn(Workload("decode", kernels=5, kernel_us=300, gap_us=1000))
     run_for(host, SECOND_NS // 2)
-    stays = host.residencies()
-    assert all(a.end_ns <= b.start_ns for a, b in itertools.pairwise(stays))
-    executed = sum(c.exec_ns for c in host.truth())
-    told = sum(r.end_ns - r.start_ns for r in host.residencies())
-    assert told == pytest.approx(executed, rel=0.1)
+
+    def is_told() -> bool:
+        """All but the stay in progress."""
+        before = sum(c.exec_ns for c in host.truth())
+        stays = host.residencies()
+        after = sum(c.exec_ns for c in host.truth())
+        assert all(a.end_ns <= b.start_ns for a, b in itertools.pairwise(stays))
+        told = sum(r.end_ns - r.start_ns for r in stays)
+        assert told <= after
+        return told >= 0.95 * before
+
+    wait_until(is_told, 30, "what was executed is told")
 
 
 def test_accounts_grow_with_time_even_inside_one_long_kernel(host: SimHost):
-    host.spawn(Workload("longkernel", kernels=1, kernel_us=5_000_000))
-    wait_until(lambda: host.truth()[0].exec_ns > 0, 10, "it runs")
+    host.spawn(Workload("longkernel", kernels=1, kernel_us=60_000_000))
+    wait_until(lambda: host.truth()[0].exec_ns > 0, 30, "it runs")
     (before,) = host.truth()
-    wait_until(lambda: host.truth()[0].exec_ns > before.exec_ns + 50_000_000, 10, "time passes")
+    wait_until(lambda: host.truth()[0].exec_ns > before.exec_ns + 50_000_000, 30, "time passes")
     (after,) = host.truth(sync=False)
     assert after.kernels == 0
     assert after.exec_ns - before.exec_ns == after.as_of_ns - before.as_of_ns
@@ -93,8 +104,8 @@ def test_accounts_grow_with_time_even_inside_one_long_kernel(host: SimHost):
 
 def test_an_ended_context_stays_on_record(host: SimHost):
     worker = host.spawn(Workload("decode", kernels=4, kernel_us=100, seconds=0.1))
-    worker.process.wait(10)
-    wait_until(lambda: not host.truth()[0].is_alive, 10, "the engine notices")
+    worker.process.wait(30)
+    wait_until(lambda: not host.truth()[0].is_alive, 30, "the engine notices")
     (truth,) = host.truth()
     assert truth.kernels == 4 * worker.step_count()
     assert truth.exec_ns == truth.kernels * 100_000

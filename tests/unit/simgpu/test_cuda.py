@@ -30,15 +30,15 @@ def test_a_stream_waits_for_the_event_of_another_and_a_third_for_nobody(host, st
     assert seen["early"] == [NOT_READY, NOT_READY]
     assert seen["late"] == [0, 0]
     assert seen["a"] >= 20_000
-    assert 1_000 <= seen["b"] <= 3_000 + 100, "b starts when a is done, at most c's kernel in between"
+    assert 1_000 <= seen["b"] <= 1_000 + 100, "b starts when a is done"
     assert seen["c"] >= 2_000
 
 
 def test_the_legacy_stream_is_a_barrier_for_blocking_streams_only(host, start):
     seen = start(host, "legacy").says()
+    assert seen["early"] == [NOT_READY, NOT_READY], "the free one is done, the others are not"
     assert seen["legacy"] >= 21_000
     assert seen["second"] >= 22_000
-    assert seen["free"] < seen["second"]
 
 
 def test_a_graph_is_its_kernels(host, start):
@@ -73,23 +73,23 @@ def test_host_functions_and_flags_keep_their_place_in_the_stream(host, start):
 
 
 def test_a_killed_client_loses_its_queue_and_frees_its_memory(host, start):
-    client = start(host, "queued")
+    client = start(host, "queued", "100000000")
     client.says()
-    wait_until(lambda: host.truth()[0].exec_ns > 0, 10, "it runs")
+    wait_until(lambda: host.truth()[0].exec_ns > 0, 30, "it runs")
     os.kill(client.pid, signal.SIGKILL)
-    wait_until(lambda: not host.truth()[0].is_alive, 10, "the engine notices")
+    wait_until(lambda: not host.truth()[0].is_alive, 30, "the engine notices")
     (dead,) = host.truth()
-    assert 0 < dead.exec_ns < 300_000_000
+    assert 0 < dead.exec_ns < 30_000_000_000
     assert dead.vram_bytes == 0
     assert host.gpu_truth().vram_used_bytes == 0
     assert host.truth()[0].exec_ns == dead.exec_ns == host.gpu_truth().busy_ns
 
 
 def test_a_stopped_client_s_queue_drains_to_its_end(host, start):
-    client = start(host, "queued")
+    client = start(host, "queued", "3000000")
     client.says()
     os.kill(client.pid, signal.SIGSTOP)
-    wait_until(lambda: host.truth()[0].exec_ns == 300_000_000, 10, "all of it runs")
+    wait_until(lambda: host.truth()[0].exec_ns == 900_000_000, 30, "all of it runs")
     assert host.truth()[0].kernels == 300
 
 

@@ -50,19 +50,19 @@ def test_what_is_built_is_built_once():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_load_makes_steps(host: SimHost, kind: str):
-    worker = host.spawn(replace(PRESETS[kind], kernel_us=200, gap_us=100, threads=3, seconds=20))
-    wait_until(lambda: worker.step_count() >= 3, 15, "three steps")
+    worker = host.spawn(replace(PRESETS[kind], kernel_us=200, gap_us=100, threads=3, seconds=120))
+    wait_until(lambda: worker.step_count() >= 3, 60, "three steps")
     steps = worker.steps()
     assert all(step.tokens == 1 and step.latency_ns > 0 for step in steps)
     assert [s.end_ns for s in steps] == sorted(s.end_ns for s in steps)
     # A step of "nosync" ends when it was submitted: on a busy machine that is before its kernels ran.
-    wait_until(lambda: host.truth_of(worker)[0].kernels >= 1, 15, "a kernel of it ran")
+    wait_until(lambda: host.truth_of(worker)[0].kernels >= 1, 60, "a kernel of it ran")
     assert worker.stop() == 0
 
 
 def test_tokens_at_the_edge_of_a_window_count_by_their_part(host: SimHost):
-    worker = host.spawn(Workload("decode", kernels=1, kernel_us=20_000, seconds=20))
-    wait_until(lambda: worker.step_count() >= 5, 10, "five steps")
+    worker = host.spawn(Workload("decode", kernels=1, kernel_us=20_000, seconds=120))
+    wait_until(lambda: worker.step_count() >= 5, 60, "five steps")
     second = worker.steps()[1]
     middle_ns = second.end_ns - second.latency_ns // 2
     assert worker.tokens(middle_ns, second.end_ns) == pytest.approx(0.5, abs=0.01)
@@ -105,16 +105,16 @@ def test_nothing_is_left_after_the_owner_was_killed():
     state_dir, engine_pid, worker_pid = owner.stdout.readline().decode().split()
     owner.kill()
     owner.communicate()
-    wait_until(lambda: not is_alive(int(worker_pid)), 10, "the stopped worker is gone")
-    wait_until(lambda: not is_alive(int(engine_pid)), 10, "the engine is gone")
-    wait_until(lambda: not Path(state_dir).exists(), 10, "its directory is gone")
+    wait_until(lambda: not is_alive(int(worker_pid)), 30, "the stopped worker is gone")
+    wait_until(lambda: not is_alive(int(engine_pid)), 30, "the engine is gone")
+    wait_until(lambda: not Path(state_dir).exists(), 30, "its directory is gone")
     assert not list(Path(state_dir).parent.glob(f"{owner.pid}-*"))
 
 
 def test_a_client_is_told_when_the_engine_dies(host: SimHost):
-    worker = host.spawn(Workload("longkernel", kernels=1, kernel_us=10_000_000))
+    worker = host.spawn(Workload("longkernel", kernels=1, kernel_us=100_000_000))
     os.kill(host.engine_pid, signal.SIGKILL)
-    assert worker.process.wait(10) == 1
+    assert worker.process.wait(30) == 1
 
 
 def test_a_directory_with_something_in_it_is_refused(tmp_path: Path):

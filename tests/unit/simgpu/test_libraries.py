@@ -116,8 +116,8 @@ print(json.dumps({
 
 
 def test_pynvml_sees_what_it_would_see_on_a_real_gpu(host: SimHost):
-    worker = host.spawn(Workload("trainer", kernels=10, alloc_bytes=1 << 20))
-    wait_until(lambda: host.reader.gpu_truth().as_of_ns - worker_start(host) > 600_000_000, 10, "samples")
+    worker = host.spawn(Workload("trainer", kernels=10, kernel_us=500, depth=40, alloc_bytes=1 << 20))
+    wait_until(lambda: host.reader.gpu_truth().as_of_ns - worker_start(host) > 600_000_000, 30, "samples")
     who = "root" if os.geteuid() == 0 else "other"
     done = subprocess.run(
         [sys.executable, "-c", NVML, str(worker.pid), who],
