@@ -42,7 +42,7 @@ class Worker:
             self._counter = mmap.mmap(opened.fileno(), 8)
         self.process = subprocess.Popen([sys.executable, "-S", "-c", COUNTER, str(file)])
         self.pid = self.process.pid
-        wait_until(self.count, 10, "the worker counts")
+        wait_until(self.count, 30, "the worker counts")
 
     def count(self) -> int:
         value: int = struct.unpack("Q", self._counter[:])[0]
@@ -50,7 +50,7 @@ class Worker:
 
     def expect_progress(self) -> None:
         before = self.count()
-        wait_until(lambda: self.count() > before, 5, "the worker makes progress")
+        wait_until(lambda: self.count() > before, 30, "the worker makes progress")
 
     def end(self) -> None:
         self.process.kill()
@@ -109,7 +109,7 @@ class Node:
                 os.rmdir(self.mount.absolute(self.top))
             return not os.path.exists(self.mount.absolute(self.top))
 
-        wait_until(is_removed, 10, f"{self.top} is removed")
+        wait_until(is_removed, 30, f"{self.top} is removed")
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from fairsched.cgroup.freezer import Freezer, HoldKind
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.path import CgroupRef
 from fairsched.guardian import Guardian, spawn_guardian
-from tests.support import wait_until
+from tests.support import let_run, wait_until
 
 if TYPE_CHECKING:
     from tests.node.cgroup.conftest import Node
@@ -28,14 +28,15 @@ pytestmark = pytest.mark.node
 
 ROOT = Path(__file__).resolve().parents[3]
 MAX_RSS_KB = 15 * 1024
-THAWED_WITHIN_S = 1.0
+PATIENCE_S = 30.0
+"""For what takes a moment where nothing else runs. Holds last longer, unless the test is about their end."""
 SECOND_NS = 1_000_000_000
 
 
 class StandIn:
     """The daemon stand-in as a child process."""
 
-    def __init__(self, journal: Journal, refs: list[CgroupRef], hold_ms: int = 2000) -> None:
+    def __init__(self, journal: Journal, refs: list[CgroupRef], hold_ms: int = 600_000) -> None:
         command = [sys.executable, "-m", "tests.node.cgroup.standin", journal.directory, str(hold_ms)]
         command += [ref.path for ref in refs]
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -43,7 +44,7 @@ class StandIn:
 
     def read_guardian_pid(self) -> int:
         assert self.process.stdout is not None
-        assert select.select([self.process.stdout], [], [], 10)[0], "no guardian was started within 10 s"
+        assert select.select([self.process.stdout], [], [], PATIENCE_S)[0], "no guardian was started"
         word, pid = self.process.stdout.readline().split()
         assert word == "guardian"
         return int(pid)
@@ -62,22 +63,29 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def watches(guardian: Guardian, ref: CgroupRef) -> bool:
+    """Whether it has an inotify watch on the cgroup's cgroup.freeze: it knows of the hold."""
+    number = os.stat("cgroup.freeze", dir_fd=ref.fileno()).st_ino
+    infos = [path.read_text() for path in Path(f"/proc/{guardian.pid}/fdinfo").iterdir()]
+    return any(f" ino:{number:x} " in info for info in infos)
+
+
 @pytest.mark.parametrize("moment", range(20))
 def test_killed_daemon_leaves_nothing_frozen(node: Node, journal: Journal, moment: int) -> None:
     refs = [node.make(name) for name in ("a", "b", "c")]
     daemon = StandIn(journal, refs)
     try:
-        wait_until(lambda: any(map(node.is_asked, refs)), 5, "something is held")
+        wait_until(lambda: any(map(node.is_asked, refs)), PATIENCE_S, "something is held")
         until = time.monotonic() + random.Random(moment).uniform(0, 0.08)
-        wait_until(lambda: time.monotonic() >= until, 1, "the moment has come")
+        wait_until(lambda: time.monotonic() >= until, PATIENCE_S, "the moment has come")
     finally:
         daemon.kill()
     wait_until(
         lambda: not any(map(node.is_asked, refs)) and not journal.names(),
-        THAWED_WITHIN_S,
+        PATIENCE_S,
         "everything is thawed and off the record",
     )
-    wait_until(lambda: not is_running(daemon.guardian_pid), 2, "the guardian leaves")
+    wait_until(lambda: not is_running(daemon.guardian_pid), PATIENCE_S, "the guardian leaves")
 
 
 def test_killed_guardian_is_replaced_and_the_new_one_guards(node: Node, journal: Journal) -> None:
@@ -85,15 +93,13 @@ def test_killed_guardian_is_replaced_and_the_new_one_guards(node: Node, journal:
     daemon = StandIn(journal, refs)
     try:
         os.kill(daemon.guardian_pid, signal.SIGKILL)
-        start = time.monotonic()
         second_pid = daemon.read_guardian_pid()
-        assert time.monotonic() - start < 1
         assert second_pid != daemon.guardian_pid
         assert daemon.process.poll() is None
-        wait_until(lambda: any(map(node.is_asked, refs)), 5, "something is held")
+        wait_until(lambda: any(map(node.is_asked, refs)), PATIENCE_S, "something is held")
     finally:
         daemon.kill()
-    wait_until(lambda: not any(map(node.is_asked, refs)), THAWED_WITHIN_S, "everything is thawed")
+    wait_until(lambda: not any(map(node.is_asked, refs)), PATIENCE_S, "everything is thawed")
 
 
 def test_hung_daemon_loses_its_holds_at_the_deadline(node: Node, journal: Journal) -> None:
@@ -102,9 +108,9 @@ def test_hung_daemon_loses_its_holds_at_the_deadline(node: Node, journal: Journa
     daemon = StandIn(journal, [ref, node.make("b")], hold_ms=300)
     try:
         for _ in range(5):
-            wait_until(lambda: node.is_asked(ref), 5, "it is held")
+            wait_until(lambda: node.is_asked(ref), PATIENCE_S, "it is held")
             daemon.process.send_signal(signal.SIGSTOP)
-            wait_until(lambda: not node.is_asked(ref), 0.3 + THAWED_WITHIN_S, "the guardian thaws it")
+            wait_until(lambda: not node.is_asked(ref), PATIENCE_S, "the guardian thaws it")
             worker.expect_progress()
             daemon.process.send_signal(signal.SIGCONT)
         assert daemon.process.poll() is None
@@ -114,13 +120,12 @@ def test_hung_daemon_loses_its_holds_at_the_deadline(node: Node, journal: Journa
 
 def test_foreign_pause_outlives_a_hung_and_then_killed_daemon(node: Node, journal: Journal) -> None:
     ref = node.make("a")
-    with spawn_guardian(journal.directory), Freezer(journal) as freezer:
-        freezer.hold(ref, "a", time.monotonic_ns() + SECOND_NS // 5, "x")
-        gathered = time.monotonic() + 0.05
-        wait_until(lambda: time.monotonic() >= gathered, 1, "the guardian has read the journal")
+    with spawn_guardian(journal.directory) as guardian, Freezer(journal) as freezer:
+        freezer.hold(ref, "a", time.monotonic_ns() + 3 * SECOND_NS, "x")
+        wait_until(lambda: watches(guardian, ref), PATIENCE_S, "the guardian has read the journal")
         node.pause(ref)
         # we hang: nobody calls settle()
-        wait_until(lambda: not journal.names(), 2, "the guardian hands the hold over")
+        wait_until(lambda: not journal.names(), PATIENCE_S, "the guardian hands the hold over")
         assert node.is_asked(ref)
         assert freezer.thaw(ref.id).kind is HoldKind.FOREIGN
         assert node.is_asked(ref)
@@ -130,8 +135,15 @@ def test_hold_thawed_by_the_guardian_is_seen_as_released(node: Node, journal: Jo
     ref = node.make("a")
     with spawn_guardian(journal.directory), Freezer(journal) as freezer:
         freezer.hold(ref, "a", time.monotonic_ns() + SECOND_NS // 20, "x")
-        wait_until(lambda: not node.is_asked(ref), 2, "the guardian thaws it")
-        assert HoldKind.RELEASED in [change.kind for change in freezer.settle()]
+        wait_until(lambda: not node.is_asked(ref), PATIENCE_S, "the guardian thaws it")
+        seen: list[HoldKind] = []
+
+        def is_released() -> bool:
+            """The file says so a moment before inotify does."""
+            seen.extend(change.kind for change in freezer.settle())
+            return HoldKind.RELEASED in seen
+
+        wait_until(is_released, PATIENCE_S, "we learn of it")
 
 
 def test_guardian_is_small_idle_and_on_its_own(journal: Journal) -> None:
@@ -142,13 +154,16 @@ def test_guardian_is_small_idle_and_on_its_own(journal: Journal) -> None:
         assert rss_kb < MAX_RSS_KB
         assert os.getsid(guardian.pid) == guardian.pid
         assert "0::/\n" in Path(f"/proc/{guardian.pid}/cgroup").read_text()
-        stat = Path(f"/proc/{guardian.pid}/stat")
-        wait_until(lambda: ") S " in stat.read_text(), 2, "it sleeps")
-        before = Path(f"/proc/{guardian.pid}/status").read_text().split("\nvoluntary_ctxt_switches:")[1]
-        until = time.monotonic() + 0.3
-        wait_until(lambda: time.monotonic() >= until, 1, "some time has passed")
-        after = Path(f"/proc/{guardian.pid}/status").read_text().split("\nvoluntary_ctxt_switches:")[1]
-        assert before == after, "it woke up although nothing happened"
+
+        def switches() -> str:
+            return Path(f"/proc/{guardian.pid}/status").read_text().split("\nvoluntary_ctxt_switches:")[1]
+
+        def is_idle() -> bool:
+            before = switches()
+            let_run(0.5)
+            return switches() == before
+
+        wait_until(is_idle, PATIENCE_S, "it sleeps while nothing happens")
 
 
 def test_terminal_signals_do_not_end_the_guardian_and_term_does(journal: Journal) -> None:
@@ -158,7 +173,7 @@ def test_terminal_signals_do_not_end_the_guardian_and_term_does(journal: Journal
         os.kill(guardian.pid, signal.SIGHUP)
         assert not guardian.ensure()
         os.kill(guardian.pid, signal.SIGTERM)
-        assert select.select([guardian], [], [], 2)[0], "its pidfd tells that it left"
+        assert select.select([guardian], [], [], PATIENCE_S)[0], "its pidfd tells that it left"
         assert guardian.ensure()
         assert guardian.starts == 2
 
@@ -167,7 +182,7 @@ def test_stopped_guardian_is_replaced(journal: Journal) -> None:
     with spawn_guardian(journal.directory) as guardian:
         assert guardian.pid is not None
         os.kill(guardian.pid, signal.SIGSTOP)
-        wait_until(lambda: not guardian.is_alive(), 2, "a stopped guardian counts as dead")
+        wait_until(lambda: not guardian.is_alive(), PATIENCE_S, "a stopped guardian counts as dead")
         assert guardian.ensure()
         assert guardian.is_alive()
 

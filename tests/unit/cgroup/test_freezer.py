@@ -19,7 +19,7 @@ SECOND_NS = 1_000_000_000
 
 
 def hold(freezer: Freezer, ref: CgroupRef, tenant: str = "chat") -> HoldResult:
-    return freezer.hold(ref, tenant, time.monotonic_ns() + SECOND_NS, "over_entitlement")
+    return freezer.hold(ref, tenant, time.monotonic_ns() + 60 * SECOND_NS, "over_entitlement")
 
 
 def kinds(results: list[HoldResult]) -> list[HoldKind]:
@@ -222,9 +222,9 @@ def test_deadline_in_the_past_is_no_hold(fake: FakeTree, freezer: Freezer) -> No
 def test_expired_holds_and_no_others_are_thawed(fake: FakeTree, freezer: Freezer) -> None:
     now_ns = time.monotonic_ns()
     with fake.make("a") as a, fake.make("b") as b:
-        freezer.hold(a, "a", now_ns + SECOND_NS, "x")
-        freezer.hold(b, "b", now_ns + 3 * SECOND_NS, "x")
-        assert kinds(freezer.thaw_expired(now_ns + 2 * SECOND_NS)) == [HoldKind.THAWED]
+        freezer.hold(a, "a", now_ns + 100 * SECOND_NS, "x")
+        freezer.hold(b, "b", now_ns + 300 * SECOND_NS, "x")
+        assert kinds(freezer.thaw_expired(now_ns + 200 * SECOND_NS)) == [HoldKind.THAWED]
         assert (fake.is_asked("a"), fake.is_asked("b")) == (False, True)
 
 
@@ -241,7 +241,7 @@ def test_leaving_the_freezer_thaws_everything(fake: FakeTree, journal: Journal) 
 
 def test_gang_is_held_together(fake: FakeTree, freezer: Freezer) -> None:
     refs = [fake.make(name) for name in "abc"]
-    gang = freezer.hold_gang(refs, "train", time.monotonic_ns() + SECOND_NS, "x")
+    gang = freezer.hold_gang(refs, "train", time.monotonic_ns() + 60 * SECOND_NS, "x")
     assert gang.kind is HoldKind.HELD
     assert set(freezer.holds) == {ref.id for ref in refs}
 
@@ -250,7 +250,7 @@ def test_gang_with_a_foreign_member_is_not_held_at_all(
     fake: FakeTree, freezer: Freezer, journal: Journal
 ) -> None:
     refs = [fake.make("a"), fake.make("b"), fake.make("c", frozen=True), fake.make("d")]
-    gang = freezer.hold_gang(refs, "train", time.monotonic_ns() + SECOND_NS, "x")
+    gang = freezer.hold_gang(refs, "train", time.monotonic_ns() + 60 * SECOND_NS, "x")
     assert gang.kind is HoldKind.FOREIGN
     assert gang.members[-1].path == "/c"
     assert [fake.is_asked(name) for name in "abcd"] == [False, False, True, False]
@@ -261,7 +261,7 @@ def test_gang_error_undoes_the_members_before_it(fake: FakeTree, freezer: Freeze
     refs = [fake.make("a"), fake.make("b")]
     fake.freeze_file("b").unlink()
     with pytest.raises(FairschedError):
-        freezer.hold_gang(refs, "train", time.monotonic_ns() + SECOND_NS, "x")
+        freezer.hold_gang(refs, "train", time.monotonic_ns() + 60 * SECOND_NS, "x")
     assert not fake.is_asked("a")
     assert freezer.holds == {}
 
@@ -269,7 +269,7 @@ def test_gang_error_undoes_the_members_before_it(fake: FakeTree, freezer: Freeze
 def test_gang_goes_on_without_members_that_are_gone(fake: FakeTree, freezer: Freezer) -> None:
     refs = [fake.make("a"), fake.make("b")]
     shutil.rmtree(fake.root / "b")
-    deadline_ns = time.monotonic_ns() + SECOND_NS
+    deadline_ns = time.monotonic_ns() + 60 * SECOND_NS
     assert freezer.hold_gang(refs, "train", deadline_ns, "x").kind is HoldKind.HELD
     assert fake.is_asked("a")
     assert freezer.hold_gang(refs[1:], "train", deadline_ns, "x").kind is HoldKind.GONE
@@ -289,7 +289,7 @@ def test_latency_is_measured_until_rest_and_smoothed(fake: FakeTree, journal: Jo
 
         def once(latency_ns: int, settles: bool) -> None:
             clock.now_ns += SECOND_NS
-            freezer.hold(ref, "a", clock.now_ns + SECOND_NS, "x")
+            freezer.hold(ref, "a", clock.now_ns + 100 * SECOND_NS, "x")
             clock.now_ns += latency_ns
             if settles:
                 fake.settle("a")
