@@ -35,8 +35,10 @@ from tests.support import let_run, wait_until
 
 PACKAGE_ROOT = Path(fairsched.__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-c", "from fairsched.cli import main; main()"]
-START_S = 60.0
+START_S = 120.0
 """Compiling the BPF programs takes four seconds on an idle machine."""
+PATIENCE_S = 45.0
+"""For what happens at once where nothing else runs. Less than the longest hold may last."""
 
 DECODE = Workload("decode", kernels=20, kernel_us=500, jitter_ratio=0.1, gap_us=500)
 GREEDY = Workload("trainer", kernels=20, kernel_us=500, jitter_ratio=0.1, depth=8)
@@ -70,6 +72,13 @@ def is_frozen(cgroup: Path) -> bool:
 def freeze(cgroup: Path, value: str = "1") -> None:
     """What docker pause and an operator do."""
     (cgroup / "cgroup.freeze").write_text(value)
+
+
+def stand_still(pid: int) -> None:
+    """SIGSTOP, and until it has stopped: the signal comes back before a write in progress is over."""
+    os.kill(pid, signal.SIGSTOP)
+    stat = Path(f"/proc/{pid}/stat")
+    wait_until(lambda: stat.read_text().rpartition(") ")[2][0] == "T", PATIENCE_S, f"{pid} stands still")
 
 
 class Site:
@@ -174,9 +183,9 @@ class Site:
         for pid in children_of(self.pid):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                name = words[words.index(b"-m") + 1].decode() if b"-m" in words else ""
-                found[name.rpartition(".")[2]] = pid
-                self._helpers.add(pid)
+                if b"-m" in words:  # what it runs for a moment (ldconfig) is no helper
+                    found[words[words.index(b"-m") + 1].decode().rpartition(".")[2]] = pid
+                    self._helpers.add(pid)
         return found
 
     def kill(self) -> None:
@@ -186,7 +195,7 @@ class Site:
         self.process.kill()
         self.process.wait()
 
-    def stop(self, timeout_s: float = 10) -> int:
+    def stop(self, timeout_s: float = PATIENCE_S) -> int:
         """SIGTERM; the exit status."""
         assert self.process is not None
         self.helpers()
@@ -200,7 +209,7 @@ class Site:
         return self.log_path.read_text() if self.log_path.exists() else ""
 
     def ask(self, request: str, **args: Any) -> Any:
-        return ControlClient(self.socket_path, timeout_s=20).request(request, **args)
+        return ControlClient(self.socket_path, timeout_s=PATIENCE_S).request(request, **args)
 
     def status(self) -> dict[str, Any]:
         status: dict[str, Any] = self.ask("status")
@@ -220,7 +229,7 @@ class Site:
     def cli(self, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*COMMAND, *args],
-            **{"env": self.env(), "capture_output": True, "text": True, "timeout": 60, **options},
+            **{"env": self.env(), "capture_output": True, "text": True, "timeout": 120, **options},
         )
 
     # ---- tenants ----
@@ -240,7 +249,9 @@ class Site:
         """Have libcuda probed before the tenants come: of older contexts the GPU is a guess."""
         name = next(iter(self.status()["tenants"]))["name"]
         first = self.spawn(name, DECODE)
-        wait_until(lambda: logged(self.log(), "library=.* probes=[1-9]"), 20, "libcuda has its probes")
+        wait_until(
+            lambda: logged(self.log(), "library=.* probes=[1-9]"), PATIENCE_S, "libcuda has its probes"
+        )
         first.kill()
 
     def truth_ns(self) -> dict[str, int]:
@@ -260,7 +271,7 @@ class Site:
         got = {name: after[name] - before[name] for name in tenants}
         return {name: value / max(1, sum(got.values())) for name, value in got.items()}
 
-    def wait_held(self, tenant: str, deadline_s: float = 20) -> None:
+    def wait_held(self, tenant: str, deadline_s: float = PATIENCE_S) -> None:
         wait_until(lambda: is_asked(self.cgroup(tenant)), deadline_s, f"{tenant} is held")
 
     def decisions(self, tenant: str) -> list[dict[str, Any]]:
@@ -293,7 +304,7 @@ class Site:
                     os.rmdir(path)
             return not top.exists()
 
-        wait_until(is_removed, 10, f"{top} is removed")
+        wait_until(is_removed, PATIENCE_S, f"{top} is removed")
         with contextlib.suppress(OSError):
             os.rmdir(top.parent)  # when it was made for us and nobody else uses it
         shutil.rmtree(self.library_dir, ignore_errors=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairsched.simgpu.build import build
-from tests.node.daemon.site import DECODE, GREEDY, Site, is_asked, is_running, logged
+from tests.node.daemon.site import DECODE, GREEDY, PATIENCE_S, Site, is_asked, is_running, logged
 from tests.support import let_run, wait_until
 
 TENANTS = {"chat": {"weight": 4}, "greedy": {"weight": 1, "class": "batch"}}
@@ -48,10 +48,10 @@ def test_tenant_is_removed_and_made_again_while_it_is_held(site: Site) -> None:
     for _ in range(3):
         site.spawn("greedy", GREEDY)
         before = site.gpu_time_s("greedy")
-        wait_until(lambda: site.gpu_time_s("greedy") > before + 0.05, 20, "it is accounted")  # noqa: B023
+        wait_until(lambda: site.gpu_time_s("greedy") > before + 0.05, PATIENCE_S, "accounted")  # noqa: B023
         site.wait_held("greedy")
         (cgroup / "cgroup.kill").write_text("1")
-        wait_until(lambda: "populated 0" in (cgroup / "cgroup.events").read_text(), 5, "it is empty")
+        wait_until(lambda: "populated 0" in (cgroup / "cgroup.events").read_text(), PATIENCE_S, "it is empty")
         cgroup.rmdir()
         site.make_cgroup("greedy")
     assert logged(site.log(), "tick failed|exception=") == []
@@ -73,16 +73,24 @@ def test_process_that_moves_is_charged_where_it_is(site: Site) -> None:
     def truth_s() -> float:
         return sum(context.exec_ns for context in site.host.truth_of(worker)) / 1e9
 
-    before_s, old_s = truth_s(), site.gpu_time_s("old")
+    # An account is as old as the last tick, so it is never ahead of the truth and now and then level with it.
+    ahead_s = max(site.gpu_time_s("old") - truth_s() for _ in range(50))
     let_run(1)
+    before_s = truth_s()
     (site.cgroup("new") / "cgroup.procs").write_text(str(worker.pid))
-    moved_s = truth_s()
-    let_run(1.5)
     after_s = truth_s()
-    charged_old_s, charged_new_s = site.gpu_time_s("old") - old_s, site.gpu_time_s("new")
-    # Either side of the move a token (10 ms) and a tick (100 ms) may be under way.
-    assert abs(charged_old_s - (moved_s - before_s)) < 0.15, (charged_old_s, moved_s - before_s)
-    assert abs(charged_new_s - (after_s - moved_s)) < 0.15, (charged_new_s, after_s - moved_s)
+
+    def is_charged() -> bool:
+        """Either side of the move a token (10 ms) and a tick (100 ms) may be under way."""
+        now_s = truth_s()
+        old_s, new_s = site.gpu_time_s("old") - ahead_s, site.gpu_time_s("new")
+        said = (before_s, after_s, now_s, old_s, new_s)
+        assert old_s < after_s + 0.15 and new_s < truth_s() - before_s + 0.15, said
+        return old_s > before_s - 0.15 and now_s - after_s > 1 and new_s > now_s - after_s - 0.15
+
+    wait_until(
+        is_charged, PATIENCE_S, "what it did before the move is the old one's, and the rest the new one's"
+    )
 
 
 def test_thousands_of_short_processes_leave_nothing_behind(site: Site) -> None:
@@ -104,12 +112,12 @@ def test_thousands_of_short_processes_leave_nothing_behind(site: Site) -> None:
     inits = [subprocess.run([sys.executable, "-c", INIT_ONLY], env=site.env(), check=True) for _ in range(10)]
     assert len(inits) == 10
     for storm in storms:
-        assert storm.wait(120) == 0
+        assert storm.wait(240) == 0
     mine = {chat.pid}
     with site.maps() as maps:
-        wait_until(lambda: maps.pids() == mine, 5, "every slot was returned")
-        wait_until(lambda: set(maps.use_pids()) <= mine, 5, "gpu_time_by_key has only who lives")
-        wait_until(lambda: set(maps.device_pids()) <= mine, 10, "gpu_by_dev has only who lives")
+        wait_until(lambda: maps.pids() == mine, PATIENCE_S, "every slot was returned")
+        wait_until(lambda: set(maps.use_pids()) <= mine, PATIENCE_S, "gpu_time_by_key has only who lives")
+        wait_until(lambda: set(maps.device_pids()) <= mine, PATIENCE_S, "gpu_by_dev has only who lives")
         counts = maps.counts()
         for what in ("ctx_full", "use_full", "proc_full", "handle_full", "edge_dropped", "clock_range"):
             assert counts[what] == 0, counts
@@ -138,17 +146,17 @@ def test_fork_exec_exit_and_sigkill_in_mid_work_are_cleaned_up(site: Site) -> No
                 assert client.stdout is not None
                 assert client.stdout.readline() == b"ready\n"
                 if how == "fork":
-                    wait_until(lambda: maps.pids() == {client.pid}, 10, "the child took nothing along")  # noqa: B023
+                    wait_until(lambda: maps.pids() == {client.pid}, PATIENCE_S, "the child took nothing")  # noqa: B023
                 if how in ("fork", "kill"):
-                    wait_until(lambda: client.pid in maps.pids(), 10, "it is seen")  # noqa: B023
+                    wait_until(lambda: client.pid in maps.pids(), PATIENCE_S, "it is seen")  # noqa: B023
                     assert maps.busy_contexts() == 1
                     client.send_signal(signal.SIGKILL)
-                wait_until(lambda: maps.pids() == set(), 10, f"{how}: no context is left")
-                wait_until(lambda: maps.busy_contexts() == 0, 2, f"{how}: n is 0 again")
+                wait_until(lambda: maps.pids() == set(), PATIENCE_S, f"{how}: no context is left")
+                wait_until(lambda: maps.busy_contexts() == 0, PATIENCE_S, f"{how}: n is 0 again")
                 if how == "exec":
                     assert is_running(client.pid)
                 else:
-                    client.wait(5)
+                    client.wait(PATIENCE_S)
             finally:
                 client.kill()
                 client.communicate()
@@ -161,23 +169,27 @@ def test_libcuda_that_appears_and_a_copy_of_it_are_both_accounted(site: Site) ->
     site.start()
     assert any("no libcuda" in warning for warning in site.status()["warnings"])
     first = site.spawn("chat", replace(DECODE, gap_us=10_000))
-    wait_until(lambda: site.gpu_time_s("chat") > 0.1, 20, "the first one is accounted")
+    wait_until(lambda: site.gpu_time_s("chat") > 0.1, PATIENCE_S, "the first one is accounted")
     assert not any("no libcuda" in warning for warning in site.status()["warnings"])
 
     directory = Path(tempfile.mkdtemp(prefix="fairsched-test-copy."))
     try:
         path = shutil.copy(site.library_dir / "libcuda.so.1", directory / "libcuda.so.535.1")
         second = site.spawn("copy", replace(DECODE, gap_us=10_000, libcuda=str(path)))
-        wait_until(lambda: site.gpu_time_s("copy") > 0.1, 20, "the copy is accounted")
+        wait_until(lambda: site.gpu_time_s("copy") > 0.1, PATIENCE_S, "the copy is accounted")
         assert len(logged(site.log(), "library=.* probes=[1-9]")) == 2
 
         def truth_s(pid: int) -> float:
             return sum(context.exec_ns for context in site.host.truth() if context.pid == pid) / 1e9
 
-        for tenant, worker in (("chat", first), ("copy", second)):
-            accounted, true = site.gpu_time_s(tenant), truth_s(worker.pid)
-            let_run(1)
-            accounted, true = site.gpu_time_s(tenant) - accounted, truth_s(worker.pid) - true
-            assert abs(accounted / true - 1) < 0.2, (tenant, accounted, true)
+        workers = {"chat": first, "copy": second}
+        before = {
+            tenant: (site.gpu_time_s(tenant), truth_s(worker.pid)) for tenant, worker in workers.items()
+        }
+        let_run(3)
+        for tenant, worker in workers.items():
+            accounted = site.gpu_time_s(tenant) - before[tenant][0]
+            true = truth_s(worker.pid) - before[tenant][1]
+            assert abs(accounted / true - 1) < 0.25, (tenant, accounted, true)
     finally:
         shutil.rmtree(directory)

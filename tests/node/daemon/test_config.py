@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.node.daemon.conftest import MakeSite
-from tests.node.daemon.site import DECODE, Site, logged
+from tests.node.daemon.site import DECODE, PATIENCE_S, Site, logged
 from tests.support import wait_until
 
 BAD = {
@@ -59,10 +59,10 @@ def test_running_daemon_keeps_its_configuration_when_the_new_one_is_bad(make_sit
     for name, (content, key, _) in BAD.items():
         site.config_path.write_text(good.replace("weight: 4", "weight: 4.0"))
         site.process.send_signal(signal.SIGHUP)  # type: ignore[union-attr]
-        wait_until(lambda: seen(None), 5, f"{name}: it recovered")
+        wait_until(lambda: seen(None), PATIENCE_S, f"{name}: it recovered")
         site.config_path.write_text(text_of(content))
         site.process.send_signal(signal.SIGHUP)  # type: ignore[union-attr]
-        wait_until(lambda: seen(key or str(site.config_path)), 5, f"{name}: status shows the error")  # noqa: B023
+        wait_until(lambda: seen(key or str(site.config_path)), PATIENCE_S, f"{name}: said")  # noqa: B023
         assert site.tenant("chat")["weight"] == 4
         assert any("not in force" in warning for warning in site.status()["warnings"])
     assert len(logged(site.log(), "reload=refused")) == len(BAD)
@@ -80,25 +80,28 @@ def test_changes_take_effect_at_once_and_survive_a_restart(site: Site) -> None:
     def entitled(name: str) -> float:
         return float(site.tenant(name)["entitled_ratio"] or 0)
 
-    wait_until(lambda: abs(entitled("chat") - 0.5) < 0.01, 10, "both have demand")
+    wait_until(lambda: abs(entitled("chat") - 0.5) < 0.01, PATIENCE_S, "both have demand")
 
     site.config_path.write_text(site.config_path.read_text().replace("weight: 1", "weight: 3", 1))
     site.process.send_signal(signal.SIGHUP)  # type: ignore[union-attr]
-    wait_until(lambda: entitled("chat") > 0.74, 1, "SIGHUP changes the weight")
+    wait_until(lambda: abs(entitled("chat") - 0.75) < 0.01, PATIENCE_S, "SIGHUP changes the weight")
 
     done = site.cli("tenant", "set", "chat", "--weight", "9", "--socket", str(site.socket_path))
     assert done.returncode == 0, done.stderr
-    assert abs(entitled("chat") - 0.9) < 0.01, "one tick later the entitlement is the new one"
+    assert site.tenant("chat")["weight"] == 9, "at once"
+    wait_until(lambda: abs(entitled("chat") - 0.9) < 0.01, PATIENCE_S, "the entitlement is the new one")
     shares = site.shares(["chat", "train"], 3)
     assert abs(shares["chat"] - 0.9) < 0.08, shares
 
+    for worker in site.host.workers:
+        worker.kill()
     before = {name: site.gpu_time_s(name) for name in ("chat", "train")}
     assert site.stop() == 0
     site.start()
     assert site.tenant("chat")["weight"] == 9
     after = {name: site.gpu_time_s(name) for name in ("chat", "train")}
     assert all(after[name] >= before[name] > 0.1 for name in before), (before, after)
-    assert all(after[name] < before[name] + 2 for name in before), "not counted twice"
+    assert all(after[name] < before[name] + 0.5 for name in before), "not counted twice"
 
     site.ask("tenant_unset", tenant="chat", keys=[])
     assert site.tenant("chat")["weight"] == 3

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from fairsched.bpf import abi
 from tests.node.daemon.conftest import MakeSite
-from tests.node.daemon.site import DECODE, Site, logged
+from tests.node.daemon.site import DECODE, PATIENCE_S, Site, logged
 from tests.support import let_run, wait_until
 
 # Arguments: how many contexts, on how many GPUs. Destroys them all on the first line of input, ends on the second.
@@ -77,27 +77,29 @@ def test_more_contexts_than_slots_are_counted_and_said(make_site: MakeSite) -> N
     site.start()
     site.attach()
     chat = site.spawn("chat", DECODE)
-    wait_until(lambda: site.gpu_time_s("chat") > 0.1, 20, "it is accounted")
+    wait_until(lambda: site.gpu_time_s("chat") > 0.1, PATIENCE_S, "it is accounted")
     processes = abi.MAX_CTXS // PER_PROCESS + 1
     with site.maps() as maps, hoarders(site, processes, PER_PROCESS):
-        wait_until(lambda: len(maps.contexts()) == abi.MAX_CTXS, 5, "every slot is taken")
+        wait_until(lambda: len(maps.contexts()) == abi.MAX_CTXS, PATIENCE_S, "every slot is taken")
         assert maps.counts()["ctx_full"] > 0
         wait_until(
-            lambda: any("ctx_full" in warning for warning in site.status()["warnings"]), 5, "status says so"
+            lambda: any("ctx_full" in warning for warning in site.status()["warnings"]),
+            PATIENCE_S,
+            "status says so",
         )
         late = site.spawn("late", DECODE)  # has no slot: unaccounted, but works
         before_s, truth_ns = site.gpu_time_s("chat"), site.truth_ns()["chat"]
         let_run(1.5)
         true_s = (site.truth_ns()["chat"] - truth_ns) / 1e9
-        assert late.step_count() > 0
+        wait_until(lambda: late.step_count() > 0, PATIENCE_S, "it works")
         assert chat.is_running
         assert site.gpu_time_s("chat") - before_s > 0.5 * true_s, "the others' account goes on"
         late.stop()
     with site.maps() as maps:
-        wait_until(lambda: maps.pids() == {chat.pid}, 20, "every slot was returned")
+        wait_until(lambda: maps.pids() == {chat.pid}, PATIENCE_S, "every slot was returned")
         again = site.spawn("late", DECODE)
-        wait_until(lambda: again.pid in maps.pids(), 10, "there is room again")
-    wait_until(lambda: site.gpu_time_s("late") > 0.1, 10, "and it is accounted")
+        wait_until(lambda: again.pid in maps.pids(), PATIENCE_S, "there is room again")
+    wait_until(lambda: site.gpu_time_s("late") > 0.1, PATIENCE_S, "and it is accounted")
     assert logged(site.log(), "tick failed|exception=") == []
 
 
@@ -114,5 +116,7 @@ def test_contexts_beyond_those_told_apart_cost_no_slot_for_ever(make_site: MakeS
             assert counts["ctx_full"] == 0, "a context that is not told apart gives its slot back"
             hoarder.go_on()
             hoarder.expect(b"destroyed\n")
-            wait_until(lambda: hoarder.process.pid not in maps.pids(), 5, "destroyed ones are forgotten")
-        wait_until(lambda: maps.pids() == {chat.pid}, 5, "every slot was returned")
+            wait_until(
+                lambda: hoarder.process.pid not in maps.pids(), PATIENCE_S, "destroyed ones are forgotten"
+            )
+        wait_until(lambda: maps.pids() == {chat.pid}, PATIENCE_S, "every slot was returned")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.daemon.site import COMMAND, DECODE, GREEDY, Site, is_asked
+from tests.node.daemon.site import COMMAND, DECODE, GREEDY, PATIENCE_S, Site, is_asked
 from tests.support import let_run, wait_until
 
 CANNOT = 3
@@ -28,7 +28,7 @@ main(["run", "--once"])
 def run(site: Site, *wrapper: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [*wrapper, *COMMAND, "run", "--once", "--config", str(site.config_path)]
     return subprocess.run(
-        command, env={**site.env(), **(env or {})}, capture_output=True, text=True, timeout=60
+        command, env={**site.env(), **(env or {})}, capture_output=True, text=True, timeout=120
     )
 
 
@@ -55,7 +55,7 @@ def with_path(site: Site, env: dict[str, str]) -> dict[str, str]:
 
 def test_not_root(module_site: Site) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY], env=module_site.env(), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", AS_NOBODY], env=module_site.env(), capture_output=True, text=True, timeout=120
     )
     expect_refusal(done, "needs root", "sudo")
 
@@ -111,7 +111,7 @@ def test_on_samples_alone_the_daemon_watches_and_holds_nobody(
         site.start()
     site.spawn("chat", DECODE)
     site.spawn("greedy", GREEDY)
-    wait_until(lambda: site.tenant("greedy")["gpu_time_s"], 10, "it is sampled")
+    wait_until(lambda: site.tenant("greedy")["gpu_time_s"], PATIENCE_S, "it is sampled")
     status = site.status()
     assert status["source"] == "nvml"
     assert "bcc" in status["source_reason"]
@@ -128,4 +128,4 @@ def test_second_daemon_refuses_and_the_first_goes_on(site: Site) -> None:
     assert done.returncode == 1, done.stderr
     assert f"another fairsched is running (pid {site.pid})" in done.stderr
     assert "remedy: " in done.stderr
-    wait_until(lambda: site.ping() == site.pid, 2, "the first answers still")
+    wait_until(lambda: site.ping() == site.pid, PATIENCE_S, "the first answers still")

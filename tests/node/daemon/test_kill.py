@@ -6,19 +6,36 @@ from __future__ import annotations
 import os
 import random
 import signal
+import statistics
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from fairsched.cgroup.journal import Journal
 from tests.node.daemon.conftest import MakeSite
-from tests.node.daemon.site import DECODE, GREEDY, Site, is_asked, is_frozen, is_running, logged
+from tests.node.daemon.site import (
+    DECODE,
+    GREEDY,
+    PATIENCE_S,
+    Site,
+    is_asked,
+    is_frozen,
+    is_running,
+    logged,
+    stand_still,
+)
 from tests.support import let_run, wait_until
 
 IS_FULL = os.environ.get("FAIRSCHED_FULL", "0") not in ("", "0")
 # Each life of a daemon costs the seconds that its BPF programs take to compile.
 KILLS = 50 if IS_FULL else 12
 LANES = 3
-THAWED_WITHIN_S = 1.0
-TENANTS = {"chat": {"weight": 4}, "greedy": {"weight": 1, "class": "batch"}}
+AT_ONCE_S = 1.0
+"""The promise, for the median: once in a while a machine that others use, too, is slower."""
+# No deadline of a hold thaws before a test gives up: what thaws is what the test is about.
+TENANTS = {"chat": {"weight": 4}, "greedy": {"weight": 1, "class": "batch", "max_freeze_ms": 60_000}}
 
 
 def load(site: Site) -> None:
@@ -31,10 +48,19 @@ def anything_frozen(site: Site) -> bool:
     return any(is_asked(site.cgroup(name)) or is_frozen(site.cgroup(name)) for name in TENANTS)
 
 
-def ill_treat(site: Site, kills: int, seed: int) -> int:
-    """Kill daemon after daemon; two of five die while they start. Returns how many died holding somebody."""
+def seconds_until(condition: Callable[[], object], claim: str) -> float:
+    begin_s = time.monotonic()
+    wait_until(condition, PATIENCE_S, claim)
+    return time.monotonic() - begin_s
+
+
+def ill_treat(site: Site, kills: int, seed: int) -> list[float]:
+    """Kill daemon after daemon; two of five die while they start.
+
+    Returns, for those that died holding somebody, after how many seconds nobody was frozen any more.
+    """
     rng = random.Random(seed)
-    in_hold = 0
+    thawed_s = []
     for number in range(kills):
         site.launch()
         if number % 5 < 2:
@@ -43,16 +69,19 @@ def ill_treat(site: Site, kills: int, seed: int) -> int:
             site.wait_started()
             site.wait_held("greedy")
             let_run(rng.uniform(0, 0.4))
-        in_hold += anything_frozen(site)
+        in_hold = anything_frozen(site)
         site.kill()
-        wait_until(lambda: not anything_frozen(site), THAWED_WITHIN_S, f"kill {number}: nothing is frozen")
+        after_s = seconds_until(lambda: not anything_frozen(site), f"kill {number}: nothing is frozen")
+        if in_hold:
+            thawed_s.append(after_s)
         journal = Journal(str(site.run_dir / "holds"))
-        wait_until(lambda: not journal.names(), THAWED_WITHIN_S, "the record is empty")  # noqa: B023
+        wait_until(lambda: not journal.names(), PATIENCE_S, "the record is empty")  # noqa: B023
         journal.close()
-        wait_until(lambda: not site.helpers_left(), 20, "guardian and attacher leave, too")
-    return in_hold
+        wait_until(lambda: not site.helpers_left(), PATIENCE_S, "guardian and attacher leave, too")
+    return thawed_s
 
 
+@pytest.mark.timeout(900)
 def test_nothing_stays_frozen_whenever_the_daemon_is_killed(make_site: MakeSite) -> None:
     sites = [make_site() for _ in range(LANES)]
     for site in sites:
@@ -62,7 +91,9 @@ def test_nothing_stays_frozen_whenever_the_daemon_is_killed(make_site: MakeSite)
     with ThreadPoolExecutor(LANES) as pool:
         lanes = [pool.submit(ill_treat, site, shares[lane], lane) for lane, site in enumerate(sites)]
         results = [lane.result() for lane in lanes]
-    assert sum(results) >= KILLS // 5, "too few died while they held somebody"
+    thawed_s = [after_s for lane in results for after_s in lane]
+    assert len(thawed_s) >= KILLS // 5, "too few died while they held somebody"
+    assert statistics.median(thawed_s) < AT_ONCE_S, thawed_s
     for site in sites:
         assert logged(site.log(), "tick failed|exception=") == []
         site.start()
@@ -77,12 +108,12 @@ def test_holds_of_a_killed_daemon_are_thawed_by_the_next_one(site: Site) -> None
     load(site)
     site.start()
     site.wait_held("greedy")
-    os.kill(site.pid, signal.SIGSTOP)
+    stand_still(site.pid)
     held = is_asked(site.cgroup("greedy"))
     site.kill()
     assert is_asked(site.cgroup("greedy")) == held
     site.launch()
-    wait_until(lambda: not anything_frozen(site), 5, "reconcile thaws before anything else")
+    wait_until(lambda: not anything_frozen(site), PATIENCE_S, "reconcile thaws before anything else")
     site.wait_started()
     if held:
         assert logged(site.log(), r"reconcile cgroup=\S+greedy outcome=thawed")
@@ -94,21 +125,24 @@ def test_killed_guardian_is_replaced_within_a_second(site: Site) -> None:
     site.start()
     site.wait_held("greedy")
     first = site.helpers()["guardian"]
+    replaced_s = []
     for number in range(3):
         os.kill(first, signal.SIGKILL)
-        wait_until(
-            lambda: len(logged(site.log(), "guardian=restarted")) > number,  # noqa: B023
-            1.0,
-            "another guardian watches",
+        replaced_s.append(
+            seconds_until(
+                lambda: len(logged(site.log(), "guardian=restarted")) > number,  # noqa: B023
+                "another guardian watches",
+            )
         )
         second = site.helpers()["guardian"]
         assert second != first
         first = second
-    assert site.ping() == site.pid
-    assert site.status()["warnings"] == []
+    assert statistics.median(replaced_s) < AT_ONCE_S, replaced_s
+    assert site.ask("ping")["pid"] == site.pid
+    assert not any("guardian" in warning or "failed" in warning for warning in site.status()["warnings"])
     site.wait_held("greedy")
     site.kill()
-    wait_until(lambda: not anything_frozen(site), THAWED_WITHIN_S, "the new guardian thaws")
+    wait_until(lambda: not anything_frozen(site), PATIENCE_S, "the new guardian thaws")
 
 
 def test_killed_attacher_blinds_nobody_for_long(site: Site) -> None:
@@ -120,12 +154,14 @@ def test_killed_attacher_blinds_nobody_for_long(site: Site) -> None:
     before = site.gpu_time_s("greedy")
     attacher = site.helpers()["attacher"]
     os.kill(attacher, signal.SIGKILL)
-    wait_until(lambda: logged(site.log(), "probes=lost"), 1.0, "the daemon notices")
-    wait_until(lambda: not anything_frozen(site), 1.0, "nobody is held by what cannot be seen")
-    wait_until(lambda: logged(site.log(), "probes=restarted"), 60, "the programs are loaded again")
+    wait_until(lambda: logged(site.log(), "probes=lost"), PATIENCE_S, "the daemon notices")
+    wait_until(lambda: not anything_frozen(site), PATIENCE_S, "nobody is held by what cannot be seen")
+    wait_until(
+        lambda: logged(site.log(), "probes=restarted"), 2 * PATIENCE_S, "the programs are loaded again"
+    )
     assert not is_running(attacher)
     site.wait_held("greedy")
-    wait_until(lambda: site.gpu_time_s("greedy") > before + 0.1, 10, "it accounts again")
+    wait_until(lambda: site.gpu_time_s("greedy") > before + 0.1, PATIENCE_S, "it accounts again")
     shares = site.shares(list(TENANTS), 3)
     assert abs(shares["chat"] - 0.8) < 0.08, shares
     assert site.process is not None

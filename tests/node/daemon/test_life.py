@@ -8,10 +8,22 @@ import signal
 import time
 
 from fairsched.cgroup.journal import Journal
-from tests.node.daemon.site import DECODE, GREEDY, Site, freeze, is_asked, is_frozen, logged
+from tests.node.daemon.site import (
+    DECODE,
+    GREEDY,
+    PATIENCE_S,
+    Site,
+    freeze,
+    is_asked,
+    is_frozen,
+    logged,
+    stand_still,
+)
 from tests.support import let_run, wait_until
 
 TENANTS = {"chat": {"weight": 4}, "greedy": {"weight": 1, "class": "batch"}, "paused": {"weight": 1}}
+STOPPED_WITHIN_S = 10.0
+"""Far less than the daemon waits for an attacher that does not let go."""
 
 
 def load(site: Site) -> None:
@@ -25,11 +37,13 @@ def test_pause_of_somebody_else_stays_through_start_run_stop_and_release(site: S
     site.spawn("paused", GREEDY)
     paused = site.cgroup("paused")
     freeze(paused)
-    wait_until(lambda: is_frozen(paused), 5, "somebody has paused it")
+    wait_until(lambda: is_frozen(paused), PATIENCE_S, "somebody has paused it")
 
     site.start()
     site.wait_held("greedy")
-    wait_until(lambda: site.tenant("paused")["state"] == "foreign", 5, "status says whose pause it is")
+    wait_until(
+        lambda: site.tenant("paused")["state"] == "foreign", PATIENCE_S, "status says whose pause it is"
+    )
     let_run(1)
     assert is_asked(paused)
     assert site.cli("release", "--run-dir", str(site.run_dir)).returncode == 0
@@ -47,16 +61,14 @@ def test_pause_during_our_hold_is_theirs_from_then_on(site: Site) -> None:
     load(site)
     site.start()
     greedy = site.cgroup("greedy")
-    end = time.monotonic() + 20
 
     def is_handed_over() -> bool:
-        assert time.monotonic() < end
         site.wait_held("greedy")
         freeze(greedy)
         let_run(0.1)
         return site.tenant("greedy")["state"] == "foreign"
 
-    wait_until(is_handed_over, 20, "it is somebody else's")
+    wait_until(is_handed_over, PATIENCE_S, "it is somebody else's")
     let_run(2.5)  # longer than any deadline of a hold
     assert is_asked(greedy)
     assert site.stop() == 0
@@ -71,9 +83,9 @@ def test_sigterm_thaws_and_leaves_nothing_behind(site: Site) -> None:
     site.wait_held("greedy")
     begin = time.monotonic()
     assert site.stop() == 0
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < STOPPED_WITHIN_S
     assert not any(is_asked(site.cgroup(name)) for name in TENANTS)
-    wait_until(lambda: not site.helpers_left(), 5, "guardian and attacher have left")
+    wait_until(lambda: not site.helpers_left(), PATIENCE_S, "guardian and attacher have left")
     assert not site.socket_path.exists()
     journal = Journal(str(site.run_dir / "holds"))
     assert journal.names() == []
@@ -83,11 +95,10 @@ def test_sigterm_thaws_and_leaves_nothing_behind(site: Site) -> None:
 def test_sigterm_during_the_start_ends_it(site: Site) -> None:
     site.configure(TENANTS)
     site.launch()
-    wait_until(lambda: "loader" in site.helpers(), 20, "the BPF programs are compiled")
-    begin = time.monotonic()
+    wait_until(lambda: "loader" in site.helpers(), PATIENCE_S, "the BPF programs are compiled")
+    stand_still(site.helpers()["loader"])  # so that this start would never end
     assert site.stop() == 0
-    assert time.monotonic() - begin < 2
-    wait_until(lambda: not site.helpers_left(), 20, "guardian and loader have left")
+    wait_until(lambda: not site.helpers_left(), PATIENCE_S, "guardian and loader have left")
 
 
 def test_dry_run_decides_and_logs_and_freezes_nothing(site: Site) -> None:
@@ -96,7 +107,7 @@ def test_dry_run_decides_and_logs_and_freezes_nothing(site: Site) -> None:
     site.start("--dry-run")
     wait_until(
         lambda: logged(site.log(), "decision=hold tenant=greedy reason=over_entitlement .*dry_run=true"),
-        20,
+        PATIENCE_S,
         "it would hold the greedy one",
     )
     assert "guardian" not in site.helpers(), "nothing to guard"
@@ -135,13 +146,13 @@ def test_release_thaws_what_a_dead_daemon_left(site: Site) -> None:
     def is_left() -> bool:
         """Killed while it held: stopped first, so that we know it did."""
         site.wait_held("greedy")
-        os.kill(site.pid, signal.SIGSTOP)
+        stand_still(site.pid)
         if is_asked(greedy):
             return True
         os.kill(site.pid, signal.SIGCONT)
         return False
 
-    wait_until(is_left, 20, "the daemon stands still while it holds")
+    wait_until(is_left, PATIENCE_S, "the daemon stands still while it holds")
     site.kill()
     assert is_asked(greedy), "no guardian, no thaw"
     done = site.cli("release", "--run-dir", str(site.run_dir))
