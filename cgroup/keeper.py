@@ -21,7 +21,9 @@ from fairsched.cgroup.state import CGROUP_FREEZE, read_asked
 from fairsched.cgroup.watch import IN_MODIFY, IN_MOVED_TO, Watch
 from fairsched.errors import FairschedError
 
-_GATHER_MS = 50
+_GATHER_MS = 100
+"""Most holds are over by then and need no look at all. One that may last less than this minus the grace (50 ms, by
+default) is ended by that much later than at deadline and grace."""
 _RETRY_S = 0.05
 _RETRIES = 200
 
@@ -51,8 +53,11 @@ class Keeper:
         self._seen: dict[str, _Seen] = {}
         self._corrupt: dict[str, Corrupt] = {}
         self._is_leaving = False
-        self._watch = Watch()
-        self._watch.add(journal.fileno(), IN_MOVED_TO)
+        self._news = Watch()
+        self._news.add(journal.fileno(), IN_MOVED_TO)
+        # Waited for only while a write of the daemon's is due: its thaws, and our letting go of a watch, would wake us
+        # for nothing.
+        self._writes = Watch()
         self._pidfd = self._open_pidfd()
         wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wake_read = wake_read
@@ -103,12 +108,17 @@ class Keeper:
         due_ns = min((seen.entry.deadline_ns for seen in self._seen.values()), default=None)
         if due_ns is not None:
             due_ns += self._grace_ns
-        self._urgent.register(self._watch.fileno(), select.POLLIN)
-        ready = self._urgent.poll(None if due_ns is None else _ms_until(due_ns))
-        self._urgent.unregister(self._watch.fileno())
-        if [fd for fd, _events in ready] == [self._watch.fileno()]:
-            # Only news. Let more of it gather, and the daemon, which is in the middle of a hold, finish;
-            # deadlines are enforced later than this anyway.
+        news = [self._news.fileno()]
+        if any(seen.expects_write for seen in self._seen.values()):
+            # unread it would merge with the next one, which is somebody else's
+            news.append(self._writes.fileno())
+        for fd in news:
+            self._urgent.register(fd, select.POLLIN)
+        ready = [fd for fd, _events in self._urgent.poll(None if due_ns is None else _ms_until(due_ns))]
+        for fd in news:
+            self._urgent.unregister(fd)
+        if ready and set(ready) <= set(news):
+            # Only news. Let more of it gather, and the daemon, which is in the middle of a hold, finish.
             self._urgent.poll(_GATHER_MS)
         self._clear_wake()
 
@@ -118,13 +128,14 @@ class Keeper:
 
     def _look(self) -> None:
         """Bring what we know up to date: writes to the files we watch, then the journal."""
+        self._news.read()
         self._note_writes()
         if self._journal.is_deleted():
             log(f"guardian: {self._journal.directory} was deleted; remembering {len(self._seen)} holds")
             for seen in self._seen.values():
                 seen.is_orphan = True
             self._journal.reopen()
-            self._watch.add(self._journal.fileno(), IN_MOVED_TO)
+            self._news.add(self._journal.fileno(), IN_MOVED_TO)
         names = set(self._journal.names())
         for name in [name for name, seen in self._seen.items() if name not in names and not seen.is_orphan]:
             self._forget(name)
@@ -146,7 +157,7 @@ class Keeper:
                     return seen
                 fd = ref.open_file(CGROUP_FREEZE, os.O_RDONLY)
             try:
-                seen.watch = self._watch.add(fd, IN_MODIFY)
+                seen.watch = self._writes.add(fd, IN_MODIFY)
                 seen.expects_write = not read_asked(fd)
             finally:
                 os.close(fd)
@@ -158,7 +169,7 @@ class Keeper:
 
     def _note_writes(self, ignore: int | None = None) -> None:
         by_watch = {seen.watch: seen for seen in self._seen.values() if seen.watch is not None}
-        for number, mask in self._watch.read():
+        for number, mask in self._writes.read():
             seen = by_watch.get(number)
             if number == ignore or seen is None or not mask & IN_MODIFY:
                 continue
@@ -170,7 +181,7 @@ class Keeper:
     def _forget(self, name: str) -> None:
         seen = self._seen.pop(name)
         if seen.watch is not None:
-            self._watch.remove(seen.watch)
+            self._writes.remove(seen.watch)
 
     def _enforce_deadlines(self) -> None:
         limit_ns = time.monotonic_ns() - self._grace_ns
@@ -201,7 +212,7 @@ class Keeper:
             is_current=lambda entry: self._seen[entry.name].is_orphan or self._journal.has(entry.name),
         )
         results = [result for result in results if result.kind is not ReleaseKind.KEPT]
-        self._watch.read()  # our own writes must not look like somebody else's when we have to try again
+        self._writes.read()  # our own writes must not look like somebody else's when we have to try again
         for result in results:
             if result.kind is not ReleaseKind.FAILED:
                 self._forget(result.name)
