@@ -49,6 +49,10 @@ from fairsched.model import (
 from fairsched.policy.lag import Account, Books, Gate, GpuAccount, PolicyState, advance, is_enforced
 from fairsched.policy.shares import ancestors, entitlements, spec_for
 
+_AIM_RATIO = 0.1
+"""Of a threshold: look that much behind it, because a look just before it would be in vain."""
+_PATIENCE = 3
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -56,7 +60,7 @@ class Decision:
     state: PolicyState
     shares: tuple[ShareView, ...]
     quiet_until_ns: int | None = None
-    """Before this no threshold can be crossed, however the work of those with demand runs; None = not known."""
+    """Before this no threshold should be crossed, as the work of those with demand runs now; None = not known."""
     wake_ns: int | None = None
     """Decide again no later than this (a deadline, an idle GPU to confirm, a quota); None = no hurry."""
 
@@ -350,23 +354,40 @@ def _views(desk: _Desk) -> tuple[ShareView, ...]:
 
 
 def _quiet_until(desk: _Desk) -> int | None:
-    """A GPU delivers at most one second a second: a lag rises no faster than its entitlement and falls no faster than
-    the rest of it. So each tenant is a certain time away from its threshold."""
+    """When the first tenant should reach its threshold; looking before, or just before, would be in vain.
+
+    A held tenant earns its entitlement of what the GPU delivers. One that runs takes its part (of as many as run, or
+    what it took lately, if that is more). Should the others stop it takes everything: so it is looked at no later than
+    _PATIENCE times as long as it then needs, which bounds how far it overshoots.
+    """
     waits = []
     for tenant, rows in desk.uses.items():
         for use in rows:
             if not use.has_demand or use.gpu not in desk.books.owed:
                 continue
-            owed = desk.books.owed[use.gpu].get(tenant, 0.0)
-            margin, threshold = desk.margin_ns(use), desk.threshold_ns(use)
+            gpu, active = desk.books.gpus[use.gpu], desk.books.owed[use.gpu]
+            threshold, account = desk.threshold_ns(use), desk.account(tenant, use.gpu)
+            margin, aim = desk.margin_ns(use), _AIM_RATIO * threshold
+            earns = active.get(tenant, 0.0) * _pace(gpu)
             if tenant in desk.held:
-                waits.append((-desk.params.thaw_ratio * threshold - margin) / max(owed, 0.01))
-            else:
-                lag = desk.account(tenant, use.gpu).lag_ns + desk.params.threshold_floor_ns / 2
-                waits.append(max(margin + threshold, lag) / max(1.0 - owed, 0.01))
+                waits.append((aim - desk.params.thaw_ratio * threshold - margin) / max(earns, 0.01))
+                continue
+            room = aim + max(margin + threshold, account.lag_ns + desk.params.threshold_floor_ns / 2)
+            takes = max(1 / max(1, len(active.keys() - desk.held)), _recent_ratio(use, desk.snapshot))
+            alone = room / max(1.0 - active.get(tenant, 0.0), 0.01)
+            waits.append(min(room / max(takes - earns, 0.01), _PATIENCE * alone))
     if not waits:
         return None
     return desk.snapshot.now_ns + max(0, round(min(waits)))
+
+
+def _pace(gpu: GpuAccount) -> float:
+    """Part of the time in which the GPU delivered lately: switching and gaps take the rest."""
+    return min(1.0, max(0.5, gpu.delivered_window_ns / max(gpu.wall_window_ns, 1.0)))
+
+
+def _recent_ratio(use: Use, snapshot: Snapshot) -> float:
+    return min(1.0, use.used_ns / max(snapshot.interval_ns, 1))
 
 
 def _wake(desk: _Desk) -> int | None:
