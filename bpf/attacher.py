@@ -130,6 +130,8 @@ def main(argv: list[str]) -> int:
                 attacher.hold(syscall.open_raw_tracepoint(hook, setup["programs"][program]))
             channel.sendall(b'{"ready": true}\n')
             serve(channel, attacher.attach)
+        except ConnectionError:  # the daemon ended without a word
+            return 0
         except OSError as error:
             channel.sendall(json.dumps({"error": f"raw tracepoint: {error.strerror}"}).encode() + b"\n")
         finally:

@@ -14,6 +14,7 @@ file, with ``#line`` so that errors still name the right place.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import inspect
 import json
@@ -121,14 +122,18 @@ def main(argv: list[str]) -> int:
             multi = syscall.has_uprobe_multi() and can_name_attach_type()
             bpf, programs = load(multi=multi)
         except FairschedError as error:
-            channel.sendall(json.dumps({"error": str(error), "remedy": error.remedy}).encode())
+            with contextlib.suppress(ConnectionError):
+                channel.sendall(json.dumps({"error": str(error), "remedy": error.remedy}).encode())
             return error.exit_status
         maps = {name: int(bpf[name].map_fd) for name in MAPS}
         # prog array entries live only while somebody holds the array open
         keep = {"long_ways": int(bpf["long_ways"].map_fd)}
         wanted = {**maps, **keep, "on_drain_end": programs["on_drain_end"]}
         names = json.dumps({"names": list(wanted), "is_multi": multi}).encode()
-        socket.send_fds(channel, [names], list(wanted.values()))
+        try:
+            socket.send_fds(channel, [names], list(wanted.values()))
+        except ConnectionError:  # who wanted them has ended meanwhile
+            return 1
         for fd in (channel.fileno(), *programs.values()):
             os.set_inheritable(fd, True)
         command = [sys.executable, "-m", "fairsched.bpf.attacher", str(channel.detach())]
