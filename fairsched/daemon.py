@@ -319,7 +319,9 @@ class Daemon:
         try:
             self._sensors.look_for_libraries(self._tree.pids() if is_time else None, now_ns)
         except ProbesLost as lost:
-            self._replace_probes(lost, now_ns)
+            self._let_go_of_probes(lost, now_ns)
+        if self._sensors.is_restarted(self._settings.config):
+            self._watch_probe()
         if not is_time:
             return
         self._next_watchdog_ns = now_ns + _HOUSEKEEPING_NS
@@ -334,16 +336,14 @@ class Daemon:
             self._next_save_ns = now_ns + _SAVE_NS
             self._save()
 
-    def _replace_probes(self, lost: ProbesLost, now_ns: int) -> None:
-        """Nothing is seen any more: hold nobody, and load the programs again. Nothing ticks meanwhile."""
+    def _let_go_of_probes(self, lost: ProbesLost, now_ns: int) -> None:
+        """Nothing is seen any more: hold nobody, and have the programs loaded again beside the loop."""
         logger.error("probes=lost error=%r held=%d", str(lost), len(self._applier.holds))
         self._applier.release_all(now_ns)
         if self._sensors.probe is not None:
             self._epoll.unregister(self._sensors.probe.fileno())  # its mapping would keep it in the set
-        self._notifier.watchdog()
+            self._epoll.unregister(self._sensors.probe.channel_fileno())
         self._sensors.restart(self._settings.config)
-        self._watch_probe()
-        logger.warning("probes=restarted")
 
     def _ensure_guardian(self) -> None:
         if self._guardian is None:

@@ -5,13 +5,15 @@ The source is chosen in one place, by the function doctor asks: eBPF; where it c
 samples, on which nobody is ever held (``reason`` says why); with neither, this host cannot, and the daemon says so.
 
 The probes live in a process of their own, which can be killed. Then nothing is seen any more: the daemon learns of
-it as :class:`ProbesLost`, lets go of everybody and has the programs loaded again.
+it as :class:`ProbesLost`, lets go of everybody and has the programs loaded again. That takes seconds, in a child and
+beside the loop, which goes on: a thread here waits for the old process to end and for the new one to be ready.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterable
 from itertools import islice
 
@@ -33,6 +35,8 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _CHECKED_PER_CALL = 128
 _PF_EXITING = 0x4
 """In the flags of /proc/PID/stat."""
+_RELOADS = 3
+"""Tries in a row. Then it is better to end, and be started again by whoever started us."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +61,54 @@ class ProbesLost(FairschedError):
     """The process that holds the probes is gone, and the probes with it."""
 
 
+class _Reload:
+    """Probes that were lost, being replaced beside the loop."""
+
+    def __init__(self, lost: GpuTimeProbe) -> None:
+        self._lost = lost
+        self._lock = threading.Lock()
+        self._is_abandoned = False
+        self._probe: GpuTimeProbe | None = None
+        self._error: Exception | None = None
+        # A daemon thread: who ends us does not wait for a compiler, which sees its socket closed and ends, too.
+        self._thread = threading.Thread(target=self._run, name="reload", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._lost.close()
+        for left in reversed(range(_RELOADS)):
+            try:
+                probe = GpuTimeProbe()
+            except (FairschedError, OSError) as error:
+                self._error = error
+                logger.error("probes=refused tries_left=%d error=%r", left, str(error))
+                continue
+            with self._lock:
+                self._probe = probe
+                if self._is_abandoned:
+                    probe.close()
+            return
+
+    def take(self) -> GpuTimeProbe | None:
+        """The new ones; None while they are not ready. Raises FairschedError when there will be none."""
+        if self._thread.is_alive():
+            return None
+        if self._probe is None:
+            # Not HostUnsupported, after which no service manager tries again: this host could, a moment ago.
+            raise FairschedError(
+                f"the probes were lost and could not be put back: {self._error}",
+                remedy="start the daemon again; fairsched doctor shows what this host can do",
+            ) from self._error
+        return self._probe
+
+    def abandon(self) -> None:
+        """Nobody will take them."""
+        with self._lock:
+            self._is_abandoned = True
+            if self._probe is not None:
+                self._probe.close()
+
+
 class Sensors:
     """The eyes of the daemon. ``account`` and ``probe`` are None where BPF is off or refused."""
 
@@ -78,6 +130,7 @@ class Sensors:
         self._asked: set[tuple[int, int]] = set()
         self._resolved: dict[int, int] = {}
         """Processes whose ordinals BPF was told, and when each started."""
+        self._reload: _Reload | None = None
         self._start(config)
 
     @property
@@ -115,7 +168,10 @@ class Sensors:
 
     def _start_ebpf(self, config: Config) -> None:
         """Raises HostUnsupported."""
-        self.probe = GpuTimeProbe()
+        self._take_in(GpuTimeProbe(), config)
+
+    def _take_in(self, probe: GpuTimeProbe, config: Config) -> None:
+        self.probe = probe
         named = {gpu.uuid_bytes: slot for slot, gpu in enumerate(self.gpus) if gpu.uuid_bytes is not None}
         if named:
             self.probe.set_uuids(named)
@@ -128,20 +184,23 @@ class Sensors:
         )
 
     def restart(self, config: Config) -> None:
-        """Load the programs again after ProbesLost, which takes seconds. Raises FairschedError when that fails."""
-        if self.probe is not None:
-            self.probe.close()
-        self.probe = self.account = None
+        """Begin to load the programs again after ProbesLost; until :meth:`is_restarted` nothing is accounted."""
+        lost, self.probe, self.account = self.probe, None, None
+        self.reason = "the probes were lost and are being put back"
         self._libraries = LibraryWatch(str(path) for path in config.gpu.libcuda)
         self._asked, self._resolved = set(), {}
-        try:
-            self._start_ebpf(config)
-        except HostUnsupported as error:
-            # Not HostUnsupported, after which no service manager tries again: this host could, a moment ago.
-            raise FairschedError(
-                f"the probes were lost and could not be put back: {error}",
-                remedy="start the daemon again; fairsched doctor shows what this host can do",
-            ) from error
+        if lost is not None:
+            self._reload = _Reload(lost)
+
+    def is_restarted(self, config: Config) -> bool:
+        """True once after :meth:`restart`, when the probes are back. Raises FairschedError if they cannot be."""
+        probe = self._reload.take() if self._reload is not None else None
+        if probe is None:
+            return False
+        self._reload = self.reason = None
+        self._take_in(probe, config)
+        logger.warning("probes=restarted")
+        return True
 
     # ---- per tick ----
 
@@ -278,6 +337,8 @@ class Sensors:
 
     def close(self) -> None:
         """Detach everything."""
+        if self._reload is not None:
+            self._reload.abandon()
         if self.probe is not None:
             self.probe.close()
         if self.nvml is not None:

@@ -43,6 +43,9 @@ PATIENCE_S = 45.0
 DECODE = Workload("decode", kernels=20, kernel_us=500, jitter_ratio=0.1, gap_us=500)
 GREEDY = Workload("trainer", kernels=20, kernel_us=500, jitter_ratio=0.1, depth=8)
 """Keeps 80 ms of work queued: drains long after it was frozen."""
+STEADY = replace(GREEDY, depth=4)
+"""Has work also while the processors are busy. A decoder has none while it waits for one, and that part of the GPU
+goes to the others, as it should: its share says as much of the machine as of the scheduler."""
 
 
 def children_of(pid: int) -> list[int]:

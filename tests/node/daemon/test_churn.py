@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairsched.simgpu.build import build
-from tests.node.daemon.site import DECODE, GREEDY, PATIENCE_S, Site, is_asked, is_running, logged
+from tests.node.daemon.site import DECODE, GREEDY, PATIENCE_S, STEADY, Site, is_asked, is_running, logged
 from tests.support import let_run, wait_until
 
 TENANTS = {"chat": {"weight": 4}, "greedy": {"weight": 1, "class": "batch"}}
@@ -43,7 +43,7 @@ def test_tenant_is_removed_and_made_again_while_it_is_held(site: Site) -> None:
     """Another cgroup under the same name is the same tenant: accounted and held again, by its new id."""
     site.configure(TENANTS)
     site.start()
-    site.spawn("chat", DECODE)
+    site.spawn("chat", STEADY)
     cgroup = site.cgroup("greedy")
     for _ in range(3):
         site.spawn("greedy", GREEDY)

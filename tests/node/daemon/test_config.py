@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.node.daemon.conftest import MakeSite
-from tests.node.daemon.site import DECODE, PATIENCE_S, Site, logged
+from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
 from tests.support import wait_until
 
 BAD = {
@@ -74,8 +74,8 @@ def test_running_daemon_keeps_its_configuration_when_the_new_one_is_bad(make_sit
 def test_changes_take_effect_at_once_and_survive_a_restart(site: Site) -> None:
     site.configure({"chat": {"weight": 1}, "train": {"weight": 1}})
     site.start()
-    site.spawn("chat", DECODE)
-    site.spawn("train", DECODE)
+    site.spawn("chat", STEADY)
+    site.spawn("train", STEADY)
 
     def entitled(name: str) -> float:
         return float(site.tenant(name)["entitled_ratio"] or 0)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fairsched.simgpu import Workload
 from tests.node.daemon.conftest import MakeSite
-from tests.node.daemon.site import DECODE, GREEDY, PATIENCE_S, Site, is_asked, logged
+from tests.node.daemon.site import DECODE, GREEDY, PATIENCE_S, STEADY, Site, is_asked, logged
 from tests.support import let_run, wait_until
 
 LATENCY_DEADLINE_MS = 500
@@ -20,8 +20,8 @@ def test_held_tenant_with_deep_queues_gets_its_share_again(site: Site) -> None:
     """The lock-out: what is queued when it is frozen must not be charged for ever."""
     site.configure({"chat": {"weight": 3}, "deep": {"weight": 1, "class": "batch"}})
     site.start()
-    site.spawn("chat", DECODE)
-    site.spawn("chat", DECODE)
+    site.spawn("chat", STEADY)
+    site.spawn("chat", STEADY)
     site.spawn("deep", replace(GREEDY, depth=32))
     site.wait_held("deep")
     let_run(3)  # an account that goes wrong at a hold needs a few to show
@@ -38,7 +38,7 @@ def test_stalled_gpu_disturbs_no_other_gpu(make_site: MakeSite) -> None:
     site.attach()
     site.spawn("stuck", Workload("longkernel", kernels=1, kernel_us=3_60_000_000, device=1))
     site.spawn("beside", replace(DECODE, device=1))
-    site.spawn("chat", DECODE)
+    site.spawn("chat", STEADY)
     site.spawn("batch", GREEDY)
     site.wait_held("batch")
     before = site.truth_ns()
