@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process of its own, because libnvidia-ml is found at its start: prints what the daemon would account.
 
-``samples.py SECONDS``: source, reason, and per cgroup id the GPU time in ns that NVML's samples gave it.
+``samples.py SECONDS``: source, reason, per cgroup id the GPU time in ns that NVML's samples gave it, and in how many.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ def main(seconds: float) -> None:
     source = sensors.source.value if sensors.source else None
     print(
         json.dumps(
-            {"source": source, "reason": sensors.reason, "used": used, "confidences": sorted(confidences)}
+            {
+                "source": source,
+                "reason": sensors.reason,
+                "used": used,
+                "elapsed": now_ns - begin_ns,
+                "confidences": sorted(confidences),
+            }
         )
     )
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -28,6 +29,8 @@ COMMAND = [sys.executable, "-c", "import fairsched.cli; fairsched.cli.main()", "
 # Of a run with --seconds 2: the start takes about five seconds, the halves four, the end two.
 _MOMENTS = random.Random(7)
 MOMENTS_S = [round(_MOMENTS.uniform(0.05, 11.0), 2) for _ in range(6)]
+GONE_WITHIN_S = 30.0
+"""Two or three seconds on a machine that does nothing else."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -101,7 +104,7 @@ def test_shares_follow_the_weights_and_nothing_is_left(
     start: Callable[..., Demo], mount: Mount, tmp_path: Path
 ) -> None:
     demo = start("--seconds", "6", "--json", "--png", "fair.png")
-    out, err = demo.process.communicate(timeout=120)
+    out, err = demo.process.communicate(timeout=240)
     assert demo.process.returncode == 0, err
     document = json.loads(out)
     before, after = document["unscheduled"], document["scheduled"]
@@ -120,10 +123,11 @@ def test_ctrl_c_at_any_moment_leaves_nothing(
 ) -> None:
     demo = start("--seconds", "2")
     _live(demo, moment_s)
-    os.killpg(demo.process.pid, signal.SIGINT)  # as the terminal does: everybody in the foreground
-    _, err = demo.process.communicate(timeout=6.0)
+    with contextlib.suppress(ProcessLookupError):  # a quick machine is done by then
+        os.killpg(demo.process.pid, signal.SIGINT)  # as the terminal does: everybody in the foreground
+    _, err = demo.process.communicate(timeout=GONE_WITHIN_S)
     assert "Traceback" not in err
-    wait_until(is_clean(demo, mount), 3.0, "nothing of the demo is left")
+    wait_until(is_clean(demo, mount), GONE_WITHIN_S, "nothing of the demo is left")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -133,9 +137,9 @@ def test_a_request_to_end_leaves_nothing(
     demo = start("--seconds", "30", "--png", "none.png")
     _wait_for(demo, "  2 s")
     demo.process.send_signal(number)
-    demo.process.communicate(timeout=6.0)
+    demo.process.communicate(timeout=GONE_WITHIN_S)
     assert demo.process.returncode == 128 + number
-    wait_until(is_clean(demo, mount), 3.0, "nothing of the demo is left")
+    wait_until(is_clean(demo, mount), GONE_WITHIN_S, "nothing of the demo is left")
 
 
 @pytest.mark.parametrize("moment_s", [0.4, 3.0, 9.0])
@@ -146,7 +150,7 @@ def test_kill_9_at_any_moment_leaves_nothing(
     _live(demo, moment_s)
     demo.process.kill()
     demo.process.wait()
-    wait_until(is_clean(demo, mount), 5.0, "nothing of the demo is left")
+    wait_until(is_clean(demo, mount), GONE_WITHIN_S, "nothing of the demo is left")
 
 
 def test_the_next_demo_sweeps_what_one_left_that_died_with_its_janitor(mount: Mount) -> None:

@@ -31,7 +31,7 @@ def try_service(*command: str) -> dict[str, str]:
             f"host: the checkout lies under {hidden}, which the booted service has for itself; clone elsewhere"
         )
     run = subprocess.run(
-        [str(TRY_SERVICE), *command], capture_output=True, text=True, check=False, timeout=180
+        [str(TRY_SERVICE), *command], capture_output=True, text=True, check=False, timeout=280
     )
     if run.returncode == 3:
         pytest.skip(f"host: {run.stderr.strip()}")

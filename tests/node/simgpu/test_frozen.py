@@ -55,20 +55,20 @@ def test_a_worker_is_in_its_cgroup_from_the_start(host: SimHost, cgroup: Path):
 
 
 def test_a_frozen_tenant_drains_and_then_stands_still(host: SimHost, cgroup: Path):
-    worker = host.spawn(Workload("trainer", kernels=20, kernel_us=1000, depth=10), cgroup)
-    wait_until(lambda: worker.step_count() >= 2, 10, "its queue is full")
+    worker = host.spawn(Workload("trainer", kernels=10, kernel_us=20_000, depth=10), cgroup)
+    wait_until(lambda: worker.step_count() >= 2, 30, "its queue is full")
     freeze(cgroup)
     (at_freeze,) = host.truth()
 
     def is_idle() -> bool:
         return host.reader.gpu_phase() == "idle"
 
-    wait_until(is_idle, 10, "the queue is empty")
+    wait_until(is_idle, 30, "the queue is empty")
     (drained,) = host.truth()
-    assert drained.exec_ns - at_freeze.exec_ns > 20_000_000, "most of ten steps of 20 ms were still queued"
+    assert drained.exec_ns - at_freeze.exec_ns > 200_000_000, "most of ten steps of 200 ms were still queued"
     steps = worker.step_count()
     (cgroup / "cgroup.freeze").write_text("0")
-    wait_until(lambda: worker.step_count() > steps, 10, "it goes on")
+    wait_until(lambda: worker.step_count() > steps, 30, "it goes on")
     assert host.truth()[0].exec_ns >= drained.exec_ns
 
 
