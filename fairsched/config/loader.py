@@ -25,7 +25,7 @@ from fairsched.config.models import (
     Tenant,
     TenantDefaults,
 )
-from fairsched.config.yamlfile import MAX_BYTES, Document, Key, dotted, parse
+from fairsched.config.yamlfile import MAX_BYTES, Document, Key, dotted, parse, too_large
 from fairsched.errors import ConfigError
 
 DEFAULT_PATH = Path("/etc/fairsched/config.yaml")
@@ -78,11 +78,12 @@ def load(path: Path | None = None) -> Config:
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of `path`, one more than allowed at most. Raises ConfigError, never OSError."""
+    """The bytes of `path`. Raises ConfigError, never OSError; also for one that is too large, before reading it."""
     try:
         # O_NONBLOCK: a FIFO given by mistake must not hang a reload
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            return file.read(MAX_BYTES + 1) or b""
+            raw = file.read(MAX_BYTES + 1) or b""
+            size = os.fstat(file.fileno()).st_size
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(
@@ -90,6 +91,9 @@ def read_file(path: Path) -> bytes:
             file=str(path),
             remedy="check the path and its permissions, or start from packaging/config.example.yaml",
         ) from None
+    if len(raw) > MAX_BYTES:
+        raise too_large(size, str(path))
+    return raw
 
 
 def from_bytes(raw: bytes, file: str) -> Config:

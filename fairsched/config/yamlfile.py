@@ -71,12 +71,18 @@ def parse(raw: bytes, file: str) -> Document:
     Raises ConfigError, and nothing else, for whatever is not a single plain document.
     """
     if len(raw) > MAX_BYTES:
-        raise ConfigError(
-            f"the file has {len(raw)} bytes, more than the {MAX_BYTES} allowed",
-            file=file,
-            remedy="check that this is a fairsched configuration; shorten lists with cgroup patterns",
-        )
+        raise too_large(len(raw), file)
     return _Builder(file).build(_decode(raw, file))
+
+
+def too_large(size: int, file: str) -> ConfigError:
+    """The error for a file of ``size`` bytes; of what has no size (a device) not more is known than that."""
+    found = f"{size} bytes, more" if size > MAX_BYTES else "more bytes"
+    return ConfigError(
+        f"the file has {found} than the {MAX_BYTES} allowed",
+        file=file,
+        remedy="check that this is a fairsched configuration; shorten lists with cgroup patterns",
+    )
 
 
 def _decode(raw: bytes, file: str) -> str:

@@ -190,6 +190,16 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.parametrize(("size", "says"), [(2_345_678, "has 2345678 bytes, more"), (None, "has more bytes")])
+def test_the_size_of_a_file_that_is_too_large_is_its_own(tmp_path: Path, size: int | None, says: str) -> None:
+    path = Path("/dev/zero")
+    if size is not None:
+        path = tmp_path / "f.yaml"
+        path.write_bytes(b"x" * size)
+    with pytest.raises(ConfigError, match=f"{says} than the 1000000 allowed"):
+        load(path)
+
+
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
 @hypothesis.settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_random_yaml_gives_a_config_or_a_config_error(data: dict[str, Any]) -> None:
