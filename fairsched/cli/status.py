@@ -85,7 +85,7 @@ def _head(report: StatusReport) -> list[str]:
         ("source", report.source_reason),
         ("reload failed, the old configuration is in effect", report.config_error),
     ):
-        if text:
+        if text and not any(text in warning for warning in report.warnings):  # said once is enough
             lines += wrap(f"{label}: {text}")
     return lines
 

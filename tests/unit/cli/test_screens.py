@@ -77,6 +77,19 @@ def test_why_the_mode_or_the_source_is_another_one_is_said() -> None:
     assert "reload failed" in screen
 
 
+def test_what_is_a_warning_is_not_said_twice() -> None:
+    report = replace(
+        fakes.status(),
+        config_error="tick: unknown key",
+        source=None,
+        source_reason="the probes were lost",
+        warnings=("not in force: tick: unknown key", "GPU time is not accounted: the probes were lost"),
+    )
+    screen = narrow(status.render(report))
+    assert screen.count("tick: unknown key") == 1
+    assert screen.count("the probes were lost") == 1
+
+
 def extreme(report: StatusReport) -> StatusReport:
     tenants = [
         replace(
