@@ -13,7 +13,7 @@ from fairsched.accounting.queue_delay import quantile_ms
 from fairsched.apply import Applier
 from fairsched.gpu import GpuUse, gpu_label
 from fairsched.ledger import Ledger
-from fairsched.model import Confidence, ShareView, TenantSpec
+from fairsched.model import Confidence, ShareView, Source, TenantSpec
 from fairsched.observe import TenantView, Tree
 from fairsched.sensors import Sensors
 from fairsched.settings import Settings
@@ -54,7 +54,9 @@ def build_status(
     inner = {name.rpartition("/")[0] for name in (*specs, *tree.tenants)}
     names = sorted({*specs, *tree.tenants} - (inner - tree.tenants.keys()))
     tenants = tuple(
-        _tenant(name, vitals, settings, tree, applier, ledger, by_tenant.get(name, []), specs, delays)
+        _tenant(
+            name, vitals, settings, tree, applier, ledger, by_tenant.get(name, []), specs, delays, sensors
+        )
         for name in names
     )
     errors = [
@@ -116,6 +118,7 @@ def _tenant(
     shares: list[ShareView],
     specs: Mapping[str, TenantSpec],
     delays: Mapping[str, list[int]],
+    sensors: Sensors,
 ) -> TenantStatus:
     spec = specs.get(name) or TenantSpec(name)
     view = tree.tenants.get(name)
@@ -152,14 +155,15 @@ def _tenant(
         cgroups=tuple(sorted(ref.path for ref in view.refs.values())) if view else (),
         gpus=gpus,
         last=next((record for record in reversed(applier.records) if record.tenant == name), None),
-        note=_note(worst),
+        note=_note(worst, is_sampled=sensors.source is Source.NVML),
     )
 
 
-def _note(worst: TenantGpuStatus | None) -> str | None:
-    if worst is not None and worst.confidence is Confidence.LOW:
-        return "launches without a call that proves completion: observed, not held"
-    return None
+def _note(worst: TenantGpuStatus | None, *, is_sampled: bool) -> str | None:
+    if worst is None or worst.confidence is not Confidence.LOW:
+        return None
+    why = "NVML samples only" if is_sampled else "launches without a call that proves completion"
+    return f"{why}: observed, not held"
 
 
 def _state(
@@ -216,6 +220,8 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         yield f"the configuration on disk is not in force: {settings.error}"
     if sensors.source is None:
         yield f"GPU time is not accounted: {sensors.reason}"
+    elif sensors.source is Source.NVML and vitals.mode == "enforce":
+        yield "nobody is held although the mode is enforce: NVML samples are too coarse; see fairsched doctor"
     elif sensors.probe is not None and not sensors.probe.libraries:
         yield "no libcuda was found yet: GPU work cannot be seen"
     if sensors.nvml is not None and sensors.nvml.error:
@@ -229,5 +235,12 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         yield f"{vitals.errors} ticks or actions have failed; see the log"
     if sensors.probe is not None:
         for name, count in sensors.probe.counts().items():
-            if count and name in ("ctx_full", "use_full", "proc_full", "edge_dropped", "clock_range"):
+            if count and name in (
+                "ctx_full",
+                "use_full",
+                "proc_full",
+                "handle_full",
+                "edge_dropped",
+                "clock_range",
+            ):
                 yield f"BPF counted {name}: {count}"
