@@ -90,7 +90,7 @@ class Guardian:
         self.start(timeout_s)
         return True
 
-    def start(self, timeout_s: float = 5.0) -> None:
+    def start(self, timeout_s: float = 20.0) -> None:
         """Start it and wait until it watches (about 60 ms). Raises FairschedError if it does not come up."""
         import subprocess  # not at the top: the guardian itself has no use for it
 

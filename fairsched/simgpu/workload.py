@@ -133,7 +133,7 @@ class Worker:
         """It has its contexts and has begun."""
         return bool(_HEADER.unpack_from(self._log)[3])
 
-    def wait_ready(self, timeout_s: float = 20.0) -> None:
+    def wait_ready(self, timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not self.is_ready:
             if not self.is_running:
@@ -165,7 +165,7 @@ class Worker:
                 total += step.tokens * inside_ns / step.latency_ns
         return total
 
-    def stop(self, timeout_s: float = 10.0) -> int:
+    def stop(self, timeout_s: float = 30.0) -> int:
         """Ask it to end and wait; kill it if it does not (a frozen one cannot)."""
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()

@@ -53,7 +53,7 @@ SEEN = {
 
 @pytest.fixture(scope="module")
 def layouts() -> dict[str, tuple[int, dict[str, list[int]] | None]]:
-    done = subprocess.run([sys.executable, "-c", LAYOUT], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", LAYOUT], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     found: dict[str, tuple[int, dict[str, list[int]] | None]] = json.loads(done.stdout)
     return found
@@ -87,7 +87,7 @@ def test_every_probe_sits_behind_the_single_stepped_instruction(libcuda: Path) -
     """The simulated exports begin as the real ones do, so this is what a real libcuda costs."""
     probe = GpuTimeProbe()
     try:
-        library = probe.attach_library(str(libcuda))
+        library = probe.attach_library(str(libcuda), timeout_s=240)
         stat = libcuda.stat()
         assert (library.device, library.inode) == (stat.st_dev, stat.st_ino)
         assert library.failures == {}

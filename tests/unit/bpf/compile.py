@@ -23,5 +23,5 @@ def gcc(directory: Path, text: str, *flags: str) -> Path:
     """The file gcc makes of a C text."""
     source, out = directory / "source.c", directory / "out"
     source.write_text(text)
-    subprocess.run(["gcc", *_FLAGS, *flags, "-o", str(out), str(source)], check=True, timeout=60)
+    subprocess.run(["gcc", *_FLAGS, *flags, "-o", str(out), str(source)], check=True, timeout=240)
     return out

@@ -51,7 +51,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
         lines.append('printf("\\"\\": 0}], ");')
     lines.append('printf("\\"\\": 0}}"); return 0; }')
     program = gcc(tmp_path_factory.mktemp("abi"), "\n".join(lines))
-    return json.loads(subprocess.run([str(program)], capture_output=True, check=True, timeout=30).stdout)
+    return json.loads(subprocess.run([str(program)], capture_output=True, check=True, timeout=240).stdout)
 
 
 def test_the_mirror_has_every_struct_and_no_other() -> None:

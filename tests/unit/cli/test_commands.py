@@ -55,7 +55,7 @@ def shell(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess
         [sys.executable, "-c", "from fairsched.cli import main; main()", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         env={**os.environ, **environ},
         check=False,
     )
@@ -93,7 +93,7 @@ def test_help_and_release_import_nothing_heavy() -> None:
     )
     for arguments in (["--help"], ["tenant", "set", "--help"], ["release", "--run-dir", "/nowhere"]):
         done = subprocess.run(
-            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=240
         )
         assert done.stderr.strip() == "[]"
 
@@ -134,7 +134,7 @@ def test_a_reader_that_leaves_is_no_traceback(config_file: Path) -> None:
         shell=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.stderr == ""
 

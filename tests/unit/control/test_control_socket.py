@@ -324,7 +324,7 @@ except Exception as error:
 
 def test_a_second_daemon_is_refused_and_names_the_first(server: ControlServer, path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", OTHER, str(path)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", OTHER, str(path)], capture_output=True, text=True, timeout=240
     )
     assert done.stdout.strip() == f"another fairsched is running (pid {os.getpid()})"
     assert path.exists()

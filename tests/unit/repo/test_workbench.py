@@ -25,7 +25,9 @@ COMMANDS = ("sudo make demo", "sudo make test")
 
 
 def run(*command: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=240
+    )
 
 
 def makefile() -> str:
