@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -17,6 +20,44 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 class _Slot(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint32),)
+
+
+_OBJ_GET_INFO_BY_FD = 15
+_MAP_GET_FD_BY_ID = 14
+FULL_KEYS = 1 << 20
+"""More than any map has room for."""
+
+
+class _InfoAttr(ctypes.Structure):
+    _fields_ = (("fd", ctypes.c_uint32), ("length", ctypes.c_uint32), ("info", ctypes.c_uint64))
+
+
+class _IdAttr(ctypes.Structure):
+    _fields_ = (("id", ctypes.c_uint32), ("pad", ctypes.c_uint32 * 3))
+
+
+class _ProgInfo(ctypes.Structure):
+    """The beginning of struct bpf_prog_info."""
+
+    _fields_ = (
+        ("head", ctypes.c_uint8 * 52),
+        ("map_count", ctypes.c_uint32),
+        ("map_ids", ctypes.c_uint64),
+    )
+
+
+class _MapInfo(ctypes.Structure):
+    """The beginning of struct bpf_map_info."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint32),
+        ("id", ctypes.c_uint32),
+        ("key_bytes", ctypes.c_uint32),
+        ("value_bytes", ctypes.c_uint32),
+        ("max_entries", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("name", ctypes.c_char * 16),
+    )
 
 
 _SHAPES = {
@@ -100,3 +141,63 @@ class Maps:
         """Processes whose ordinals user space has named."""
         reader = syscall.BatchReader(self._fds["gpu_by_dev"], abi.DevKey, _Slot)
         return [key.tgid for key, _ in reader.read()]
+
+
+def _info(fd: int, info: ctypes.Structure) -> None:
+    syscall._bpf(_OBJ_GET_INFO_BY_FD, _InfoAttr(fd, ctypes.sizeof(info), ctypes.addressof(info)))
+
+
+def _program_maps(program_fd: int) -> list[int]:
+    ids = (ctypes.c_uint32 * 64)()
+    info = _ProgInfo(map_count=len(ids), map_ids=ctypes.addressof(ids))
+    _info(program_fd, info)
+    return list(ids[: info.map_count])
+
+
+def open_private(pid: int, name: str) -> tuple[int, _MapInfo]:
+    """A map that no process has a descriptor of, through the programs that process ``pid`` holds."""
+    pidfd = os.pidfd_open(pid)
+    seen: set[int] = set()
+    try:
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            if os.readlink(entry.path) != "anon_inode:bpf-prog":
+                continue
+            program = _libc.syscall(_NR_PIDFD_GETFD, pidfd, int(entry.name), 0)
+            found = _program_maps(program)
+            os.close(program)
+            for number in set(found) - seen:
+                fd = syscall._bpf(_MAP_GET_FD_BY_ID, _IdAttr(number))
+                info = _MapInfo()
+                _info(fd, info)
+                if info.name.decode() == name[:15]:
+                    return fd, info
+                os.close(fd)
+            seen.update(found)
+    finally:
+        os.close(pidfd)
+    raise AssertionError(f"no program of process {pid} uses a map {name}")
+
+
+@contextlib.contextmanager
+def filled(pid: int, name: str) -> Iterator[None]:
+    """A hash without a free place, as long as this lasts. Its keys are no process's: they begin with bits set."""
+    fd, info = open_private(pid, name)
+    keys = []
+    try:
+        for number in range(FULL_KEYS):
+            key = (ctypes.c_uint8 * info.key_bytes)(
+                *number.to_bytes(4, "little").ljust(info.key_bytes, b"\xff")
+            )
+            key[3] = 0xFF
+            try:
+                syscall.update(fd, key, (ctypes.c_uint8 * info.value_bytes)())
+            except OSError as error:
+                assert error.errno == errno.E2BIG
+                break
+            keys.append(key)
+        assert 0 < len(keys) <= info.max_entries
+        yield
+    finally:
+        for key in keys:
+            syscall.delete(fd, key)
+        os.close(fd)
