@@ -176,7 +176,8 @@ def _book_gpu(
     lag = {name: account.lag_ns for name, account in now.items()}
     for name in enforced:
         lag[name] += part.get(name, 0.0) * delivered - used[name].used_ns
-    if not part.keys() - aside:
+    # A taker may be owed nothing (its sibling's floor fills their parent's cap), and cannot take then.
+    if not any(part[name] > 0 for name in part.keys() - aside):
         aside = set()
     surplus = 0.0
     for name in aside & part.keys():

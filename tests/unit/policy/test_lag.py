@@ -10,6 +10,7 @@ import pytest
 
 from fairsched.model import Confidence, PolicyParams, TenantSpec
 from fairsched.policy import PolicyState
+from fairsched.policy.lag import Gate
 from tests.unit.policy.builders import hold, judge, lag_ms, lags, only, snapshot, specs, use
 
 A_B = ("a", "b")
@@ -43,6 +44,15 @@ def test_capped_tenants_alone_on_a_gpu_run_up_no_debt_beyond_each_other() -> Non
 def test_a_new_tenant_starts_at_zero() -> None:
     after = judge(snapshot(20, use("a", 0), use("b", 0), use("new", 0)), lags(a=50, b=-50, active=0))
     assert lag_ms(after, "new") == 0
+
+
+def test_credit_that_no_taker_is_owed_a_part_of_stays_with_who_has_earned_it() -> None:
+    # The floor of t/y fills the cap of t, so t/x is owed nothing; t/y is held for another GPU.
+    known = specs(TenantSpec("t", quota_ratio=0.1), TenantSpec("t/y", min_ratio=0.2))
+    state = PolicyState(gates={"t/y": Gate(hold_gpu="gpu1")})
+    rows = [use("t/x", 1), use("t/y", 1), use("t/y", gpu="gpu1")]
+    after = judge(snapshot(20, *rows, holds=[hold("t/y")]), state, known)
+    assert [lag_ms(after, name) for name in ("t/x", "t/y")] == pytest.approx([-1, 1])
 
 
 def test_positive_lag_expires_without_demand_and_forgives_those_who_owed_it() -> None:
