@@ -113,6 +113,8 @@ class Snapshot:
     """Measured cost of holding each tenant, by name; absent = not measured yet."""
     idle_gpus: frozenset[str] = frozenset()
     """UUIDs of GPUs with no outstanding work at all at ``now_ns``."""
+    idle_since_ns: Mapping[str, int] = field(default_factory=dict)
+    """By UUID: when a GPU last fell idle in this interval; absent = not known, or before."""
 
 
 class ActionKind(str, enum.Enum):

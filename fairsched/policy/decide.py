@@ -49,7 +49,7 @@ from fairsched.model import (
 from fairsched.policy.lag import Account, Books, Gate, GpuAccount, PolicyState, advance, is_enforced
 from fairsched.policy.shares import ancestors, entitlements, spec_for
 
-_AIM_RATIO = 0.1
+_AIM_RATIO = 0.05
 """Of a threshold: look that much behind it, because a look just before it would be in vain."""
 _PATIENCE = 3
 

@@ -241,7 +241,9 @@ def _book_window(
     if gpu in snapshot.idle_gpus:
         # Work that came and went inside the interval ended the idleness seen before it.
         is_same_pause = before.idle_since_ns is not None and delivered == 0
-        idle_since = before.idle_since_ns if is_same_pause else snapshot.now_ns
+        idle_since = before.idle_since_ns
+        if not is_same_pause:
+            idle_since = min(snapshot.idle_since_ns.get(gpu, snapshot.now_ns), snapshot.now_ns)
     return GpuAccount(
         before.delivered_window_ns * kept + delivered,
         before.wall_window_ns * kept + snapshot.interval_ns,

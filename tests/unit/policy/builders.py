@@ -46,6 +46,7 @@ def snapshot(
     holds: Iterable[Hold] = (),
     idle: Iterable[str] = (),
     latency: dict[str, int] | None = None,
+    idle_since: float | None = None,
 ) -> Snapshot:
     return Snapshot(
         round(now * MS),
@@ -54,6 +55,7 @@ def snapshot(
         {one.tenant: one for one in holds},
         latency or {},
         frozenset(idle),
+        {} if idle_since is None else dict.fromkeys(idle, round(idle_since * MS)),
     )
 
 

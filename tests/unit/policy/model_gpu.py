@@ -7,8 +7,9 @@ not their owner is frozen. A frozen process does nothing new: what it would have
 A hold or a thaw takes the freeze latency (1-3 ms) to act. The account is the exact delivered time, to
 which a test may add an error.
 
-Driving. As the daemon does: every 20 ms while a GPU has two tenants with demand, else every 100 ms, and
-at once when a GPU runs empty while somebody is held, when a process exits, and when ``wake_ns`` says so.
+Driving. As the daemon does: every 20 ms while a GPU has two tenants with demand, else every 100 ms, but not
+before ``quiet_until_ns``; when a GPU has stood empty for ``idle_confirm_ns`` while somebody is held; at once
+when a process exits, and when ``wake_ns`` says so.
 
 All times are nanoseconds; a run is deterministic for one seed.
 """
@@ -81,6 +82,7 @@ class _Gpu:
     slice_left_ns: int = 0
     serial: int = 0
     busy_since_ns: int | None = None
+    idle_since_ns: int = 0
     non_idle_ns: int = 0
 
 
@@ -217,8 +219,10 @@ class Simulation(Results):
             if gpu.busy_since_ns is not None:
                 gpu.non_idle_ns += self.now - gpu.busy_since_ns
                 gpu.busy_since_ns = None
+                gpu.idle_since_ns = self.now
                 if any(hold.is_ours for hold in self.holds.values()):
-                    self.at(self.now, self.tick)
+                    since = self.now
+                    self.at(since + self.params.idle_confirm_ns, lambda: self._confirm_idle(gpu, since))
             return
         if gpu.busy_since_ns is None:
             gpu.busy_since_ns = self.now
@@ -233,6 +237,10 @@ class Simulation(Results):
         gpu.serial += 1
         serial = gpu.serial
         self.at(gpu.chunk_start_ns + gpu.chunk_ns, lambda: self._chunk_done(name, serial))
+
+    def _confirm_idle(self, gpu: _Gpu, since_ns: int) -> None:
+        if gpu.busy_since_ns is None and gpu.idle_since_ns == since_ns and since_ns >= self.last_ns:
+            self.tick()
 
     def _chunk_done(self, name: str, serial: int) -> None:
         gpu = self.gpus[name]
@@ -289,16 +297,19 @@ class Simulation(Results):
                     )
                 )
         interval = self.now - self.last_ns
+        since = {
+            name: one.idle_since_ns for name, one in self.gpus.items() if one.idle_since_ns >= self.last_ns
+        }
         self.last_ns = self.now
         idle = frozenset(name for name, gpu in self.gpus.items() if not any(p.queue for p in gpu.runlist))
         latency = {tenant.name: tenant.freeze_latency_ns for tenant in self.tenants.values()}
-        return Snapshot(self.now, interval, tuple(uses), dict(self.holds), latency, idle)
+        return Snapshot(self.now, interval, tuple(uses), dict(self.holds), latency, idle, since)
 
     def tick(self) -> None:
         self.tick_serial += 1
         serial = self.tick_serial
         snapshot = self.snapshot()
-        wake = None
+        wake = quiet = None
         if self.is_enforced:
             decision = decide(snapshot, self.state, self.specs, self.params)
             self.state = decision.state
@@ -307,7 +318,7 @@ class Simulation(Results):
                     self._hold(action.tenant, action.deadline_ns, action.reason.code)
                 else:
                     self._thaw(action.tenant, action.reason.code)
-            wake = decision.wake_ns if self.honours_wake else None
+            wake, quiet = decision.wake_ns if self.honours_wake else None, decision.quiet_until_ns
             for key, account in self.state.accounts.items():
                 self.worst_lag[key] = max(self.worst_lag.get(key, 0.0), abs(account.lag_ns))
                 self.lowest_lag[key] = min(self.lowest_lag.get(key, 0.0), account.lag_ns)
@@ -316,7 +327,7 @@ class Simulation(Results):
                 self.watch(self, snapshot, decision)
         wanting = [use.gpu for use in snapshot.uses if use.has_demand]
         pause = INNER_TICK_NS if any(wanting.count(gpu) >= 2 for gpu in set(wanting)) else TICK_NS
-        due = self.now + pause
+        due = max(self.now + pause, min(quiet or 0, self.now + TICK_NS))
         if wake is not None:
             due = min(due, wake)
         self.at(due, lambda: self.tick() if self.tick_serial == serial else None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from fairsched.model import ActionKind, Confidence, PolicyParams, ReasonCode, TenantClass, TenantSpec
-from fairsched.policy import PolicyState
+from fairsched.policy import Decision, PolicyState
 from fairsched.policy.lag import Account
 from tests.unit.policy.builders import MS, actions, held, hold, judge, lags, only, snapshot, specs, use
 
@@ -184,6 +184,35 @@ def test_an_idle_gpu_is_confirmed_then_given_to_the_most_entitled_held_tenant() 
     assert not first.plan and first.wake_ns == 104 * MS
     second = judge(snapshot(104, *rows, interval=3, holds=holds, idle=["gpu0"]), first.state)
     assert actions(second) == [("thaw", "c", ReasonCode.GPU_IDLE)]
+
+
+def test_a_gpu_known_to_be_idle_for_long_enough_needs_no_second_look() -> None:
+    rows = [use("a"), use("b", 5, demand=False)]
+    snap = snapshot(104, *rows, interval=9, holds=[hold("a", 90)], idle=["gpu0"], idle_since=101)
+    assert actions(judge(snap, lags(a=-80, b=80, active=95))) == [("thaw", "a", ReasonCode.GPU_IDLE)]
+
+
+def quiet_ms(decision: Decision) -> float:
+    assert decision.quiet_until_ns is not None
+    return decision.quiet_until_ns / MS
+
+
+def test_a_held_tenant_is_looked_at_when_it_should_have_caught_up() -> None:
+    # H = 10: from -20 to a little more than -2, of which it earns one half.
+    snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a", 80)])
+    assert quiet_ms(judge(snap, lags(a=-30, b=30, active=80))) == pytest.approx(100 + 18.5 / 0.5)
+
+
+def test_a_tenant_that_runs_is_looked_at_when_its_part_should_have_overdrawn_it() -> None:
+    # a took .75 and is owed .5: a little more than 10 is used up in 42 ms.
+    snap = snapshot(100, use("a", 15), use("b", 5))
+    assert quiet_ms(judge(snap, lags(a=5, b=-5, active=80))) == pytest.approx(100 + 10.5 / 0.25)
+
+
+def test_a_tenant_within_its_part_is_still_looked_at_in_case_the_others_stop() -> None:
+    # Alone it would need 21 ms; three times that is the longest that nobody looks.
+    snap = snapshot(100, use("a", 10), use("b", 10))
+    assert quiet_ms(judge(snap, lags(a=0, b=0, active=80))) == pytest.approx(100 + 3 * 10.5 / 0.5)
 
 
 def test_two_gaps_with_work_between_them_are_not_one_long_idle_time() -> None:
