@@ -22,6 +22,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from fairsched.accounting.context import DEMAND_LINGER_NS
 from fairsched.model import (
     ActionKind,
     Confidence,
@@ -41,6 +42,7 @@ SLICE_NS = 2 * MS
 SWITCH_NS = 100_000
 INNER_TICK_NS = 20 * MS
 TICK_NS = 100 * MS
+S = 1000 * MS
 
 
 @dataclass
@@ -58,11 +60,17 @@ class Tenant:
     is_frozen: bool = False
     deferred: list[Callable[[], None]] = field(default_factory=list)
     had_work: bool = False
+    worked_ns: dict[str, int] = field(default_factory=dict)
+    """By GPU: when it last had work."""
     hold_serial: int = 0
 
     @property
     def name(self) -> str:
         return self.spec.name
+
+    def wants(self, gpu: str, now_ns: int) -> bool:
+        """As the account says it: a decoder between two tokens still does."""
+        return self.queued_ns(gpu) > 0 or now_ns - self.worked_ns.get(gpu, -S) <= DEMAND_LINGER_NS
 
     def queued_ns(self, gpu: str) -> int:
         return sum(sum(process.queue) for process in self.processes if process.gpu == gpu)
@@ -249,6 +257,7 @@ class Simulation(Results):
         process = gpu.running
         assert process is not None
         self._account(name)
+        self.owner[process].worked_ns[name] = self.now
         gpu.running = None
         if process.queue and process.queue[0] <= 0:
             process.queue.popleft()
@@ -285,7 +294,8 @@ class Simulation(Results):
                 queued = tenant.queued_ns(gpu)
                 guess = 1 + self.rng.uniform(-self.outstanding_error_ratio, self.outstanding_error_ratio)
                 hold = self.holds.get(tenant.name)
-                demand = queued > 0 or (hold is not None and hold.is_ours and tenant.had_work)
+                is_held = hold is not None and hold.is_ours
+                demand = tenant.had_work if is_held else tenant.wants(gpu, self.now)
                 uses.append(
                     Use(
                         tenant.name,
@@ -353,7 +363,7 @@ class Simulation(Results):
         tenant = self.tenants[name]
         assert name not in self.holds, f"{name} is held already"
         self.holds[name] = Hold(name, self.now, deadline_ns, True)
-        tenant.had_work = any(tenant.queued_ns(gpu) > 0 for gpu in tenant.gpus())
+        tenant.had_work = any(tenant.wants(gpu, self.now) for gpu in tenant.gpus())
         record = HoldRecord(name, self.now, self.now, deadline_ns, why)
         self.records.append(record)
         self.open[name] = record

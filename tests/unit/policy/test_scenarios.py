@@ -251,7 +251,7 @@ def test_short_cpu_gaps_do_not_open_the_door_but_long_ones_do() -> None:
     assert not any(r.ended is ReasonCode.GPU_IDLE for r in short.records)
     long = run(decoder("a", 3, 8 * MS), trainer("t"))
     assert any(r.ended is ReasonCode.GPU_IDLE for r in long.records)
-    assert long.busy_ratio(FROM, TO) >= 0.98
+    assert long.busy_ratio(FROM, TO) >= 0.97
 
 
 def test_thawing_in_every_gap_would_ruin_the_shares() -> None:
