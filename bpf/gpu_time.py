@@ -251,6 +251,14 @@ class GpuTimeProbe:
         """Every edge since the last call, in order."""
         return [Edge._make(record) for record in self._edges.read(EDGE)]
 
+    def peek_edges(self) -> list[Edge]:
+        """Edges not peeked at before; :meth:`read_edges` will return them, too."""
+        return [Edge._make(record) for record in self._edges.peek(EDGE)]
+
+    def is_idle(self, gpu: int) -> bool:
+        """Whether no context has work open on a GPU slot now. That of a held one stays open until its drain ends."""
+        return abi.clock_n(self._clocks.items[gpu].word[abi.COMPUTE]) == 0
+
     # ---- writing ----
 
     def set_wake_on_idle(self, gpu: int, wake: bool) -> None:

@@ -25,6 +25,7 @@ class RingReader:
     def __init__(self, map_fd: int, data_bytes: int) -> None:
         page = mmap.PAGESIZE
         self._mask = data_bytes - 1
+        self._peeked = 0
         self._base = page
         self._consumer = mmap.mmap(map_fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self._producer = mmap.mmap(
@@ -36,15 +37,40 @@ class RingReader:
         (position,) = _POSITION.unpack_from(self._consumer, 0)
         (end,) = _POSITION.unpack_from(self._producer, 0)
         while position < end:
-            at = self._base + (position & self._mask)
-            (length,) = _LENGTH.unpack_from(self._producer, at)
-            if length & _BUSY:
+            following, values = self._record(position, record)
+            if following is None:
                 break
-            size = length & ~_DISCARD
-            if not length & _DISCARD and size == record.size:
-                yield record.unpack_from(self._producer, at + _HEADER)
-            position += (size + _HEADER + 7) & ~7
+            if values is not None:
+                yield values
+            position = following
             _POSITION.pack_into(self._consumer, 0, position)
+
+    def peek(self, record: struct.Struct) -> list[tuple[int, ...]]:
+        """Finished records that were neither read nor peeked at; they are still there to be read."""
+        (read,) = _POSITION.unpack_from(self._consumer, 0)
+        (end,) = _POSITION.unpack_from(self._producer, 0)
+        found = []
+        self._peeked = max(self._peeked, read)
+        while self._peeked < end:
+            following, values = self._record(self._peeked, record)
+            if following is None:
+                break
+            if values is not None:
+                found.append(values)
+            self._peeked = following
+        return found
+
+    def _record(self, position: int, record: struct.Struct) -> tuple[int | None, tuple[int, ...] | None]:
+        """Where the next one begins, None = this one is being written; and what it says, None = nothing."""
+        at = self._base + (position & self._mask)
+        (length,) = _LENGTH.unpack_from(self._producer, at)
+        if length & _BUSY:
+            return None, None
+        size = length & ~_DISCARD
+        following = position + ((size + _HEADER + 7) & ~7)
+        if length & _DISCARD or size != record.size:
+            return following, None
+        return following, record.unpack_from(self._producer, at + _HEADER)
 
     def close(self) -> None:
         """Unmap."""

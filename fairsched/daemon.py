@@ -42,6 +42,7 @@ from fairsched.ledger import Ledger, load_state, save_state
 from fairsched.logs import set_up_logging
 from fairsched.model import Snapshot
 from fairsched.observe import Tree, build_snapshot
+from fairsched.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
 from fairsched.policy.decide import Decision, decide
 from fairsched.policy.lag import PolicyState
 from fairsched.reporting import Vitals, build_status
@@ -53,7 +54,6 @@ from fairsched.status import DecisionRecord, StatusReport
 _HOUSEKEEPING_NS = 1_000_000_000
 _SAVE_NS = 10_000_000_000
 _EXPLAIN_NS = 60_000_000_000
-_MIN_INTERVAL_NS = 500_000
 _CPU_WINDOW_NS = 10_000_000_000
 
 logger = logging.getLogger(__name__)
@@ -136,6 +136,7 @@ class Daemon:
         self._undo.callback(lambda: self._applier.release_all(time.monotonic_ns()))
         self._specs = dict(config.tenant_specs())
         self._params = config.policy_params()
+        self._idle = IdleWatch(self._params.idle_confirm_ns)
         self._set_up_epoll()
         # What exists now lives as long as the daemon; what a tick makes is free of cycles: collect seldom.
         gc.collect()
@@ -223,7 +224,7 @@ class Daemon:
 
     def _wait(self) -> None:
         """Sleep until the next tick or something to serve; an urgent event makes a tick due now."""
-        due_ns = min(self._next_tick_ns, self._next_housekeeping_ns)
+        due_ns = min(self._next_tick_ns, self._next_housekeeping_ns, self._idle.due_ns)
         timeout_s = max(0, due_ns - time.monotonic_ns()) / 1e9
         ring = self._sensors.probe.fileno() if self._sensors.probe is not None else -1
         for fd, _ in self._epoll.poll(timeout_s):
@@ -233,11 +234,21 @@ class Daemon:
             elif fd == self._control.fileno():
                 self._control.handle_ready()
             elif fd == ring:
-                self._next_tick_ns = min(self._next_tick_ns, self._last_tick_ns + _MIN_INTERVAL_NS)
+                self._on_edges()
             elif fd == self._freezer.fileno():
                 self._applier.settle(time.monotonic_ns())
             else:  # the guardian died, or the process that holds the probes has something to say or died
                 self._next_housekeeping_ns = self._next_watchdog_ns = 0
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._idle.due_ns and self._idle.is_confirmed(now_ns, self._sensors.is_idle):
+            self._next_tick_ns = min(self._next_tick_ns, now_ns)
+
+    def _on_edges(self) -> None:
+        """A process that came or went is looked at at once, an idle GPU when that is more than a pause."""
+        is_process, idle_since_ns = self._sensors.peek()
+        if is_process:
+            self._next_tick_ns = min(self._next_tick_ns, self._last_tick_ns + LEAST_INTERVAL_NS)
+        self._idle.note(idle_since_ns)
 
     def _tick(self, now_ns: int) -> None:
         if now_ns - self._next_tick_ns > self._settings.config.tick_ms * 1_000_000:
@@ -250,13 +261,17 @@ class Daemon:
             self._failed_ticks += 1
             logger.exception("tick failed")
             self._applier.release_all(now_ns)  # not knowing what is true, hold nobody
-        self._schedule(now_ns)
+        drain_end_ns = self._sensors.next_drain_end_ns() if self._applier.holds else None
+        has_holds = bool(self._applier.holds)
+        self._next_tick_ns = next_tick_ns(
+            now_ns, self._decision, self._settings.config, has_holds, drain_end_ns
+        )
 
     def _observe(self, now_ns: int) -> Snapshot:
         """The world now."""
         interval_ns, self._last_tick_ns = now_ns - self._last_tick_ns, now_ns
+        idle_since_ns = self._idle.take()
         rows = self._sensors.read(now_ns)
-        self._applier.settle(now_ns)
         if self._tree.refresh(now_ns, self._freezer.holds, [row.cgroup_id for row in rows]):
             self._take_in_tenants()
         snapshot, strangers = build_snapshot(
@@ -268,6 +283,7 @@ class Daemon:
             self._sensors.idle_gpus(),
             now_ns,
             interval_ns,
+            idle_since_ns,
         )
         self._ledger.add(snapshot, strangers)
         return snapshot
@@ -291,23 +307,6 @@ class Daemon:
                 owner = owners.owner(next(iter(view.refs.values())).path)
                 if owner is not None:
                     self._specs[name] = owner.spec
-
-    def _schedule(self, now_ns: int) -> None:
-        """When to look again: often while tenants compete or are held, at the moments that matter besides."""
-        config = self._settings.config
-        demand: dict[str, int] = {}
-        for share in self._decision.shares if self._decision else ():
-            demand[share.gpu] = demand.get(share.gpu, 0) + share.has_demand
-        is_contended = bool(self._applier.holds) or any(count > 1 for count in demand.values())
-        latest_ns = due_ns = now_ns + config.tick_ms * 1_000_000
-        if is_contended:
-            due_ns = min(due_ns, now_ns + config.inner_tick_ms * 1_000_000)
-        if self._decision is not None:  # looking before anything can be decided would be work for nothing
-            due_ns = max(due_ns, min(self._decision.quiet_until_ns or 0, latest_ns))
-            due_ns = min(due_ns, self._decision.wake_ns or due_ns)
-        if self._applier.holds and self._sensors.account is not None:
-            due_ns = min(due_ns, self._sensors.account.next_drain_end_ns() or due_ns)
-        self._next_tick_ns = max(due_ns, now_ns + _MIN_INTERVAL_NS)
 
     # ---- between ticks ----
 

@@ -152,8 +152,12 @@ def build_snapshot(
     idle_slots: Iterable[int],
     now_ns: int,
     interval_ns: int,
+    idle_since_ns: Mapping[int, int] | None = None,
 ) -> tuple[Snapshot, dict[str, int]]:
-    """The Snapshot, and the GPU time in ns by UUID of processes that belong to no tenant."""
+    """The Snapshot, and the GPU time in ns by UUID of processes that belong to no tenant.
+
+    ``idle_since_ns``: by slot, when GPUs last fell idle in this interval, where that is known.
+    """
     sums: dict[tuple[str, str], _Sum] = {}
     strangers: dict[str, int] = {}
     for row in rows:
@@ -180,5 +184,6 @@ def build_snapshot(
         holds=holds,
         freeze_latency_ns=freeze_latency_ns,
         idle_gpus=frozenset(gpu_label(gpus, slot) for slot in idle_slots),
+        idle_since_ns={gpu_label(gpus, slot): since for slot, since in (idle_since_ns or {}).items()},
     )
     return snapshot, strangers

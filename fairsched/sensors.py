@@ -37,6 +37,7 @@ _PF_EXITING = 0x4
 """In the flags of /proc/PID/stat."""
 _RELOADS = 3
 """Tries in a row. Then it is better to end, and be started again by whoever started us."""
+_PROCESS_EDGES = (abi.EdgeKind.PROC_NEW, abi.EdgeKind.PROC_EXIT)
 
 logger = logging.getLogger(__name__)
 
@@ -219,6 +220,22 @@ class Sensors:
     def idle_gpus(self) -> set[int]:
         """Slots of GPUs that have contexts, none of which has work."""
         return self.account.idle_gpus() if self.account is not None else set()
+
+    def next_drain_end_ns(self) -> int | None:
+        """When a GPU falls idle on which nothing but a drain runs; None: none does."""
+        return self.account.next_drain_end_ns() if self.account is not None else None
+
+    def peek(self) -> tuple[bool, dict[int, int]]:
+        """Of edges that no tick has read: whether a process came or went, and when GPU slots fell idle."""
+        if self.probe is None:
+            return False, {}
+        edges = self.probe.peek_edges()
+        idle = {edge.gpu: edge.t_ns for edge in edges if edge.kind == abi.EdgeKind.GPU_IDLE}
+        return any(edge.kind in _PROCESS_EDGES for edge in edges), idle
+
+    def is_idle(self, slot: int) -> bool:
+        """Whether nobody's work is open on a GPU right now, as BPF knows it."""
+        return self.probe is not None and self.probe.is_idle(slot)
 
     def hold(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
         """Tell the account, if there is one, that these cgroups were just frozen."""

@@ -129,3 +129,28 @@ def test_nothing_is_lost_or_torn_at_the_wrap(tmp_path: Path, rounds: list[int], 
             assert ring.read() == wanted
     finally:
         ring.close()
+
+
+def test_what_was_peeked_at_is_there_to_be_read_and_is_not_peeked_at_again(ring: Ring) -> None:
+    ring.put(1, 1)
+    assert ring.reader.peek(RECORD) == [(1, 1)]
+    ring.put(2, 2)
+    assert ring.reader.peek(RECORD) == [(2, 2)]
+    assert ring.consumed() == 0
+    assert ring.read() == [(1, 1), (2, 2)]
+    ring.put(3, 3)
+    assert ring.reader.peek(RECORD) == [(3, 3)]
+
+
+def test_a_record_read_without_a_peek_is_not_peeked_at_later(ring: Ring) -> None:
+    ring.put(1, 1)
+    assert ring.read() == [(1, 1)]
+    assert ring.reader.peek(RECORD) == []
+
+
+def test_a_peek_stops_before_a_record_that_is_being_written_and_goes_on_there(ring: Ring) -> None:
+    at = ring.put(1, 1, flags=BUSY)
+    ring.put(2, 2)
+    assert ring.reader.peek(RECORD) == []
+    ring.commit(at)
+    assert ring.reader.peek(RECORD) == [(1, 1), (2, 2)]
