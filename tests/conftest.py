@@ -8,6 +8,9 @@ A skip can also hide a broken set-up. FAIRSCHED_REQUIRE_NODE=1 (continuous integ
 turns a skipped node test into a failure, unless its reason begins with ``host:``. That word is a claim
 about the machine that no set-up could change (``host: no kprobes in this kernel``), never about a missing
 package or a missing mount.
+
+Property tests try the same examples in every run: a failure belongs to the change it is seen with. FAIRSCHED_FULL=1
+or ``--hypothesis-seed=N`` tries others.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 TESTS = Path(__file__).resolve().parent
@@ -28,12 +32,24 @@ def is_node_required() -> bool:
     return os.environ.get("FAIRSCHED_REQUIRE_NODE", "0") not in ("", "0")
 
 
+def is_full() -> bool:
+    """Whether there is time to look further than every change needs."""
+    return os.environ.get("FAIRSCHED_FULL", "0") not in ("", "0")
+
+
 def tier_of(path: Path) -> str:
     """'unit', 'node', 'vm' or 'gpu'."""
     try:
         return path.resolve().relative_to(TESTS).parts[0]
     except ValueError:
         return "unit"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The same examples every time, so that a change is what makes a test fail; others on request."""
+    if not is_full() and config.getoption("hypothesis_seed", None) is None:
+        hypothesis.settings.register_profile("repeatable", derandomize=True, database=None)
+        hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
