@@ -53,6 +53,8 @@ class Context:
     """When completion was last proven, or the context appeared."""
     busy_ns: int = -DEMAND_LINGER_NS
     """When it last was seen with outstanding work."""
+    closed_at_ns: int = -DEMAND_LINGER_NS
+    """When a burst of it last ended where that could be seen."""
     is_held: bool = False
     held_with_demand: bool = False
     is_unseen: bool = False
@@ -60,10 +62,26 @@ class Context:
     drain_ns: int = 0
     """The last drain as it was estimated."""
     drain_doubt_ns: int = 0
-    drain_end_ns: int = -1
-    """When it ended or will have, at the latest."""
+    drain_odds: float = 0.0
+    """Logarithm of the odds that it still runs, while it is open."""
+    pending: dict[Key, int] = field(default_factory=dict)
+    """By witness: time in ns that is this drain's if the replay is wrong about it, while that is undecided."""
+    exec_before: dict[Key, int] = field(default_factory=dict)
+    """The replay's totals when ``pending`` began."""
+    is_drain_known: bool = False
+    """Witnesses told when it ended."""
     drain_seq: int = -1
     """submitted when the drain was last estimated; -1 = not held or not yet."""
+    thawed_ns: int | None = None
+    """When the hold ended, while the context has not said yet how far its drain came."""
+    is_open: bool = False
+    """Whether its last drain still runs is not known."""
+    closed_ns: int = -1
+    """When that became known."""
+    believed_ns: int = 0
+    """Since when the replay takes its drain to be running, or to be over."""
+    is_ended_in_bpf: bool = False
+    """BPF was told that its drain is over: it holds the context to be idle until the next submit."""
     is_tainted: bool = False
     """Held since the last proof: the next one says nothing about tau."""
 

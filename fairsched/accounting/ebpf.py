@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from fairsched.accounting.context import DEMAND_LINGER_NS, Context, Events, Key, Row
-from fairsched.accounting.launch_time import Drain, LaunchTime, settle
+from fairsched.accounting.drains import Drains
+from fairsched.accounting.launch_time import LaunchTime
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
@@ -33,7 +34,12 @@ UNSYNCED_NS = 1_000_000_000
 """Launches without a proof of completion for this long: not sure any more."""
 UNSYNCED_IDLE_NS = 1_000_000_000
 """No call at all from an unsynced context for this long: its work is taken as ended."""
-_NEVER_NS = 1 << 62
+IMP = 0
+_PAUSE_NS = 300_000
+"""Between two bursts, where nothing was seen yet."""
+_LONGEST_PAUSE_NS = 5_000_000
+"""What takes longer waits for something: a request, a batch."""
+_PAUSE_MEMORY = 1 / 32
 _WAITED_NS = 50_000
 """A call that waited this long ended because the work did; a shorter one may have found it finished."""
 
@@ -59,8 +65,11 @@ class EbpfAccount:
         self._gpus = gpus
         self._slice_ns, self._switch_ns = slice_ns, switch_ns
         self._replays: dict[int, Replay] = {}
+        self._pause_ns: dict[int, int] = {}
+        """By GPU: between the end of a burst and the next, of those where both can be seen."""
         self._contexts: dict[Key, Context] = {}
         self._dropped = 0
+        self._drains: dict[int, Drains] = {}
         self._launch_of_cgroup: dict[int, LaunchTime] = {}
         self.single_gpu_processes: set[int] = set()
         """Processes that can see one GPU only: which one a context of theirs is on needs no guess."""
@@ -76,11 +85,11 @@ class EbpfAccount:
             self._on_edge(edge, rows)
         dropped = self._probe.count(abi.Count.EDGE_DROPPED)
         has_lost, self._dropped = dropped != self._dropped, dropped
-        for replay in self._replays.values():
+        for gpu, replay in self._replays.items():
             replay.advance(now_ns)
+            self._end_drains(gpu)
         for context in list(self._contexts.values()):  # looking may drop one
             self._look(context, now_ns, has_lost, rows)
-        self._end_drains(now_ns)
         return list(rows.values())
 
     def _look(
@@ -91,13 +100,15 @@ class EbpfAccount:
             if has_lost:
                 self._drop(context, now_ns, rows)
             return
-        replay = self._replays[context.gpu]
+        replay, drains = self._replays[context.gpu], self._drains[context.gpu]
         if has_lost:
             self._resync(context, live, replay, now_ns)
         if context.is_held:
-            self._estimate_drain(context, live, replay, now_ns)
+            drains.estimate(context, live, now_ns)
         elif live.synced == 0 and now_ns - live.last_call_ns > UNSYNCED_IDLE_NS:
             replay.close(context.key, now_ns, is_anchor=False)
+        else:
+            drains.look(context, live, now_ns)
         if replay.is_runnable(context.key):
             context.busy_ns = now_ns
         if has_lost or not self.is_replay_trusted(context.gpu):
@@ -164,26 +175,35 @@ class EbpfAccount:
             return
         context = self._context_of(edge, rows)
         replay = self._replays[context.gpu]
+        replay.advance(edge.t_ns)
+        self._end_drains(context.gpu)
         if edge.cgroup_id != context.cgroup_id:
-            replay.advance(edge.t_ns)
             self._add(rows, context, self._take(context, replay), 0, False, None, edge.t_ns)
             context.cgroup_id = edge.cgroup_id
         if edge.kind == abi.EdgeKind.OPEN:
+            self._drains[context.gpu].answer(context, edge.t_ns)
+            context.is_ended_in_bpf = False
+            self._note_pause(context, edge.t_ns)
             replay.open(context.key, edge.t_ns)
             context.busy_ns = edge.t_ns
             self._begin_burst(context, replay, edge)
-        elif edge.kind == abi.EdgeKind.CLOSE:
+        elif edge.kind == abi.EdgeKind.CLOSE or self._is_end_of_drain(context, edge):
             replay.close(context.key, edge.t_ns, is_anchor=self._is_anchor(context, edge))
-            context.busy_ns = edge.t_ns
+            context.busy_ns = context.closed_at_ns = edge.t_ns
             self._learn(context, replay, edge)
         elif edge.kind == abi.EdgeKind.PROGRESS:
             replay.progress(context.key, edge.t_ns, is_anchor=self._is_anchor(context, edge))
             self._learn(context, replay, edge)
         elif edge.kind == abi.EdgeKind.RESUBMIT:
-            replay.close(context.key, edge.t_ns, is_anchor=False)
-            replay.open(context.key, edge.t_ns)
+            self._resubmit(context, replay, edge.t_ns)
         elif edge.kind == abi.EdgeKind.CTX_GONE:
             self._drop(context, edge.t_ns, rows)
+
+    @staticmethod
+    def _is_end_of_drain(context: Context, edge: Edge) -> bool:
+        """For BPF, told earlier that the drain is over, the context had been idle: this is no close to it."""
+        is_all = edge.kind == abi.EdgeKind.PROGRESS and edge.seq >= context.drain_seq
+        return is_all and context.is_ended_in_bpf
 
     @staticmethod
     def _is_anchor(context: Context, edge: Edge) -> bool:
@@ -209,6 +229,7 @@ class EbpfAccount:
         replay.advance(edge.t_ns)
         self._add(rows, context, self._take(context, replay), 0, False, None, edge.t_ns)
         replay.remove(context.key, edge.t_ns)
+        self._drains[context.gpu].forget(context)
         context.gpu, context.reported_ns, context.seq_exec_ns = edge.gpu, 0, 0
         self._replay(edge.gpu).add(context.key, context.rank)
 
@@ -223,7 +244,8 @@ class EbpfAccount:
 
     def _replay(self, gpu: int) -> Replay:
         if gpu not in self._replays:
-            self._replays[gpu] = Replay(self._slice_ns, self._switch_ns)
+            replay = self._replays[gpu] = Replay(self._slice_ns, self._switch_ns)
+            self._drains[gpu] = Drains(replay, self._launch, self._probe.end_drain)
         return self._replays[gpu]
 
     def _begin_burst(self, context: Context, replay: Replay, edge: Edge) -> None:
@@ -237,56 +259,47 @@ class EbpfAccount:
 
     def _learn(self, context: Context, replay: Replay, edge: Edge) -> None:
         context.proven_ns = edge.t_ns
+        self._drains[context.gpu].answer(context, edge.t_ns)
         launches = edge.seq - context.seq
         if launches <= 0:
             return
         exec_ns = replay.exec_ns(context.key)
         spent_ns = exec_ns - context.seq_exec_ns
         if not context.is_tainted and spent_ns > 0:
-            spent_ns -= self._settle_drains(context, replay, spent_ns, launches, edge.t_ns)
-            if spent_ns > 0:
+            drains = self._drains[context.gpu]
+            moved_ns, is_clean = drains.witnessed(context, spent_ns, launches, edge.t_ns)
+            spent_ns -= moved_ns
+            if spent_ns > 0 and is_clean:
                 context.launch.learn(spent_ns, launches)
                 self._launch_of_cgroup[context.cgroup_id] = context.launch
             exec_ns = replay.exec_ns(context.key)
         elif not context.is_held and context.seq < context.drain_seq <= edge.seq and spent_ns > 0:
-            context.launch.impute(spent_ns, launches)  # all it had queued when it was held
+            # All it had queued when it was held. An estimate nobody confirmed teaches less than a measurement.
+            learn = context.launch.learn if context.is_drain_known else context.launch.impute
+            learn(spent_ns, launches)
         context.is_tainted = context.is_held
         context.seq, context.seq_exec_ns, context.seq_ns = edge.seq, exec_ns, edge.t_ns
 
-    def _settle_drains(
-        self, context: Context, replay: Replay, spent_ns: int, launches: int, now_ns: int
-    ) -> int:
-        """Move what this burst was charged too much or too little to the drains it overlapped; returns the sum."""
-        if context.launch.samples < 2:
-            return 0
-        others = [
-            other
-            for other in self._contexts.values()
-            if other is not context
-            and other.gpu == context.gpu
-            and other.drain_doubt_ns > 0
-            and other.drain_end_ns >= context.seq_ns
-        ]
-        if not others:
-            return 0
-        drains = [Drain(other.drain_ns, other.drain_doubt_ns, other.launch) for other in others]
-        moved, gain = settle(context.launch, spent_ns, launches, drains, self._slice_ns)
-        for other, drain, part_ns in zip(others, drains, moved, strict=True):
-            replay.transfer(context.key, other.key, part_ns)
-            drain.blame(part_ns, gain / len(others))
-            if part_ns > self._slice_ns // 2 and other.is_held and not replay.is_runnable(other.key):
-                # It ran when we thought it had drained: it probably still does.
-                left_ns, _ = self._remaining(other, other.drain_seq)
-                replay.open(other.key, now_ns)
-                replay.drain(other.key, now_ns, left_ns)
-                other.drain_end_ns = _NEVER_NS
-        return sum(moved)
+    def _resubmit(self, context: Context, replay: Replay, t_ns: int) -> None:
+        """A program that polls begins its next burst: it saw the end of the last one, a pause ago.
+
+        How long it paused cannot be seen; as long as its neighbours do is the best guess.
+        """
+        replay.close_before(context.key, t_ns, self._pause_ns.get(context.gpu, _PAUSE_NS))
+        replay.open(context.key, t_ns)
+
+    def _note_pause(self, context: Context, t_ns: int) -> None:
+        pause_ns = t_ns - context.closed_at_ns
+        if pause_ns < _LONGEST_PAUSE_NS:
+            known_ns = self._pause_ns.get(context.gpu, _PAUSE_NS)
+            self._pause_ns[context.gpu] = known_ns + round((pause_ns - known_ns) * _PAUSE_MEMORY)
 
     def _drop(self, context: Context, t_ns: int, rows: dict[tuple[int, int, int], Row]) -> None:
         replay = self._replays[context.gpu]
         replay.advance(t_ns)
         self._add(rows, context, self._take(context, replay), 0, False, None, t_ns)
         replay.remove(context.key, t_ns)
+        self._drains[context.gpu].forget(context)
         self._contexts.pop(context.key, None)
 
     def _resync(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> None:
@@ -353,47 +366,23 @@ class EbpfAccount:
         for context in self._contexts.values():
             if context.cgroup_id in ids and not context.is_held:
                 context.held_with_demand = self._demand(context, now_ns)
-                context.is_held = context.is_tainted = True
-                context.drain_seq = -1
-                replay = self._replays[context.gpu]
-                replay.advance(now_ns)
-                self._estimate_drain(context, self._probe.context(context.key[0]), replay, now_ns)
+                self._replays[context.gpu].advance(now_ns)
+                drains = self._drains[context.gpu]
+                drains.begin(context)
+                drains.estimate(context, self._probe.context(context.key[0]), now_ns)
 
     def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
         """These cgroups run again."""
         ids = set(cgroup_ids)
         for context in self._contexts.values():
             if context.cgroup_id in ids and context.is_held:
-                context.is_held = False
-                context.proven_ns = now_ns
-                context.drain_end_ns = min(context.drain_end_ns, now_ns)
-                if context.held_with_demand:
-                    context.busy_ns = now_ns
-                self._replays[context.gpu].resume(context.key, now_ns)
+                self._drains[context.gpu].thaw(context, now_ns)
 
-    def _estimate_drain(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> None:
-        """Once per hold, and again if a launch slipped in before the freeze took effect.
-
-        A context that runs without an end while held would be charged for ever: the lock-out.
-        """
-        has_end = not replay.is_runnable(context.key) or replay.left_ns(context.key) is not None
-        if context.drain_seq == live.submitted and has_end:
-            return
-        context.drain_seq = live.submitted
-        context.drain_ns, context.drain_doubt_ns = 0, 0
-        if replay.is_runnable(context.key):
-            context.drain_ns, context.drain_doubt_ns = self._remaining(context, live.submitted)
-        context.drain_end_ns = _NEVER_NS
-        replay.drain(context.key, now_ns, context.drain_ns)
-
-    def _end_drains(self, now_ns: int) -> None:
-        for replay in self._replays.values():
-            for key in replay.take_drained():
-                context = self._contexts.get(key)  # type: ignore[call-overload]
-                if context is not None:
-                    context.drain_end_ns = now_ns
-                    slot, generation = context.key
-                    self._probe.end_drain(slot, generation, 0)
+    def _end_drains(self, gpu: int) -> None:
+        for key, t_ns in self._replays[gpu].take_drained():
+            context = self._contexts.get(key)
+            if context is not None:
+                self._drains[gpu].drained(context, t_ns)
 
     def next_drain_end_ns(self) -> int | None:
         """When a GPU on which nothing but a drain runs falls idle; worth waking up for. None: none does."""

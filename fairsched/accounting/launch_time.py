@@ -35,6 +35,7 @@ _LEAST_SPREAD = 0.01
 _UNKNOWN_SPREAD = 0.6
 _LEAST_UNCERTAINTY = 0.02
 _LARGEST_STEP = 1.25
+_LEAST_STEP = 0.05
 _TRUSTED = 3
 
 
@@ -60,9 +61,9 @@ class LaunchTime:
             deviation = abs(sample / self.tau_ns - 1.0)
             memory = max(_MEMORY, 1 / (self.observed - _TRUSTED + 1))
             # 1.25 x the mean absolute deviation is the standard deviation (of a normal distribution)
-            self.spread += (min(deviation * 1.25, 1.0) - self.spread) * memory
-            # One far-off sample says more about a neighbour than about this context.
-            step = 1 + max(_LARGEST_STEP - 1, 3 * self.spread)
+            # One far-off sample says more about a neighbour than about this context; many do widen the limit.
+            self.spread += (min(deviation * 1.25, 3 * self.spread + _LEAST_SPREAD) - self.spread) * memory
+            step = 1 + max(_LEAST_STEP, 3 * self.spread)
             sample = min(max(sample, self.tau_ns / step), self.tau_ns * step)
         self._take(sample, launches)
 

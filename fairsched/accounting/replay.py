@@ -27,6 +27,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any
 
 DEFAULT_SLICE_NS = 2_000_000
 DEFAULT_SWITCH_NS = 100_000
@@ -41,6 +42,8 @@ class _Context:
     exec_ns: int = 0
     is_runnable: bool = False
     left_ns: int | None = None
+    slice_end_ns: int = 0
+    """Of its last slice that was followed by another context's."""
 
 
 class Replay:
@@ -61,7 +64,8 @@ class Replay:
         self._last: _Context | None = None
         self._slice_begin_ns = 0
         self._charged_to_ns = 0
-        self._drained: list[Hashable] = []
+        self._drained: list[tuple[Any, int]] = []
+        self._doubted: set[Hashable] = set()
 
     # ---- what is observed ----
 
@@ -97,6 +101,32 @@ class Replay:
             self._judge(context, t_ns)
         self._stop(context, t_ns)
 
+    def close_before(self, key: Hashable, t_ns: int, late_ns: int) -> None:
+        """All work of the context was complete ``late_ns`` before ``t_ns``, as is found out now.
+
+        If that was within its last slice, the next context had its turn earlier than the replay thought.
+        """
+        self.advance(t_ns)
+        context = self._contexts[key]
+        if not context.is_runnable:
+            return
+        is_current = self._current is context
+        begin_ns = self._slice_begin_ns if is_current else context.slice_end_ns - self.slice_ns
+        end_ns = t_ns if is_current else context.slice_end_ns
+        over_ns = min(end_ns - max(t_ns - late_ns, begin_ns), context.exec_ns)
+        self._stop(context, t_ns)
+        if over_ns <= 0:
+            return
+        context.exec_ns -= over_ns
+        following = self._current
+        if following is None:
+            return
+        if is_current:  # it begins only now, and is charged from where it really began
+            self._charged_to_ns -= over_ns
+        else:
+            following.exec_ns += over_ns
+        self._slice_begin_ns -= over_ns
+
     def progress(self, key: Hashable, t_ns: int, *, is_anchor: bool) -> None:
         """Some of its work is complete and it goes on with the rest."""
         self.advance(t_ns)
@@ -116,6 +146,14 @@ class Replay:
         del self._circle[place], self._ranks[place]
         if self._last is context:
             self._last = None
+        self._doubted.discard(key)
+
+    def doubt(self, key: Hashable, *, is_open: bool = True) -> None:
+        """Whether the context still runs is not known: until it is, anchors correct the replay but do not judge it."""
+        if is_open:
+            self._doubted.add(key)
+        else:
+            self._doubted.discard(key)
 
     def drain(self, key: Hashable, t_ns: int, left_ns: int) -> None:
         """Nothing more will be submitted: the context stops by itself after ``left_ns`` of execution."""
@@ -131,8 +169,9 @@ class Replay:
 
     def transfer(self, source: Hashable, target: Hashable, ns: int) -> None:
         """Execution time charged to ``source`` was ``target``'s (negative: the other way round)."""
-        self._contexts[source].exec_ns -= ns
-        self._contexts[target].exec_ns += ns
+        if source in self._contexts and target in self._contexts:
+            self._contexts[source].exec_ns -= ns
+            self._contexts[target].exec_ns += ns
 
     # ---- what is computed ----
 
@@ -154,7 +193,7 @@ class Replay:
                 return
             self._charge(context, end_ns)
             if context.left_ns == 0:
-                self._drained.append(context.key)
+                self._drained.append((context.key, end_ns))
                 self._stop(context, end_ns)
             else:
                 self._pass_on(context, end_ns)
@@ -162,6 +201,10 @@ class Replay:
     def exec_ns(self, key: Hashable) -> int:
         """Execution time of the context up to the last advance."""
         return self._contexts[key].exec_ns
+
+    def exec_by_key(self) -> dict[Any, int]:
+        """Execution time of every context up to the last advance."""
+        return {key: context.exec_ns for key, context in self._contexts.items()}
 
     def is_runnable(self, key: Hashable) -> bool:
         """Whether the context still has work, as far as the replay knows."""
@@ -180,8 +223,10 @@ class Replay:
         """Contexts with work."""
         return self._runnable
 
-    def take_drained(self) -> list[Hashable]:
-        """Contexts whose drain ended since the last call."""
+    def take_drained(self) -> list[tuple[Any, int]]:
+        """Contexts whose drain ended since the last call, and when."""
+        if not self._drained:
+            return []
         drained, self._drained = self._drained, []
         return drained
 
@@ -220,6 +265,7 @@ class Replay:
 
     def _pass_on(self, context: _Context, t_ns: int) -> None:
         following = self._next_after(context)
+        context.slice_end_ns = t_ns
         if following is None:
             self._current = None
             self._charged_to_ns = t_ns
@@ -237,11 +283,14 @@ class Replay:
     def _judge(self, context: _Context, t_ns: int) -> None:
         """Compare a close with what the replay believed, and put the replay where the close says it was."""
         is_hit = self._current is context
+        if not is_hit:
+            self._correct(context, t_ns)
+        if self._doubted:
+            return
         if is_hit:
             self.hits += 1
         else:
             self.misses += 1
-            self._correct(context, t_ns)
         self.hit_ratio += (is_hit - self.hit_ratio) * _HIT_MEMORY
 
     def _correct(self, context: _Context, t_ns: int) -> None:

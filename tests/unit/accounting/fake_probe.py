@@ -14,6 +14,7 @@ from fairsched.bpf.gpu_time import Edge
 MS = 1_000_000
 SLICE_NS = 2 * MS
 SWITCH_NS = 100_000
+PAUSE = MS // 2
 WAITED = MS
 """A sync that really waited."""
 
@@ -22,7 +23,7 @@ WAITED = MS
 class FakeProbe:
     """Only what EbpfAccount asks for."""
 
-    contexts_by_slot: list[abi.Ctx] = field(default_factory=lambda: [abi.Ctx() for _ in range(8)])
+    contexts_by_slot: list[abi.Ctx] = field(default_factory=lambda: [abi.Ctx() for _ in range(16)])
     clocks: list[abi.Clock] = field(default_factory=lambda: [abi.Clock() for _ in range(4)])
     edges: list[Edge] = field(default_factory=list)
     dropped: int = 0
@@ -73,25 +74,28 @@ class FakeProbe:
 
     def launch(self, slot: int, t_ns: int, count: int = 1) -> None:
         live = self.contexts_by_slot[slot]
+        pause_ns, live.last_call_ns = t_ns - live.last_call_ns, t_ns
         live.submitted += count
-        live.last_call_ns = t_ns
         busy = live.busy[abi.COMPUTE]
         if not busy.streams:
             busy.streams, busy.open_ns = 1, t_ns
             self._emit(abi.EdgeKind.OPEN, slot, t_ns, live.handle, live.submitted - count + 1)
+        elif live.synced == 0 and count > 1 and pause_ns > PAUSE:
+            self._emit(abi.EdgeKind.RESUBMIT, slot, t_ns, live.handle, live.submitted - count)
 
     def sync(self, slot: int, t_ns: int, waited_ns: int = WAITED) -> None:
         """A call returns that proves everything complete."""
         live = self.contexts_by_slot[slot]
         live.completed, live.synced, live.last_call_ns = live.submitted, live.synced + 1, t_ns
+        kind = abi.EdgeKind.CLOSE if live.busy[abi.COMPUTE].streams else abi.EdgeKind.PROGRESS
         live.busy[abi.COMPUTE].streams = 0
-        self._emit(abi.EdgeKind.CLOSE, slot, t_ns, waited_ns, live.completed)
+        self._emit(kind, slot, t_ns, waited_ns, live.completed)
 
-    def progress(self, slot: int, t_ns: int, completed: int) -> None:
+    def progress(self, slot: int, t_ns: int, completed: int, waited_ns: int = WAITED) -> None:
         """A call proves the work up to ``completed`` and more is outstanding."""
         live = self.contexts_by_slot[slot]
         live.completed, live.synced, live.last_call_ns = completed, live.synced + 1, t_ns
-        self._emit(abi.EdgeKind.PROGRESS, slot, t_ns, WAITED, completed)
+        self._emit(abi.EdgeKind.PROGRESS, slot, t_ns, waited_ns, completed)
 
     def end(self, slot: int, t_ns: int) -> None:
         """The process exits."""

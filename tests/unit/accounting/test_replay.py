@@ -190,7 +190,7 @@ def test_a_drain_ends_by_itself_and_is_reported_once() -> None:
     replay.advance(100 * MS)
     assert replay.exec_ns("a") == 3 * MS
     assert not replay.is_runnable("a")
-    assert replay.take_drained() == ["a"]
+    assert [key for key, _ in replay.take_drained()] == ["a"]
     assert replay.take_drained() == []
     assert replay.left_ns("a") is None
 
@@ -211,7 +211,7 @@ def test_a_drain_beside_others_takes_its_turns() -> None:
     replay.drain("b", 0, 3 * MS)
     replay.advance(2 * ROUND + SLICE_NS + SWITCH_NS + MS)  # a b a b
     assert (replay.exec_ns("a"), replay.exec_ns("b")) == (2 * SLICE_NS, 3 * MS)
-    assert replay.take_drained() == ["b"]
+    assert [key for key, _ in replay.take_drained()] == ["b"]
 
 
 def test_nothing_left_to_drain_ends_at_its_next_turn_without_time() -> None:
@@ -347,3 +347,16 @@ def test_how_often_somebody_looks_makes_no_difference(
         act(rarely, what, key, now)
         act(often, what, key, now)
         assert charged(rarely) == charged(often)
+
+
+def test_while_it_is_not_known_who_runs_a_miss_is_not_held_against_the_replay() -> None:
+    replay = Replay(SLICE_NS, SWITCH_NS)
+    for key in ("a", "b"):
+        replay.add(key, (ord(key),))
+        replay.open(key, 0)
+    replay.doubt("b")
+    replay.progress("b", MS, is_anchor=True)  # in the middle of a's first slice
+    assert (replay.hits, replay.misses, replay.hit_ratio) == (0, 0, 1.0)
+    replay.doubt("b", is_open=False)
+    replay.progress("a", MS + MS // 2, is_anchor=True)
+    assert (replay.hits, replay.misses) == (0, 1)

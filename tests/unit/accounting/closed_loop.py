@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy's model of shared GPUs, looked at through the eBPF account instead of through the truth.
+
+Problem: what holds do to the account (drains nobody reports the end of) shows only in the closed loop: the account
+decides who is held, the hold decides what the account can see.
+
+Approach: :class:`tests.unit.policy.model_gpu.Simulation` with a :class:`FakeProbe` that hears what programs do, as
+libcuda's probes would, and an :class:`EbpfAccount` whose rows are the snapshot. The model knows the truth.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from fairsched.model import ReasonCode, Snapshot, TenantClass, TenantSpec, Use
+from tests.unit.accounting.fake_probe import MS, FakeProbe, account_of
+from tests.unit.policy.model_gpu import Simulation, Tenant
+from tests.unit.policy.model_processes import Process
+
+WAKE_NS = 50_000
+"""From the completion on the GPU to the return of the call that waited for it."""
+
+
+class Steps(Process):
+    """Launch a step, wait for all of it, pause; again. Times of kernels are log-normal around their mean."""
+
+    def __init__(
+        self,
+        kernels: int,
+        kernel_ns: int,
+        jitter_ratio: float,
+        gap_ns: int,
+        *,
+        is_seen: bool = True,
+        poisson: bool = False,
+        start_ns: int = 0,
+    ) -> None:
+        super().__init__(start_ns=start_ns)
+        self.kernels, self.kernel_ns, self.jitter_ratio = kernels, kernel_ns, jitter_ratio
+        self.gap_ns, self.is_seen, self.poisson = gap_ns, is_seen, poisson
+        self.submitted_ns = 0
+
+    def on_start(self, sim: Simulation) -> None:
+        assert isinstance(sim, ClosedLoop)
+        self.submitted_ns = sim.now
+        sim.launched(self, self.kernels)
+        self.submit(sim, sum(sim.kernel_ns(self) for _ in range(self.kernels)))
+
+    def on_done(self, sim: Simulation) -> None:
+        assert isinstance(sim, ClosedLoop)
+        sim.program(self, sim.now + round(sim.rng.expovariate(1 / WAKE_NS)), lambda: self._seen(sim))
+
+    def _seen(self, sim: ClosedLoop) -> None:
+        if self.is_seen:
+            sim.synced(self, sim.now - self.submitted_ns)
+        gap = sim.rng.expovariate(1 / self.gap_ns) if self.poisson else self.gap_ns
+        sim.program(self, sim.now + 20_000 + round(gap), lambda: self.on_start(sim))
+
+
+class Pipeline(Steps):
+    """Keeps ``depth`` steps queued, waiting for the oldest."""
+
+    def __init__(self, kernels: int, kernel_ns: int, jitter_ratio: float, depth: int) -> None:
+        super().__init__(kernels, kernel_ns, jitter_ratio, 0)
+        self.depth = depth
+        self.done = 0
+        self.asked = 0
+        self.finished_ns: deque[int] = deque()
+        """Steps that are done and not waited for yet."""
+        self.returned_ns = 0
+        """From the last wait: the next one begins then, and returns at once if its step was done long ago."""
+
+    def on_start(self, sim: Simulation) -> None:
+        assert isinstance(sim, ClosedLoop)
+        self.submitted_ns = sim.now
+        while self.asked - self.done < self.depth:
+            self.asked += 1
+            sim.launched(self, self.kernels)
+            self.submit(sim, sum(sim.kernel_ns(self) for _ in range(self.kernels)))
+
+    def _seen(self, sim: ClosedLoop) -> None:
+        self.done += 1
+        waited_ns = max(1000, self.finished_ns.popleft() - self.returned_ns)
+        sim.progressed(self, self.done * self.kernels, waited_ns)
+        self.returned_ns = sim.now
+        sim.program(self, sim.now + 20_000, lambda: self.on_start(sim))
+
+
+class ClosedLoop(Simulation):
+    """Run tenants under the account's own view of them."""
+
+    def __init__(self, tenants: Sequence[Tenant], *, is_enforced: bool = True, seed: int = 7) -> None:
+        super().__init__(tenants, is_enforced=is_enforced, seed=seed)
+        self.probe = FakeProbe()
+        self.account = account_of(self.probe)
+        self.slots = {process: slot for slot, process in enumerate(self.owner)}
+        self.groups = {name: 100 + number for number, name in enumerate(self.tenants)}
+        self.names = {number: name for name, number in self.groups.items()}
+        self.billed: dict[str, int] = dict.fromkeys(self.tenants, 0)
+        for process, slot in self.slots.items():
+            self.probe.create(slot, 1000 + slot, self.groups[self.owner[process].name])
+
+    # -- what programs do ---------------------------------------------------------------------
+
+    def kernel_ns(self, process: Steps) -> int:
+        sigma = process.jitter_ratio
+        return round(process.kernel_ns * self.rng.lognormvariate(-sigma * sigma / 2, sigma))
+
+    def launched(self, process: Process, count: int) -> None:
+        self.probe.launch(self.slots[process], self.now, count)
+
+    def synced(self, process: Process, waited_ns: int) -> None:
+        self.probe.sync(self.slots[process], self.now, waited_ns)
+
+    def progressed(self, process: Process, completed: int, waited_ns: int) -> None:
+        slot = self.slots[process]
+        if completed >= self.probe.contexts_by_slot[slot].submitted:
+            self.probe.sync(slot, self.now, waited_ns)
+        else:
+            self.probe.progress(slot, self.now, completed, waited_ns)
+
+    def _chunk_done(self, name: str, serial: int) -> None:
+        process = self.gpus[name].running
+        before = len(process.queue) if process else 0
+        super()._chunk_done(name, serial)
+        if isinstance(process, Pipeline) and len(process.queue) < before:
+            process.finished_ns.append(self.now)
+
+    # -- what the daemon sees -----------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        exact = super().snapshot()
+        sums: dict[str, Use] = {}
+        for row in self.account.read(self.now):
+            name = self.names[row.cgroup_id]
+            self.billed[name] += row.used_ns
+            was = sums.get(name)
+            sums[name] = Use(
+                name,
+                "gpu0",
+                row.used_ns + (was.used_ns if was else 0),
+                row.has_demand or (was is not None and was.has_demand),
+                row.outstanding_ns + (was.outstanding_ns if was else 0),
+                row.confidence if was is None else max(row.confidence, was.confidence, key=lambda c: c.value),
+            )
+        idle = frozenset("gpu0" for _ in self.account.idle_gpus())
+        return Snapshot(
+            exact.now_ns,
+            exact.interval_ns,
+            tuple(sums.values()),
+            exact.holds,
+            exact.freeze_latency_ns,
+            idle,
+        )
+
+    def _hold(self, name: str, deadline_ns: int, why: ReasonCode) -> None:
+        super()._hold(name, deadline_ns, why)
+        self.account.hold([self.groups[name]], self.now)
+
+    def _thaw(self, name: str, why: ReasonCode) -> None:
+        super()._thaw(name, why)
+        self.account.thaw([self.groups[name]], self.now)
+
+    # -- the verdict --------------------------------------------------------------------------
+
+    def errors(self, settle_ns: int, end_ns: int) -> dict[str, float]:
+        """Of each tenant's account between the two moments, relative to its own time."""
+        marks: list[tuple[dict[str, int], dict[tuple[str, str], int]]] = []
+
+        def mark() -> None:
+            self.snapshot_now()
+            marks.append((dict(self.billed), dict(self.delivered)))
+
+        self.at(settle_ns, mark)
+        self.run(end_ns)
+        mark()
+        (billed0, real0), (billed1, real1) = marks
+        found = {}
+        for name in self.tenants:
+            real = real1[name, "gpu0"] - real0[name, "gpu0"]
+            found[name] = (billed1[name] - billed0[name]) / real - 1 if real else 0.0
+        return found
+
+    def snapshot_now(self) -> None:
+        """Bring account and truth to this moment."""
+        for name in self.gpus:
+            self._account(name)
+        for row in self.account.read(self.now):
+            self.billed[self.names[row.cgroup_id]] += row.used_ns
+
+
+def decode() -> Process:
+    return Steps(20, 250_000, 0.2, 500_000)
+
+
+def graph() -> Process:
+    return Steps(1, 6 * MS, 0.02, 300_000)
+
+
+def prefill() -> Process:
+    return Steps(40, MS, 0.3, 150 * MS, poisson=True)
+
+
+def burst() -> Process:
+    return Steps(200, 400_000, 0.2, 500 * MS)
+
+
+def long_kernel() -> Process:
+    return Steps(1, 100 * MS, 0.4, MS)
+
+
+def poll() -> Process:
+    return Steps(20, 250_000, 0.2, 500_000, is_seen=False, start_ns=300 * MS)
+
+
+def trainer() -> Process:
+    return Pipeline(30, 500_000, 0.1, 4)
+
+
+KINDS: dict[str, Callable[[], Process]] = {
+    "decode": decode,
+    "graph": graph,
+    "prefill": prefill,
+    "burst": burst,
+    "longkernel": long_kernel,
+    "poll": poll,
+    "trainer": trainer,
+}
+
+
+def mix(*kinds: str, is_enforced: bool = True, seed: int = 1) -> ClosedLoop:
+    """Tenants of these kinds (``trainer*3`` = three processes) with weights n ... 1."""
+    tenants = []
+    for number, kind in enumerate(kinds):
+        name, _, count = kind.partition("*")
+        tenant_class = TenantClass.BATCH if name == "trainer" else TenantClass.LATENCY
+        spec = TenantSpec(name, weight=len(kinds) - number, tenant_class=tenant_class)
+        tenants.append(Tenant(spec, [KINDS[name]() for _ in range(int(count or 1))]))
+    return ClosedLoop(tenants, is_enforced=is_enforced, seed=seed)
