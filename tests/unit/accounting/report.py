@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of the account in the closed-loop model: ``python -m tests.unit.accounting.report [SEEDS]``.
+
+The figures of docs/decisions/0005-drains.md come from here. Weights n ... 1, 20 s after 3 s, each tenant's own time.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+
+from tests.unit.accounting.closed_loop import mix
+from tests.unit.accounting.fake_probe import MS
+
+MIXES = (
+    "decode+longkernel",
+    "decode+trainer",
+    "decode+trainer*3",
+    "decode+prefill+trainer",
+    "burst+graph+trainer",
+    "decode+trainer+poll",
+    "decode+graph+prefill+burst+trainer*3+longkernel",
+)
+
+
+def main() -> None:
+    seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 8
+    print(f"error of the account in %, mean and worst of {seeds} seeds, under the control law")
+    for kinds in MIXES:
+        runs = [mix(*kinds.split("+"), seed=seed) for seed in range(1, seeds + 1)]
+        errors = [run.errors(3000 * MS, 23_000 * MS) for run in runs]
+        print(f"\n{kinds}, hit ratio {statistics.fmean(run.account.hit_ratios()[0] for run in runs):.2f}")
+        for name in errors[0]:
+            of_one = [100 * found[name] for found in errors]
+            print(f"  {name:12} {statistics.fmean(of_one):+6.2f} {max(of_one, key=abs):+6.2f}")
+
+
+if __name__ == "__main__":
+    main()
