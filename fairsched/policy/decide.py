@@ -101,6 +101,7 @@ class _Desk:
     """Held now or by this plan, by anybody."""
     outstanding_ns: dict[tuple[str, str], int] = field(default_factory=dict)
     """By (node, GPU): what the leaves below the node have queued."""
+    _of_use: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for use in sorted(self.snapshot.uses, key=lambda use: (use.tenant, use.gpu)):
@@ -132,14 +133,24 @@ class _Desk:
         return self.params.dwell_latency_factor * self.latency_ns(tenant)
 
     def threshold_ns(self, use: Use) -> float:
-        drain = min(self.account(use.tenant, use.gpu).drain_ns, self.params.lag_clamp_ns)
-        latency = self.params.threshold_latency_factor * self.latency_ns(use.tenant)
-        return max(float(self.params.threshold_floor_ns), float(latency), drain / 2)
+        return self._judged(use)[1]
 
     def margin_ns(self, use: Use) -> float:
         """Effective lag. The drain is bounded, so a wrong estimate cannot outweigh every credit."""
-        drain = min(use.outstanding_ns, self.params.lag_clamp_ns)
-        return self.account(use.tenant, use.gpu).lag_ns - drain
+        return self._judged(use)[0]
+
+    def _judged(self, use: Use) -> tuple[float, float]:
+        """Margin and threshold: asked for many times in one decision, in which neither changes."""
+        key = (use.tenant, use.gpu)
+        known = self._of_use.get(key)
+        if known is None:
+            account, clamp = self.books.accounts[key], self.params.lag_clamp_ns
+            latency = self.params.threshold_latency_factor * self.latency_ns(use.tenant)
+            threshold = max(
+                float(self.params.threshold_floor_ns), float(latency), min(account.drain_ns, clamp) / 2
+            )
+            known = self._of_use[key] = (account.lag_ns - min(use.outstanding_ns, clamp), threshold)
+        return known
 
     def rivals(self, use: Use) -> list[str]:
         """Others in A on this GPU that run."""
@@ -332,12 +343,14 @@ def _used_ratio(account: Account, gpu: GpuAccount, of_wall: bool) -> float:
 def _views(desk: _Desk) -> tuple[ShareView, ...]:
     """What is believed of each row; one that is not enforced shows what its weight would be worth."""
     nominal: dict[str, dict[str, float]] = {}
-    for gpu in {use.gpu for use in desk.snapshot.uses}:
-        wanting = {use.tenant for use in desk.snapshot.uses if use.gpu == gpu and use.has_demand}
-        nominal[gpu] = entitlements(wanting, desk.specs)
     views = []
     for use in desk.snapshot.uses:
-        owed = (desk.books.owed if is_enforced(use, desk.specs) else nominal)[use.gpu]
+        owed = desk.books.owed[use.gpu]
+        if not is_enforced(use, desk.specs):
+            if use.gpu not in nominal:
+                rows = (one for one in desk.snapshot.uses if one.gpu == use.gpu)
+                nominal[use.gpu] = entitlements((one.tenant for one in rows if one.has_demand), desk.specs)
+            owed = nominal[use.gpu]
         account = desk.account(use.tenant, use.gpu)
         views.append(
             ShareView(
