@@ -52,6 +52,7 @@ from fairsched.settings import Settings
 from fairsched.status import DecisionRecord, StatusReport
 
 _HOUSEKEEPING_NS = 1_000_000_000
+_JOIN_NS = 100_000_000
 _SAVE_NS = 10_000_000_000
 _EXPLAIN_NS = 60_000_000_000
 _CPU_WINDOW_NS = 10_000_000_000
@@ -224,7 +225,8 @@ class Daemon:
 
     def _wait(self) -> None:
         """Sleep until the next tick or something to serve; an urgent event makes a tick due now."""
-        due_ns = min(self._next_tick_ns, self._next_housekeeping_ns, self._idle.due_ns)
+        # Housekeeping waits for a tick that comes soon: together they wake the processor once.
+        due_ns = min(self._next_tick_ns, self._next_housekeeping_ns + _JOIN_NS, self._idle.due_ns)
         timeout_s = max(0, due_ns - time.monotonic_ns()) / 1e9
         ring = self._sensors.probe.fileno() if self._sensors.probe is not None else -1
         for fd, _ in self._epoll.poll(timeout_s):
@@ -251,7 +253,8 @@ class Daemon:
         self._idle.note(idle_since_ns)
 
     def _tick(self, now_ns: int) -> None:
-        if now_ns - self._next_tick_ns > self._settings.config.tick_ms * 1_000_000:
+        config = self._settings.config
+        if now_ns - self._next_tick_ns > config.tick_ms * 1_000_000:
             self._late_ticks += 1
         try:
             snapshot = self._observe(now_ns)
@@ -261,11 +264,9 @@ class Daemon:
             self._failed_ticks += 1
             logger.exception("tick failed")
             self._applier.release_all(now_ns)  # not knowing what is true, hold nobody
-        drain_end_ns = self._sensors.next_drain_end_ns() if self._applier.holds else None
         has_holds = bool(self._applier.holds)
-        self._next_tick_ns = next_tick_ns(
-            now_ns, self._decision, self._settings.config, has_holds, drain_end_ns
-        )
+        drain_end_ns = self._sensors.next_drain_end_ns() if has_holds else None
+        self._next_tick_ns = next_tick_ns(now_ns, self._decision, config, has_holds, drain_end_ns)
 
     def _observe(self, now_ns: int) -> Snapshot:
         """The world now."""
