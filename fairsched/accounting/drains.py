@@ -254,8 +254,8 @@ class Drains:
 
     def _finish(self, context: Context, is_running: bool, now_ns: int) -> None:
         """It is over, whether or not it was taken to be running."""
-        context.is_drain_known = True
-        if is_running:
+        if is_running:  # otherwise the estimate is not contradicted, but neither was it measured
+            context.is_drain_known = True
             self._take_pending(context)
             self._replay.close(context.key, now_ns, is_anchor=False)
             self._end(context)

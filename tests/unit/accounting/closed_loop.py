@@ -238,3 +238,15 @@ def mix(*kinds: str, is_enforced: bool = True, seed: int = 1) -> ClosedLoop:
         spec = TenantSpec(name, weight=len(kinds) - number, tenant_class=tenant_class)
         tenants.append(Tenant(spec, [KINDS[name]() for _ in range(int(count or 1))]))
     return ClosedLoop(tenants, is_enforced=is_enforced, seed=seed)
+
+
+def with_greedy(seed: int = 1, *, is_enforced: bool = True) -> ClosedLoop:
+    """The demo: decoders of weights 4, 2 and 1 beside three processes with deep queues and weight 1."""
+    decoders = {"a": 4, "b": 2, "c": 1}
+    tenants = [
+        Tenant(TenantSpec(name, weight=weight), [Steps(40, 500_000, 0.1, MS)])
+        for name, weight in decoders.items()
+    ]
+    greedy = TenantSpec("greedy", tenant_class=TenantClass.BATCH)
+    tenants.append(Tenant(greedy, [Pipeline(10, MS, 0.1, 4) for _ in range(3)]))
+    return ClosedLoop(tenants, is_enforced=is_enforced, seed=seed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import sys
 
-from tests.unit.accounting.closed_loop import mix
+from tests.unit.accounting.closed_loop import mix, with_greedy
 from tests.unit.accounting.fake_probe import MS
 
 MIXES = (
@@ -21,13 +21,15 @@ MIXES = (
     "decode+trainer+poll",
     "decode+graph+prefill+burst+trainer*3+longkernel",
 )
+DEMO = "4:2:1:1 with a greedy tenant"
 
 
 def main() -> None:
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 8
     print(f"error of the account in %, mean and worst of {seeds} seeds, under the control law")
-    for kinds in MIXES:
-        runs = [mix(*kinds.split("+"), seed=seed) for seed in range(1, seeds + 1)]
+    for kinds in (*MIXES, DEMO):
+        numbers = range(1, seeds + 1)
+        runs = [with_greedy(seed) if kinds == DEMO else mix(*kinds.split("+"), seed=seed) for seed in numbers]
         errors = [run.errors(3000 * MS, 23_000 * MS) for run in runs]
         print(f"\n{kinds}, hit ratio {statistics.fmean(run.account.hit_ratios()[0] for run in runs):.2f}")
         for name in errors[0]:
