@@ -85,6 +85,8 @@ class EbpfAccount:
             self._on_edge(edge, rows)
         dropped = self._probe.count(abi.Count.EDGE_DROPPED)
         has_lost, self._dropped = dropped != self._dropped, dropped
+        if has_lost:
+            self._adopt_unknown(now_ns, rows)
         for gpu, replay in self._replays.items():
             replay.advance(now_ns)
             self._end_drains(gpu)
@@ -222,6 +224,14 @@ class EbpfAccount:
             context.rank = self._rank(edge)
             self._replay(edge.gpu).add(key, context.rank)
         return context
+
+    def _adopt_unknown(self, now_ns: int, rows: dict[tuple[int, int, int], Row]) -> None:
+        """Contexts whose first edges were lost, and that may never fall idle: BPF knows them."""
+        for slot, live in self._probe.contexts():
+            if (slot, live.generation) not in self._contexts and live.gpu != abi.NO_GPU:
+                whose = (live.generation, live.tgid, live.gpu)
+                new = Edge(now_ns, live.cgroup_id, 0, 0, slot, *whose, int(abi.EdgeKind.CTX_NEW), abi.COMPUTE)
+                self._context_of(new, rows)
 
     def _move(self, context: Context, edge: Edge, rows: dict[tuple[int, int, int], Row]) -> None:
         """Its GPU had been a guess and has been named: it goes on, between two bursts, on the right one."""

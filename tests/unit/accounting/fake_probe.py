@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fairsched.accounting.context import Row
@@ -42,6 +42,11 @@ class FakeProbe:
 
     def context(self, slot: int) -> abi.Ctx:
         return self.contexts_by_slot[slot]
+
+    def contexts(self) -> Iterator[tuple[int, abi.Ctx]]:
+        return (
+            (slot, live) for slot, live in enumerate(self.contexts_by_slot) if live.flags & abi.CtxFlag.LIVE
+        )
 
     def clock(self, gpu: int) -> abi.Clock:
         return self.clocks[gpu]

@@ -182,6 +182,18 @@ def test_a_lost_beginning_is_made_good_at_the_next_look(probe: FakeProbe) -> Non
     assert only(account.read(50 * MS)).used_ns == 30 * MS
 
 
+def test_who_came_while_edges_were_lost_and_never_falls_idle_is_found(probe: FakeProbe) -> None:
+    account = account_of(probe)
+    account.read(10 * MS)
+    probe.is_losing = True
+    probe.create(0, 11, CHAT)
+    probe.launch(0, 12 * MS, 100)
+    account.read(20 * MS)
+    probe.is_losing = False
+    probe.progress(0, 40 * MS, 50)
+    assert only(account.read(50 * MS)).used_ns == 30 * MS
+
+
 def test_where_the_replay_keeps_missing_the_clock_is_the_account(probe: FakeProbe) -> None:
     account = account_of(probe)
     for slot, cgroup in ((0, CHAT), (1, TRAIN)):
