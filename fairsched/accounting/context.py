@@ -82,6 +82,8 @@ class Context:
     """Since when the replay takes its drain to be running, or to be over."""
     is_ended_in_bpf: bool = False
     """BPF was told that its drain is over: it holds the context to be idle until the next submit."""
+    at_rest: Confidence | None = None
+    """Held and drained at the last read, and how sure that is; until something of it changes."""
     is_tainted: bool = False
     """Held since the last proof: the next one says nothing about tau."""
 

@@ -30,7 +30,7 @@ from fairsched.accounting.launch_time import Drain, LaunchTime, settle
 from fairsched.accounting.replay import Replay
 from fairsched.bpf import abi
 
-PROMPT_NS = 3_000_000
+PROMPT_NS = 15_000_000
 """A thawed process says within this time that its work is done, if it is."""
 SURE = 4.0
 """Odds at which it is decided: one verdict in fifty is wrong."""

@@ -91,8 +91,24 @@ class EbpfAccount:
             replay.advance(now_ns)
             self._end_drains(gpu)
         for context in list(self._contexts.values()):  # looking may drop one
-            self._look(context, now_ns, has_lost, rows)
+            if has_lost or not self._is_at_rest(context, rows):
+                self._look(context, now_ns, has_lost, rows)
         return list(rows.values())
+
+    def _is_at_rest(self, context: Context, rows: dict[tuple[int, int, int], Row]) -> bool:
+        """A held context whose drain is over: most are, most of the time, and nothing of them changes."""
+        sure = context.at_rest
+        if sure is None:
+            return False
+        replay = self._replays[context.gpu]
+        if replay.is_runnable(context.key) or replay.exec_ns(context.key) > context.reported_ns:
+            context.at_rest = None
+            return False
+        row = self._row(rows, context)
+        row.has_demand |= context.held_with_demand
+        if sure is not Confidence.HIGH:
+            row.confidence = sure
+        return True
 
     def _look(
         self, context: Context, now_ns: int, has_lost: bool, rows: dict[tuple[int, int, int], Row]
@@ -111,7 +127,8 @@ class EbpfAccount:
             replay.close(context.key, now_ns, is_anchor=False)
         else:
             drains.look(context, live, now_ns)
-        if replay.is_runnable(context.key):
+        is_running = replay.is_runnable(context.key)
+        if is_running:
             context.busy_ns = now_ns
         if has_lost or not self.is_replay_trusted(context.gpu):
             used_ns = self._take_clock(context, live, replay, now_ns)
@@ -119,7 +136,19 @@ class EbpfAccount:
             used_ns = self._take(context, replay)
             context.clock_ns = None
         launches, context.launches = live.submitted - context.launches, live.submitted
-        self._add(rows, context, used_ns, launches, self._demand(context, now_ns), live, now_ns)
+        row = self._row(rows, context)
+        row.used_ns += used_ns
+        row.launches += launches
+        row.has_demand |= self._demand(context, now_ns)
+        launch = self._launch(context)
+        if is_running:
+            spent_ns = replay.exec_ns(context.key) - context.seq_exec_ns
+            row.outstanding_ns += launch.remaining(live.submitted - context.seq, spent_ns)[0]
+        sure = self._confidence(context, launch, live)
+        if sure is not Confidence.HIGH:
+            row.confidence = sure
+        if context.is_held and not is_running and not has_lost:
+            context.at_rest = sure
 
     def _take_clock(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> int:
         """What the clock added since the last row; the first time there is only the replay to go by."""
@@ -138,28 +167,17 @@ class EbpfAccount:
         context.reported_ns = exec_ns
         return used_ns
 
-    def _add(
-        self,
-        rows: dict[tuple[int, int, int], Row],
-        context: Context,
-        used_ns: int,
-        launches: int,
-        has_demand: bool,
-        live: abi.Ctx | None,
-        now_ns: int,
-    ) -> None:
+    @staticmethod
+    def _row(rows: dict[tuple[int, int, int], Row], context: Context) -> Row:
         key = (context.cgroup_id, context.tgid, context.gpu)
         row = rows.get(key)
         if row is None:
             row = rows[key] = Row(*key, 0, False, 0, Confidence.HIGH, 0)
-        row.used_ns += used_ns
-        row.launches += launches
-        row.has_demand |= has_demand
-        if live is not None:
-            row.outstanding_ns += self._outstanding_ns(context, live)
-            sure = self._confidence(context, live, now_ns)
-            if sure is not Confidence.HIGH:
-                row.confidence = sure
+        return row
+
+    def _book(self, context: Context, replay: Replay, rows: dict[tuple[int, int, int], Row]) -> None:
+        """What it used up to here goes to where it is now: it is about to move, or to go."""
+        self._row(rows, context).used_ns += self._take(context, replay)
 
     # ---- edges ----
 
@@ -177,10 +195,11 @@ class EbpfAccount:
             return
         context = self._context_of(edge, rows)
         replay = self._replays[context.gpu]
+        context.at_rest = None
         replay.advance(edge.t_ns)
         self._end_drains(context.gpu)
         if edge.cgroup_id != context.cgroup_id:
-            self._add(rows, context, self._take(context, replay), 0, False, None, edge.t_ns)
+            self._book(context, replay, rows)
             context.cgroup_id = edge.cgroup_id
         if edge.kind == abi.EdgeKind.OPEN:
             self._drains[context.gpu].answer(context, edge.t_ns)
@@ -236,8 +255,9 @@ class EbpfAccount:
     def _move(self, context: Context, edge: Edge, rows: dict[tuple[int, int, int], Row]) -> None:
         """Its GPU had been a guess and has been named: it goes on, between two bursts, on the right one."""
         replay = self._replays[context.gpu]
+        context.at_rest = None
         replay.advance(edge.t_ns)
-        self._add(rows, context, self._take(context, replay), 0, False, None, edge.t_ns)
+        self._book(context, replay, rows)
         replay.remove(context.key, edge.t_ns)
         self._drains[context.gpu].forget(context)
         context.gpu, context.reported_ns, context.seq_exec_ns = edge.gpu, 0, 0
@@ -307,7 +327,7 @@ class EbpfAccount:
     def _drop(self, context: Context, t_ns: int, rows: dict[tuple[int, int, int], Row]) -> None:
         replay = self._replays[context.gpu]
         replay.advance(t_ns)
-        self._add(rows, context, self._take(context, replay), 0, False, None, t_ns)
+        self._book(context, replay, rows)
         replay.remove(context.key, t_ns)
         self._drains[context.gpu].forget(context)
         self._contexts.pop(context.key, None)
@@ -336,17 +356,6 @@ class EbpfAccount:
             return context.held_with_demand
         return now_ns - context.busy_ns <= DEMAND_LINGER_NS
 
-    def _outstanding_ns(self, context: Context, live: abi.Ctx) -> int:
-        replay = self._replays[context.gpu]
-        if not replay.is_runnable(context.key):
-            return 0
-        return self._remaining(context, live.submitted)[0]
-
-    def _remaining(self, context: Context, submitted: int) -> tuple[int, int]:
-        """Execution time its queue still needs, and the doubt about that, in ns."""
-        spent_ns = self._replays[context.gpu].exec_ns(context.key) - context.seq_exec_ns
-        return self._launch(context).remaining(submitted - context.seq, spent_ns)
-
     def _launch(self, context: Context) -> LaunchTime:
         """What is known of the context, else of another in its cgroup."""
         if not context.launch.samples and context.cgroup_id in self._launch_of_cgroup:
@@ -354,14 +363,10 @@ class EbpfAccount:
             context.launch = replace(self._launch_of_cgroup[context.cgroup_id], samples=1.0)
         return context.launch
 
-    def _tau_ns(self, context: Context) -> float:
-        """Execution time per launch; 0 = not known yet."""
-        return self._launch(context).tau_ns
-
-    def _confidence(self, context: Context, live: abi.Ctx, now_ns: int) -> Confidence:
+    def _confidence(self, context: Context, launch: LaunchTime, live: abi.Ctx) -> Confidence:
         if self._gpus > 1 and live.flags & _GUESSED and context.tgid not in self.single_gpu_processes:
             return Confidence.LOW
-        if not self._tau_ns(context):
+        if not launch.tau_ns:
             return Confidence.LOW  # no proof of completion yet: what it has queued cannot be told
         is_launching = live.last_call_ns - context.proven_ns > UNSYNCED_NS
         if is_launching and live.submitted > context.seq and not context.is_held:
@@ -386,6 +391,7 @@ class EbpfAccount:
         ids = set(cgroup_ids)
         for context in self._contexts.values():
             if context.cgroup_id in ids and context.is_held:
+                context.at_rest = None
                 self._drains[context.gpu].thaw(context, now_ns)
 
     def _end_drains(self, gpu: int) -> None:
