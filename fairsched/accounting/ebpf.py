@@ -34,7 +34,6 @@ UNSYNCED_NS = 1_000_000_000
 """Launches without a proof of completion for this long: not sure any more."""
 UNSYNCED_IDLE_NS = 1_000_000_000
 """No call at all from an unsynced context for this long: its work is taken as ended."""
-IMP = 0
 _PAUSE_NS = 300_000
 """Between two bursts, where nothing was seen yet."""
 _LONGEST_PAUSE_NS = 5_000_000
@@ -45,6 +44,16 @@ _WAITED_NS = 50_000
 
 _LIVE = int(abi.CtxFlag.LIVE)
 _GUESSED = int(abi.CtxFlag.GPU_GUESSED | abi.CtxFlag.UNSEEN)
+# An enumeration is looked up by name each time; there are hundreds of edges a second.
+_CLOSE = int(abi.EdgeKind.CLOSE)
+_CTX_GONE = int(abi.EdgeKind.CTX_GONE)
+_CTX_NEW = int(abi.EdgeKind.CTX_NEW)
+_GPU_IDLE = int(abi.EdgeKind.GPU_IDLE)
+_OPEN = int(abi.EdgeKind.OPEN)
+_PROC_EXIT = int(abi.EdgeKind.PROC_EXIT)
+_PROC_NEW = int(abi.EdgeKind.PROC_NEW)
+_PROGRESS = int(abi.EdgeKind.PROGRESS)
+_RESUBMIT = int(abi.EdgeKind.RESUBMIT)
 
 
 class EbpfAccount:
@@ -182,13 +191,13 @@ class EbpfAccount:
     # ---- edges ----
 
     def _on_edge(self, edge: Edge, rows: dict[tuple[int, int, int], Row]) -> None:
-        if edge.kind == abi.EdgeKind.PROC_NEW:
+        if edge.kind == _PROC_NEW:
             self.events.new_processes.append(edge.tgid)
             return
-        if edge.kind == abi.EdgeKind.PROC_EXIT:
+        if edge.kind == _PROC_EXIT:
             self.events.gone_processes.append(edge.tgid)
             return
-        if edge.kind == abi.EdgeKind.GPU_IDLE:
+        if edge.kind == _GPU_IDLE:
             self.events.idle_gpus.add(edge.gpu)
             return
         if edge.engine != abi.COMPUTE or edge.gpu == abi.NO_GPU:
@@ -201,29 +210,29 @@ class EbpfAccount:
         if edge.cgroup_id != context.cgroup_id:
             self._book(context, replay, rows)
             context.cgroup_id = edge.cgroup_id
-        if edge.kind == abi.EdgeKind.OPEN:
+        if edge.kind == _OPEN:
             self._drains[context.gpu].answer(context, edge.t_ns)
             context.is_ended_in_bpf = False
             self._note_pause(context, edge.t_ns)
             replay.open(context.key, edge.t_ns)
             context.busy_ns = edge.t_ns
             self._begin_burst(context, replay, edge)
-        elif edge.kind == abi.EdgeKind.CLOSE or self._is_end_of_drain(context, edge):
+        elif edge.kind == _CLOSE or self._is_end_of_drain(context, edge):
             replay.close(context.key, edge.t_ns, is_anchor=self._is_anchor(context, edge))
             context.busy_ns = context.closed_at_ns = edge.t_ns
             self._learn(context, replay, edge)
-        elif edge.kind == abi.EdgeKind.PROGRESS:
+        elif edge.kind == _PROGRESS:
             replay.progress(context.key, edge.t_ns, is_anchor=self._is_anchor(context, edge))
             self._learn(context, replay, edge)
-        elif edge.kind == abi.EdgeKind.RESUBMIT:
+        elif edge.kind == _RESUBMIT:
             self._resubmit(context, replay, edge.t_ns)
-        elif edge.kind == abi.EdgeKind.CTX_GONE:
+        elif edge.kind == _CTX_GONE:
             self._drop(context, edge.t_ns, rows)
 
     @staticmethod
     def _is_end_of_drain(context: Context, edge: Edge) -> bool:
         """For BPF, told earlier that the drain is over, the context had been idle: this is no close to it."""
-        is_all = edge.kind == abi.EdgeKind.PROGRESS and edge.seq >= context.drain_seq
+        is_all = edge.kind == _PROGRESS and edge.seq >= context.drain_seq
         return is_all and context.is_ended_in_bpf
 
     @staticmethod
@@ -238,7 +247,7 @@ class EbpfAccount:
             self._move(context, edge, rows)
         if context is None:
             context = Context(key, edge.tgid, edge.cgroup_id, edge.gpu, proven_ns=edge.t_ns)
-            context.is_unseen = edge.arg == 0 or edge.kind != abi.EdgeKind.CTX_NEW
+            context.is_unseen = edge.arg == 0 or edge.kind != _CTX_NEW
             self._contexts[key] = context
             context.rank = self._rank(edge)
             self._replay(edge.gpu).add(key, context.rank)
@@ -249,7 +258,7 @@ class EbpfAccount:
         for slot, live in self._probe.contexts():
             if (slot, live.generation) not in self._contexts and live.gpu != abi.NO_GPU:
                 whose = (live.generation, live.tgid, live.gpu)
-                new = Edge(now_ns, live.cgroup_id, 0, 0, slot, *whose, int(abi.EdgeKind.CTX_NEW), abi.COMPUTE)
+                new = Edge(now_ns, live.cgroup_id, 0, 0, slot, *whose, _CTX_NEW, abi.COMPUTE)
                 self._context_of(new, rows)
 
     def _move(self, context: Context, edge: Edge, rows: dict[tuple[int, int, int], Row]) -> None:
@@ -268,7 +277,7 @@ class EbpfAccount:
 
         One that is older than our probes was created, as far as we can tell, when its process started.
         """
-        was_seen = edge.kind == abi.EdgeKind.CTX_NEW and edge.arg != 0
+        was_seen = edge.kind == _CTX_NEW and edge.arg != 0
         born_ns = None if was_seen else self._started_ns(edge.tgid)
         return (edge.t_ns if born_ns is None else born_ns, edge.tgid, edge.slot)
 
