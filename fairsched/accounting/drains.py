@@ -291,6 +291,11 @@ class Drains:
                 guess_ns = round(ratio * (exec_ns - before.get(key, exec_ns)))
                 self._replay.transfer(key, context.key, context.pending.get(key, guess_ns))
         self._forget_pending(context)
+        for other in self._recent.values():
+            if other is not context and other.is_open and other.pending:
+                # The same bursts spoke for both, and have been explained.
+                other.drain_odds = SURE if self._replay.is_runnable(other.key) else 0.0
+                self._forget_pending(other)
 
     def _close(self, context: Context, now_ns: int) -> None:
         context.is_open = False
