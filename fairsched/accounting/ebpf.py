@@ -34,6 +34,8 @@ UNSYNCED_NS = 1_000_000_000
 """Launches without a proof of completion for this long: not sure any more."""
 UNSYNCED_IDLE_NS = 1_000_000_000
 """No call at all from an unsynced context for this long: its work is taken as ended."""
+REMEMBERED_CGROUPS = 1024
+"""Whose time per launch is kept after their last process has ended."""
 _PAUSE_NS = 300_000
 """Between two bursts, where nothing was seen yet."""
 _LONGEST_PAUSE_NS = 5_000_000
@@ -310,7 +312,7 @@ class EbpfAccount:
             spent_ns -= moved_ns
             if spent_ns > 0 and is_clean:
                 context.launch.learn(spent_ns, launches)
-                self._launch_of_cgroup[context.cgroup_id] = context.launch
+                self._remember(context)
             exec_ns = replay.exec_ns(context.key)
         elif not context.is_held and context.seq < context.drain_seq <= edge.seq and spent_ns > 0:
             # All it had queued when it was held. An estimate nobody confirmed teaches less than a measurement.
@@ -364,6 +366,13 @@ class EbpfAccount:
         if context.is_held:
             return context.held_with_demand
         return now_ns - context.busy_ns <= DEMAND_LINGER_NS
+
+    def _remember(self, context: Context) -> None:
+        """For the next process of its cgroup. Pods come and go for months: the one longest unheard of is forgotten."""
+        self._launch_of_cgroup.pop(context.cgroup_id, None)
+        self._launch_of_cgroup[context.cgroup_id] = context.launch
+        if len(self._launch_of_cgroup) > REMEMBERED_CGROUPS:
+            del self._launch_of_cgroup[next(iter(self._launch_of_cgroup))]
 
     def _launch(self, context: Context) -> LaunchTime:
         """What is known of the context, else of another in its cgroup."""

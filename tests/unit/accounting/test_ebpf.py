@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from fairsched.accounting.context import DEMAND_LINGER_NS, Row
-from fairsched.accounting.ebpf import UNSYNCED_IDLE_NS, UNSYNCED_NS, EbpfAccount
+from fairsched.accounting.ebpf import REMEMBERED_CGROUPS, UNSYNCED_IDLE_NS, UNSYNCED_NS, EbpfAccount
 from fairsched.bpf import abi
 from fairsched.model import Confidence
 from tests.unit.accounting.fake_probe import MS, SLICE_NS, SWITCH_NS, FakeProbe, account_of, used
@@ -325,6 +325,19 @@ def test_a_second_process_of_a_cgroup_borrows_what_the_first_taught(probe: FakeP
     row = next(row for row in account.read(now) if row.tgid == 12)
     assert row.confidence is Confidence.HIGH
     assert row.outstanding_ns == pytest.approx(10 * MS, rel=0.05)
+
+
+def test_cgroups_that_come_and_go_are_not_remembered_for_ever(probe: FakeProbe) -> None:
+    account, now = account_of(probe), 0
+    for number in range(REMEMBERED_CGROUPS + 10):
+        probe.create(0, 11, CHAT + number, t_ns=now)
+        probe.launch(0, now, 10)
+        probe.sync(0, now + 20 * MS)
+        probe.end(0, now + 21 * MS)
+        now += 22 * MS
+        account.read(now)
+    kept = list(account._launch_of_cgroup)
+    assert kept == [CHAT + number for number in range(10, REMEMBERED_CGROUPS + 10)]
 
 
 # ---- holds ----
