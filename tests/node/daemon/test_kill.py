@@ -32,7 +32,7 @@ IS_FULL = os.environ.get("FAIRSCHED_FULL", "0") not in ("", "0")
 KILLS = 50 if IS_FULL else 12
 LANES = 3
 AT_ONCE_S = 1.0
-"""The promise, for the quickest: a machine that others use, too, may be slower once, but not each time."""
+"""The promise: thawed after a kill, the guardian replaced."""
 # No deadline of a hold thaws before a test gives up: what thaws is what the test is about.
 TENANTS = {"chat": {"weight": 4}, "greedy": {"weight": 1, "class": "batch", "max_freeze_ms": 60_000}}
 
@@ -92,7 +92,7 @@ def test_nothing_stays_frozen_whenever_the_daemon_is_killed(make_site: MakeSite)
         results = [lane.result() for lane in lanes]
     thawed_s = [after_s for lane in results for after_s in lane]
     assert len(thawed_s) >= KILLS // 5, "too few died while they held somebody"
-    assert min(thawed_s) < AT_ONCE_S, thawed_s
+    assert max(thawed_s) < AT_ONCE_S, thawed_s
     for site in sites:
         assert logged(site.log(), "tick failed|exception=") == []
         site.start()
@@ -136,7 +136,7 @@ def test_killed_guardian_is_replaced_within_a_second(site: Site) -> None:
         second = site.helpers()["guardian"]
         assert second != first
         first = second
-    assert min(replaced_s) < AT_ONCE_S, replaced_s
+    assert max(replaced_s) < AT_ONCE_S, replaced_s
     assert site.ask("ping")["pid"] == site.pid
     assert not any("guardian" in warning or "failed" in warning for warning in site.status()["warnings"])
     site.wait_held("greedy")
