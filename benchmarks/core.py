@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks import accounts, fairness, observing, probe_cost
+from benchmarks import accounts, observing, probe_cost, shares
 from benchmarks.figures import BARS, missed, render, render_rows
 from benchmarks.machine import describe
 from benchmarks.rig import Rig
@@ -173,11 +173,11 @@ class Run:
 
     def _share(self, rig: Rig) -> None:
         plan, report = self._plan, self.report
-        runs: list[fairness.Run] = []
+        runs: list[shares.Run] = []
         for number in range(plan.share_rounds):
             for is_scheduled in ((False, True), (True, False))[number % 2]:
                 self._say(f"share 4:2:1:1, {'scheduled' if is_scheduled else 'not scheduled'}")
-                run = fairness.measure(
+                run = shares.measure(
                     rig,
                     is_scheduled=is_scheduled,
                     seconds=plan.share_s,
@@ -186,8 +186,8 @@ class Run:
                 )
                 runs.append(run)
                 report.cases.append({"section": "share", **asdict(run)})
-        report.values.update(fairness.judge(runs))
-        report.notes.update(fairness.notes(runs))
+        report.values.update(shares.judge(runs))
+        report.notes.update(shares.notes(runs))
 
     def _probe(self, rig: Rig) -> None:
         self._say("probe cost")

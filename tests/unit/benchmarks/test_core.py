@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import core, fairness, machine
+from benchmarks import core, machine, shares
 
 
 def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,15 +25,15 @@ def test_the_processor_is_named() -> None:
     assert machine.cpu_model("") is None
 
 
-def run(is_scheduled: bool, busy: float, error: float) -> fairness.Run:
-    cost = fairness.DaemonCost(0.02, {"daemon": 0.02}, {"daemon": 30, "guardian": 10})
+def run(is_scheduled: bool, busy: float, error: float) -> shares.Run:
+    cost = shares.DaemonCost(0.02, {"daemon": 0.02}, {"daemon": 30, "guardian": 10})
     errors = {"gold": error, "greedy": -error}
-    return fairness.Run(is_scheduled, busy, 0.0, {"gold": 0.5}, errors, cost if is_scheduled else None)
+    return shares.Run(is_scheduled, busy, 0.0, {"gold": 0.5}, errors, cost if is_scheduled else None)
 
 
 def test_the_worst_share_and_the_mean_business_count() -> None:
     runs = [run(False, 0.9, 30.0), run(True, 0.8, -1.2), run(True, 1.0, 0.3), run(False, 0.9, 29.0)]
-    values = fairness.judge(runs)
+    values = shares.judge(runs)
     assert values["share_error_max_points"] == pytest.approx(1.2)
     assert values["busy_ratio"] == pytest.approx(1.0)
     assert values["daemon_rss_bytes"] == 40
