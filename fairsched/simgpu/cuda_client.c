@@ -14,6 +14,27 @@
 struct sim_client client = {.socket = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 static pthread_mutex_t rpc_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t owner_tag;
+
+/* Whose work it is, for who reads the truth: processes are short-lived and change their cgroups. */
+static bool read_owner_tag(void)
+{
+	const char *text = getenv("FAIRSCHED_SIM_OWNER");
+	unsigned long long tag;
+	char *end;
+
+	owner_tag = 0;
+	if (!text)
+		return true;
+	tag = strtoull(text, &end, 10);
+	if (*text < '0' || *text > '9' || *end || !tag || tag > UINT32_MAX) {
+		fprintf(stderr, "libcuda stand-in: FAIRSCHED_SIM_OWNER=%s: set it to 1 ... 4294967295\n",
+			text);
+		return false;
+	}
+	owner_tag = (uint32_t)tag;
+	return true;
+}
 
 static void *map_shared(const char *name, size_t bytes)
 {
@@ -143,8 +164,11 @@ CUresult client_init(void)
 	pthread_mutex_lock(&client.lock);
 	if (!client.is_ready) {
 		rc = CUDA_ERROR_NO_DEVICE;
-		if (dir && snprintf(client.dir, sizeof(client.dir), "%s", dir) < (int)sizeof(client.dir) &&
-		    open_gpus() && client.device_count && connect_engine()) {
+		if (!read_owner_tag())
+			rc = CUDA_ERROR_INVALID_VALUE;
+		else if (dir &&
+			 snprintf(client.dir, sizeof(client.dir), "%s", dir) < (int)sizeof(client.dir) &&
+			 open_gpus() && client.device_count && connect_engine()) {
 			client.is_ready = true;
 			rc = CUDA_SUCCESS;
 		}
@@ -158,7 +182,7 @@ CUresult client_init(void)
 
 CUresult client_rpc(uint32_t op, uint32_t gpu, uint32_t region, uint64_t a, struct sim_reply *reply)
 {
-	struct sim_request rq = {.op = op, .gpu = gpu, .region = region, .a = a};
+	struct sim_request rq = {.op = op, .gpu = gpu, .region = region, .owner = owner_tag, .a = a};
 	ssize_t got = -1;
 
 	pthread_mutex_lock(&rpc_lock);

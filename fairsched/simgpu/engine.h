@@ -16,7 +16,7 @@ struct ectx {
 	struct sim_region *region;
 	struct sim_truth *truth;
 	uint32_t index; /* of the region */
-	int owner;      /* fd of the client's connection */
+	int client;     /* fd of its connection */
 	uint64_t place; /* position in the circle */
 	uint64_t last_stop_ns;
 	uint32_t last_stream;

@@ -36,10 +36,10 @@ static int new_region(struct egpu *g)
 	return -1;
 }
 
-static struct ectx *find_context(struct egpu *g, uint32_t region, int owner)
+static struct ectx *find_context(struct egpu *g, uint32_t region, int fd)
 {
 	for (struct ectx *c = g->contexts; c; c = c->next)
-		if (c->index == region && c->owner == owner)
+		if (c->index == region && c->client == fd)
 			return c;
 	return NULL;
 }
@@ -53,7 +53,8 @@ static void append_context(struct egpu *g, struct ectx *c)
 	*link = c;
 }
 
-static uint32_t create_context(struct egpu *g, int owner, uint32_t pid, uint64_t handle, struct sim_reply *rp)
+static uint32_t create_context(struct egpu *g, int fd, uint32_t pid, const struct sim_request *rq,
+			       struct sim_reply *rp)
 {
 	int region = new_region(g);
 	struct ectx *c = region < 0 ? NULL : calloc(1, sizeof(*c));
@@ -66,13 +67,14 @@ static uint32_t create_context(struct egpu *g, int owner, uint32_t pid, uint64_t
 	if (t) {
 		t->pid = pid;
 		t->region = (uint32_t)region;
-		t->handle = handle;
+		t->owner = rq->owner;
+		t->handle = rq->a;
 		t->created_ns = sim_now_ns();
 		t->wall_start_us = sim_realtime_ns() / 1000;
 		c->truth = t;
 		c->region = &g->regions[region];
 		c->index = (uint32_t)region;
-		c->owner = owner;
+		c->client = fd;
 		c->place = ++g->next_place;
 		c->begun_stream = NO_STREAM;
 		append_context(g, c);
@@ -122,7 +124,7 @@ static uint32_t context_request(struct egpu *g, int fd, uint32_t pid, const stru
 	struct ectx *c;
 
 	if (rq->op == SIM_RPC_CTX_CREATE)
-		return create_context(g, fd, pid, rq->a, rp);
+		return create_context(g, fd, pid, rq, rp);
 	c = find_context(g, rq->region, fd);
 	if (!c || rq->a > INT64_MAX)
 		return SIM_BAD_REQUEST;
@@ -182,7 +184,7 @@ void client_gone(int fd)
 
 		pthread_mutex_lock(&g->lock);
 		do {
-			for (c = g->contexts; c && c->owner != fd; c = c->next)
+			for (c = g->contexts; c && c->client != fd; c = c->next)
 				;
 			if (c)
 				destroy_context(g, c);

@@ -41,6 +41,7 @@ static void print_layout(void)
 	FIELD(sim_truth, handle);
 	FIELD(sim_truth, exec_ns);
 	FIELD(sim_truth, peak_vram_bytes);
+	FIELD(sim_truth, owner);
 	printf("\"sim_truth\": %zu,\n", sizeof(struct sim_truth));
 	printf("\"sim_residency\": %zu,\n", sizeof(struct sim_residency));
 	printf("\"sim_gpu\": %zu\n}\n", sizeof(struct sim_gpu));

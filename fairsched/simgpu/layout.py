@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 
 MAGIC = 0x55504753
-ABI = 1
+ABI = 2
 MAX_TRUTHS = 4096
 MAX_RESIDENCIES = 8192
 MAX_SAMPLES = 72
@@ -59,6 +59,8 @@ class Truth(ctypes.Structure):
         ("wall_start_us", _u64),
         ("sample_count", _u64),
         ("sample_util_pct_sum", _u64),
+        ("owner", _u32),
+        ("pad", _u32),
     )
 
 

@@ -40,6 +40,8 @@ class ContextTruth:
     id: int
     """1, 2, ... per GPU, in order of creation; never used again."""
     pid: int
+    owner: int
+    """FAIRSCHED_SIM_OWNER of its process when that called cuInit; 0 = it had none."""
     handle: int
     """The CUcontext in the owner's memory: what a probe on libcuda sees."""
     created_ns: int
@@ -161,6 +163,7 @@ def _context_truth(gpu: _GpuFile, header: layout.Gpu, t: layout.Truth, as_of_ns:
         gpu_uuid=gpu.uuid,
         id=t.id,
         pid=t.pid,
+        owner=t.owner,
         handle=t.handle,
         created_ns=t.created_ns,
         ended_ns=t.ended_ns or None,

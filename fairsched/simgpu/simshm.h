@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504753u
-#define SIM_ABI 1u
+#define SIM_ABI 2u
 #define SIM_MAX_GPUS 16
 #define SIM_MAX_TRUTHS 4096
 #define SIM_MAX_REGIONS 256
@@ -139,6 +139,8 @@ struct sim_truth {
 	uint64_t wall_start_us;       /* CLOCK_REALTIME, for NVML accounting */
 	uint64_t sample_count;        /* of NVML samples that found it on the GPU ... */
 	uint64_t sample_util_pct_sum; /* ... and what they said */
+	uint32_t owner;               /* FAIRSCHED_SIM_OWNER of the process; 0 = it has none */
+	uint32_t pad;
 };
 
 struct sim_residency {
@@ -210,7 +212,7 @@ struct sim_request {
 	uint32_t op;
 	uint32_t gpu;
 	uint32_t region;
-	uint32_t pad;
+	uint32_t owner; /* of the client, for SIM_RPC_CTX_CREATE */
 	uint64_t a;
 };
 
@@ -227,7 +229,7 @@ static inline uint64_t sim_pack_event(uint32_t gpu, uint32_t region, uint32_t sl
 }
 
 _Static_assert(sizeof(struct sim_cmd) == 64, "one command is one cache line");
-_Static_assert(sizeof(struct sim_truth) == 128, "mirrored in layout.py");
+_Static_assert(sizeof(struct sim_truth) == 136, "mirrored in layout.py");
 _Static_assert(sizeof(_Atomic uint64_t) == 8, "shared words are plain words");
 
 #endif
