@@ -83,7 +83,8 @@
   X(cuMemcpyPeerAsync, cuMemcpyPeerAsync) X(cuMemcpyPeerAsync_ptsz, cuMemcpyPeerAsync_pt)                   \
   X(cuMemsetD8Async, cuMemsetD8Async) X(cuMemsetD8Async_ptsz, cuMemsetD8Async_pt)                           \
   X(cuMemsetD32Async, cuMemsetD32Async) X(cuMemsetD32Async_ptsz, cuMemsetD32Async_pt)                       \
-  X(cuMemPrefetchAsync, cuMemPrefetchAsync) X(cuMemPrefetchAsync_ptsz, cuMemPrefetchAsync_pt)
+  X(cuMemPrefetchAsync, cuMemPrefetchAsync) X(cuMemPrefetchAsync_ptsz, cuMemPrefetchAsync_pt)               \
+  X(cuGetExportTable, cuGetExportTable)
 
 /* The synchronous memsets start otherwise in the real library, and so here. */
 #define CUDA_PLAIN_EXPORTS(X) \

@@ -12,10 +12,16 @@ struct options {
 	const char *libcuda;
 	const char *log_path;
 	const char *jitter_kind; /* lognormal | uniform */
+	const char *submit;      /* launch | graph */
+	const char *wait;        /* sync | query | pinned | none */
+	const char *arrival;     /* closed | poisson | onoff */
 	double seconds;          /* 0 = until SIGTERM */
 	double jitter_ratio;
 	double kernel_us;
 	double gap_us;
+	double rate_per_s;
+	double on_us;
+	double off_us;
 	uint64_t seed;
 	uint64_t alloc_bytes;
 	uint64_t copy_bytes;
@@ -41,6 +47,8 @@ struct cuda {
 	int (*event_create)(void **, unsigned int);
 	int (*event_record)(void *, void *);
 	int (*event_sync)(void *);
+	int (*event_query)(void *);
+	int (*stream_wait_event)(void *, void *, unsigned int);
 	int (*module_load)(void **, const void *);
 	int (*module_function)(void **, void *, const char *);
 	int (*launch)(void *, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
@@ -55,12 +63,15 @@ struct cuda {
 };
 
 #define MAX_STREAMS 64
+#define MAX_DEPTH 256
+#define GRAPH_VARIANTS 8
 
 /* One context and the thread that drives it. */
 struct lane {
 	const struct options *o;
 	const struct cuda *cu;
 	int index;
+	uint64_t start_ns; /* of the load: the same for all lanes */
 	void *ctx;
 	void *function;
 	void *streams[MAX_STREAMS];
@@ -71,15 +82,23 @@ struct lane {
 extern volatile bool stopping;
 
 void must(int rc, const char *what);
-bool cuda_load(struct cuda *cu, const char *path);
+bool cuda_load(struct cuda *cu, const char *path, bool past_exports);
 void lane_open(struct lane *l);
 bool lane_run(struct lane *l); /* false: no such kind */
 
+/* What the kinds share. */
+bool running(void);
+void launch_kernels(struct lane *l);
+void copy_step(struct lane *l);
+void sync_step(struct lane *l);
+void *make_graph(struct lane *l);
+void run_step(struct lane *l); /* simload_step.c */
+
 uint64_t now_ns(void);
 void sleep_us(double us);
-double random_unit(struct lane *l);
+double random_unit(uint64_t *rng);
+double random_exponential(uint64_t *rng, double mean);
 uint64_t random_kernel_ns(struct lane *l);
-double random_exponential(struct lane *l, double mean);
 
 /* The log Python reads while it is written: see simload_log.c. */
 bool log_open(const char *path);

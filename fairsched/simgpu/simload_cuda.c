@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "simload.h"
+#include "simtable.h"
 
 #define CUDA_VERSION 12040
 
@@ -19,34 +20,37 @@ void must(int rc, const char *what)
 	exit(1);
 }
 
+#define ROW(field, name, impl) {#name, offsetof(struct cuda, field)},
 static const struct {
 	const char *name;
 	size_t slot;
-} wanted[] = {
-	{"cuInit", offsetof(struct cuda, init)},
-	{"cuDeviceGet", offsetof(struct cuda, device_get)},
-	{"cuDeviceGetUuid", offsetof(struct cuda, device_uuid)},
-	{"cuDevicePrimaryCtxRetain", offsetof(struct cuda, primary_retain)},
-	{"cuCtxSetCurrent", offsetof(struct cuda, ctx_set)},
-	{"cuStreamCreate", offsetof(struct cuda, stream_create)},
-	{"cuStreamSynchronize", offsetof(struct cuda, stream_sync)},
-	{"cuStreamWriteValue32", offsetof(struct cuda, stream_write32)},
-	{"cuEventCreate", offsetof(struct cuda, event_create)},
-	{"cuEventRecord", offsetof(struct cuda, event_record)},
-	{"cuEventSynchronize", offsetof(struct cuda, event_sync)},
-	{"cuModuleLoadData", offsetof(struct cuda, module_load)},
-	{"cuModuleGetFunction", offsetof(struct cuda, module_function)},
-	{"cuLaunchKernel", offsetof(struct cuda, launch)},
-	{"cuGraphCreate", offsetof(struct cuda, graph_create)},
-	{"cuGraphAddKernelNode", offsetof(struct cuda, graph_add)},
-	{"cuGraphInstantiate", offsetof(struct cuda, graph_instantiate)},
-	{"cuGraphLaunch", offsetof(struct cuda, graph_launch)},
-	{"cuMemAlloc", offsetof(struct cuda, mem_alloc)},
-	{"cuMemHostAlloc", offsetof(struct cuda, host_alloc)},
-	{"cuMemcpyHtoDAsync", offsetof(struct cuda, copy_to_device)},
-};
+} wanted[] = {SIM_TABLE(ROW)};
 
-bool cuda_load(struct cuda *cu, const char *path)
+#define WANTED (sizeof(wanted) / sizeof(wanted[0]))
+
+static void **slot_of(struct cuda *cu, size_t i)
+{
+	return (void **)(void *)((char *)cu + wanted[i].slot);
+}
+
+/* Behind the exports: no instruction of an exported function is executed but this one's. */
+static bool load_past_exports(struct cuda *cu, void *lib)
+{
+	static const unsigned char id[16] = SIM_TABLE_ID;
+	const struct sim_table *table;
+	int (*get)(const void **, const void *);
+
+	*(void **)&get = dlsym(lib, "cuGetExportTable");
+	if (!get || get((const void **)&table, id) || table->bytes != sizeof(*table)) {
+		fprintf(stderr, "simload: the library has no export table of this version\n");
+		return false;
+	}
+	for (size_t i = 0; i < WANTED; i++)
+		*slot_of(cu, i) = table->entries[i];
+	return true;
+}
+
+bool cuda_load(struct cuda *cu, const char *path, bool past_exports)
 {
 	int (*get)(const char *, void **, int, uint64_t, int *);
 	void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -55,20 +59,17 @@ bool cuda_load(struct cuda *cu, const char *path)
 		fprintf(stderr, "simload: %s\n", dlerror());
 		return false;
 	}
+	if (past_exports)
+		return load_past_exports(cu, lib);
 	*(void **)&get = dlsym(lib, "cuGetProcAddress_v2");
 	if (!get)
 		return false;
-	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
-		void **slot = (void **)(void *)((char *)cu + wanted[i].slot);
-
-		if (get(wanted[i].name, slot, CUDA_VERSION, 0, NULL)) {
+	for (size_t i = 0; i < WANTED; i++)
+		if (get(wanted[i].name, slot_of(cu, i), CUDA_VERSION, 0, NULL)) {
 			fprintf(stderr, "simload: %s has no %s\n", path, wanted[i].name);
 			return false;
 		}
-	}
-	/* Later contexts than the primary one: the three-argument spelling, whatever the version. */
-	*(void **)&cu->ctx_create = dlsym(lib, "cuCtxCreate_v2");
-	return cu->ctx_create != NULL;
+	return true;
 }
 
 void lane_open(struct lane *l)
@@ -111,25 +112,25 @@ void sleep_us(double us)
 }
 
 /* splitmix64: the same steps for the same seed, wherever it runs. */
-double random_unit(struct lane *l)
+double random_unit(uint64_t *rng)
 {
-	uint64_t z = l->rng += 0x9e3779b97f4a7c15ull;
+	uint64_t z = *rng += 0x9e3779b97f4a7c15ull;
 
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
 	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
 	return (double)((z ^ (z >> 31)) >> 11) * 0x1.0p-53;
 }
 
-double random_exponential(struct lane *l, double mean)
+double random_exponential(uint64_t *rng, double mean)
 {
-	return -mean * log(1.0 - random_unit(l));
+	return -mean * log(1.0 - random_unit(rng));
 }
 
-static double random_normal(struct lane *l)
+static double random_normal(uint64_t *rng)
 {
-	double radius = sqrt(-2.0 * log(1.0 - random_unit(l)));
+	double radius = sqrt(-2.0 * log(1.0 - random_unit(rng)));
 
-	return radius * cos(2.0 * M_PI * random_unit(l));
+	return radius * cos(2.0 * M_PI * random_unit(rng));
 }
 
 /* Mean kernel_us whatever the jitter; jitter_ratio is the relative spread. */
@@ -139,8 +140,8 @@ uint64_t random_kernel_ns(struct lane *l)
 	double factor = 1.0;
 
 	if (j > 0 && l->o->jitter_kind[0] == 'u')
-		factor = 1.0 + j * (2.0 * random_unit(l) - 1.0);
+		factor = 1.0 + j * (2.0 * random_unit(&l->rng) - 1.0);
 	else if (j > 0)
-		factor = exp(j * random_normal(l) - j * j / 2);
+		factor = exp(j * random_normal(&l->rng) - j * j / 2);
 	return (uint64_t)(l->o->kernel_us * 1e3 * (factor > 0 ? factor : 0));
 }

@@ -5,10 +5,7 @@
 
 #include "simload.h"
 
-#define MAX_DEPTH 256
-#define GRAPH_VARIANTS 8
-
-static bool running(void)
+bool running(void)
 {
 	return !stopping;
 }
@@ -21,16 +18,26 @@ static void launch(struct lane *l, void *stream)
 	must(l->cu->launch(l->function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL), "cuLaunchKernel");
 }
 
-static void launch_step(struct lane *l)
+void launch_kernels(struct lane *l)
 {
 	for (int k = 0; k < l->o->kernels; k++)
 		launch(l, l->streams[k % l->o->streams]);
+}
+
+void copy_step(struct lane *l)
+{
 	if (l->o->copy_bytes)
 		must(l->cu->copy_to_device(l->buffer, l, l->o->copy_bytes, l->streams[0]),
 		     "cuMemcpyHtoDAsync");
 }
 
-static void sync_step(struct lane *l)
+static void launch_step(struct lane *l)
+{
+	launch_kernels(l);
+	copy_step(l);
+}
+
+void sync_step(struct lane *l)
 {
 	for (int i = 0; i < l->o->streams; i++)
 		must(l->cu->stream_sync(l->streams[i]), "cuStreamSynchronize");
@@ -60,7 +67,7 @@ static void run_decode(struct lane *l)
 static void run_prefill(struct lane *l)
 {
 	while (running()) {
-		sleep_us(random_exponential(l, l->o->gap_us));
+		sleep_us(random_exponential(&l->rng, l->o->gap_us));
 		token(l);
 	}
 }
@@ -103,7 +110,7 @@ static void run_trainer(struct lane *l)
 	sync_step(l);
 }
 
-static void *make_graph(struct lane *l)
+void *make_graph(struct lane *l)
 {
 	struct {
 		void *function;
@@ -183,9 +190,16 @@ static const struct {
 	const char *name;
 	void (*run)(struct lane *);
 } kinds[] = {
-	{"decode", run_decode}, {"prefill", run_prefill},   {"burst", run_burst}, {"trainer", run_trainer},
-	{"graph", run_graph},   {"longkernel", run_decode}, /* a decoder with one kernel of 50 to 200 ms */
-	{"poll", run_poll},     {"nosync", run_nosync},
+	{"decode", run_decode},
+	{"prefill", run_prefill},
+	{"burst", run_burst},
+	{"trainer", run_trainer},
+	{"graph", run_graph},
+	{"longkernel", run_decode}, /* a decoder with one kernel of 50 to 200 ms */
+	{"poll", run_poll},
+	{"nosync", run_nosync},
+	{"step", run_step},
+	{"static", run_step}, /* with functions from behind the exports: see cuda_load() */
 };
 
 bool lane_run(struct lane *l)

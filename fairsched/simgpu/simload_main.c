@@ -50,74 +50,76 @@ static int enter(int argc, char **argv)
 	return 1;
 }
 
+enum type {
+	TEXT,
+	REAL,
+	COUNT,
+	WHOLE
+};
+
+static const struct {
+	const char *name;
+	enum type type;
+	size_t offset;
+} known[] = {
+	{"kind", TEXT, offsetof(struct options, kind)},
+	{"libcuda", TEXT, offsetof(struct options, libcuda)},
+	{"log", TEXT, offsetof(struct options, log_path)},
+	{"jitter-kind", TEXT, offsetof(struct options, jitter_kind)},
+	{"submit", TEXT, offsetof(struct options, submit)},
+	{"wait", TEXT, offsetof(struct options, wait)},
+	{"arrival", TEXT, offsetof(struct options, arrival)},
+	{"seconds", REAL, offsetof(struct options, seconds)},
+	{"jitter", REAL, offsetof(struct options, jitter_ratio)},
+	{"kernel-us", REAL, offsetof(struct options, kernel_us)},
+	{"gap-us", REAL, offsetof(struct options, gap_us)},
+	{"rate-per-s", REAL, offsetof(struct options, rate_per_s)},
+	{"on-us", REAL, offsetof(struct options, on_us)},
+	{"off-us", REAL, offsetof(struct options, off_us)},
+	{"seed", COUNT, offsetof(struct options, seed)},
+	{"alloc-bytes", COUNT, offsetof(struct options, alloc_bytes)},
+	{"copy-bytes", COUNT, offsetof(struct options, copy_bytes)},
+	{"device", WHOLE, offsetof(struct options, device)},
+	{"contexts", WHOLE, offsetof(struct options, contexts)},
+	{"streams", WHOLE, offsetof(struct options, streams)},
+	{"kernels", WHOLE, offsetof(struct options, kernels)},
+	{"depth", WHOLE, offsetof(struct options, depth)},
+	{"threads", WHOLE, offsetof(struct options, threads)},
+};
+
+#define KNOWN (sizeof(known) / sizeof(known[0]))
+
+static void set(struct options *o, int i, const char *value)
+{
+	void *field = (char *)o + known[i].offset;
+
+	switch (known[i].type) {
+	case TEXT:
+		*(const char **)field = value;
+		break;
+	case REAL:
+		*(double *)field = atof(value);
+		break;
+	case COUNT:
+		*(uint64_t *)field = strtoull(value, NULL, 10);
+		break;
+	case WHOLE:
+		*(int *)field = atoi(value);
+		break;
+	}
+}
+
 static bool parse(struct options *o, int argc, char **argv)
 {
-	static const char *const names[] = {"kind",     "libcuda",     "log",        "jitter-kind",
-					    "seconds",  "jitter",      "kernel-us",  "gap-us",
-					    "seed",     "alloc-bytes", "copy-bytes", "device",
-					    "contexts", "streams",     "kernels",    "depth",
-					    "threads"};
-	struct option table[sizeof(names) / sizeof(names[0]) + 1] = {0};
+	struct option table[KNOWN + 1] = {0};
 	int c;
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		table[i] = (struct option){names[i], required_argument, NULL, (int)i};
+	for (size_t i = 0; i < KNOWN; i++)
+		table[i] = (struct option){known[i].name, required_argument, NULL, (int)i};
 	while ((c = getopt_long(argc, argv, "", table, NULL)) >= 0) {
-		switch (c) {
-		case 0:
-			o->kind = optarg;
-			break;
-		case 1:
-			o->libcuda = optarg;
-			break;
-		case 2:
-			o->log_path = optarg;
-			break;
-		case 3:
-			o->jitter_kind = optarg;
-			break;
-		case 4:
-			o->seconds = atof(optarg);
-			break;
-		case 5:
-			o->jitter_ratio = atof(optarg);
-			break;
-		case 6:
-			o->kernel_us = atof(optarg);
-			break;
-		case 7:
-			o->gap_us = atof(optarg);
-			break;
-		case 8:
-			o->seed = strtoull(optarg, NULL, 10);
-			break;
-		case 9:
-			o->alloc_bytes = strtoull(optarg, NULL, 10);
-			break;
-		case 10:
-			o->copy_bytes = strtoull(optarg, NULL, 10);
-			break;
-		case 11:
-			o->device = atoi(optarg);
-			break;
-		case 12:
-			o->contexts = atoi(optarg);
-			break;
-		case 13:
-			o->streams = atoi(optarg);
-			break;
-		case 14:
-			o->kernels = atoi(optarg);
-			break;
-		case 15:
-			o->depth = atoi(optarg);
-			break;
-		case 16:
-			o->threads = atoi(optarg);
-			break;
-		default:
+		if (c == '?' || (size_t)c >= KNOWN)
 			return false;
-		}
+		set(o, c, optarg);
 	}
 	return o->contexts > 0 && o->streams > 0 && o->streams <= MAX_STREAMS && o->kernels > 0 &&
 	       o->depth > 0;
@@ -184,7 +186,7 @@ static int run(struct options *o)
 	static struct cuda cu;
 	unsigned char uuid[16];
 
-	if (!lanes || !threads || !cuda_load(&cu, o->libcuda))
+	if (!lanes || !threads || !cuda_load(&cu, o->libcuda, !strcmp(o->kind, "static")))
 		return 1;
 	must(cu.init(0), "cuInit");
 	must(cu.device_uuid(uuid, o->device), "cuDeviceGetUuid");
@@ -195,6 +197,8 @@ static int run(struct options *o)
 	}
 	start_helpers(o);
 	log_ready();
+	for (int i = 0; i < o->contexts; i++)
+		lanes[i].start_ns = now_ns();
 	for (int i = 1; i < o->contexts; i++)
 		pthread_create(&threads[i], NULL, drive, &lanes[i]);
 	drive(&lanes[0]);
@@ -209,6 +213,9 @@ int main(int argc, char **argv)
 		.kind = "decode",
 		.libcuda = "libcuda.so.1",
 		.jitter_kind = "lognormal",
+		.submit = "launch",
+		.wait = "sync",
+		.arrival = "closed",
 		.kernel_us = 250,
 		.gap_us = 0,
 		.seed = 1,

@@ -15,6 +15,17 @@ from pathlib import Path
 from fairsched.errors import FairschedError
 
 KINDS = ("decode", "prefill", "burst", "trainer", "graph", "longkernel", "poll", "nosync")
+"""Those with a preset."""
+STEP_KINDS = ("step", "static")
+"""Those that every further field of a workload applies to."""
+_CHOICES = {
+    "kind": KINDS + STEP_KINDS,
+    "jitter_kind": ("lognormal", "uniform"),
+    "submit": ("launch", "graph"),
+    "wait": ("sync", "query", "pinned", "none"),
+    "arrival": ("closed", "poisson", "onoff"),
+}
+MAX_DEPTH = 256
 
 _HEADER = struct.Struct("QQQQ")
 _ENTRY = struct.Struct("QdQ")
@@ -38,6 +49,8 @@ class Workload:
     longkernel  decode with few, very long kernels
     poll        decode, but the end is seen in pinned memory and in no API call
     nosync      hostile: launch for ever, waiting for nothing but room in the queue
+    step        the general one: ``submit``, ``wait`` and ``arrival`` say how, ``depth`` steps may be in flight
+    static      step, but no call passes through an export of libcuda: no probe there can see it
     """
 
     kind: str = "decode"
@@ -63,12 +76,36 @@ class Workload:
     copy_bytes: int = 0
     """Copied to the device at the end of each step."""
     libcuda: str = "libcuda.so.1"
+    submit: str = "launch"
+    """step: a step is ``kernels`` launches, or one ``graph`` of as many."""
+    wait: str = "sync"
+    """step: how its end is noticed: ``sync`` (a blocking call), ``query`` (cuEventQuery every 50 us), ``pinned``
+    (no call: the GPU writes a flag), ``none`` (never: only a full queue stops it)."""
+    arrival: str = "closed"
+    """step: ``closed`` (the next follows the last), ``poisson`` (at random moments that depend on the seed alone;
+    late ones queue, and latency counts from the arrival), ``onoff`` (closed for ``on_us``, then nothing for
+    ``off_us``, on a grid fixed in time)."""
+    rate_per_s: float = 0.0
+    """poisson: arrivals per context."""
+    on_us: float = 0.0
+    off_us: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"no workload kind {self.kind!r}; there are {', '.join(KINDS)}")
-        if self.jitter_kind not in ("lognormal", "uniform"):
-            raise ValueError(f"jitter_kind is lognormal or uniform, not {self.jitter_kind!r}")
+        if self.kind not in _CHOICES["kind"]:
+            raise ValueError(f"no workload kind {self.kind!r}; there are {', '.join(_CHOICES['kind'])}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {' or '.join(choices)}, not {getattr(self, name)!r}")
+        if self.kind in STEP_KINDS:
+            self._check_step()
+
+    def _check_step(self) -> None:
+        if not 1 <= self.depth <= MAX_DEPTH:
+            raise ValueError(f"depth is 1 to {MAX_DEPTH}, not {self.depth}")
+        if self.arrival == "poisson" and self.rate_per_s <= 0:
+            raise ValueError("poisson arrivals need rate_per_s")
+        if self.arrival == "onoff" and (self.on_us < 1 or self.off_us < 1):
+            raise ValueError("onoff arrivals need on_us and off_us")
 
     def arguments(self) -> list[str]:
         """Of the program simload."""
