@@ -67,10 +67,12 @@ def wait_until(condition: Callable[[], bool], deadline_s: float, what: str) -> N
 
 
 class Rig:
-    """A context manager. One simulated GPU, any number of tenants and daemons, one after the other."""
+    """A context manager. Simulated GPUs, any number of tenants and daemons, one after the other."""
 
-    def __init__(self, spec: GpuSpec | None = None) -> None:
-        self.spec = spec or GpuSpec()
+    def __init__(self, *specs: GpuSpec, build_dir: Path | None = None) -> None:
+        """``build_dir``: where several rigs of one process share their build of the simulated libraries."""
+        self.specs = specs or (GpuSpec(),)
+        self._build_dir = build_dir
         self.prefix = f"bench-{os.getpid()}-"
         self._undo = contextlib.ExitStack()
         self._daemons = 0
@@ -97,12 +99,12 @@ class Rig:
         directory = self._undo.enter_context(tempfile.TemporaryDirectory(prefix="fairsched-bench-"))
         self.directory = Path(directory)
         before = os.environ.get("FAIRSCHED_SIM_BUILD")
-        os.environ["FAIRSCHED_SIM_BUILD"] = str(self.directory / "simgpu")
+        os.environ["FAIRSCHED_SIM_BUILD"] = str(self._build_dir or self.directory / "simgpu")
         self._undo.callback(_restore_environ, "FAIRSCHED_SIM_BUILD", before)
         if not os.path.isdir(self.mount.absolute(PARENT)):
             tree.create(self.mount, PARENT).close()
             self._undo.callback(self._remove_parent)
-        self.host = self._undo.enter_context(SimHost([self.spec]))
+        self.host = self._undo.enter_context(SimHost(self.specs))
 
     def _remove_parent(self) -> None:
         with contextlib.suppress(OSError):  # somebody else has moved in
@@ -126,7 +128,7 @@ class Rig:
             workers: dict[str, list[Worker]] = {}
             for number, load in enumerate(loads):
                 ref = tree.create(self.mount, self.cgroup_path(load.name))
-                undo.callback(self._remove_cgroup, ref)
+                undo.callback(self.remove_cgroup, ref)
                 group = workers[load.name] = []
                 undo.callback(_kill_all, group)
                 where = Path(self.mount.absolute(ref.path))
@@ -135,7 +137,8 @@ class Rig:
                     group.append(self.host.spawn(one, where, f"{load.name}.{process}"))
             yield workers
 
-    def _remove_cgroup(self, ref: CgroupRef) -> None:
+    def remove_cgroup(self, ref: CgroupRef) -> None:
+        """Wait for its last process to leave, and remove it; a warning when that fails."""
         with ref:
             end_s = time.monotonic() + _REMOVE_S
             while time.monotonic() < end_s:  # the last process leaves a moment after it was reaped
@@ -150,11 +153,25 @@ class Rig:
     @contextlib.contextmanager
     def daemon(self, mode: str, loads: Sequence[TenantLoad]) -> Iterator[RunningDaemon]:
         """The daemon in a process of its own, its probes attached; stopped afterwards."""
+        tenants = {
+            load.name: {
+                "weight": load.weight,
+                "class": load.tenant_class,
+                "cgroup": self.cgroup_path(load.name).lstrip("/"),
+            }
+            for load in loads
+        }
+        with self.daemon_of({"mode": mode, "tenants": tenants}) as daemon:
+            yield daemon
+
+    @contextlib.contextmanager
+    def daemon_of(self, document: dict[str, Any]) -> Iterator[RunningDaemon]:
+        """The same, with a configuration that says all but where things are and what the GPUs' slices are."""
         self._daemons += 1
         directory = self.directory / f"daemon{self._daemons}"
         directory.mkdir()
         config = directory / "config.yaml"
-        config.write_text(yaml.safe_dump(self._config(mode, loads, directory)))
+        config.write_text(yaml.safe_dump(self._complete(document, directory)))
         daemon = RunningDaemon(config, directory, self.host.env())
         try:
             daemon.wait_ready()
@@ -163,25 +180,19 @@ class Rig:
             daemon.stop()
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _config(self, mode: str, loads: Sequence[TenantLoad], directory: Path) -> dict[str, Any]:
+    def _complete(self, document: dict[str, Any], directory: Path) -> dict[str, Any]:
+        first = self.specs[0]
+        gpu = {
+            "source": "ebpf",
+            "libcuda": [str(self.libcuda)],
+            "timeslice_us": int(first.slice_us),
+            "switch_us": int(first.switch_us),
+        }
         return {
-            "mode": mode,
+            **document,
             "run_dir": str(directory / "run"),
             "state_dir": str(directory / "state"),
-            "gpu": {
-                "source": "ebpf",
-                "libcuda": [str(self.libcuda)],
-                "timeslice_us": int(self.spec.slice_us),
-                "switch_us": int(self.spec.switch_us),
-            },
-            "tenants": {
-                load.name: {
-                    "weight": load.weight,
-                    "class": load.tenant_class,
-                    "cgroup": self.cgroup_path(load.name).lstrip("/"),
-                }
-                for load in loads
-            },
+            "gpu": {**gpu, **document.get("gpu", {})},
         }
 
 

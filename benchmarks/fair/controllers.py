@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who schedules: nobody, fairsched, or a rival.
+
+Problem. All must be started, watched and stopped alike, and none may look better for how it is attached.
+
+Approach. A controller is a process beside the tenants. fairsched gets a configuration made from the scenario
+and nothing that an operator would not know (the GPU's slice is the default, whatever the nature); rivals get
+a JSON file (benchmarks/rivals). ``none`` is no process at all.
+
+Terms. freezes: holds can be read from the kernel (holds.HoldWatch); one that stops processes by signal says
+itself when it did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.fair.recording import HeldTime
+from benchmarks.fair.reference import entitlements
+from benchmarks.fair.scenario import Play, Tenant
+from benchmarks.rig import BenchError, Rig, RunningDaemon, cpu_s
+from fairsched.errors import ConfigError, ControlError
+
+RIVALS = ("window-sigstop", "token", "nvml-feedback")
+POLICIES = ("none", "fairsched", *RIVALS)
+_ROOT = Path(__file__).resolve().parents[2]
+_READY_S = 20.0
+
+
+class Controller:
+    """Nobody, and the base of the others."""
+
+    freezes = False
+
+    @contextlib.contextmanager
+    def running(self, rig: Rig, play: Play, directories: Mapping[str, str]) -> Iterator[Controller]:
+        """Attached on entry, gone afterwards with nobody held."""
+        del rig, play, directories
+        yield self
+
+    def processes(self) -> list[psutil.Process]:
+        return []
+
+    def cpu_s(self) -> float | None:
+        """Of its processes so far; None where there are none."""
+        found = self.processes()
+        return sum(cpu_s(process) for process in found) if found else None
+
+    def rss_bytes(self) -> int | None:
+        found = self.processes()
+        return sum(int(process.memory_info().rss) for process in found) if found else None
+
+    def account(self) -> dict[str, dict[str, Any]] | None:
+        """By leaf: gpu_time_ns, confidence, misbehaviour. None for one without an account."""
+        return None
+
+    def held(self) -> tuple[HeldTime, ...]:
+        """Holds the kernel does not tell of."""
+        return ()
+
+    def notes(self) -> list[str]:
+        return []
+
+    def check(self) -> None:
+        """Raises BenchError when it is not there any more."""
+
+
+class _Fairsched(Controller):
+    freezes = True
+
+    def __init__(self) -> None:
+        self._daemon: RunningDaemon | None = None
+        self._warnings: set[str] = set()
+        self._processes: list[psutil.Process] = []
+
+    @contextlib.contextmanager
+    def running(self, rig: Rig, play: Play, directories: Mapping[str, str]) -> Iterator[Controller]:
+        with rig.daemon_of(daemon_config(rig, play)) as self._daemon:
+            self._processes = list(self._daemon.processes().values())
+            yield self
+
+    def processes(self) -> list[psutil.Process]:
+        return self._processes
+
+    def account(self) -> dict[str, dict[str, Any]] | None:
+        assert self._daemon is not None
+        try:
+            status = self._daemon.status()
+        except ControlError as error:
+            self._warnings.add(f"status: {error}")
+            return {}
+        self._warnings |= set(status["warnings"])
+        return {
+            tenant["name"]: {
+                "gpu_time_ns": None if tenant["gpu_time_s"] is None else round(tenant["gpu_time_s"] * 1e9),
+                "confidence": tenant["confidence"],
+                "misbehaviour": (tenant.get("misbehaviour") or {}).get("kind"),
+            }
+            for tenant in status["tenants"]
+        }
+
+    def notes(self) -> list[str]:
+        assert self._daemon is not None
+        return sorted(self._warnings) + self._daemon.log_lines("level=error", "Traceback")
+
+
+def daemon_config(rig: Rig, play: Play) -> dict[str, Any]:
+    """What an operator would write for this scenario."""
+
+    def node(tenant: Tenant, path: str) -> dict[str, Any]:
+        document: dict[str, Any] = {"weight": tenant.weight, "class": tenant.tenant_class}
+        if tenant.quota is not None:
+            document["quota"] = tenant.quota
+        if tenant.min:
+            document["min"] = tenant.min
+        if tenant.on_misbehaviour is not None:
+            document["on_misbehaviour"] = tenant.on_misbehaviour
+        if tenant.children:
+            document["children"] = {
+                name: node(child, f"{path}/{name}") for name, child in tenant.children.items()
+            }
+        if "/" not in path:
+            document["cgroup"] = rig.cgroup_path(path).lstrip("/")
+        return document
+
+    told = play.scenario.gpus[0].told_slice_us
+    return {
+        "mode": "enforce",
+        "gpu": {"timeslice_us": told or 2000, "switch_us": 100},
+        "tenants": {name: node(tenant, name) for name, tenant in play.scenario.tenants.items()},
+    }
+
+
+class _Rival(Controller):
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.freezes = name != "window-sigstop"
+        self._process: subprocess.Popen[str] | None = None
+        self._held_log: Path | None = None
+
+    @contextlib.contextmanager
+    def running(self, rig: Rig, play: Play, directories: Mapping[str, str]) -> Iterator[Controller]:
+        setup, self._held_log = rig.directory / "rival.json", rig.directory / "held.jsonl"
+        self._held_log.touch()
+        setup.write_text(json.dumps(self._setup(rig, play, directories)))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.rivals", self._name, str(setup)],
+            cwd=_ROOT,
+            env={**os.environ, **rig.host.env()},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            assert self._process.stdout is not None
+            if self._process.stdout.readline().strip() != "ready":
+                raise BenchError(f"the rival {self._name} did not start")
+            yield self
+        finally:
+            self._stop()
+
+    def _setup(self, rig: Rig, play: Play, directories: Mapping[str, str]) -> dict[str, Any]:
+        leaves = play.leaves()
+        owed = entitlements(leaves, play.specs())
+        return {
+            "sim_dir": str(rig.host.state_dir),
+            "held_log": str(self._held_log),
+            "tenants": [
+                {
+                    "leaf": leaf,
+                    "cgroup": directories[leaf],
+                    "owner": number + 1,
+                    "weight_ratio": owed[leaf],
+                    "quota_ratio": tenant.quota,
+                    "gpus": sorted({load.gpu for load in tenant.loads}),
+                }
+                for number, (leaf, tenant) in enumerate(leaves.items())
+            ],
+        }
+
+    def _stop(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_READY_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            print(f"warning: the rival {self._name} did not end by itself", file=sys.stderr)
+
+    def processes(self) -> list[psutil.Process]:
+        assert self._process is not None
+        return [psutil.Process(self._process.pid)]
+
+    def check(self) -> None:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise BenchError(f"the rival {self._name} ended with {self._process.returncode}")
+
+    def held(self) -> tuple[HeldTime, ...]:
+        if self.freezes:
+            return ()
+        assert self._held_log is not None
+        self._stop()
+        lines = (json.loads(line) for line in self._held_log.read_text().splitlines())
+        return tuple(HeldTime(line["leaf"], line["start_ns"], line["end_ns"]) for line in lines)
+
+
+def controller(policy: str) -> Controller:
+    """By name. Raises ConfigError for one that is not known."""
+    if policy == "none":
+        return Controller()
+    if policy == "fairsched":
+        return _Fairsched()
+    if policy in RIVALS:
+        return _Rival(policy)
+    raise ConfigError(f"no policy {policy!r}", remedy=f"one of {', '.join(POLICIES)}")

@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plays a scenario under a policy and records what happened.
+
+Problem. Policies are only comparable when everything else is the same, and only honest when what is recorded
+does not pass through the policy's own hands.
+
+Approach. Everything real but the GPU: tenants are processes in cgroups of their own below gpu.slice, started
+with the same seeds; the policy (our daemon, a rival, or nobody) is a process beside them. One loop samples the
+engine's truth every 20 ms, the kernel's count of frozen time every 10, and the engine's list of stays every
+half second; the workloads write their own step logs. Processes are attributed by the owner tag they inherit,
+whatever cgroup they move to. Nothing is printed and nothing is asked of the policy meanwhile, but once a
+second of our daemon whether it is sure of its account.
+
+Terms. clock: seconds since everybody who is there from the start works. cast: the processes of the tenants.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import tricks
+from benchmarks.fair.controllers import Controller, controller
+from benchmarks.fair.holds import HoldWatch
+from benchmarks.fair.recording import AccountReading, HeldTime, Recording, Sample, Stay
+from benchmarks.fair.scenario import Load, Play, Tenant
+from benchmarks.rig import PARENT, Rig
+from fairsched.cgroup import tree
+from fairsched.cgroup.path import CgroupRef
+from fairsched.simgpu import Step, Worker
+
+_LOOK_NS = 10_000_000
+_SAMPLE_NS = 20_000_000
+_CROWD_SAMPLE_NS = 100_000_000
+_CROWD = 150
+"""Contexts; more of them (dead ones count) make a sample so dear that it would disturb what it measures."""
+_STAYS_NS = 500_000_000
+_ASK_NS = 1_000_000_000
+
+Progress = Callable[[float], None]
+"""Called with the part that is done, 0..1."""
+
+
+@dataclass
+class _Actor:
+    """One leaf on the stage."""
+
+    leaf: str
+    tenant: Tenant
+    owner: int
+    directory: str
+    workers: list[Worker] = field(default_factory=list)
+    others: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    start_ns: int = 0
+    stop_ns: int | None = None
+
+    def kill(self) -> None:
+        """Everything in its cgroup, whoever started it."""
+        with contextlib.suppress(OSError):
+            Path(self.directory, "cgroup.kill").write_text("1")
+        for worker in self.workers:
+            worker.kill()
+        for process in self.others:
+            process.kill()
+            process.wait()
+
+
+def play(
+    play: Play,
+    policy: str,
+    seed: int,
+    seconds: float | None = None,
+    *,
+    build_dir: Path | None = None,
+    on_progress: Progress = lambda _done: None,
+) -> Recording:
+    """One performance. Raises ConfigError for an unknown policy, BenchError when it cannot be measured."""
+    chosen = controller(policy)
+    scenario = play.scenario
+    specs = [gpu.spec() for gpu in scenario.gpus]
+    with Rig(*specs, build_dir=build_dir) as rig, contextlib.ExitStack() as undo:
+        stage = _Stage(rig, play, seed, undo)
+        with chosen.running(rig, play, stage.directories()) as control:
+            stage.open(control)
+            return stage.record(control, policy, seconds or scenario.seconds, on_progress)
+
+
+class _Stage:
+    def __init__(self, rig: Rig, play: Play, seed: int, undo: contextlib.ExitStack) -> None:
+        self._rig, self._play, self._seed, self._undo = rig, play, seed, undo
+        self._strangers: list[Worker] = []
+        self._samples: list[Sample] = []
+        self._stays: list[Stay] = []
+        self._stays_seen = [0] * len(rig.specs)
+        self._accounts: list[AccountReading] = []
+        self._notes: list[str] = []
+        self._owners: dict[tuple[int, int], int] = {}
+        self._actors = [
+            _Actor(leaf, tenant, number + 1, self._make_cgroup(leaf))
+            for number, (leaf, tenant) in enumerate(play.leaves().items())
+        ]
+        self._leaf_of = {actor.owner: actor.leaf for actor in self._actors}
+
+    # ---- setting up ----
+
+    def _make_cgroup(self, leaf: str) -> str:
+        path = self._rig.cgroup_path(leaf)
+        parent = os.path.dirname(path)
+        if parent != PARENT and not os.path.isdir(self._rig.mount.absolute(parent)):
+            self._make(parent)
+        return self._make(path)
+
+    def _make(self, path: str) -> str:
+        ref = tree.create(self._rig.mount, path)
+        self._undo.callback(self._unmake, ref)
+        return self._rig.mount.absolute(path)
+
+    def _unmake(self, ref: CgroupRef) -> None:
+        """With all that lives in it: a trick may have made cgroups and processes of its own."""
+        directory = Path(self._rig.mount.absolute(ref.path))
+        with contextlib.suppress(OSError):
+            (directory / "cgroup.kill").write_text("1")
+        for child in sorted(directory.rglob("*"), reverse=True):
+            if child.is_dir():
+                with contextlib.suppress(OSError):
+                    child.rmdir()
+        self._rig.remove_cgroup(ref)
+
+    def directories(self) -> dict[str, str]:
+        """Cgroup directory by leaf."""
+        return {actor.leaf: actor.directory for actor in self._actors}
+
+    def open(self, control: Controller) -> None:
+        """Those who are there from the start."""
+        del control
+        for number, load in enumerate(self._play.scenario.strangers):
+            where = Path(self._make(self._rig.cgroup_path(f"stranger{number}")))
+            self._strangers += self._spawn(load, where, f"stranger{number}", 0, 90_000 + 1000 * number)[0]
+        for actor in self._actors:
+            if actor.tenant.start_s == 0:
+                self._enter(actor, wait=True)
+
+    def _enter(self, actor: _Actor, *, wait: bool) -> None:
+        self._undo.callback(actor.kill)
+        for number, load in enumerate(actor.tenant.loads):
+            workers, others = self._spawn(
+                load,
+                Path(actor.directory),
+                f"{actor.leaf.replace('/', '.')}.{number}",
+                actor.owner,
+                100 * actor.owner + 10 * number,
+                wait=wait,
+            )
+            actor.workers += workers
+            actor.others += others
+        actor.start_ns = time.monotonic_ns()
+
+    def _spawn(
+        self, load: Load, where: Path, name: str, owner: int, seed: int, *, wait: bool = True
+    ) -> tuple[list[Worker], list[subprocess.Popen[bytes]]]:
+        workers: list[Worker] = []
+        others: list[subprocess.Popen[bytes]] = []
+        env = {"FAIRSCHED_SIM_OWNER": str(owner)} if owner else {}
+        for process in range(load.processes):
+            workload = load.workload(self._libcuda(load), self._seed * 100_003 + seed + process)
+            if load.trick:
+                others.append(self._rig.host.popen(tricks.command(load.trick, workload), where, env))
+            else:
+                workers.append(self._rig.host.spawn(workload, where, f"{name}.{process}", env, wait))
+        return workers, others
+
+    def _libcuda(self, load: Load) -> str:
+        if load.libcuda != "private":
+            return "libcuda.so.1"
+        directory = self._rig.directory / "private"
+        directory.mkdir(exist_ok=True)
+        return str(tricks.private_copy(self._rig.libcuda, directory))
+
+    # ---- playing ----
+
+    def record(self, control: Controller, policy: str, seconds: float, on_progress: Progress) -> Recording:
+        scenario = self._play.scenario
+        clock_ns = time.monotonic_ns()
+        start_ns = clock_ns + int(scenario.settle_s * 1e9)
+        end_ns = start_ns + int(seconds * 1e9)
+        watch = HoldWatch(self.directories()) if control.freezes else None
+        try:
+            self._run_until(start_ns, clock_ns, end_ns, control, watch, on_progress)
+            start_ns = self._read_account(control)
+            used_s, begun_ns = control.cpu_s(), time.monotonic_ns()
+            end_ns = start_ns + int(seconds * 1e9)
+            self._run_until(end_ns, clock_ns, end_ns, control, watch, on_progress)
+            cost = _ratio(used_s, control.cpu_s(), time.monotonic_ns() - begun_ns)
+            rss = control.rss_bytes()
+            end_ns = self._read_account(control)
+            held = watch.finish(time.monotonic_ns()) if watch else ()
+        finally:
+            if watch:
+                watch.close()
+        self._notes += control.notes()
+        self._finish_logs(end_ns)
+        return self._recording(policy, start_ns, end_ns, (*held, *control.held()), cost, rss)
+
+    def _run_until(
+        self,
+        until_ns: int,
+        clock_ns: int,
+        end_ns: int,
+        control: Controller,
+        watch: HoldWatch | None,
+        on_progress: Progress,
+    ) -> None:
+        sample_ns = stays_ns = ask_ns = now_ns = time.monotonic_ns()
+        while now_ns < until_ns:
+            self._cues(now_ns - clock_ns)
+            if watch:
+                watch.look(now_ns)
+            if now_ns >= sample_ns:
+                sample_ns = now_ns + self._sample()
+            if now_ns >= stays_ns:
+                stays_ns = now_ns + _STAYS_NS
+                self._collect_stays()
+                on_progress(min(1.0, (now_ns - clock_ns) / (end_ns - clock_ns)))
+            if now_ns >= ask_ns:
+                ask_ns = now_ns + _ASK_NS
+                self._ask(control)
+            control.check()
+            time.sleep(max(0, now_ns + _LOOK_NS - time.monotonic_ns()) / 1e9)
+            now_ns = time.monotonic_ns()
+        self._sample()
+        self._collect_stays()
+
+    def _cues(self, clock_ns: int) -> None:
+        for actor in self._actors:
+            tenant = actor.tenant
+            if not actor.start_ns and clock_ns >= tenant.start_s * 1e9:
+                self._enter(actor, wait=False)
+            if tenant.stop_s is not None and actor.stop_ns is None and clock_ns >= tenant.stop_s * 1e9:
+                actor.kill()
+                actor.stop_ns = time.monotonic_ns()
+
+    def _sample(self) -> int:
+        """Read the truth; returns for how long not to."""
+        busy: list[int] = []
+        ran: dict[tuple[str, int], int] = {}
+        waited: dict[tuple[str, int], int] = {}
+        at_ns, seen = time.monotonic_ns(), 0
+        for gpu in range(len(self._rig.specs)):
+            truth, contexts = self._rig.host.snapshot(gpu, sync=False)
+            busy.append(truth.busy_ns)
+            at_ns = truth.as_of_ns
+            seen += len(contexts)
+            for context in contexts:
+                self._owners[gpu, context.id] = context.owner
+                leaf = self._leaf_of.get(context.owner)
+                if leaf is not None:
+                    ran[leaf, gpu] = ran.get((leaf, gpu), 0) + context.exec_ns
+                    waited[leaf, gpu] = waited.get((leaf, gpu), 0) + context.wait_ns
+        self._samples.append(Sample(at_ns, tuple(busy), ran, waited))
+        return _SAMPLE_NS if seen <= _CROWD else _CROWD_SAMPLE_NS
+
+    def _collect_stays(self) -> None:
+        for gpu, seen in enumerate(self._stays_seen):
+            fresh, total, lost = self._rig.host.reader.residencies_since(gpu, seen)
+            self._stays_seen[gpu] = total
+            if lost:
+                self._notes.append(f"{lost} stays on GPU {gpu} were overwritten before they were read")
+            for stay in fresh:
+                leaf = self._leaf_of.get(self._owners.get((gpu, stay.context_id), 0))
+                if leaf is not None:
+                    self._stays.append(Stay(leaf, gpu, stay.start_ns, stay.end_ns))
+
+    def _ask(self, control: Controller) -> None:
+        answer = control.account()
+        if answer is not None:
+            self._accounts.append(self._reading(answer))
+
+    def _reading(self, answer: dict[str, dict[str, Any]]) -> AccountReading:
+        truth: dict[str, int] = {}
+        for gpu in range(len(self._rig.specs)):
+            for context in self._rig.host.snapshot(gpu, sync=False)[1]:
+                leaf = self._leaf_of.get(context.owner)
+                if leaf is not None:
+                    truth[leaf] = truth.get(leaf, 0) + context.exec_ns
+        return AccountReading(
+            time.monotonic_ns(),
+            {leaf: said["gpu_time_ns"] for leaf, said in answer.items() if said["gpu_time_ns"] is not None},
+            truth,
+            {leaf: said["confidence"] for leaf, said in answer.items()},
+            {leaf: said["misbehaviour"] for leaf, said in answer.items() if said["misbehaviour"]},
+        )
+
+    def _read_account(self, control: Controller) -> int:
+        """Just after the daemon has booked a tick, because an account is as old as its last one."""
+        before, limit_ns = control.account(), time.monotonic_ns() + 150_000_000
+        answer = before
+        while answer is not None and answer == before and time.monotonic_ns() < limit_ns:
+            time.sleep(0.002)
+            answer = control.account()
+        if answer is not None:
+            self._accounts.append(self._reading(answer))
+        self._sample()
+        return time.monotonic_ns()
+
+    def _finish_logs(self, end_ns: int) -> None:
+        """A step is logged at its end: give those that were under way a moment, with samples going on."""
+        last_ns = end_ns + 1_000_000_000
+        logged = [(worker, worker.step_count()) for actor in self._actors for worker in actor.workers]
+        while time.monotonic_ns() < last_ns:
+            self._sample()
+            if all(worker.step_count() > count or not worker.is_running for worker, count in logged):
+                break
+            time.sleep(0.02)
+        self._collect_stays()
+
+    def _recording(
+        self,
+        policy: str,
+        start_ns: int,
+        end_ns: int,
+        held: tuple[HeldTime, ...],
+        cpu_ratio: float | None,
+        rss_bytes: int | None,
+    ) -> Recording:
+        for actor in self._actors:
+            self._notes += [
+                f"{actor.leaf}: {w.name} ended by itself" for w in actor.workers if _died(actor, w)
+            ]
+        return Recording(
+            scenario=self._play.name,
+            policy=policy,
+            seed=self._seed,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            specs=self._play.specs(),
+            leaves=tuple(actor.leaf for actor in self._actors),
+            hostile=frozenset(actor.leaf for actor in self._actors if actor.tenant.is_hostile),
+            present_ns={
+                actor.leaf: (actor.start_ns, actor.stop_ns or end_ns)
+                for actor in self._actors
+                if actor.start_ns
+            },
+            samples=tuple(self._samples),
+            stays=tuple(self._stays),
+            steps={actor.leaf: tuple(_steps(worker) for worker in actor.workers) for actor in self._actors},
+            is_always_wanting={actor.leaf: _never_waits(actor.tenant) for actor in self._actors},
+            held=held,
+            accounts=tuple(self._accounts),
+            cpu_ratio=cpu_ratio,
+            rss_bytes=rss_bytes,
+            overlap=max(spec.overlap for spec in self._rig.specs),
+            notes=tuple(dict.fromkeys(self._notes)),
+        )
+
+
+def _steps(worker: Worker) -> tuple[Step, ...]:
+    return tuple(worker.steps())
+
+
+def _died(actor: _Actor, worker: Worker) -> bool:
+    return actor.stop_ns is None and not worker.is_running
+
+
+def _never_waits(tenant: Tenant) -> bool:
+    return any(load.wait == "none" or load.trick is not None for load in tenant.loads)
+
+
+def _ratio(before_s: float | None, after_s: float | None, wall_ns: int) -> float | None:
+    if before_s is None or after_s is None:
+        return None
+    return (after_s - before_s) / (wall_ns / 1e9)
