@@ -12,18 +12,17 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from benchmarks import accounts, observing, probe_cost, shares
+from benchmarks.command import INTERRUPTED, say_error, stop_signals
 from benchmarks.figures import BARS, missed, render, render_rows
 from benchmarks.machine import describe
 from benchmarks.rig import Rig
@@ -32,7 +31,6 @@ from fairsched.errors import ConfigError, FairschedError
 
 RESULTS = Path(__file__).resolve().parent / "results" / "core.json"
 SECTIONS = ("account", "share", "probe", "observe")
-INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -254,24 +252,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-@contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    """SIGTERM is as good as Ctrl-C, and a second one does not interrupt the cleaning up."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-
-    def on_signal(_number: int, _frame: object) -> NoReturn:
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = [signal.signal(number, on_signal) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
 def _write(path: Path, document: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
@@ -284,11 +264,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     about, start_s = describe(), time.monotonic()
     try:
         run = Run(QUICK if options.quick else Plan(), options.only, options.seed)
-        with _signals(), Rig() as rig:
+        with stop_signals(), Rig() as rig:
             run.measure(rig)
     except FairschedError as error:
-        print(f"error: {error}" + (f"\nremedy: {error.remedy}" if error.remedy else ""), file=sys.stderr)
-        return error.exit_status
+        return say_error(error)
     except KeyboardInterrupt:
         print("interrupted; nothing was written, everything is cleaned up", file=sys.stderr)
         return INTERRUPTED

@@ -272,10 +272,15 @@ class Play:
         }
 
 
+def find(path: Path) -> Path:
+    """A file, or the name of a shipped one without its ending."""
+    named = DIRECTORY / f"{path}.yaml"
+    return named if not path.exists() and named.exists() else path
+
+
 def load(path: Path) -> Play:
     """Read and check one file. Raises ConfigError that names the file, the key and a remedy."""
-    if not path.exists() and (DIRECTORY / f"{path}.yaml").exists():
-        path = DIRECTORY / f"{path}.yaml"
+    path = find(path)
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES // 1024} KiB", remedy="is it a scenario?")
