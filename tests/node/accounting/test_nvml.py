@@ -14,22 +14,13 @@ from pathlib import Path
 import pytest
 
 from fairsched.cgroup import tree
-from fairsched.cgroup.path import CgroupRef, Mount, find_mount
-from fairsched.errors import HostUnsupported
+from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.simgpu import PRESETS, SimHost
 from tests.support import wait_until
 
 SAMPLES = Path(__file__).with_name("samples.py")
 ROOT = SAMPLES.parents[3]
 SECONDS = 10
-
-
-@pytest.fixture
-def mount() -> Mount:
-    try:
-        return find_mount()
-    except HostUnsupported as error:
-        pytest.skip(f"needs cgroup v2: {error}")
 
 
 @pytest.fixture

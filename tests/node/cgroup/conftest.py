@@ -18,9 +18,9 @@ import pytest
 from fairsched.cgroup import tree
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
-from fairsched.cgroup.path import CgroupRef, Mount, find_mount
+from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.state import read_state
-from fairsched.errors import FairschedError, HostUnsupported
+from fairsched.errors import FairschedError
 from tests.support import wait_until
 
 COUNTER = """
@@ -110,14 +110,6 @@ class Node:
             return not os.path.exists(self.mount.absolute(self.top))
 
         wait_until(is_removed, 30, f"{self.top} is removed")
-
-
-@pytest.fixture(scope="session")
-def mount() -> Mount:
-    try:
-        return find_mount()
-    except HostUnsupported as error:
-        pytest.skip(f"{error}; {error.remedy} (FAIRSCHED_REQUIRE_NODE=1 makes this a failure)")
 
 
 @pytest.fixture

@@ -53,11 +53,12 @@ def test_host_can_freeze_and_sees_foreign_writes(node: Node) -> None:
 def test_held_process_stands_still_and_goes_on_after_the_thaw(node: Node, freezer: Freezer) -> None:
     ref = node.make("a")
     worker = node.worker_in(ref)
+    before_ns = time.monotonic_ns()
     assert hold(freezer, ref).kind is HoldKind.HELD
     (change,) = settle(freezer)
     assert change.kind is HoldKind.SETTLED
     assert change.latency_ns is not None
-    assert 0 < change.latency_ns < 30 * SECOND_NS
+    assert 0 < change.latency_ns <= time.monotonic_ns() - before_ns
     count = worker.count()
     assert node.is_frozen(ref)
     second = node.worker_in(node.make("b"))  # 50 ms of somebody else's progress
@@ -233,7 +234,7 @@ def test_look_at_a_thousand_cgroups_is_cheap(node: Node, mount: Mount) -> None:
     for slice_number in range(20):
         for number in range(50):
             tree.create(mount, f"{node.top}/s{slice_number}/c{number}").close()
-    costs_s = []
+    costs_s = []  # of the processor: other programs can only add to it (cold caches), so the least is the cost
     for _ in range(5):
         start_s = time.thread_time()
         nodes = list(tree.walk(mount, node.top))

@@ -9,19 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.cgroup.path import Mount, find_mount
-from fairsched.errors import HostUnsupported
+from fairsched.cgroup.path import Mount
 from tests.node.daemon.site import Site
 
 MakeSite = Callable[..., Site]
-
-
-@pytest.fixture(scope="session")
-def mount() -> Mount:
-    try:
-        return find_mount()
-    except HostUnsupported as error:
-        pytest.skip(f"{error}; {error.remedy} (FAIRSCHED_REQUIRE_NODE=1 makes this a failure)")
 
 
 @pytest.fixture

@@ -65,32 +65,32 @@ def test_tenant_is_removed_and_made_again_while_it_is_held(site: Site) -> None:
 
 
 def test_process_that_moves_is_charged_where_it_is(site: Site) -> None:
-    site.configure({"old": {}, "new": {}})
+    """Compared once, when it has ended and the account is complete.
+
+    It always has 40 ms queued, so both sides are wall clock and no wait for a processor blurs them. What is queued
+    or was not looked at yet when it moves (40 ms, a tick of 100 ms) may be either tenant's.
+    """
+    site.configure({"first": {}, "new": {}, "old": {}})
     site.start()
-    worker = site.spawn("old", DECODE)
-    wait_until(lambda: site.gpu_time_s("old") > 0.2, 20, "it is accounted")
+    site.attach()
+    worker = site.spawn("old", replace(STEADY, seconds=4))
 
     def truth_s() -> float:
         return sum(context.exec_ns for context in site.host.truth_of(worker)) / 1e9
 
-    # An account is as old as the last tick, so it is never ahead of the truth and now and then level with it.
-    ahead_s = max(site.gpu_time_s("old") - truth_s() for _ in range(50))
-    let_run(1)
+    wait_until(lambda: truth_s() > 1, PATIENCE_S, "it works")
     before_s = truth_s()
     (site.cgroup("new") / "cgroup.procs").write_text(str(worker.pid))
     after_s = truth_s()
-
-    def is_charged() -> bool:
-        """Either side of the move a token (10 ms) and a tick (100 ms) may be under way."""
-        now_s = truth_s()
-        old_s, new_s = site.gpu_time_s("old") - ahead_s, site.gpu_time_s("new")
-        said = (before_s, after_s, now_s, old_s, new_s)
-        assert old_s < after_s + 0.15 and new_s < truth_s() - before_s + 0.15, said
-        return old_s > before_s - 0.15 and now_s - after_s > 1 and new_s > now_s - after_s - 0.15
-
-    wait_until(
-        is_charged, PATIENCE_S, "what it did before the move is the old one's, and the rest the new one's"
-    )
+    assert worker.process.wait(PATIENCE_S) == 0
+    total_s = truth_s()
+    assert total_s - after_s > 1, "the scenario needs it to work long after it moved"
+    wait_until(lambda: not site.tenant("new")["gpus"][0]["has_demand"], PATIENCE_S, "its end was seen")
+    old_s, new_s = site.gpu_time_s("old"), site.gpu_time_s("new")
+    said = (before_s, after_s, total_s, old_s, new_s)
+    assert before_s - 0.15 < old_s < after_s + 0.15, said
+    assert total_s - after_s - 0.15 < new_s < total_s - before_s + 0.15, said
+    assert abs(old_s + new_s - total_s) < 0.02 * total_s + 0.01, said
 
 
 def test_thousands_of_short_processes_leave_nothing_behind(site: Site) -> None:
@@ -168,14 +168,14 @@ def test_libcuda_that_appears_and_a_copy_of_it_are_both_accounted(site: Site) ->
     site.configure({"chat": {}, "copy": {}})
     site.start()
     assert any("no libcuda" in warning for warning in site.status()["warnings"])
-    first = site.spawn("chat", replace(DECODE, gap_us=10_000))
+    first = site.spawn("chat", STEADY)
     wait_until(lambda: site.gpu_time_s("chat") > 0.1, PATIENCE_S, "the first one is accounted")
     assert not any("no libcuda" in warning for warning in site.status()["warnings"])
 
     directory = Path(tempfile.mkdtemp(prefix="fairsched-test-copy."))
     try:
         path = shutil.copy(site.library_dir / "libcuda.so.1", directory / "libcuda.so.535.1")
-        second = site.spawn("copy", replace(DECODE, gap_us=10_000, libcuda=str(path)))
+        second = site.spawn("copy", replace(STEADY, libcuda=str(path)))
         wait_until(lambda: site.gpu_time_s("copy") > 0.1, PATIENCE_S, "the copy is accounted")
         assert len(logged(site.log(), "library=.* probes=[1-9]")) == 2
 
@@ -190,6 +190,7 @@ def test_libcuda_that_appears_and_a_copy_of_it_are_both_accounted(site: Site) ->
         for tenant, worker in workers.items():
             accounted = site.gpu_time_s(tenant) - before[tenant][0]
             true = truth_s(worker.pid) - before[tenant][1]
-            assert abs(accounted / true - 1) < 0.25, (tenant, accounted, true)
+            # 1.4 s each: 5 % are switches, which the account calls use, and 7 % a tick of 100 ms at one end.
+            assert abs(accounted / true - 1) < 0.15, (tenant, accounted, true)
     finally:
         shutil.rmtree(directory)

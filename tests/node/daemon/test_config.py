@@ -89,7 +89,7 @@ def test_changes_take_effect_at_once_and_survive_a_restart(site: Site) -> None:
     done = site.cli("tenant", "set", "chat", "--weight", "9", "--socket", str(site.socket_path))
     assert done.returncode == 0, done.stderr
     assert site.tenant("chat")["weight"] == 9, "at once"
-    wait_until(lambda: abs(entitled("chat") - 0.9) < 0.01, PATIENCE_S, "the entitlement is the new one")
+    assert abs(entitled("chat") - 0.9) < 0.01, "the next decision knows it, and comes before the next answer"
     shares = site.shares(["chat", "train"], 3)
     assert abs(shares["chat"] - 0.9) < 0.08, shares
 
@@ -105,3 +105,24 @@ def test_changes_take_effect_at_once_and_survive_a_restart(site: Site) -> None:
 
     site.ask("tenant_unset", tenant="chat", keys=[])
     assert site.tenant("chat")["weight"] == 3
+
+
+@pytest.mark.parametrize("how", ["tenant_set", "reload"])
+def test_a_change_is_decided_on_before_the_next_request_is_answered(site: Site, how: str) -> None:
+    """Of itself the next tick is seconds away: who waits for it sees the old entitlement."""
+    site.configure({"chat": {}, "train": {}}, tick_ms=10_000, inner_tick_ms=10_000)
+    site.start()
+    site.attach()
+    for name in ("chat", "train"):
+        site.spawn(name, STEADY)
+
+    def entitled() -> float:
+        return float(site.tenant("chat")["entitled_ratio"] or 0)
+
+    wait_until(lambda: abs(entitled() - 0.5) < 0.01, PATIENCE_S, "both have demand")
+    if how == "tenant_set":
+        site.ask("tenant_set", tenant="chat", values={"weight": 9})
+    else:
+        site.config_path.write_text(site.config_path.read_text().replace("chat:", "chat:\n    weight: 9", 1))
+        site.ask("reload")
+    assert abs(entitled() - 0.9) < 0.01

@@ -11,7 +11,7 @@ import pytest
 
 from fairsched.model import Confidence, PolicyParams, ReasonCode, TenantClass, TenantSpec
 from fairsched.policy.shares import entitlements
-from tests.unit.policy.model_gpu import MS, Simulation, Tenant
+from tests.unit.policy.model_gpu import INNER_TICK_NS, MS, Simulation, Tenant
 from tests.unit.policy.model_processes import Bursty, ClosedLoop, DeepQueue, OnOff, Process
 
 S = 1000 * MS
@@ -178,8 +178,12 @@ def test_a_gang_gets_its_tightest_share_and_its_rivals_the_rest() -> None:
     sim = run(gang(), tenant("x", 1, ClosedLoop(gpu="gpu0")), tenant("y", 3, ClosedLoop(gpu="gpu1")))
     assert sim.shares(FROM, TO, "gpu1")["gang"] == pytest.approx(0.25, abs=0.01)
     assert sim.shares(FROM, TO, "gpu0")["gang"] == pytest.approx(0.25, abs=0.01)
-    # Not for more than a tick, now and then: nobody looks at each pause of the decoders.
-    assert sum(r.until_ns - r.since_ns for r in sim.records if r.tenant == "x") <= 0.01 * TO and not sim.alone
+    # While both run x may get ahead: what the gang could not use is no debt of x, but once in these 12 s x took
+    # 5.5 ms more than its half with 8 ms queued, and the gang had credit. That hold is the law. It ends at the
+    # next look, because by then the gang is held for gpu1 and x is the last with demand.
+    held = [(r.why, r.ended) for r in sim.records if r.tenant == "x"]
+    assert set(held) <= {(ReasonCode.OVER_ENTITLEMENT, ReasonCode.LAST_WITH_DEMAND)}
+    assert len(held) <= 1 and sim.longest_hold_ns("x") <= INNER_TICK_NS and not sim.alone
 
 
 def test_a_gang_cannot_escape_by_holding_a_gpu_of_its_own() -> None:
@@ -251,7 +255,13 @@ def test_short_cpu_gaps_do_not_open_the_door_but_long_ones_do() -> None:
     assert not any(r.ended is ReasonCode.GPU_IDLE for r in short.records)
     long = run(decoder("a", 3, 8 * MS), trainer("t"))
     assert any(r.ended is ReasonCode.GPU_IDLE for r in long.records)
-    assert long.busy_ratio(FROM, TO) >= 0.97
+    # Each such thaw costs the confirmation (3 ms) and the time it takes (1 ms); nothing else leaves the GPU idle.
+    thaws = [r for r in long.records if r.ended is ReasonCode.GPU_IDLE and FROM <= r.until_ns < TO]
+    lost_ns = len(thaws) * (PolicyParams().idle_confirm_ns + MS)
+    assert long.busy_ratio(FROM, TO) == pytest.approx(1 - lost_ns / (TO - FROM), abs=0.0005)
+    # It can come no sooner again than after a tick, and the trainer's 90 ms of queue between turns of a decoder
+    # that works 20 ms (which take 40) of 48: 154 ms. So at least 1 - 4 / 174 is busy; the model gives .978.
+    assert long.busy_ratio(FROM, TO) >= 1 - 4 / 174
 
 
 def test_thawing_in_every_gap_would_ruin_the_shares() -> None:
