@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bars, and that a judge can neither be fooled by a missing figure nor by another run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from benchmarks.fair.bars import BARS, Verdict, judge, missed, number, scale_of, show
+from tests.unit.benchmarks.made_results import LEAF, WHOLE, document
+
+PROMISED = {
+    ("seed-4", "tokens_cv_across_ratio", 0.015),
+    ("seed-4", "busy_ratio", 0.98),
+    ("equal-4", "tokens_cv_ratio", 0.03),
+    ("weights-4211", "share_error_max_points", 1.0),
+    ("caps-30-70", "share_error_max_points", 1.0),
+    ("caps-10-90", "share_error_max_points", 1.0),
+    ("servers-vs-trainer", "share_error_max_points", 1.0),
+    ("weights-4211", "jain_1s_mean", 0.98),
+    ("servers-vs-trainer", "jain_10s_mean", 0.995),
+    ("latency-vs-batch*", "step_p99_ms", 100.0),
+    ("latency-vs-batch*", "hold_longest_ms", 500.0),
+    ("bursty-owner*", "take_back_beyond_drain_p95_ms", 50.0),
+    ("idle-lending*", "tokens_per_s", 0.985),
+    ("hostile-*", "gain_points", 2.0),
+    ("beyond-*", "misbehaviour_after_s", 5.0),
+    ("two-gpus*", "share_error_max_points", 1.5),
+    ("nature-*", "account_error_ratio", 0.05),
+}
+
+
+def the(verdicts: list[Verdict], figure: str, scenario: str) -> Verdict:
+    (found,) = [v for v in verdicts if v.bar.figure == figure and v.scenario == scenario]
+    return found
+
+
+def judged(figure: str, *documents: Mapping[str, Any]) -> Verdict:
+    return the(judge(documents), figure, documents[0]["scenario"])
+
+
+def test_everything_that_was_promised_has_a_bar() -> None:
+    assert {(bar.scenarios, bar.figure, bar.limit) for bar in BARS} >= PROMISED
+
+
+def test_every_bar_is_of_a_figure_that_runs_have_and_fits_its_column() -> None:
+    for bar in BARS:
+        assert bar.figure in {**WHOLE, **LEAF}
+        assert len(bar.what) <= 24
+
+
+def test_without_results_nothing_is_met_and_nothing_missed() -> None:
+    verdicts = judge([], names=["hostile-fork", "hostile-ptrace"])
+    assert {verdict.state for verdict in verdicts} == {"not measured"}
+    assert {v.scenario for v in verdicts if v.bar.scenarios == "hostile-*"} == {
+        "hostile-fork",
+        "hostile-ptrace",
+    }
+    assert {bar.scenarios for bar in BARS} - {"hostile-*"} <= {verdict.scenario for verdict in verdicts}
+    assert missed(verdicts) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "state"),
+    [((0.99, 0.99), "met"), ((0.5, 1.5), "met"), ((0.5, 1.6), "missed"), ((1.1, 1.1), "missed")],
+)
+def test_the_mean_over_seeds_is_judged(values: tuple[float, float], state: str) -> None:
+    runs = [
+        document("weights-4211", seed=seed, whole={"share_error_max_points": value})
+        for seed, value in enumerate(values)
+    ]
+    assert judged("share_error_max_points", *runs).state == state
+
+
+def test_a_lower_bar_is_missed_below_it() -> None:
+    assert judged("jain_1s_mean", document("caps-10-90", whole={"jain_1s_mean": 0.98})).state == "met"
+    verdict = judged("jain_1s_mean", document("caps-10-90", whole={"jain_1s_mean": 0.979}))
+    assert verdict.state == "missed"
+    assert missed([verdict]) == [verdict]
+
+
+def test_only_our_own_runs_are_judged() -> None:
+    worse = [
+        document("caps-10-90", policy=p, whole={"share_error_max_points": 30.0}) for p in ("none", "token")
+    ]
+    assert judged("share_error_max_points", *worse).state == "not measured"
+    verdict = judged("share_error_max_points", document("caps-10-90"), *worse)
+    assert verdict.state == "met"
+    assert verdict.without is not None and verdict.without.mean == 30.0
+
+
+def test_a_seed_without_the_figure_does_not_improve_the_mean() -> None:
+    runs = [document("caps-10-90"), document("caps-10-90", seed=2, whole={"share_error_max_points": None})]
+    verdict = judged("share_error_max_points", *runs)
+    assert (verdict.state, verdict.note) == ("not measured", "known in 1 of 2 seeds only")
+
+
+def test_busy_is_compared_with_the_run_of_the_same_seed() -> None:
+    def runs(*busy: tuple[int, str, float]) -> list[dict[str, Any]]:
+        return [document(policy=p, seed=s, whole={"busy_ratio": value}) for s, p, value in busy]
+
+    both = runs((1, "fairsched", 0.5), (1, "none", 0.5), (2, "fairsched", 0.9), (2, "none", 0.9))
+    verdict = judged("busy_ratio", *both)
+    assert verdict.state == "met" and verdict.value is not None and verdict.value.mean == 1.0
+    assert judged("busy_ratio", *runs((1, "fairsched", 0.95), (1, "none", 1.0))).state == "missed"
+    alone = judged("busy_ratio", *runs((1, "fairsched", 0.99), (2, "none", 0.99)))
+    assert (alone.state, alone.note) == ("not measured", "seed 1 was not run under none")
+    assert judged("busy_ratio", *runs((1, "fairsched", 0.99), (1, "none", 0.0))).state == "not measured"
+
+
+def test_in_time_the_worst_tenant_is_judged_and_all_must_be_known() -> None:
+    leaves: dict[str, dict[str, float | None]] = {
+        "a": {"tokens_cv_ratio": 0.01},
+        "b": {"tokens_cv_ratio": 0.04},
+    }
+    assert judged("tokens_cv_ratio", document("equal-4", leaves=leaves)).state == "missed"
+    leaves["b"] = {"tokens_cv_ratio": None}
+    assert judged("tokens_cv_ratio", document("equal-4", leaves=leaves)).state == "not measured"
+
+
+def test_the_latency_of_the_tenant_entitled_to_a_quarter_is_judged() -> None:
+    leaves = {
+        "chat": {"entitlement_ratio": 0.7504, "step_p99_ms": 900.0},
+        "batch": {"entitlement_ratio": 0.2496, "step_p99_ms": 90.0},
+    }
+    verdict = judged("step_p99_ms", document("latency-vs-batch-3-1", leaves=leaves))
+    assert verdict.value is not None and verdict.value.mean == 90.0
+    two = {name: {"entitlement_ratio": 0.25} for name in leaves}
+    verdict = judged("step_p99_ms", document("latency-vs-batch-3-1", leaves=two))
+    assert (verdict.state, verdict.note) == ("not measured", "2 tenants are entitled to .25")
+
+
+def test_the_lone_tenant_is_chosen_where_nobody_schedules() -> None:
+    def run(policy: str, **rates: float) -> dict[str, Any]:
+        share = {"lone": 0.9, "idle": 0.01} if policy == "none" else {"lone": 0.1, "idle": 0.9}
+        leaves = {leaf: {"tokens_per_s": rate, "share_ratio": share[leaf]} for leaf, rate in rates.items()}
+        return document("idle-lending", policy, leaves=leaves)
+
+    runs = run("fairsched", lone=49.0, idle=0.2), run("none", lone=50.0, idle=0.1)
+    verdict = judged("tokens_per_s", *runs)
+    assert verdict.value is not None and verdict.value.mean == pytest.approx(0.98)
+    assert verdict.state == "missed"
+
+
+def hostile(scenario: str, **figures: float | None) -> dict[str, Any]:
+    return document(scenario, leaves={"honest": {}, "hostile": {"gain_points": 1.0, **figures}})
+
+
+def test_gain_is_that_of_the_hostile_tenant() -> None:
+    assert judged("gain_points", hostile("hostile-fork", gain_points=-3.0)).state == "met"
+    assert judged("gain_points", hostile("hostile-fork", gain_points=2.1)).state == "missed"
+    assert judged("gain_points", document("hostile-fork")).note == "no hostile tenant"
+
+
+def test_what_is_never_detected_is_missed_and_not_unmeasured() -> None:
+    assert judged("misbehaviour_after_s", hostile("beyond-static", misbehaviour_after_s=4.9)).state == "met"
+    assert (
+        judged("misbehaviour_after_s", hostile("beyond-static", misbehaviour_after_s=5.1)).state == "missed"
+    )
+    never = judged("misbehaviour_after_s", hostile("beyond-static"))
+    assert never.state == "missed"
+    assert never.note == "never detected: hostile (seed 1)"
+    assert never.value is not None and show(never.value.mean, never.bar.scale) == "never"
+    assert json.loads(json.dumps(never.to_dict(), allow_nan=False))["value"] is None
+    # One of two hostile tenants, or one of two seeds, is not enough.
+    two = {
+        name: {"gain_points": 1.0, "misbehaviour_after_s": after} for name, after in (("a", 1.0), ("b", None))
+    }
+    assert judged("misbehaviour_after_s", document("beyond-static", leaves=two)).state == "missed"
+    seeds = hostile("beyond-static", misbehaviour_after_s=1.0), {**hostile("beyond-static"), "seed": 2}
+    assert judged("misbehaviour_after_s", *seeds).state == "missed"
+
+
+def test_an_account_is_right_or_its_tenant_is_unsure_and_not_held() -> None:
+    def verdict(**figures: float | None) -> Verdict:
+        return judged("account_error_ratio", document("nature-overlap", leaves={"a": figures, "b": {}}))
+
+    assert verdict(account_error_ratio=-0.04).state == "met"
+    assert verdict(account_error_ratio=-0.06).state == "missed"
+    assert verdict(account_error_ratio=None).state == "not measured"
+    unsure = verdict(account_error_ratio=-0.5, low_confidence_ratio=0.95, held_ms_per_s=0.0)
+    assert (unsure.state, unsure.note) == ("met", "confidence low, not held: a")
+    assert verdict(account_error_ratio=-0.5, low_confidence_ratio=0.95, held_ms_per_s=300.0).state == "missed"
+    assert verdict(account_error_ratio=-0.5, low_confidence_ratio=0.5, held_ms_per_s=0.0).state == "missed"
+
+
+def test_where_everybody_is_unsure_and_nobody_held_the_bar_is_met() -> None:
+    unsure = {"low_confidence_ratio": 1.0, "held_ms_per_s": 0.0, "account_error_ratio": 0.9}
+    everybody = document("nature-overlap", leaves={"a": unsure, "b": unsure})
+    verdict = judged("account_error_ratio", everybody)
+    assert (verdict.state, verdict.value) == ("met", None)
+    both = judged("account_error_ratio", everybody, document("nature-overlap", seed=2))
+    assert both.state == "met"
+    wrong = document("nature-overlap", seed=2, leaves={"a": {"account_error_ratio": 0.2}})
+    assert judged("account_error_ratio", everybody, wrong).state == "missed"
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "shown"),
+    [
+        ("share_ratio", 0.2512, "25.12 %"),
+        ("share_error_points", -0.4, "-0.40 pt"),
+        ("lag_max_ns", 41e6, "41.00 ms"),
+        ("rss_bytes", 123.4e6, "123.4 MB"),
+        ("jain_1s_mean", 0.99876, "0.9988"),
+        ("tokens_per_s", 1234.5, "1234 /s"),
+        ("held_ms_per_s", 12.0, "12.00 ms/s"),
+        ("misbehaviour_after_s", math.inf, "never"),
+        ("step_p99_ms", None, "-"),
+    ],
+)
+def test_a_figure_is_shown_by_the_unit_in_its_name(figure: str, value: float | None, shown: str) -> None:
+    assert show(value, scale_of(figure)) == shown
+    assert number(value, scale_of(figure)) == shown.split(" ")[0]
+
+
+def test_limits_are_written_shortly() -> None:
+    limits = {bar.figure: bar.limit_text() for bar in BARS if not bar.against_none}
+    assert limits["tokens_cv_across_ratio"] == "<= 1.5 %"
+    assert limits["jain_10s_mean"] == ">= 0.995"
+    assert limits["hold_longest_ms"] == "<= 500 ms"
+    assert [bar.limit_text() for bar in BARS if bar.against_none] == [">= 0.98", ">= 0.985"]
