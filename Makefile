@@ -51,6 +51,18 @@ format: setup ## Format the Python and C sources in place
 bench-core: setup ## Fairness, accounting error, overhead (root)
 	@$(CLEAN_ENV) $(BIN)/python -m benchmarks.core $(ARGS); $(OWN)
 
+.PHONY: bench-quick
+bench-quick: setup ## Fairness on two scenarios, without and with fairsched (root)
+	@$(CLEAN_ENV) $(BIN)/python benchmarks/fairness.py --suite quick $(ARGS); $(OWN)
+
+.PHONY: bench
+bench: setup ## Every scenario, two seeds, rivals on the headlines (root)
+	@$(CLEAN_ENV) $(BIN)/python benchmarks/fairness.py --suite bench $(ARGS); $(OWN)
+
+.PHONY: bench-full
+bench-full: setup ## The same with five seeds and confidence intervals; hours (root)
+	@$(CLEAN_ENV) $(BIN)/python benchmarks/fairness.py --suite full $(ARGS); $(OWN)
+
 .PHONY: doctor
 doctor: setup-run ## Say what this host can do, and why
 	@exec $(CLEAN_ENV) PYTHONDONTWRITEBYTECODE=1 $(BIN)/fairsched doctor $(ARGS)
