@@ -69,7 +69,9 @@ bool cuda_load(struct cuda *cu, const char *path, bool past_exports)
 			fprintf(stderr, "simload: %s has no %s\n", path, wanted[i].name);
 			return false;
 		}
-	return true;
+	/* Later contexts than the primary one: the three-argument spelling, whatever the version. */
+	*(void **)&cu->ctx_create = dlsym(lib, "cuCtxCreate_v2");
+	return cu->ctx_create != NULL;
 }
 
 void lane_open(struct lane *l)
