@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from benchmarks.fair.account import LEAST_SHARE_RATIO
 from benchmarks.fair.results import Document, Spread, leaf_values, spread, whole
 
 OURS = "fairsched"
@@ -40,7 +41,7 @@ class Of(Enum):
     QUARTER_LEAF = "the tenant entitled to .25"
     LONE_LEAF = "the tenant that works alone"
     HOSTILE_LEAVES = "every hostile tenant"
-    SURE_LEAVES = "tenants of high confidence"
+    SURE_LEAVES = "tenants of high confidence and a tenth of the GPU"
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,10 @@ class Verdict:
     def state(self) -> str:
         return {None: "not measured", True: "met", False: "missed"}[self.is_met]
 
+    @property
+    def is_missed(self) -> bool:
+        return self.is_met is False
+
     def to_dict(self) -> dict[str, object]:
         """For a document."""
         mean = self.value.mean if self.value and math.isfinite(self.value.mean) else None
@@ -155,7 +160,7 @@ def judge(
 
 def missed(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """For --strict."""
-    return [verdict for verdict in verdicts if verdict.is_met is False]
+    return [verdict for verdict in verdicts if verdict.is_missed]
 
 
 def _verdict(bar: Bar, name: str, documents: Sequence[Document], policy: str) -> Verdict:
@@ -190,7 +195,10 @@ def _take(bar: Bar, document: Document, without: Document | None) -> tuple[float
 
 
 def _take_whole(bar: Bar, document: Document, _without: Document | None) -> tuple[float | None, str]:
-    return whole(document, bar.figure), ""
+    value = whole(document, bar.figure)
+    if value is None and bar.figure == "hold_longest_ms" and whole(document, "held_ms_per_s") == 0:
+        return 0.0, "nobody was held"
+    return value, ""
 
 
 def _take_worst(bar: Bar, document: Document, _without: Document | None) -> tuple[float | None, str]:
@@ -233,6 +241,11 @@ def _take_hostile(bar: Bar, document: Document, _without: Document | None) -> tu
         never = [leaf for leaf, value in zip(leaves, values, strict=True) if value is None]
         if never:
             return math.inf, f"never detected: {', '.join(never)} (seed {document['seed']})"
+        honest = {k for k, after in leaf_values(document, bar.figure).items() if after is not None} - {
+            *leaves
+        }
+        note = f"honest, and named as well: {', '.join(sorted(honest))} (seed {document['seed']})"
+        return max(value for value in values if value is not None), note if honest else ""
     known = [value for value in values if value is not None]
     return (max(known) if known else None), ""
 
@@ -255,7 +268,12 @@ def _is_excused(document: Document) -> bool:
 
 def _take_sure(bar: Bar, document: Document, _without: Document | None) -> tuple[float | None, str]:
     unsure = unsure_leaves(document)
-    values = {leaf: v for leaf, v in leaf_values(document, bar.figure).items() if leaf not in unsure}
+    shares = leaf_values(document, "share_ratio")
+    values = {
+        leaf: value
+        for leaf, value in leaf_values(document, bar.figure).items()
+        if leaf not in unsure and (shares[leaf] is None or shares[leaf] >= LEAST_SHARE_RATIO)
+    }
     note = f"confidence low, not held: {', '.join(sorted(unsure))}" if unsure else ""
     known = [abs(value) for value in values.values() if value is not None]
     return (max(known) if known and len(known) == len(values) else None), note

@@ -283,10 +283,9 @@ def _shown(value: object) -> str:
 
 
 def changed_scenarios(documents: Iterable[Document], directory: Path = scenario_files.DIRECTORY) -> list[str]:
-    """Scenarios whose file is another now than when they were measured."""
-    return sorted(
-        {d["scenario"] for d in documents if not is_current(d, directory / f"{d['scenario']}.yaml")}
-    )
+    """Scenarios whose file is another now than when they were measured; a file elsewhere cannot be asked."""
+    files = [(document, directory / f"{document['scenario']}.yaml") for document in documents]
+    return sorted({d["scenario"] for d, file in files if file.exists() and not is_current(d, file)})
 
 
 # ---- files ----

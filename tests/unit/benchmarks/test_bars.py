@@ -188,6 +188,32 @@ def test_an_account_is_right_or_its_tenant_is_unsure_and_not_held() -> None:
     assert verdict(account_error_ratio=-0.5, low_confidence_ratio=0.5, held_ms_per_s=0.0).state == "missed"
 
 
+def test_an_account_of_a_few_slices_is_not_judged() -> None:
+    small = {"share_ratio": 0.05, "account_error_ratio": 0.4}
+    both = document("nature-overlap", leaves={"a": small, "b": {}})
+    assert judged("account_error_ratio", both).state == "met"
+    assert (
+        judged("account_error_ratio", document("nature-overlap", leaves={"a": small})).state == "not measured"
+    )
+
+
+def test_who_was_never_held_was_not_held_for_long() -> None:
+    quiet = document("latency-vs-batch-3-1", whole={"hold_longest_ms": None, "held_ms_per_s": 0.0})
+    assert judged("hold_longest_ms", quiet).state == "met"
+    lost = document("latency-vs-batch-3-1", whole={"hold_longest_ms": None})
+    assert judged("hold_longest_ms", lost).state == "not measured"
+
+
+def test_an_honest_tenant_that_is_named_is_said() -> None:
+    leaves: dict[str, dict[str, float | None]] = {
+        "honest": {"misbehaviour_after_s": 2.0},
+        "hostile": {"gain_points": 0.0, "misbehaviour_after_s": 1.0},
+    }
+    verdict = judged("misbehaviour_after_s", document("beyond-static", leaves=leaves))
+    assert verdict.value is not None and verdict.value.mean == 1.0
+    assert verdict.note == "honest, and named as well: honest (seed 1)"
+
+
 def test_where_everybody_is_unsure_and_nobody_held_the_bar_is_met() -> None:
     unsure = {"low_confidence_ratio": 1.0, "held_ms_per_s": 0.0, "account_error_ratio": 0.9}
     everybody = document("nature-overlap", leaves={"a": unsure, "b": unsure})

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sections of README.md and docs/fairness.md that quote results: markdown between markers.
+
+    <!-- fairness: overview -->   every bar on every scenario, without and with fairsched
+    <!-- fairness: policies -->   all policies side by side, for the scenarios that were played under them
+    <!-- fairness: nature -->     what the account was worth on GPUs of another nature
+    <!-- fairness: made -->       machine, kernel, commit, seeds
+    <!-- fairness: end -->        ends each of them
+
+``python -m benchmarks.fair.table --write`` fills them from the committed results; a unit test compares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.fair import results
+from benchmarks.fair.bars import BASELINE, OURS
+from benchmarks.fair.results import Document, ResultError, by_policy, leaf_values, spread
+from benchmarks.fair.rows import (
+    NOT_MEASURED,
+    cell,
+    changed,
+    extent,
+    figure_rows,
+    made,
+    mean_text,
+    overview_of,
+    scenarios_of,
+)
+from benchmarks.fair.scenario import shipped
+
+REPOSITORY = results.ROOT.parents[1]
+DOCUMENTS = (Path("README.md"), Path("docs/fairness.md"))
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    right = "---:"
+    lines = [head, ["---", *[right] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _md_overview(documents: Sequence[Document]) -> str:
+    names = [path.stem for path in shipped()]
+    found = overview_of(documents, names)
+    rows = [(f"`{name}`", *cells, "**NO**" if met == "NO" else met) for name, *cells, met in found.rows]
+    head = ("scenario", "figure", "none", "fairsched", "bar", "met")
+    return "\n".join([_markdown(head, rows), "", *(f"- {note}" for note in found.notes)]).rstrip()
+
+
+def _md_policies(documents: Sequence[Document]) -> str:
+    parts = []
+    for name, same in sorted(scenarios_of(documents).items()):
+        columns = by_policy(same)
+        if set(columns) <= {BASELINE, OURS}:
+            continue
+        rows = [
+            (label, *(cell(value, scale, " ± ") for value in spreads))
+            for label, spreads, scale in figure_rows(columns)
+        ]
+        parts.append(f"**{name}**, {extent(same)}\n\n{_markdown(('', *columns), rows)}")
+    return "\n\n".join(parts) or NOT_MEASURED
+
+
+def _md_nature(documents: Sequence[Document]) -> str:
+    figures = ("share_ratio", "account_error_ratio", "low_confidence_ratio", "held_ms_per_s")
+    rows = []
+    for name, same in sorted(scenarios_of(documents).items()):
+        ours = by_policy(same).get(OURS, []) if name.startswith("nature-") else []
+        for leaf in dict.fromkeys(leaf for document in ours for leaf in document["measures"]["leaves"]):
+            values = [
+                spread(leaf_values(document, figure).get(leaf) for document in ours) for figure in figures
+            ]
+            cells = (mean_text(value, figure) for value, figure in zip(values, figures, strict=True))
+            rows.append((f"`{name}`", leaf, *cells))
+    head = ("nature", "tenant", "share %", "account error %", "low confidence %", "held ms/s")
+    return _markdown(head, rows) if rows else NOT_MEASURED
+
+
+def _md_made(documents: Sequence[Document]) -> str:
+    return "\n".join(f"- {line}" for line in [*made(documents), *changed(documents)])
+
+
+SECTIONS: Mapping[str, Callable[[Sequence[Document]], str]] = {
+    "overview": _md_overview,
+    "policies": _md_policies,
+    "nature": _md_nature,
+    "made": _md_made,
+}
+_SECTION = re.compile(r"(<!-- fairness: (?P<name>\w+) -->\n)(?P<body>.*?)(<!-- fairness: end -->)", re.DOTALL)
+
+
+def filled(text: str, documents: Sequence[Document], name: str = "the text") -> str:
+    """The text with its sections written anew. Raises ResultError for a section that nobody writes."""
+
+    def fill(found: re.Match[str]) -> str:
+        section = found["name"]
+        if section not in SECTIONS:
+            raise ResultError(
+                f"{name}: no section {section!r} is written", remedy=f"one of: {', '.join(SECTIONS)}"
+            )
+        body = SECTIONS[section](documents) if documents else NOT_MEASURED
+        return f"{found[1]}\n{body}\n\n{found[4]}"
+
+    marks = re.findall(r"<!-- fairness: (\w+) -->", text)
+    if any((mark == "end") != bool(place % 2) for place, mark in enumerate(marks)) or len(marks) % 2:
+        raise ResultError(f"{name}: a marker without its end", remedy="end each with <!-- fairness: end -->")
+    return _SECTION.sub(fill, text)
+
+
+def all_documents(root: Path = results.ROOT) -> list[Document]:
+    """Of every scenario."""
+    return [document for name in results.scenarios(root) for document in results.load(name, root)]
+
+
+def write_documents(repository: Path = REPOSITORY, root: Path = results.ROOT) -> list[Path]:
+    """Fill the sections of README and the documents; returns the files that changed."""
+    documents, written = all_documents(root), []
+    for path in (repository / name for name in DOCUMENTS):
+        if not path.exists():
+            continue
+        before = path.read_text(encoding="utf-8")
+        after = filled(before, documents, str(path))
+        if after != before:
+            path.write_text(after, encoding="utf-8")
+            written.append(path)
+    return written
