@@ -20,8 +20,12 @@ struct ectx {
 	uint64_t place; /* position in the circle */
 	uint64_t last_stop_ns;
 	uint32_t last_stream;
-	uint32_t begun_stream; /* stream whose kernel was preempted, or NO_STREAM */
-	uint64_t left_ns;      /* what is left of it */
+	uint32_t stream;    /* whose head is in progress, running or interrupted; or NO_STREAM */
+	uint64_t left_ns;   /* what is left of that */
+	uint64_t grace_ns;  /* while its set drains: how much longer it stays */
+	uint64_t joined_ns; /* start of this stay */
+	uint64_t set;       /* the last set of contexts it ran in */
+	uint32_t seat;      /* 1 ... running_count while it runs, else 0 */
 };
 
 #define NO_STREAM UINT32_MAX
@@ -33,15 +37,18 @@ struct egpu {
 	int regions_fd;
 	uint32_t index;
 	struct ectx *contexts;
-	struct ectx *current; /* last resident; it keeps the GPU while idle */
+	struct ectx *current; /* whose slice it is or was */
+	struct ectx *running[SIM_MAX_OVERLAP];
+	uint32_t running_count;
+	bool is_draining; /* the slice is over, some kernels cannot be interrupted yet */
+	uint64_t set;     /* grows when other contexts are switched to */
+	uint64_t share_from_ns;
+	uint64_t random_state;
 	enum sim_phase phase;
 	uint64_t last_place;
 	uint64_t next_place;
-	uint64_t slice_start_ns;
-	uint64_t phase_end_ns;  /* SIM_SWITCH */
-	uint32_t stream;        /* SIM_EXEC: whose head runs */
-	uint64_t exec_start_ns; /* of this residency */
-	uint64_t cmd_end_ns;
+	uint64_t slice_end_ns; /* of the slice in progress, whether anybody waits for it or not */
+	uint64_t phase_end_ns; /* SIM_SWITCH */
 	struct ectx *copy_ctx;
 	uint32_t copy_stream;
 	uint64_t copy_end_ns;
@@ -69,6 +76,7 @@ uint32_t streams_used(const struct ectx *c);
 struct sim_cmd *queue_head(struct sim_stream *s);
 uint64_t stream_ready_ns(struct ectx *c, uint32_t stream, uint32_t op);
 uint64_t context_ready_ns(struct ectx *c);
+uint64_t kernel_ns(const struct sim_cmd *cmd);
 void queue_complete(struct ectx *c, uint32_t stream, uint64_t at_ns);
 void settle(struct egpu *g);
 uint64_t tail_sum(const struct egpu *g);
@@ -77,7 +85,7 @@ uint64_t tail_sum(const struct egpu *g);
 void gpu_step(struct egpu *g, uint64_t now_ns);
 void gpu_charge_to(struct egpu *g, uint64_t now_ns);
 void gpu_drop_context(struct egpu *g, struct ectx *c, uint64_t now_ns);
-uint64_t gpu_slice_end(const struct egpu *g);
+uint64_t gpu_turn_ns(struct egpu *g);
 void accounts_open(struct egpu *g);
 void accounts_close(struct egpu *g);
 

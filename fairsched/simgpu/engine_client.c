@@ -76,7 +76,7 @@ static uint32_t create_context(struct egpu *g, int fd, uint32_t pid, const struc
 		c->index = (uint32_t)region;
 		c->client = fd;
 		c->place = ++g->next_place;
-		c->begun_stream = NO_STREAM;
+		c->stream = NO_STREAM;
 		append_context(g, c);
 		rp->a = (uint64_t)region;
 		rp->b = t->id;

@@ -97,10 +97,19 @@ static uint64_t busy_until(const struct egpu *g, uint64_t at_ns)
 	return busy;
 }
 
+/* A sample names one process; of several that run at once each is named in turn. */
+static struct ectx *occupant_of(const struct egpu *g)
+{
+	if (g->phase != SIM_EXEC)
+		return NULL;
+	return g->running[g->shm->sample_count % g->running_count];
+}
+
 void sample_take(struct egpu *g, uint64_t at_ns)
 {
 	uint64_t busy = busy_until(g, at_ns);
 	struct sim_sample *s = &g->shm->samples[g->shm->sample_count % SIM_MAX_SAMPLES];
+	struct ectx *occupant;
 
 	if (at_ns == g->next_util_ns) {
 		g->shm->util_pct = (busy - g->util_busy_ns) * 100 / SIM_UTIL_NS;
@@ -109,11 +118,12 @@ void sample_take(struct egpu *g, uint64_t at_ns)
 		return;
 	}
 	s->time_us = (at_ns + g->shm->boot_realtime_offset_ns) / 1000;
-	s->pid = g->phase == SIM_EXEC ? g->current->truth->pid : 0;
+	occupant = occupant_of(g);
+	s->pid = occupant ? occupant->truth->pid : 0;
 	s->util_pct = (uint32_t)((busy - g->sample_busy_ns) * 100 / SIM_SAMPLE_NS);
-	if (s->pid) {
-		g->current->truth->sample_count++;
-		g->current->truth->sample_util_pct_sum += s->util_pct;
+	if (occupant) {
+		occupant->truth->sample_count++;
+		occupant->truth->sample_util_pct_sum += s->util_pct;
 	}
 	g->sample_busy_ns = busy;
 	g->shm->sample_count++;

@@ -33,6 +33,7 @@ static void print_layout(void)
 	FIELD(sim_gpu, spec);
 	FIELD(sim_gpu, start_ns);
 	FIELD(sim_gpu, lock_seq);
+	FIELD(sim_gpu, share_from_ns);
 	FIELD(sim_gpu, busy_ns);
 	FIELD(sim_gpu, truth_count);
 	FIELD(sim_gpu, samples);
@@ -42,6 +43,7 @@ static void print_layout(void)
 	FIELD(sim_truth, exec_ns);
 	FIELD(sim_truth, peak_vram_bytes);
 	FIELD(sim_truth, owner);
+	FIELD(sim_truth, seat);
 	printf("\"sim_truth\": %zu,\n", sizeof(struct sim_truth));
 	printf("\"sim_residency\": %zu,\n", sizeof(struct sim_residency));
 	printf("\"sim_gpu\": %zu\n}\n", sizeof(struct sim_gpu));
@@ -108,16 +110,27 @@ static void parse_field(struct sim_spec *spec, const char *key, const char *valu
 		{"copy_latency_ns", &spec->copy_latency_ns},
 		{"memset_bytes_per_s", &spec->memset_bytes_per_s},
 	};
+	const struct {
+		const char *key;
+		uint32_t *field;
+	} small[] = {
+		{"sm_count", &spec->sm_count},
+		{"slice_spread_ppm", &spec->slice_spread_ppm},
+		{"slice_jitter_ppm", &spec->slice_jitter_ppm},
+		{"run_to_completion", &spec->run_to_completion},
+		{"overlap", &spec->overlap},
+	};
 
 	if (!strcmp(key, "name"))
 		snprintf(spec->name, sizeof(spec->name), "%s", value);
 	else if (!strcmp(key, "uuid"))
 		parse_uuid(spec, value);
-	else if (!strcmp(key, "sm_count"))
-		spec->sm_count = (uint32_t)number(value);
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
 		if (!strcmp(key, numbers[i].key))
 			*numbers[i].field = number(value);
+	for (size_t i = 0; i < sizeof(small) / sizeof(small[0]); i++)
+		if (!strcmp(key, small[i].key))
+			*small[i].field = (uint32_t)number(value);
 }
 
 static void parse_spec(struct sim_spec *spec, char *text)
@@ -134,6 +147,13 @@ static void parse_spec(struct sim_spec *spec, char *text)
 	}
 }
 
+static bool spec_is_sane(const struct sim_spec *spec)
+{
+	return spec->slice_ns && spec->copy_bytes_per_s && spec->memset_bytes_per_s &&
+	       spec->slice_spread_ppm <= 1000000 && spec->slice_jitter_ppm <= 1000000 && spec->overlap &&
+	       spec->overlap <= SIM_MAX_OVERLAP;
+}
+
 static int open_gpu(struct egpu *g, uint32_t index, char *spec_text)
 {
 	char name[32];
@@ -148,9 +168,12 @@ static int open_gpu(struct egpu *g, uint32_t index, char *spec_text)
 	fd = map_file(name, 1, NULL) ? 0 : -1;
 	if (!shm || !g->regions || fd < 0)
 		return -1;
+	shm->spec.overlap = 1;
 	parse_spec(&shm->spec, spec_text);
-	if (!shm->spec.slice_ns || !shm->spec.copy_bytes_per_s || !shm->spec.memset_bytes_per_s)
+	if (!spec_is_sane(&shm->spec)) {
+		errno = EINVAL;
 		return -1;
+	}
 	shm->spec.cc_major = 9;
 	shm->spec.pci_bus = index + 1;
 	shm->index = index;
@@ -161,6 +184,8 @@ static int open_gpu(struct egpu *g, uint32_t index, char *spec_text)
 	shm->magic = SIM_MAGIC;
 	g->shm = shm;
 	g->index = index;
+	g->set = 1;
+	g->random_state = index + 1;
 	g->next_sample_ns = shm->start_ns + SIM_SAMPLE_NS;
 	g->next_util_ns = shm->start_ns + SIM_UTIL_NS;
 	return pthread_mutex_init(&g->lock, NULL);

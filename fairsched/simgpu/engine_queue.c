@@ -24,6 +24,12 @@ struct sim_cmd *queue_head(struct sim_stream *s)
 	return &s->ring[done % SIM_RING];
 }
 
+/* GPU time of a kernel. Bounded, so that no sum of times overflows: this is thirteen days. */
+uint64_t kernel_ns(const struct sim_cmd *cmd)
+{
+	return cmd->amount < SIM_MAX_KERNEL_NS ? cmd->amount : SIM_MAX_KERNEL_NS;
+}
+
 /*
  * The legacy default stream waits for everything submitted earlier to the blocking streams, and they
  * for everything submitted earlier to it. Heads are in submission order within a stream, so looking

@@ -3,15 +3,18 @@
  * The simulated GPU: a discrete-event simulation that follows the clock.
  *
  * The contexts stand in a circle, in order of creation, as channel groups stand on a hardware
- * runlist: one that becomes runnable keeps its place, it is not queued at the tail. The current one
- * runs until its slice is over and somebody else is runnable, or until it has nothing left. Moving to
- * another context costs switch_ns; a kernel is preempted wherever it is. Inside a slice the ready
- * streams take turns, one command at a time.
+ * runlist: one that becomes runnable keeps its place, it is not queued at the tail. A set of them runs:
+ * one, or up to `overlap`. A context stays until it has nothing left, or until the slice is over and
+ * somebody waits; then the whole set drains, at once where kernels can be interrupted, and the next set is
+ * taken from the circle. Switching to another set costs switch_ns; joining one that runs costs nothing.
+ * Inside a context the ready streams take turns, one command at a time.
  *
  * Event times are computed, never measured: a late wake-up goes through the missed events at the times
  * they had, so the accounts do not depend on how punctual this process is.
  */
-#include "engine.h"
+#include <string.h>
+
+#include "engine_nature.h"
 
 static uint64_t max_ns(uint64_t a, uint64_t b)
 {
@@ -28,140 +31,217 @@ void accounts_open(struct egpu *g)
 	atomic_fetch_add(&g->shm->lock_seq, 1);
 }
 
-void accounts_close(struct egpu *g)
+static bool is_served(const struct egpu *g, const struct ectx *c)
 {
-	struct sim_gpu *shm = g->shm;
+	return c->seat || (g->phase == SIM_SWITCH && c == g->current);
+}
 
-	shm->phase = g->phase;
-	shm->current_id = g->phase == SIM_IDLE ? 0 : g->current->truth->id;
-	shm->limit_ns = SIM_NEVER;
-	if (g->phase == SIM_SWITCH)
-		shm->limit_ns = g->phase_end_ns;
-	else if (g->phase == SIM_EXEC)
-		shm->limit_ns = min_ns(g->cmd_end_ns, gpu_slice_end(g));
-	shm->copy_id = g->copy_ctx ? g->copy_ctx->truth->id : 0;
-	shm->copy_end_ns = g->copy_ctx ? g->copy_end_ns : 0;
-	for (struct ectx *c = g->contexts; c; c = c->next) {
-		uint64_t ready = SIM_NEVER;
+/* Since when the context has been waiting, if it has. */
+static uint64_t waiting_since_ns(struct ectx *c)
+{
+	uint64_t ready = context_ready_ns(c);
 
-		if (g->phase == SIM_IDLE || c != g->current)
-			ready = context_ready_ns(c);
-		c->truth->waiting_since_ns = ready == SIM_NEVER ? 0 : max_ns(ready, c->last_stop_ns);
-	}
-	atomic_fetch_add(&shm->lock_seq, 1);
+	return ready == SIM_NEVER ? ready : max_ns(ready, c->last_stop_ns);
 }
 
 static void charge(struct egpu *g, uint64_t at_ns)
 {
 	uint64_t spent = at_ns - g->shm->charged_ns;
 
-	if (g->phase == SIM_EXEC) {
-		g->shm->busy_ns += spent;
-		g->current->truth->exec_ns += spent;
-	} else if (g->phase == SIM_SWITCH) {
+	if (g->phase == SIM_SWITCH) {
 		g->shm->switch_ns += spent;
 		g->current->truth->switch_ns += spent;
+	} else if (g->phase == SIM_EXEC) {
+		g->shm->busy_ns += spent;
+		for (uint32_t i = 0; i < g->running_count; i++) {
+			struct ectx *c = g->running[i];
+			uint64_t share = nature_share_ns(g, c, at_ns);
+
+			c->truth->exec_ns += share;
+			c->left_ns -= share;
+			c->grace_ns -= g->is_draining ? share : 0;
+		}
 	}
 	g->shm->charged_ns = at_ns;
 }
 
+/* Since when somebody is ready who does not run; a stamp may be older than what was done meanwhile. */
 static uint64_t others_ready_ns(const struct egpu *g)
 {
 	uint64_t best = SIM_NEVER;
 
 	for (struct ectx *c = g->contexts; c; c = c->next)
-		if (c != g->current)
+		if (!c->seat)
 			best = min_ns(best, context_ready_ns(c));
-	return best;
+	return best == SIM_NEVER ? best : max_ns(best, g->shm->charged_ns);
 }
 
 /* The first slice boundary at which somebody else wants the GPU; SIM_NEVER while nobody does. */
-uint64_t gpu_slice_end(const struct egpu *g)
+static uint64_t slice_end_ns(struct egpu *g)
 {
-	uint64_t slice = g->shm->spec.slice_ns;
 	uint64_t wanted = others_ready_ns(g);
-	uint64_t slices = 1;
 
 	if (wanted == SIM_NEVER)
 		return SIM_NEVER;
-	if (wanted > g->slice_start_ns)
-		slices = max_ns(1, (wanted - g->slice_start_ns + slice - 1) / slice);
-	return g->slice_start_ns + slices * slice;
+	nature_extend_slice(g, wanted);
+	return g->slice_end_ns;
 }
 
-static void note_residency(struct egpu *g, uint64_t end_ns)
+/* When, if no command ends before, the set changes: somebody joins, must leave, or the slice is over. */
+uint64_t gpu_turn_ns(struct egpu *g)
+{
+	uint64_t at = SIM_NEVER;
+
+	if (!g->is_draining)
+		return g->running_count < g->shm->spec.overlap ? others_ready_ns(g) : slice_end_ns(g);
+	for (uint32_t i = 0; i < g->running_count; i++)
+		at = min_ns(at, nature_reached_ns(g, g->running[i], g->running[i]->grace_ns));
+	return at;
+}
+
+static uint64_t exec_next_ns(struct egpu *g)
+{
+	uint64_t at = gpu_turn_ns(g);
+
+	for (uint32_t i = 0; i < g->running_count; i++)
+		at = min_ns(at, nature_reached_ns(g, g->running[i], g->running[i]->left_ns));
+	return at;
+}
+
+void accounts_close(struct egpu *g)
+{
+	struct sim_gpu *shm = g->shm;
+
+	shm->phase = g->phase;
+	shm->current_id = 0;
+	shm->limit_ns = SIM_NEVER;
+	if (g->phase == SIM_SWITCH) {
+		shm->current_id = g->current->truth->id;
+		shm->limit_ns = g->phase_end_ns;
+	} else if (g->phase == SIM_EXEC) {
+		shm->current_id = g->running[0]->truth->id;
+		shm->limit_ns = exec_next_ns(g);
+	}
+	shm->share_from_ns = g->share_from_ns;
+	shm->share_count = g->running_count;
+	shm->copy_id = g->copy_ctx ? g->copy_ctx->truth->id : 0;
+	shm->copy_end_ns = g->copy_ctx ? g->copy_end_ns : 0;
+	for (struct ectx *c = g->contexts; c; c = c->next) {
+		uint64_t since = is_served(g, c) ? SIM_NEVER : waiting_since_ns(c);
+
+		c->truth->waiting_since_ns = since == SIM_NEVER ? 0 : since;
+		c->truth->seat = c->seat;
+	}
+	atomic_fetch_add(&shm->lock_seq, 1);
+}
+
+static void note_residency(struct egpu *g, const struct ectx *c, uint64_t end_ns)
 {
 	struct sim_residency *r = &g->shm->residencies[g->shm->residency_count % SIM_MAX_RESIDENCIES];
 
-	if (end_ns == g->exec_start_ns)
+	if (end_ns == c->joined_ns)
 		return;
-	r->id = g->current->truth->id;
-	r->start_ns = g->exec_start_ns;
+	r->id = c->truth->id;
+	r->start_ns = c->joined_ns;
 	r->end_ns = end_ns;
 	g->shm->residency_count++;
 }
 
-/* Start (or go on with) a command of the current context. False if none is ready. */
-static bool run_head(struct egpu *g, uint64_t at_ns)
+/* The set has changed: deal the time anew. */
+static void seat_anew(struct egpu *g, uint64_t at_ns)
 {
-	struct ectx *c = g->current;
+	g->share_from_ns = at_ns;
+	for (uint32_t i = 0; i < g->running_count; i++)
+		g->running[i]->seat = i + 1;
+}
+
+/* Start (or go on with) a command of the context. False if none is ready. */
+static bool run_head(struct ectx *c, uint64_t at_ns)
+{
 	uint32_t used = streams_used(c);
 
-	if (c->begun_stream != NO_STREAM) {
-		g->stream = c->begun_stream;
-		g->cmd_end_ns = at_ns + c->left_ns;
-		c->begun_stream = NO_STREAM;
+	if (c->stream != NO_STREAM)
 		return true;
-	}
 	for (uint32_t i = 1; i <= used; i++) {
 		uint32_t stream = (c->last_stream + i) % used;
 
 		if (stream_ready_ns(c, stream, SIM_KERNEL) > at_ns)
 			continue;
-		g->stream = stream;
-		g->cmd_end_ns = at_ns + queue_head(&c->region->streams[stream])->amount;
+		c->stream = stream;
+		c->left_ns = kernel_ns(queue_head(&c->region->streams[stream]));
 		return true;
 	}
 	return false;
 }
 
-/* The next runnable context after the last one in the circle; the last one itself comes last. */
-static struct ectx *pick(struct egpu *g, uint64_t at_ns, uint64_t *ready_ns)
+static bool join(struct egpu *g, struct ectx *c, uint64_t at_ns)
 {
+	if (!run_head(c, at_ns)) {
+		c->last_stop_ns = at_ns;
+		return false;
+	}
+	c->joined_ns = at_ns;
+	c->set = g->set;
+	g->running[g->running_count++] = c;
+	seat_anew(g, at_ns);
+	return true;
+}
+
+static void leave(struct egpu *g, struct ectx *c, uint64_t at_ns)
+{
+	uint32_t i = c->seat - 1;
+
+	note_residency(g, c, at_ns);
+	c->last_stop_ns = at_ns;
+	c->seat = 0;
+	g->running_count--;
+	memmove(&g->running[i], &g->running[i + 1], (g->running_count - i) * sizeof(g->running[0]));
+	seat_anew(g, at_ns);
+}
+
+/* The next runnable context after the last one in the circle; the last one itself comes last. */
+static struct ectx *pick(struct egpu *g, uint64_t at_ns)
+{
+	uint64_t from = g->last_place + 1; /* wraps: those before come after */
 	struct ectx *best = NULL;
-	uint64_t best_distance = 0;
 
-	for (struct ectx *c = g->contexts; c; c = c->next) {
-		uint64_t distance = c->place - g->last_place - 1; /* wraps: those before come after */
-		uint64_t ready = context_ready_ns(c);
-
-		if (ready > at_ns || (best && distance >= best_distance))
-			continue;
-		best = c;
-		best_distance = distance;
-		*ready_ns = ready;
+	for (struct ectx *c = g->contexts; c; c = c->next)
+		if (!c->seat && context_ready_ns(c) <= at_ns &&
+		    (!best || c->place - from < best->place - from))
+			best = c;
+	if (best) {
+		best->truth->wait_ns += at_ns - waiting_since_ns(best);
+		g->last_place = best->place;
 	}
 	return best;
+}
+
+static void fill_seats(struct egpu *g, uint64_t at_ns)
+{
+	while (g->running_count < g->shm->spec.overlap) {
+		struct ectx *c = pick(g, at_ns);
+
+		if (!c || !join(g, c, at_ns))
+			return;
+	}
 }
 
 static void begin_slice(struct egpu *g, uint64_t at_ns);
 
 static void dispatch(struct egpu *g, uint64_t at_ns)
 {
-	uint64_t ready = 0;
-	struct ectx *c = pick(g, at_ns, &ready);
+	struct ectx *c = pick(g, at_ns);
 
 	if (!c) {
 		g->phase = SIM_IDLE;
 		return;
 	}
-	c->truth->wait_ns += at_ns - max_ns(ready, c->last_stop_ns);
-	g->last_place = c->place;
-	if (c == g->current) {
+	g->current = c;
+	if (c->set == g->set) {
 		begin_slice(g, at_ns);
 		return;
 	}
-	g->current = c;
+	c->set = ++g->set;
 	g->shm->switches++;
 	g->phase = SIM_SWITCH;
 	g->phase_end_ns = at_ns + g->shm->spec.switch_ns;
@@ -170,60 +250,75 @@ static void dispatch(struct egpu *g, uint64_t at_ns)
 static void begin_slice(struct egpu *g, uint64_t at_ns)
 {
 	g->phase = SIM_EXEC;
-	g->slice_start_ns = at_ns;
-	g->exec_start_ns = at_ns;
-	if (!run_head(g, at_ns)) {
-		g->current->last_stop_ns = at_ns;
+	g->slice_end_ns = at_ns + nature_slice_ns(g);
+	if (join(g, g->current, at_ns))
+		fill_seats(g, at_ns);
+	else
 		dispatch(g, at_ns);
-	}
 }
 
-static void stop_current(struct egpu *g, uint64_t at_ns)
+/* Nobody runs any more. After a full slice it is the turn of others, whose set it is a cost to load. */
+static void next_set(struct egpu *g, uint64_t at_ns)
 {
-	note_residency(g, at_ns);
-	g->current->last_stop_ns = at_ns;
+	g->set += g->is_draining;
+	g->is_draining = false;
+	dispatch(g, at_ns);
 }
 
-static void finish_command(struct egpu *g, uint64_t at_ns)
+static void finish_command(struct ectx *c, uint64_t at_ns)
 {
-	struct ectx *c = g->current;
+	c->truth->kernels += queue_head(&c->region->streams[c->stream])->count;
+	c->last_stream = c->stream;
+	queue_complete(c, c->stream, at_ns);
+	c->stream = NO_STREAM;
+}
 
-	c->truth->kernels += queue_head(&c->region->streams[g->stream])->count;
-	c->last_stream = g->stream;
-	queue_complete(c, g->stream, at_ns);
-	settle(g);
+static void begin_draining(struct egpu *g)
+{
+	g->is_draining = true;
+	for (uint32_t i = 0; i < g->running_count; i++)
+		if (g->running[i]->stream != NO_STREAM)
+			g->running[i]->grace_ns = nature_grace_ns(g, g->running[i]);
+}
+
+static bool may_stay(const struct egpu *g, struct ectx *c, uint64_t at_ns)
+{
+	if (g->is_draining)
+		return c->stream != NO_STREAM && c->grace_ns;
+	return run_head(c, at_ns);
 }
 
 static void exec_advance(struct egpu *g, uint64_t at_ns)
 {
-	struct ectx *c = g->current;
-	bool finished = at_ns >= g->cmd_end_ns;
+	struct ectx *set[SIM_MAX_OVERLAP];
+	uint32_t count = g->running_count;
+	bool has_finished = false;
 
-	if (finished)
-		finish_command(g, at_ns);
-	if (at_ns < gpu_slice_end(g)) {
-		if (!finished || run_head(g, at_ns))
-			return;
-	} else if (!finished) {
-		c->begun_stream = g->stream;
-		c->left_ns = g->cmd_end_ns - at_ns;
+	memcpy(set, g->running, sizeof(set));
+	for (uint32_t i = 0; i < count; i++) {
+		if (set[i]->left_ns)
+			continue;
+		finish_command(set[i], at_ns);
+		has_finished = true;
 	}
-	stop_current(g, at_ns);
-	dispatch(g, at_ns);
+	if (has_finished)
+		settle(g);
+	if (!g->is_draining && count == g->shm->spec.overlap && at_ns >= slice_end_ns(g))
+		begin_draining(g);
+	for (uint32_t i = 0; i < count; i++)
+		if (!may_stay(g, set[i], at_ns))
+			leave(g, set[i], at_ns);
+	if (!g->running_count)
+		next_set(g, at_ns);
+	else if (!g->is_draining)
+		fill_seats(g, at_ns);
 }
 
 static uint64_t compute_next_ns(struct egpu *g)
 {
-	uint64_t at;
-
 	if (g->phase == SIM_SWITCH)
 		return g->phase_end_ns;
-	if (g->phase == SIM_EXEC)
-		return min_ns(g->cmd_end_ns, gpu_slice_end(g));
-	at = others_ready_ns(g);
-	if (g->current)
-		at = min_ns(at, context_ready_ns(g->current));
-	return at == SIM_NEVER ? at : max_ns(at, g->shm->charged_ns);
+	return g->phase == SIM_EXEC ? exec_next_ns(g) : others_ready_ns(g);
 }
 
 static void compute_advance(struct egpu *g, uint64_t at_ns)
@@ -273,28 +368,29 @@ void gpu_charge_to(struct egpu *g, uint64_t now_ns)
 void gpu_drop_context(struct egpu *g, struct ectx *c, uint64_t now_ns)
 {
 	struct ectx **link = &g->contexts;
-	bool was_running = g->current == c && g->phase != SIM_IDLE;
-	uint64_t ready = context_ready_ns(c);
+	bool was_running = c->seat != 0;
+	bool was_switched_to = is_served(g, c) && !was_running;
+	uint64_t since = waiting_since_ns(c);
 
 	accounts_open(g);
-	if (was_running) {
+	if (was_running || was_switched_to)
 		charge(g, now_ns);
-		if (g->phase == SIM_EXEC)
-			note_residency(g, now_ns);
-	} else if (ready != SIM_NEVER && now_ns > max_ns(ready, c->last_stop_ns)) {
-		c->truth->wait_ns += now_ns - max_ns(ready, c->last_stop_ns);
-	}
+	else if (since != SIM_NEVER && now_ns > since)
+		c->truth->wait_ns += now_ns - since;
+	if (was_running)
+		leave(g, c, now_ns);
 	copy_forget(g, c, now_ns);
 	while (*link != c)
 		link = &(*link)->next;
 	*link = c->next;
 	c->truth->ended_ns = now_ns;
 	c->truth->waiting_since_ns = 0;
+	c->truth->seat = 0;
 	g->shm->vram_used_bytes -= c->truth->vram_bytes;
 	c->truth->vram_bytes = 0;
 	if (g->current == c)
 		g->current = NULL;
-	if (was_running)
-		dispatch(g, now_ns);
+	if (was_switched_to || (was_running && !g->running_count))
+		next_set(g, now_ns);
 	accounts_close(g);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The thread of one GPU: step, work out until when nothing can be seen to happen, sleep that long. */
-#include "engine.h"
+#include "engine_nature.h"
 
 #define POLL_NS 100000ull
 #define MAX_LOOKAHEAD 512
@@ -13,89 +13,100 @@
 struct plan {
 	uint64_t wake_ns;
 	uint32_t sleep;
-	struct sim_stream *stream; /* whose lookahead is set */
-	bool is_awaited;           /* somebody waits for what ends at wake_ns */
+	struct sim_stream *streams[SIM_MAX_OVERLAP]; /* whose lookahead is set */
+	uint32_t stream_count;
+	bool is_awaited; /* somebody waits for what ends at wake_ns */
 };
 
-static bool only_stream(const struct egpu *g)
+static bool only_stream(const struct ectx *c)
 {
-	struct ectx *c = g->current;
 	uint32_t used = streams_used(c);
 
 	for (uint32_t i = 0; i < used; i++)
-		if (i != g->stream && queue_head(&c->region->streams[i]))
+		if (i != c->stream && queue_head(&c->region->streams[i]))
 			return false;
 	return true;
 }
 
 /*
- * Kernel after kernel in the only busy stream of the running context: nobody can tell when each of
- * them ends unless somebody waits for it, so sleep through to the first end that matters.
+ * Kernel after kernel in the only busy stream of a running context: nobody can tell when each of
+ * them ends unless somebody waits for it, so sleep through to the first end that matters. Returns how
+ * long the context needs for that.
  */
-static uint64_t lookahead(const struct egpu *g, struct sim_stream *s)
+static uint64_t lookahead(const struct ectx *c, struct sim_stream *s)
 {
 	uint64_t seq = atomic_load_explicit(&s->done, memory_order_relaxed) + 1;
 	uint64_t tail = atomic_load(&s->tail);
 	uint64_t target = atomic_load(&s->wait_target);
-	uint64_t end = g->cmd_end_ns;
+	uint64_t needs = c->left_ns;
 
 	for (int i = 0; i < MAX_LOOKAHEAD && seq < tail; i++) {
 		const struct sim_cmd *next = &s->ring[seq % SIM_RING];
 
 		if ((target && target <= seq) || next->op != SIM_KERNEL)
 			break;
-		end += next->amount;
+		needs += kernel_ns(next);
 		seq++;
 	}
 	atomic_store(&s->lookahead, seq);
-	return end;
+	return needs;
+}
+
+static void wake_by(struct plan *p, uint64_t at_ns, bool is_awaited)
+{
+	if (at_ns >= p->wake_ns)
+		return;
+	p->wake_ns = at_ns;
+	p->is_awaited = is_awaited;
+}
+
+static void plan_exec(struct egpu *g, struct plan *p)
+{
+	for (uint32_t i = 0; i < g->running_count; i++) {
+		struct ectx *c = g->running[i];
+		struct sim_stream *s = &c->region->streams[c->stream];
+
+		if (!only_stream(c)) {
+			wake_by(p, nature_reached_ns(g, c, c->left_ns), false);
+			continue;
+		}
+		p->streams[p->stream_count++] = s;
+		wake_by(p, nature_reached_ns(g, c, lookahead(c, s)), atomic_load(&s->wait_target) != 0);
+	}
+	wake_by(p, gpu_turn_ns(g), false);
 }
 
 static struct plan make_plan(struct egpu *g, uint64_t now_ns)
 {
 	struct plan p = {.wake_ns = SIM_NEVER, .sleep = SIM_ASLEEP};
-	uint64_t beside = copy_next_ns(g);
-	uint64_t slice_end;
 
-	if (sample_next_ns(g) < beside)
-		beside = sample_next_ns(g);
-	if (g->needs_poll && now_ns + POLL_NS < beside)
-		beside = now_ns + POLL_NS;
 	if (g->phase == SIM_SWITCH) {
 		p.sleep = SIM_SLICED + g->current->index;
 		p.wake_ns = g->phase_end_ns;
 	} else if (g->phase == SIM_EXEC) {
-		slice_end = gpu_slice_end(g);
-		p.wake_ns = g->cmd_end_ns;
-		if (only_stream(g)) {
-			p.stream = &g->current->region->streams[g->stream];
-			p.wake_ns = lookahead(g, p.stream);
-			p.is_awaited = atomic_load(&p.stream->wait_target) != 0;
-		}
-		if (slice_end != SIM_NEVER)
-			p.sleep = SIM_SLICED + g->current->index;
-		if (slice_end < p.wake_ns) {
-			p.wake_ns = slice_end;
-			p.is_awaited = false;
-		}
+		plan_exec(g, &p);
+		/* Where several run at once a newcomer may join them now. */
+		if (g->shm->spec.overlap == 1 && gpu_turn_ns(g) != SIM_NEVER)
+			p.sleep = SIM_SLICED + g->running[0]->index;
 	}
-	if (beside < p.wake_ns) {
-		p.wake_ns = beside;
-		p.is_awaited = false;
-	}
+	wake_by(&p, copy_next_ns(g), false);
+	wake_by(&p, sample_next_ns(g), false);
+	if (g->needs_poll)
+		wake_by(&p, now_ns + POLL_NS, false);
 	return p;
 }
 
 /* Somebody came to wait for a command the plan sleeps through. */
 static bool plan_is_stale(const struct plan *p)
 {
-	uint64_t target;
+	for (uint32_t i = 0; i < p->stream_count; i++) {
+		struct sim_stream *s = p->streams[i];
+		uint64_t target = atomic_load(&s->wait_target);
 
-	if (!p->stream)
-		return false;
-	target = atomic_load(&p->stream->wait_target);
-	return target && target < atomic_load(&p->stream->lookahead) &&
-	       target > atomic_load(&p->stream->done);
+		if (target && target < atomic_load(&s->lookahead) && target > atomic_load(&s->done))
+			return true;
+	}
+	return false;
 }
 
 /* Until the plan is due or the bell rings. */
@@ -140,8 +151,8 @@ void *gpu_thread(void *gpu)
 			sleep_through(g, &p, bell);
 			pthread_mutex_lock(&g->lock);
 		}
-		if (p.stream)
-			atomic_store(&p.stream->lookahead, 0);
+		for (uint32_t i = 0; i < p.stream_count; i++)
+			atomic_store(&p.streams[i]->lookahead, 0);
 	}
 	pthread_mutex_unlock(&g->lock);
 	return NULL;

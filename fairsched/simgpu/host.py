@@ -21,7 +21,14 @@ from types import TracebackType
 
 from fairsched.simgpu import layout
 from fairsched.simgpu.build import Built, build
-from fairsched.simgpu.reader import ContextTruth, GpuTruth, Residency, SimGpuError, SimReader
+from fairsched.simgpu.reader import (
+    ContextTruth,
+    GpuTruth,
+    NewResidencies,
+    Residency,
+    SimGpuError,
+    SimReader,
+)
 from fairsched.simgpu.workload import Worker, Workload, create_log, enter_command
 
 _IN_MEMORY = ("tmpfs", "ramfs")
@@ -29,7 +36,7 @@ _IN_MEMORY = ("tmpfs", "ramfs")
 
 @dataclasses.dataclass(frozen=True)
 class GpuSpec:
-    """What a simulated GPU is. Other natures come as further fields."""
+    """What a simulated GPU is; the fields from ``slice_us`` to ``overlap`` are its nature."""
 
     name: str = "Simulated GPU"
     uuid: str | None = None
@@ -37,6 +44,14 @@ class GpuSpec:
     vram_bytes: int = 16 << 30
     slice_us: float = 2000.0
     switch_us: float = 100.0
+    slice_spread_ratio: float = 0.0
+    """In order of creation contexts alternate between slices of (1 + this) and of (1 - this)."""
+    slice_jitter_ratio: float = 0.0
+    """Each slice is longer or shorter by up to this, at random, in every run the same."""
+    run_to_completion: bool = False
+    """A kernel is never interrupted; a graph may be, between its kernels."""
+    overlap: int = 1
+    """Contexts that run at once, m of them at 1/m of the speed."""
     copy_bytes_per_s: int = 12_000_000_000
     copy_latency_us: float = 10.0
     memset_bytes_per_s: int = 1_000_000_000_000
@@ -46,6 +61,7 @@ class GpuSpec:
         """For ``simengine --gpu``."""
         if "," in self.name or len(self.name) > 63:
             raise ValueError(f"a GPU's name has no comma and at most 63 characters: {self.name!r}")
+        self._check_nature()
         values = {
             "name": self.name,
             "uuid": self.uuid or default_uuid,
@@ -56,8 +72,23 @@ class GpuSpec:
             "copy_latency_ns": round(self.copy_latency_us * 1000),
             "memset_bytes_per_s": self.memset_bytes_per_s,
             "sm_count": self.sm_count,
+            "slice_spread_ppm": round(self.slice_spread_ratio * 1e6),
+            "slice_jitter_ppm": round(self.slice_jitter_ratio * 1e6),
+            "run_to_completion": int(self.run_to_completion),
+            "overlap": self.overlap,
         }
         return ",".join(f"{key}={value}" for key, value in values.items())
+
+    def _check_nature(self) -> None:
+        if self.slice_us * 1000 < layout.MIN_SLICE_NS:
+            raise ValueError(f"slice_us is at least {layout.MIN_SLICE_NS / 1000}, not {self.slice_us}")
+        if self.switch_us < 0:
+            raise ValueError(f"switch_us is not negative, but {self.switch_us} is")
+        for name in ("slice_spread_ratio", "slice_jitter_ratio"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is 0 ... 1, not {getattr(self, name)}")
+        if not 1 <= self.overlap <= layout.MAX_OVERLAP:
+            raise ValueError(f"overlap is 1 ... {layout.MAX_OVERLAP}, not {self.overlap}")
 
 
 def _filesystem_type(path: Path) -> str:
@@ -269,6 +300,10 @@ class SimHost:
 
     def residencies(self, gpu: int = 0) -> list[Residency]:
         return self.reader.residencies(gpu)
+
+    def residencies_since(self, gpu: int, seen: int, sync: bool = True) -> NewResidencies:
+        """The stays completed after the first ``seen`` ones, at the cost of the new ones only."""
+        return self.reader.residencies_since(gpu, seen, sync)
 
     def uuids(self) -> list[str]:
         return self.reader.uuids()

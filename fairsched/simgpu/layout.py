@@ -6,10 +6,12 @@ from __future__ import annotations
 import ctypes
 
 MAGIC = 0x55504753
-ABI = 2
+ABI = 3
 MAX_TRUTHS = 4096
 MAX_RESIDENCIES = 8192
 MAX_SAMPLES = 72
+MAX_OVERLAP = 16
+MIN_SLICE_NS = 10_000
 NEVER = 2**64 - 1
 
 PHASE_IDLE, PHASE_SWITCH, PHASE_EXEC = 0, 1, 2
@@ -37,6 +39,10 @@ class Spec(ctypes.Structure):
         ("cc_major", _u32),
         ("cc_minor", _u32),
         ("pci_bus", _u32),
+        ("slice_spread_ppm", _u32),
+        ("slice_jitter_ppm", _u32),
+        ("run_to_completion", _u32),
+        ("overlap", _u32),
     )
 
 
@@ -60,7 +66,7 @@ class Truth(ctypes.Structure):
         ("sample_count", _u64),
         ("sample_util_pct_sum", _u64),
         ("owner", _u32),
-        ("pad", _u32),
+        ("seat", _u32),
     )
 
 
@@ -93,6 +99,8 @@ class Gpu(ctypes.Structure):
         ("charged_ns", _u64),
         ("limit_ns", _u64),
         ("current_id", _u64),
+        ("share_from_ns", _u64),
+        ("share_count", _u64),
         ("copy_id", _u64),
         ("copy_from_ns", _u64),
         ("copy_end_ns", _u64),

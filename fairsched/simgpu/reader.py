@@ -24,7 +24,7 @@ from fairsched.simgpu import layout
 _REQUEST = struct.Struct("IIIIQ")
 _REPLY = struct.Struct("IIQQ")
 _TRUTH_BYTES = ctypes.sizeof(layout.Truth)
-_RESIDENCY_BYTES = ctypes.sizeof(layout.Residency)
+_RESIDENCY = struct.Struct("QQQ")
 
 
 class SimGpuError(FairschedError):
@@ -86,11 +86,22 @@ class GpuTruth:
 
 @dataclass(frozen=True)
 class Residency:
-    """One uninterrupted stay of a context on a GPU."""
+    """One uninterrupted stay of a context on a GPU; where several run at once, among those that do."""
 
     context_id: int
     start_ns: int
     end_ns: int
+
+
+@dataclass(frozen=True)
+class NewResidencies:
+    """The stays completed since an earlier reading, oldest first."""
+
+    stays: tuple[Residency, ...]
+    count: int
+    """Stays completed so far, those known before included: ask with it the next time."""
+    lost: int
+    """So many more there were, overwritten before they were read."""
 
 
 class _GpuFile:
@@ -122,18 +133,29 @@ class _GpuFile:
         truths = [layout.Truth.from_buffer_copy(raw, i * _TRUTH_BYTES) for i in range(count)]
         return header, [t for t in truths if t.id], max(min(now_ns, header.limit_ns), header.charged_ns)
 
-    def residencies(self) -> list[Residency]:
+    def residencies_since(self, seen: int) -> NewResidencies:
         while True:
             header = self.header()
-            raw = self._map[layout.RESIDENCIES_OFFSET : layout.TRUTHS_OFFSET]
+            count = int(header.residency_count)
+            if not 0 <= seen <= count:
+                raise ValueError(f"gpu{self.index}: {seen} stays were seen, but there were only {count}")
+            first = max(seen, count - layout.MAX_RESIDENCIES)
+            raw = self._ring_bytes(first, count)
             if header.lock_seq % 2 == 0 and self.header().lock_seq == header.lock_seq:
                 break
-        total = header.residency_count
-        found = []
-        for n in range(max(0, total - layout.MAX_RESIDENCIES), total):
-            r = layout.Residency.from_buffer_copy(raw, n % layout.MAX_RESIDENCIES * _RESIDENCY_BYTES)
-            found.append(Residency(r.id, r.start_ns, r.end_ns))
-        return found
+        stays = tuple(Residency(*fields) for fields in _RESIDENCY.iter_unpack(raw))
+        return NewResidencies(stays, count, first - seen)
+
+    def _ring_bytes(self, first: int, end: int) -> bytes:
+        """Stays number first ... end - 1 of the ring, which may go round once on the way."""
+        start, length = first % layout.MAX_RESIDENCIES, end - first
+        before_wrap = min(length, layout.MAX_RESIDENCIES - start)
+        base = layout.RESIDENCIES_OFFSET
+        at = base + start * _RESIDENCY.size
+        return (
+            self._map[at : at + before_wrap * _RESIDENCY.size]
+            + self._map[base : base + (length - before_wrap) * _RESIDENCY.size]
+        )
 
     def close(self) -> None:
         self._map.close()
@@ -149,10 +171,17 @@ def _phase_so_far_ns(header: layout.Gpu, phase: int, as_of_ns: int) -> int:
     return as_of_ns - int(header.charged_ns) if header.phase == phase else 0
 
 
+def _dealt_ns(header: layout.Gpu, seat: int, until_ns: int) -> int:
+    """Of the time since the set of running contexts changed, what went to the seat: see engine_nature.c."""
+    each, rest = divmod(until_ns - int(header.share_from_ns), int(header.share_count))
+    return each + (seat <= rest)
+
+
 def _context_truth(gpu: _GpuFile, header: layout.Gpu, t: layout.Truth, as_of_ns: int) -> ContextTruth:
     exec_ns, switch_ns, copy_ns, wait_ns = t.exec_ns, t.switch_ns, t.copy_ns, t.wait_ns
-    if t.id == header.current_id:
-        exec_ns += _phase_so_far_ns(header, layout.PHASE_EXEC, as_of_ns)
+    if t.seat:
+        exec_ns += _dealt_ns(header, t.seat, as_of_ns) - _dealt_ns(header, t.seat, int(header.charged_ns))
+    elif t.id == header.current_id:
         switch_ns += _phase_so_far_ns(header, layout.PHASE_SWITCH, as_of_ns)
     if t.id == header.copy_id:
         copy_ns += _copy_in_progress_ns(header, as_of_ns)
@@ -261,5 +290,10 @@ class SimReader:
 
     def residencies(self, gpu: int = 0) -> list[Residency]:
         """The last 8192 completed stays, oldest first."""
-        self.sync()
-        return self._gpus[gpu].residencies()
+        return list(self.residencies_since(gpu, 0).stays)
+
+    def residencies_since(self, gpu: int, seen: int, sync: bool = True) -> NewResidencies:
+        """The stays completed after the first ``seen`` ones, at the cost of the new ones only."""
+        if sync:
+            self.sync()
+        return self._gpus[gpu].residencies_since(seen)

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504753u
-#define SIM_ABI 2u
+#define SIM_ABI 3u
 #define SIM_MAX_GPUS 16
 #define SIM_MAX_TRUTHS 4096
 #define SIM_MAX_REGIONS 256
@@ -29,6 +29,9 @@
 #define SIM_MAX_SAMPLES 72 /* depth of the driver's ring: 10 s of 139 ms */
 #define SIM_SAMPLE_NS 139000000ull
 #define SIM_UTIL_NS 166666667ull
+#define SIM_MAX_OVERLAP 16
+#define SIM_MIN_SLICE_NS 10000ull
+#define SIM_MAX_KERNEL_NS (1ull << 50)
 #define SIM_NEVER UINT64_MAX
 
 enum sim_op {
@@ -104,7 +107,7 @@ struct sim_region {
 	struct sim_stream streams[SIM_MAX_STREAMS];
 };
 
-/* What a GPU is. Other natures (run to completion, unequal slices) add fields at the end. */
+/* What a GPU is. The last four are its nature, see engine_nature.h. */
 struct sim_spec {
 	char name[64];
 	char uuid[48];
@@ -119,6 +122,10 @@ struct sim_spec {
 	uint32_t cc_major;
 	uint32_t cc_minor;
 	uint32_t pci_bus;
+	uint32_t slice_spread_ppm;
+	uint32_t slice_jitter_ppm;
+	uint32_t run_to_completion;
+	uint32_t overlap; /* contexts that run at once */
 };
 
 struct sim_truth {
@@ -140,7 +147,7 @@ struct sim_truth {
 	uint64_t sample_count;        /* of NVML samples that found it on the GPU ... */
 	uint64_t sample_util_pct_sum; /* ... and what they said */
 	uint32_t owner;               /* FAIRSCHED_SIM_OWNER of the process; 0 = it has none */
-	uint32_t pad;
+	uint32_t seat;                /* 1 ... share_count while it executes, else 0 */
 };
 
 struct sim_residency {
@@ -171,9 +178,11 @@ struct sim_gpu {
 	/* Below: written by the engine between two increments of lock_seq (odd = being written). */
 	_Atomic uint32_t lock_seq;
 	uint32_t phase;
-	uint64_t charged_ns; /* accounts are complete up to here ... */
-	uint64_t limit_ns;   /* ... and `phase` lasts at least until here */
-	uint64_t current_id; /* whose slice it is; 0 in SIM_IDLE */
+	uint64_t charged_ns;    /* accounts are complete up to here ... */
+	uint64_t limit_ns;      /* ... and `phase` lasts at least until here */
+	uint64_t current_id;    /* whose slice it is; 0 in SIM_IDLE */
+	uint64_t share_from_ns; /* since then the nanoseconds go to the seats in turn */
+	uint64_t share_count;
 	uint64_t copy_id;
 	uint64_t copy_from_ns;
 	uint64_t copy_end_ns;

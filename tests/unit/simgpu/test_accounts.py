@@ -8,23 +8,8 @@ import itertools
 import pytest
 
 from fairsched.simgpu import GpuSpec, SimHost, Workload
-from fairsched.simgpu.workload import Worker
 from tests.support import wait_until
-
-SECOND_NS = 1_000_000_000
-TRAINER = Workload("trainer", kernels=20, kernel_us=500, depth=40)
-"""Queues 400 ms of work: held up for less than that by this machine, it always has some."""
-
-
-def run_for(host: SimHost, duration_ns: int) -> None:
-    """Until the GPU has been busy for that long."""
-    begin = host.gpu_truth().busy_ns
-    wait_until(lambda: host.gpu_truth().busy_ns - begin >= duration_ns, 30, f"busy for {duration_ns} ns")
-
-
-def fill(host: SimHost, *workers: Worker) -> None:
-    """Until each has filled its queue: no step is waited for before that."""
-    wait_until(lambda: all(worker.step_count() >= 2 for worker in workers), 30, "their queues are full")
+from tests.unit.simgpu.mixes import SECOND_NS, TRAINER, check_accounts, fill, run_for
 
 
 def test_execution_switches_and_idleness_add_up_to_wall_time(host: SimHost):
@@ -33,18 +18,11 @@ def test_execution_switches_and_idleness_add_up_to_wall_time(host: SimHost):
     host.spawn(Workload("decode", kernels=4, kernel_us=700, contexts=2, streams=2, jitter_ratio=0.3))
     for _ in range(5):
         run_for(host, SECOND_NS // 10)
-        gpu, contexts = host.snapshot()
-        assert sum(c.exec_ns for c in contexts) == gpu.busy_ns
-        assert sum(c.switch_ns for c in contexts) == gpu.switch_ns
-        assert gpu.idle_ns >= 0
-        assert gpu.busy_ns + gpu.switch_ns + gpu.idle_ns == gpu.as_of_ns - gpu.start_ns
-        for context in contexts:
-            lived_ns = context.as_of_ns - context.created_ns
-            assert context.exec_ns + context.switch_ns + context.wait_ns <= lived_ns
+        check_accounts(host)
 
 
 def test_two_trainers_get_the_same(host: SimHost):
-    fill(host, host.spawn(TRAINER), host.spawn(TRAINER))
+    fill(host.spawn(TRAINER), host.spawn(TRAINER))
     _, begin = host.snapshot()
     run_for(host, 3 * SECOND_NS // 2)
     gpu, end = host.snapshot()
@@ -54,7 +32,7 @@ def test_two_trainers_get_the_same(host: SimHost):
 
 
 def test_a_context_always_waiting_is_accounted_as_waiting(host: SimHost):
-    fill(host, host.spawn(TRAINER), host.spawn(TRAINER))
+    fill(host.spawn(TRAINER), host.spawn(TRAINER))
     _, begin = host.snapshot()
     run_for(host, SECOND_NS // 2)
     _, end = host.snapshot()
@@ -65,7 +43,7 @@ def test_a_context_always_waiting_is_accounted_as_waiting(host: SimHost):
 
 def test_slices_and_switch_costs_are_those_of_the_spec():
     with SimHost([GpuSpec(slice_us=5000, switch_us=500)]) as host:
-        fill(host, host.spawn(TRAINER), host.spawn(TRAINER))
+        fill(host.spawn(TRAINER), host.spawn(TRAINER))
         before = len(host.residencies())
         run_for(host, SECOND_NS // 2)
         gpu, _ = host.snapshot()
