@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of made-up runs whose answers can be worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks.fair.against import compare
+from benchmarks.fair.measures import LeafMeasures, Measures, measure
+from benchmarks.fair.recording import AccountReading
+from tests.unit.benchmarks.made_recordings import MS, Leaf, Part, S, at, record, steps, turns
+
+BUSY = steps(0, 20_000, 10)
+
+
+def two(
+    pattern: str, weights: tuple[float, float] = (1.0, 1.0), ms: float = 4000, **changed: Any
+) -> Measures:
+    leaves = {
+        name: Leaf(ran=turns(pattern, name, 0, ms), steps=steps(0, ms, 10), spec={"weight": weight})
+        for name, weight in zip("ab", weights, strict=True)
+    }
+    return measure(record(leaves, ms=ms, **changed))
+
+
+# ---- shares, lag, Jain ----
+
+
+def test_three_to_one_as_promised_is_without_error() -> None:
+    made = two("aaab", (3.0, 1.0))
+    assert made.leaves["a"].share_ratio == pytest.approx(0.75)
+    assert made.leaves["a"].entitlement_ratio == pytest.approx(0.75)
+    assert made.whole.share_error_max_points == pytest.approx(0, abs=1e-6)
+    assert made.whole.jain_1s_mean == made.whole.jain_1s_worst == pytest.approx(1)
+    assert made.whole.lag_max_ns is not None and made.whole.lag_max_ns < 3 * MS
+    assert made.whole.busy_ratio == pytest.approx(1)
+    assert made.whole.jain_10s_mean is None, "there are no ten seconds"
+
+
+def test_equal_turns_of_unequal_weights_are_an_error_with_a_sign() -> None:
+    made = two("ab", (3.0, 1.0), ms=12_000)
+    assert made.leaves["a"].share_error_points == pytest.approx(-25)
+    assert made.leaves["b"].share_error_points == pytest.approx(25)
+    assert made.whole.share_error_max_points == pytest.approx(25)
+    assert made.whole.lag_max_ns == pytest.approx(3 * S, rel=1e-3)
+    x, y = 0.5 / 0.75, 0.5 / 0.25
+    expected = (x + y) ** 2 / (2 * (x * x + y * y))
+    assert made.whole.jain_1s_mean == pytest.approx(expected, rel=1e-3)
+    assert made.whole.jain_10s_worst == pytest.approx(expected, rel=1e-3)
+
+
+def test_shares_are_of_what_was_delivered() -> None:
+    made = two("aaab....", (3.0, 1.0))
+    assert made.whole.share_error_max_points == pytest.approx(0, abs=1e-6)
+    assert made.leaves["b"].share_ratio == pytest.approx(0.25)
+    assert made.whole.busy_ratio == pytest.approx(0.5)
+
+
+def test_the_worst_second_is_found_where_it_is() -> None:
+    """Fair but for one second that begins at 3.3 s: there one has it all."""
+    ran = {name: turns("ab", name, 0, 3300) + turns("ab", name, 4300, 8000) for name in "ab"}
+    ran["a"] = sorted([*ran["a"], (3300, 4300)])
+    leaves = {name: Leaf(ran=ran[name], steps=steps(0, 8000, 10)) for name in "ab"}
+    whole = measure(record(leaves, ms=8000)).whole
+    assert whole.jain_1s_worst == pytest.approx(0.5, abs=1e-6)
+    assert whole.jain_1s_mean is not None and whole.jain_1s_mean > 0.85
+
+
+def test_a_late_joiner_is_owed_nothing_before_it_came() -> None:
+    leaves = {
+        "a": Leaf(ran=[(0, 2000), *turns("ab", "a", 2000, 6000)], steps=steps(0, 6000, 10)),
+        "b": Leaf(ran=turns("ab", "b", 2000, 6000), steps=steps(2000, 6000, 10), present=(1900, 6000)),
+    }
+    made = measure(record(leaves, ms=6000))
+    assert made.leaves["a"].share_ratio == pytest.approx(4 / 6)
+    assert made.leaves["b"].entitlement_ratio == pytest.approx(2 / 6)
+    assert made.whole.share_error_max_points == pytest.approx(0, abs=0.05)
+    assert made.whole.jain_1s_worst == pytest.approx(1, abs=1e-4), "windows without b do not count"
+    assert made.leaves["b"].tokens_per_s == pytest.approx(100 * 4000 / 4100), "while it was there"
+
+
+def test_each_gpu_is_judged_by_itself() -> None:
+    """Each has half of all GPU time, and each is wronged on one GPU."""
+    leaves = {
+        "a": Leaf(ran=turns("aaab", "a", 0, 2000), steps=steps(0, 2000, 10)),
+        "b": Leaf(ran=turns("aaab", "b", 0, 2000), steps=steps(0, 2000, 10)),
+        "c": Leaf(ran=turns("cd", "c", 0, 2000), steps=steps(0, 2000, 10), gpu=1),
+        "d": Leaf(ran=turns("cd", "d", 0, 2000), steps=steps(0, 2000, 10), gpu=1),
+    }
+    made = measure(record(leaves, ms=2000))
+    assert made.gpus[0]["leaves"]["b"]["share_error_points"] == pytest.approx(-25)
+    assert made.gpus[1]["leaves"]["c"]["share_error_points"] == pytest.approx(0, abs=1e-6)
+    assert made.whole.share_error_max_points == pytest.approx(25)
+    assert made.gpus[1]["busy_ratio"] == pytest.approx(1)
+    assert made.whole.jain_1s_worst == pytest.approx(0.8, rel=1e-3)
+
+
+def test_the_gain_of_a_hostile_leaf_is_its_share_beyond_what_was_fair() -> None:
+    leaves = {
+        "a": Leaf(ran=turns("aab", "a", 0, 3000), is_always_wanting=True, is_hostile=True),
+        "b": Leaf(ran=turns("aab", "b", 0, 3000), steps=steps(0, 3000, 10)),
+    }
+    made = measure(record(leaves, ms=3000))
+    assert made.leaves["a"].gain_points == pytest.approx(100 / 6)
+    assert made.leaves["b"].gain_points is None, "nobody asked"
+
+
+# ---- tokens and steps ----
+
+
+def test_a_steady_leaf_has_no_variation_though_its_steps_do_not_fit_the_seconds() -> None:
+    leaves = {"a": Leaf(ran=[(0, 20_000)], steps=steps(0, 20_000, 1000 / 14.3))}
+    made = measure(record(leaves, ms=19_000))
+    assert made.leaves["a"].tokens_per_s == pytest.approx(14.3)
+    cv = made.leaves["a"].tokens_cv_ratio
+    assert cv is not None and cv < 1e-4
+
+
+def test_variation_in_time_is_over_the_seconds_in_which_it_wanted() -> None:
+    """100, 100, nothing wanted, 50, 50 tokens."""
+    work = [*steps(0, 2000, 10), *steps(3000, 5000, 20)]
+    made = measure(record({"a": Leaf(ran=work, steps=work)}, ms=5000))
+    assert made.leaves["a"].tokens_cv_ratio == pytest.approx((4 * 625 / 3) ** 0.5 / 75, rel=1e-3)
+    short = measure(record({"a": Leaf(ran=work, steps=work)}, ms=2900))
+    assert short.leaves["a"].tokens_cv_ratio is None, "two seconds are too few"
+
+
+def test_variation_across_the_leaves_of_a_group() -> None:
+    leaves = {
+        "a": Leaf(ran=turns("abc", "a", 0, 3000), steps=steps(0, 3000, 10)),
+        "b": Leaf(ran=turns("abc", "b", 0, 3000), steps=steps(0, 3000, 20)),
+        "c": Leaf(ran=turns("abc", "c", 0, 3000), steps=steps(0, 3000, 10)),
+    }
+    made = record(leaves, ms=3000)
+    assert measure(made, equal_groups=[["a", "c"]]).whole.tokens_cv_across_ratio == pytest.approx(0, abs=1e-9)
+    unequal = measure(made, equal_groups=[["a", "b"], ["a", "c"]]).whole.tokens_cv_across_ratio
+    assert unequal == pytest.approx(1250**0.5 / 75)
+    cost = {"a": 1.0 * MS, "b": 2.0 * MS}
+    assert measure(
+        made, equal_groups=[["a", "b"]], token_cost_ns=cost
+    ).whole.tokens_cv_across_ratio == pytest.approx(0, abs=1e-9)
+
+
+def test_step_latencies_are_of_the_steps_that_ended_in_the_measured_part() -> None:
+    work: list[Part] = [(-500, -100), *steps(0, 990, 9.9), (990, 1990), (1990, 9000)]
+    made = measure(record({"a": Leaf(ran=work, steps=work)}, ms=2000)).leaves["a"]
+    assert made.step_p50_ms == pytest.approx(9.9)
+    assert made.step_p99_ms == pytest.approx(9.9) and made.step_p95_ms == pytest.approx(9.9)
+    assert (
+        len(measure(record({"a": Leaf(ran=work, steps=work)}, ms=2000)).series["latency_cdf_ms"]["a"]) == 101
+    )
+    assert (
+        measure(record({"a": Leaf(ran=work, steps=work)}, ms=2000)).series["latency_cdf_ms"]["a"][-1] == 1000
+    )
+
+
+def test_queue_delay_is_the_time_the_engine_let_it_wait() -> None:
+    leaves = {
+        "a": Leaf(
+            ran=turns("ab", "a", 0, 2000), waited=turns("ab", "b", 0, 2000), steps=[*steps(0, 1000, 10)]
+        ),
+        "b": Leaf(ran=turns("ab", "b", 0, 2000), steps=steps(0, 2000, 10)),
+    }
+    made = measure(record(leaves, ms=2000))
+    assert made.leaves["a"].wait_ratio == pytest.approx(0.5, rel=0.01)
+    assert made.leaves["a"].queue_delay_ms == pytest.approx(1000 / 100)
+    assert made.leaves["b"].wait_ratio == 0
+
+
+# ---- holds ----
+
+
+def test_holds_and_what_ran_during_them() -> None:
+    """Two holds: 100 ms with a drain of 12 ms, 300 ms with one of 4 ms; a third began before."""
+    ran: list[Part] = [(0, 1000), (1000, 1012), (1100, 2000), (2000, 2004), (2300, 4000)]
+    leaf = Leaf(ran=ran, steps=steps(0, 4000, 10), held=[(-600, -10), (-200, 50), (1000, 1100), (2000, 2300)])
+    made = measure(record({"a": leaf}, ms=4000))
+    assert made.leaves["a"].held_ms_per_s == pytest.approx((50 + 100 + 300) / 4)
+    assert made.leaves["a"].holds_per_s == pytest.approx(2 / 4)
+    assert made.leaves["a"].hold_longest_ms == pytest.approx(650), "two that overlap are one"
+    assert made.leaves["a"].drain_overshoot_p50_ms == pytest.approx(8, abs=0.01)
+    assert made.leaves["a"].drain_overshoot_p95_ms == pytest.approx(4 + 0.95 * 8, abs=0.01)
+    assert made.whole.held_ms_per_s == pytest.approx((50 + 100 + 300) / 4)
+
+
+def test_without_holds_there_is_nothing_to_tell_of_them() -> None:
+    made = two("ab").leaves["a"]
+    assert made.held_ms_per_s == 0 and made.holds_per_s == 0
+    assert made.hold_longest_ms is None and made.drain_overshoot_p95_ms is None
+
+
+# ---- take-back ----
+
+
+def owner(away: Part, back_after: float, *, held: list[Part] | None = None, dribble: float = 0.0) -> Measures:
+    """b lends its half while it is away and has every other ms again ``back_after`` ms after it wants it."""
+    start, wants = away
+    again, end = wants + back_after, wants + 1000
+    some: list[Part] = [(wants + 10 * n, wants + 10 * n + dribble) for n in range(int(back_after // 10))]
+    some = some if dribble else []
+    b: list[Part] = [*turns("ba", "b", 0, start), *some, *turns("ba", "b", again, end)]
+    a: list[Part] = [*turns("ba", "a", 0, start), (start, wants)]
+    edges = [wants, *(edge for part in some for edge in part), again]
+    a += [(x, y) for x, y in zip(edges[::2], edges[1::2], strict=True) if y > x]
+    a += turns("ba", "a", again, end)
+    leaves = {
+        "a": Leaf(ran=a, steps=steps(0, end, 10), held=held or []),
+        "b": Leaf(ran=b, steps=[*steps(0, start, 10), *steps(wants, end, 10)]),
+    }
+    return measure(record(leaves, ms=end))
+
+
+def test_an_owner_is_back_when_it_is_served_as_it_is_owed() -> None:
+    made = owner((1000, 2000), 30)
+    assert made.whole.take_backs == made.leaves["b"].take_backs == 1
+    assert made.whole.take_back_p95_ms == pytest.approx(30, abs=1)
+    assert made.leaves["b"].take_back_p50_ms == pytest.approx(30, abs=1)
+    assert made.whole.take_back_beyond_drain_p95_ms == pytest.approx(30, abs=1)
+
+
+def test_an_owner_that_is_served_at_once_has_nothing_to_wait_for() -> None:
+    assert owner((1000, 2000), 0).whole.take_back_p95_ms == pytest.approx(0, abs=1)
+
+
+def test_a_slice_now_and_then_is_not_being_back() -> None:
+    """A fifth of its due for 200 ms."""
+    took = owner((1000, 2000), 200, dribble=1).whole.take_back_p95_ms
+    assert took is not None and 150 <= took <= 200
+
+
+def test_the_drain_of_who_is_held_already_is_told_apart() -> None:
+    """Held 10 ms after the owner came back; what it had queued ran 20 ms longer."""
+    made = owner((1000, 2000), 30, held=[(2010, 2100)]).whole
+    assert made.take_back_p95_ms == pytest.approx(30, abs=1)
+    assert made.take_back_beyond_drain_p95_ms == pytest.approx(10, abs=1)
+
+
+def test_a_short_absence_is_no_lending() -> None:
+    assert owner((1000, 1099), 30).whole.take_backs == 0
+    assert owner((1000, 1101), 30).whole.take_backs == 1
+
+
+def test_with_nobody_else_there_is_nothing_to_take_back() -> None:
+    work = [*steps(0, 1000, 10), *steps(2000, 3000, 10)]
+    assert measure(record({"a": Leaf(ran=work, steps=work)}, ms=3000)).whole.take_backs == 0
+
+
+def test_an_owner_that_is_never_served_waits_as_long_as_it_wants() -> None:
+    leaves = {
+        "a": Leaf(ran=[(0, 3000)], steps=steps(0, 3000, 10)),
+        "b": Leaf(steps=[(1000, 1400)], waited=[(1000, 1400)]),
+    }
+    assert measure(record(leaves, ms=3000)).whole.take_back_p95_ms == pytest.approx(400)
+
+
+# ---- the account ----
+
+
+def reading(
+    ms: float, said: Mapping[str, float], true: Mapping[str, float], **changed: Any
+) -> AccountReading:
+    made = AccountReading(
+        at(ms),
+        {leaf: round(value * MS) for leaf, value in said.items()},
+        {leaf: round(value * MS) for leaf, value in true.items()},
+        dict.fromkeys(true, "high"),
+    )
+    return replace(made, **changed)
+
+
+def test_the_account_is_compared_by_what_it_grew_while_measured() -> None:
+    readings = (
+        reading(-900, {"a": 0, "b": 0}, {"a": 700, "b": 0}),
+        reading(-5, {"a": 100, "b": 100}, {"a": 900, "b": 100}),
+        reading(4000, {"a": 2140, "b": 2080}, {"a": 2900, "b": 2100}),
+    )
+    made = two("ab", accounts=readings)
+    assert made.leaves["a"].account_error_ratio == pytest.approx(0.02)
+    assert made.leaves["b"].account_error_ratio == pytest.approx(-0.01)
+    assert made.whole.account_error_max_ratio == pytest.approx(0.02)
+
+
+def test_an_account_that_says_it_is_unsure_is_not_held_against_it() -> None:
+    true = {"a": 900.0, "b": 100.0}
+    unsure = {"a": "low", "b": "high"}
+    readings = (
+        reading(-5, true, true),
+        reading(2000, true, true, confidence=unsure),
+        reading(4000, {"a": 9900.0, "b": 1130.0}, {"a": 1900.0, "b": 1100.0}),
+    )
+    made = two("ab", accounts=readings)
+    assert made.leaves["a"].account_error_ratio == pytest.approx(8)
+    assert made.leaves["a"].low_confidence_ratio == pytest.approx(1 / 3)
+    assert made.leaves["b"].low_confidence_ratio == 0
+    assert made.whole.account_error_max_ratio == pytest.approx(0.03)
+
+
+def test_a_leaf_with_next_to_nothing_does_not_count_for_the_account() -> None:
+    zero = {"a": 0.0, "b": 0.0}
+    readings = (reading(-5, zero, zero), reading(4000, {"a": 1000.0, "b": 20.0}, {"a": 1000.0, "b": 10.0}))
+    made = two("ab", accounts=readings)
+    assert made.leaves["b"].account_error_ratio == pytest.approx(1)
+    assert made.whole.account_error_max_ratio == pytest.approx(0)
+
+
+def test_misbehaviour_is_timed_from_the_start_of_the_leaf() -> None:
+    zero = {"a": 0.0, "b": 0.0}
+    readings = tuple(
+        reading(ms, zero, zero, misbehaviour={} if ms < 800 else {"a": f"endless kernel ({ms})"})
+        for ms in (-5, 400, 800, 1200)
+    )
+    present = {"a": (at(-1000), at(4000)), "b": (at(0), at(4000))}
+    made = two("ab", accounts=readings, present_ns=present)
+    assert made.leaves["a"].misbehaviour_after_s == pytest.approx(1.8)
+    assert made.misbehaviour == {"a": "endless kernel (800)"}
+    assert made.leaves["b"].misbehaviour_after_s is None
+
+
+def test_without_an_account_nothing_is_said_about_one() -> None:
+    made = two("ab")
+    assert made.whole.account_error_max_ratio is None
+    assert made.leaves["a"].account_error_ratio is None and made.leaves["a"].low_confidence_ratio is None
+
+
+# ---- what is handed on ----
+
+
+def test_the_document_is_json_of_numbers_and_none() -> None:
+    made = two("ab", ms=12_000, cpu_ratio=0.02, rss_bytes=1000).to_dict()
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    for section in (made["whole"], *made["leaves"].values()):
+        assert all(value is None or type(value) in (int, float) for value in section.values())
+    assert len(json.dumps(made)) < 40_000
+
+
+def test_series_show_when_it_happened() -> None:
+    """Two seconds of a : b = 1 : 1, then a has it all."""
+    leaves = {
+        "a": Leaf(ran=[*turns("ab", "a", 0, 2000), (2000, 4000)], steps=steps(0, 4000, 10)),
+        "b": Leaf(ran=turns("ab", "b", 0, 2000), steps=[*steps(0, 2000, 20), (2000, 4100)]),
+    }
+    series = measure(record(leaves, ms=4000)).series
+    assert series["at_s"][0] == 1.0 and series["at_s"][-1] == 4.0 and len(series["at_s"]) == 31
+    assert series["share"]["b"][0] == pytest.approx(0.5) and series["share"]["b"][-1] == pytest.approx(0)
+    assert series["share"]["b"][15] == pytest.approx(0.25, abs=0.01)
+    assert series["entitlement"]["b"] == pytest.approx([0.5] * 31, abs=1e-3)
+    assert series["tokens_per_s"]["b"][0] == pytest.approx(50)
+    assert series["jain_1s"][0] == pytest.approx(1) and series["jain_1s"][-1] == pytest.approx(0.5)
+    assert series["busy"] == pytest.approx([1.0] * 31)
+
+
+def test_nothing_happened_is_a_measurement_too() -> None:
+    made = measure(record({"a": Leaf(), "b": Leaf()}, ms=2000, present_ns={}))
+    assert made.whole.share_error_max_points is None and made.whole.jain_1s_mean is None
+    assert made.leaves["a"] == replace(
+        LeafMeasures(**dict.fromkeys(LeafMeasures.__dataclass_fields__)),  # type: ignore[arg-type]
+        held_ms_per_s=0.0,
+        holds_per_s=0.0,
+        take_backs=0,
+    )
+    assert made.whole.busy_ratio == 0
+
+
+def test_a_run_is_compared_with_one_without_a_policy_and_with_each_alone() -> None:
+    ours, none = two("ab").to_dict(), two("ab.").to_dict()
+    alone = measure(record({"a": Leaf(ran=BUSY, steps=steps(0, 4000, 5))}, ms=4000)).to_dict()
+    beside = compare(ours, none=none, solo={"a": alone})
+    assert beside["whole"]["busy_vs_none_ratio"] == pytest.approx(1.5, rel=0.01)
+    assert beside["leaves"]["a"]["step_p99_vs_solo_ratio"] == pytest.approx(2)
+    assert beside["leaves"]["a"]["tokens_per_s_vs_none_ratio"] == pytest.approx(1)
+    assert beside["leaves"]["b"]["step_p50_vs_solo_ratio"] is None
+    assert compare(ours)["whole"]["tokens_per_s_vs_none_ratio"] is None
