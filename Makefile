@@ -63,6 +63,10 @@ bench: setup ## Every scenario, two seeds, rivals on the headlines (root)
 bench-full: setup ## The same with five seeds and confidence intervals; hours (root)
 	@$(CLEAN_ENV) $(BIN)/python benchmarks/fairness.py --suite full $(ARGS); $(OWN)
 
+.PHONY: bench-scale
+bench-scale: setup ## Ticks, CPU and memory with up to 1,000 tenants (root)
+	@$(CLEAN_ENV) $(BIN)/python -m benchmarks.scale $(ARGS); $(OWN)
+
 .PHONY: doctor
 doctor: setup-run ## Say what this host can do, and why
 	@exec $(CLEAN_ENV) PYTHONDONTWRITEBYTECODE=1 $(BIN)/fairsched doctor $(ARGS)

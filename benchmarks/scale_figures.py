@@ -170,7 +170,9 @@ def part_table(cells: Sequence[Cell]) -> list[str]:
         inside = [_ms(means[part]) for part in _IN_TICK]
         beside = [_ms(means[part]) for part in _BESIDE]
         rows.append((f"{cell.gpus} x", _tenants(cell), *inside, "|", *beside))
-    return render_rows(("ms per", "call", *_IN_TICK, "|", *_BESIDE), rows)
+    return render_rows(
+        ("ms per", "call", "read", "walk", "snap", "decide", "apply", "|", "keep", "pids", "status"), rows
+    )
 
 
 def _tenants(cell: Cell) -> str:
