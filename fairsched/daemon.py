@@ -29,7 +29,6 @@ from typing import Any
 
 from fairsched import __version__
 from fairsched.apply import Applier
-from fairsched.cgroup import tree as cgroup_tree
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.path import find_mount
@@ -40,8 +39,9 @@ from fairsched.errors import ConfigError, FairschedError, HostUnsupported
 from fairsched.guardian import Guardian
 from fairsched.ledger import Ledger, load_state, save_state
 from fairsched.logs import set_up_logging
+from fairsched.misbehaviour import Misbehaviour
 from fairsched.model import Snapshot
-from fairsched.observe import Tree, build_snapshot
+from fairsched.observe import Tree, build_snapshot, refuse_own_cgroup
 from fairsched.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
 from fairsched.policy.decide import Decision, decide
 from fairsched.policy.lag import PolicyState
@@ -117,7 +117,7 @@ class Daemon:
         self._control = ControlServer(config.socket_path, self, group=config.control.group)
         self._undo.callback(self._control.close)
         owners = CgroupOwners(config)
-        self._refuse_own_cgroup(owners)
+        refuse_own_cgroup(owners, self._mount, self._settings.display_path or "defaults")
         journal = Journal(str(config.run_dir / "holds"))
         self._undo.callback(journal.close)
         for item in release_all(journal, self._mount):
@@ -133,6 +133,12 @@ class Daemon:
         self._undo.callback(self._tree.close)
         is_dry_run = self._mode() != "enforce"
         self._applier = Applier(self._freezer, self._tree, self._sensors, is_dry_run=is_dry_run)
+        self._misbehaviour = Misbehaviour(self._sensors, self._tree, self._applier, self._mount)
+        self._undo.callback(self._misbehaviour.close)
+        if config.metrics.listen is not None:
+            from fairsched.metrics import serve  # an HTTP server, where one is asked for only
+
+            self._undo.callback(serve(config.metrics.listen, config.socket_path).close)
         self._undo.callback(self._save)
         self._undo.callback(lambda: self._applier.release_all(time.monotonic_ns()))
         self._specs = dict(config.tenant_specs())
@@ -143,17 +149,6 @@ class Daemon:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000)
-
-    def _refuse_own_cgroup(self, owners: CgroupOwners) -> None:
-        path = cgroup_tree.cgroup_path_of(os.getpid(), self._mount)
-        owner = owners.owner(path) if path else None
-        if owner is not None:
-            raise ConfigError(
-                f"the daemon itself runs in {path}, which belongs to tenant '{owner.tenant}': it would freeze itself",
-                file=self._settings.display_path or "defaults",
-                key=f"tenants.{owner.tenant}.cgroup",
-                remedy="run the daemon outside the tenants' cgroups, as the systemd service does",
-            )
 
     def _start_guardian(self, journal: Journal) -> Guardian | None:
         mode = self._settings.config.mechanisms.guardian
@@ -273,6 +268,7 @@ class Daemon:
         interval_ns, self._last_tick_ns = now_ns - self._last_tick_ns, now_ns
         idle_since_ns = self._idle.take()
         rows = self._sensors.read(now_ns)
+        self._misbehaviour.book(rows)
         if self._tree.refresh(now_ns, self._freezer.holds, [row.cgroup_id for row in rows]):
             self._take_in_tenants()
         snapshot, strangers = build_snapshot(
@@ -285,6 +281,7 @@ class Daemon:
             now_ns,
             interval_ns,
             idle_since_ns,
+            self._misbehaviour.doubted,
         )
         self._ledger.add(snapshot, strangers)
         return snapshot
@@ -315,6 +312,8 @@ class Daemon:
         self._next_housekeeping_ns = now_ns + _HOUSEKEEPING_NS // 5
         self._control.handle_ready()
         self._applier.thaw_expired(now_ns)
+        is_acting = self._mode() == "enforce"
+        self._misbehaviour.look(now_ns, self._specs, self._settings.config, is_acting=is_acting)
         is_time = now_ns >= self._next_watchdog_ns
         try:
             self._sensors.look_for_libraries(self._tree.pids() if is_time else None, now_ns)
@@ -415,10 +414,10 @@ class Daemon:
             tick_ms=config.tick_ms,
             cpu_ratio=self._cpu_ratio,
             late_ticks=self._late_ticks,
-            errors=self._failed_ticks + self._applier.errors,
+            errors=self._failed_ticks + self._applier.errors + self._misbehaviour.errors,
         )
         shares = self._decision.shares if self._decision else ()
-        parts = (self._settings, self._sensors, self._tree, self._applier, self._ledger)
+        parts = (self._settings, self._sensors, self._tree, self._applier, self._ledger, self._misbehaviour)
         return build_status(vitals, *parts, shares, self._specs)
 
     def explain(self, tenant: str) -> Sequence[DecisionRecord]:

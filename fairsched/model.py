@@ -42,6 +42,22 @@ class Source(str, enum.Enum):
     DCGM = "dcgm"
 
 
+class MisbehaviourKind(str, enum.Enum):
+    """What a freezer cannot end or the account cannot see."""
+
+    ENDLESS = "endless"
+    """A context has work on the GPU that does not complete; it goes on while its owner is frozen."""
+    UNSEEN = "unseen"
+    """The GPU works for a process far longer than its calls account for."""
+
+
+class MisbehaviourAction(str, enum.Enum):
+    """What is done about a tenant that misbehaves. It is always logged and shown."""
+
+    WARN = "warn"
+    TERMINATE = "terminate"
+
+
 DEFAULT_MAX_FREEZE_MS = {TenantClass.LATENCY: 500, TenantClass.BATCH: 2000}
 
 
@@ -60,6 +76,7 @@ class TenantSpec:
     """Longest contiguous hold; None means the default of the class."""
     is_exempt: bool = False
     """Accounted and shown, never held."""
+    on_misbehaviour: MisbehaviourAction = MisbehaviourAction.WARN
 
     @property
     def max_freeze_ns(self) -> int:

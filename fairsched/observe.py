@@ -12,7 +12,8 @@ directory descriptor when it is first seen.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fairsched.accounting.context import Row
@@ -20,7 +21,7 @@ from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.state import read_state
 from fairsched.config.owners import CgroupOwners
-from fairsched.errors import FairschedError
+from fairsched.errors import ConfigError, FairschedError
 from fairsched.gpu import Gpu, gpu_label
 from fairsched.model import Confidence, Hold, Snapshot, Use
 
@@ -42,6 +43,19 @@ class TenantView:
     """All cgroups whose use is its use, by id."""
     foreign: set[int] = field(default_factory=set)
     """Of ``refs``, those somebody else has paused."""
+
+
+def refuse_own_cgroup(owners: CgroupOwners, mount: Mount, file: str) -> None:
+    """Raises ConfigError where the configuration would have us freeze ourselves."""
+    path = tree.cgroup_path_of(os.getpid(), mount)
+    owner = owners.owner(path) if path else None
+    if owner is not None:
+        raise ConfigError(
+            f"the daemon itself runs in {path}, which belongs to tenant '{owner.tenant}': it would freeze itself",
+            file=file,
+            key=f"tenants.{owner.tenant}.cgroup",
+            remedy="run the daemon outside the tenants' cgroups, as the systemd service does",
+        )
 
 
 class Tree:
@@ -153,10 +167,12 @@ def build_snapshot(
     now_ns: int,
     interval_ns: int,
     idle_since_ns: Mapping[int, int] | None = None,
+    doubted: Collection[tuple[str, str]] = (),
 ) -> tuple[Snapshot, dict[str, int]]:
     """The Snapshot, and the GPU time in ns by UUID of processes that belong to no tenant.
 
-    ``idle_since_ns``: by slot, when GPUs last fell idle in this interval, where that is known.
+    ``idle_since_ns``: by slot, when GPUs last fell idle in this interval, where that is known. ``doubted``: (tenant,
+    UUID) whose account is not to be believed, whatever it says of itself.
     """
     sums: dict[tuple[str, str], _Sum] = {}
     strangers: dict[str, int] = {}
@@ -173,6 +189,9 @@ def build_snapshot(
         total.launches += row.launches
         if row.confidence is not Confidence.HIGH:
             total.confidence = row.confidence
+    for key in doubted:
+        if key in sums:
+            sums[key].confidence = Confidence.LOW
     uses = tuple(
         Use(tenant, gpu, s.used_ns, s.has_demand, s.outstanding_ns, s.confidence, launches=s.launches)
         for (tenant, gpu), s in sums.items()

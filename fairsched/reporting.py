@@ -13,6 +13,7 @@ from fairsched.accounting.queue_delay import quantile_ms
 from fairsched.apply import Applier
 from fairsched.gpu import GpuUse, gpu_label
 from fairsched.ledger import Ledger
+from fairsched.misbehaviour import Misbehaviour
 from fairsched.model import Confidence, ShareView, Source, TenantSpec
 from fairsched.observe import TenantView, Tree
 from fairsched.sensors import Sensors
@@ -43,6 +44,7 @@ def build_status(
     tree: Tree,
     applier: Applier,
     ledger: Ledger,
+    misbehaviour: Misbehaviour,
     shares: Iterable[ShareView],
     specs: Mapping[str, TenantSpec],
 ) -> StatusReport:
@@ -53,12 +55,8 @@ def build_status(
     delays = _delays(sensors, tree)
     inner = {name.rpartition("/")[0] for name in (*specs, *tree.tenants)}
     names = sorted({*specs, *tree.tenants} - (inner - tree.tenants.keys()))
-    tenants = tuple(
-        _tenant(
-            name, vitals, settings, tree, applier, ledger, by_tenant.get(name, []), specs, delays, sensors
-        )
-        for name in names
-    )
+    parts = (vitals, settings, tree, applier, ledger, misbehaviour)
+    tenants = tuple(_tenant(name, *parts, by_tenant.get(name, []), specs, delays, sensors) for name in names)
     errors = [
         abs(gpu.entitled_ratio - gpu.used_ratio)
         for tenant in tenants
@@ -115,6 +113,7 @@ def _tenant(
     tree: Tree,
     applier: Applier,
     ledger: Ledger,
+    misbehaviour: Misbehaviour,
     shares: list[ShareView],
     specs: Mapping[str, TenantSpec],
     delays: Mapping[str, list[int]],
@@ -134,11 +133,13 @@ def _tenant(
         for share in shares
     )
     worst = min(gpus, key=lambda gpu: gpu.lag_ms or 0.0, default=None)
-    total_ns = [ns for (tenant, _), ns in ledger.total_ns.items() if tenant == name]
+    total_ns = {gpu: ns for (tenant, gpu), ns in ledger.total_ns.items() if tenant == name}
+    episodes = misbehaviour.statuses(name, vitals.now_ns)
+    confidence = worst.confidence if worst else Confidence.NONE
     buckets = delays.get(name)
     return TenantStatus(
         name=name,
-        state=_state(name, spec, view, applier, gpus),
+        state=_state(name, spec, view, applier, gpus, is_seen=bool(episodes)),
         weight=spec.weight,
         tenant_class=spec.tenant_class,
         entitled_ratio=worst.entitled_ratio if worst else None,
@@ -147,15 +148,20 @@ def _tenant(
         queue_delay_p50_ms=quantile_ms(buckets, 0.5) if buckets else None,
         queue_delay_p99_ms=quantile_ms(buckets, 0.99) if buckets else None,
         held_ms_per_s=_held_ms_per_s(name, applier, vitals.now_ns),
-        gpu_time_s=sum(total_ns) / 1e9 if total_ns else None,
-        confidence=worst.confidence if worst else Confidence.NONE,
+        held_s=_held_s(name, applier, vitals.now_ns),
+        gpu_time_s=sum(total_ns.values()) / 1e9 if total_ns else None,
+        gpu_time_by_gpu_s={gpu: ns / 1e9 for gpu, ns in total_ns.items()},
+        confidence=Confidence.LOW if episodes else confidence,
         quota_ratio=spec.quota_ratio,
         min_ratio=spec.min_ratio,
         is_overridden=name in settings.overrides.tenants,
         cgroups=tuple(sorted(ref.path for ref in view.refs.values())) if view else (),
         gpus=gpus,
         last=next((record for record in reversed(applier.records) if record.tenant == name), None),
-        note=_note(worst, is_sampled=sensors.source is Source.NVML),
+        note=None if episodes else _note(worst, is_sampled=sensors.source is Source.NVML),
+        misbehaviour=episodes[0] if episodes else None,
+        misbehaviours=episodes,
+        terminations=misbehaviour.terminations(name),
     )
 
 
@@ -172,16 +178,27 @@ def _state(
     view: TenantView | None,
     applier: Applier,
     gpus: tuple[TenantGpuStatus, ...],
+    *,
+    is_seen: bool,
 ) -> TenantState:
+    """``is_seen``: the GPU works for it, though the account may know nothing of that."""
     if name in applier.holds:
         return TenantState.HELD
     if view is not None and view.foreign:
         return TenantState.FOREIGN
-    if view is None or not gpus:
+    if view is None or not (gpus or is_seen):
         return TenantState.UNSEEN
     if spec.is_exempt:
         return TenantState.EXEMPT
-    return TenantState.RUN if any(gpu.has_demand for gpu in gpus) else TenantState.IDLE
+    return TenantState.RUN if is_seen or any(gpu.has_demand for gpu in gpus) else TenantState.IDLE
+
+
+def _held_s(name: str, applier: Applier, now_ns: int) -> float | None:
+    """Since the start, the hold in progress included."""
+    if applier.is_dry_run:
+        return None
+    hold = applier.holds.get(name)
+    return (applier.held_ns.get(name, 0) + (now_ns - hold.since_ns if hold else 0)) / 1e9
 
 
 def _held_ms_per_s(name: str, applier: Applier, now_ns: int) -> float | None:

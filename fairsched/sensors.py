@@ -132,6 +132,8 @@ class Sensors:
         self._resolved: dict[int, int] = {}
         """Processes whose ordinals BPF was told, and when each started."""
         self._reload: _Reload | None = None
+        self.unprobed_libraries = 0
+        """On which no probe could be attached: calls through them are in no account."""
         self._start(config)
 
     @property
@@ -189,7 +191,7 @@ class Sensors:
         lost, self.probe, self.account = self.probe, None, None
         self.reason = "the probes were lost and are being put back"
         self._libraries = LibraryWatch(str(path) for path in config.gpu.libcuda)
-        self._asked, self._resolved = set(), {}
+        self._asked, self._resolved, self.unprobed_libraries = set(), {}, 0
         if lost is not None:
             self._reload = _Reload(lost)
 
@@ -278,6 +280,7 @@ class Sensors:
             raise ProbesLost(str(error)) from error
         for library in attached:
             self._report(library)
+            self.unprobed_libraries += library.error is not None
 
     @staticmethod
     def _request(probe: GpuTimeProbe, path: str) -> None:

@@ -15,7 +15,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairsched.model import ActionKind, Confidence, Reason, ReasonCode, Source, TenantClass
+from fairsched.model import (
+    ActionKind,
+    Confidence,
+    MisbehaviourKind,
+    Reason,
+    ReasonCode,
+    Source,
+    TenantClass,
+)
 
 SCHEMA_VERSION = 1
 
@@ -89,6 +97,21 @@ class TenantGpuStatus:
 
 
 @dataclass(frozen=True)
+class MisbehaviourStatus:
+    """GPU work of a tenant that a freezer cannot end or the account cannot see."""
+
+    kind: MisbehaviourKind
+    since_s: float
+    """Unix time."""
+    gpu: str
+    """UUID."""
+    detail: str
+    """What was seen, with numbers."""
+    action: str
+    """warn, terminate, or would_terminate (the mode is not enforce)."""
+
+
+@dataclass(frozen=True)
 class TenantStatus:
     """One tenant. Ratios and lag are of the GPU on which it owes most (the one that decides)."""
 
@@ -104,8 +127,12 @@ class TenantStatus:
     queue_delay_p99_ms: float | None = None
     held_ms_per_s: float | None = None
     """Time held by us in each second, over the last ten seconds."""
+    held_s: float | None = None
+    """Time held by us since the daemon started."""
     gpu_time_s: float | None = None
     """GPU time since the daemon started, over all GPUs."""
+    gpu_time_by_gpu_s: Mapping[str, float] = field(default_factory=dict)
+    """The same, by GPU UUID."""
     confidence: Confidence = Confidence.NONE
     quota_ratio: float | None = None
     min_ratio: float = 0.0
@@ -119,6 +146,12 @@ class TenantStatus:
     """The latest decision about it; None = it was never held or thawed."""
     note: str | None = None
     """Anything else a person must know ("NVML samples only: observed, not held")."""
+    misbehaviour: MisbehaviourStatus | None = None
+    """What goes on now, for longest; None = nothing."""
+    misbehaviours: tuple[MisbehaviourStatus, ...] = ()
+    """All that goes on now, `misbehaviour` first."""
+    terminations: Mapping[str, int] = field(default_factory=dict)
+    """Processes told to end since the daemon started, by kind of misbehaviour."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +234,14 @@ def _tenant_from_plain(data: Mapping[str, Any]) -> TenantStatus:
         TenantGpuStatus(**{**_known(TenantGpuStatus, gpu), "confidence": Confidence(gpu["confidence"])})
         for gpu in data["gpus"]
     )
+    known["misbehaviours"] = tuple(map(_misbehaviour_from_plain, known.get("misbehaviours", ())))
+    known["misbehaviour"] = next(iter(known["misbehaviours"]), None)
     return TenantStatus(**known)
+
+
+def _misbehaviour_from_plain(data: Mapping[str, Any]) -> MisbehaviourStatus:
+    known = _known(MisbehaviourStatus, data)
+    return MisbehaviourStatus(**{**known, "kind": MisbehaviourKind(known["kind"])})
 
 
 def _known(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:

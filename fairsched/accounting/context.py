@@ -11,6 +11,9 @@ from fairsched.model import Confidence
 DEMAND_LINGER_NS = 25_000_000
 """How long after its last work a context still counts as wanting the GPU."""
 
+WAITED_NS = 50_000
+"""A call that waited this long ended because the work did; a shorter one may have found it finished."""
+
 Key = tuple[int, int]
 """(slot, generation)."""
 
@@ -86,6 +89,10 @@ class Context:
     """Held and drained at the last read, and how sure that is; until something of it changes."""
     is_tainted: bool = False
     """Held since the last proof: the next one says nothing about tau."""
+
+    def is_anchor(self, waited_ns: int) -> bool:
+        """Whether the work ended as the call that proved it returned: it had waited, and not through a hold."""
+        return waited_ns >= WAITED_NS and not self.is_tainted
 
 
 @dataclass

@@ -19,12 +19,13 @@ account then is an upper bound), and when the GPU of a context is a guess on a h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fairsched.accounting.context import DEMAND_LINGER_NS, Context, Events, Key, Row
 from fairsched.accounting.drains import Drains
 from fairsched.accounting.launch_time import LaunchTime
+from fairsched.accounting.outstanding import UNSYNCED_IDLE_NS, Work, end_unless_seen, work_of
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
@@ -32,8 +33,6 @@ from fairsched.model import Confidence
 
 UNSYNCED_NS = 1_000_000_000
 """Launches without a proof of completion for this long: not sure any more."""
-UNSYNCED_IDLE_NS = 1_000_000_000
-"""No call at all from an unsynced context for this long: its work is taken as ended."""
 REMEMBERED_CGROUPS = 1024
 """Whose time per launch is kept after their last process has ended."""
 _PAUSE_NS = 300_000
@@ -41,8 +40,6 @@ _PAUSE_NS = 300_000
 _LONGEST_PAUSE_NS = 5_000_000
 """What takes longer waits for something: a request, a batch."""
 _PAUSE_MEMORY = 1 / 32
-_WAITED_NS = 50_000
-"""A call that waited this long ended because the work did; a shorter one may have found it finished."""
 
 _LIVE = int(abi.CtxFlag.LIVE)
 _GUESSED = int(abi.CtxFlag.GPU_GUESSED | abi.CtxFlag.UNSEEN)
@@ -84,6 +81,8 @@ class EbpfAccount:
         self._launch_of_cgroup: dict[int, LaunchTime] = {}
         self.single_gpu_processes: set[int] = set()
         """Processes that can see one GPU only: which one a context of theirs is on needs no guess."""
+        self.seen_running: Mapping[tuple[int, int], int] = {}
+        """By (process, GPU): NVML saw it run at this moment or later."""
         self.events = Events()
 
     # ---- read ----
@@ -135,7 +134,7 @@ class EbpfAccount:
         if context.is_held:
             drains.estimate(context, live, now_ns)
         elif live.synced == 0 and now_ns - live.last_call_ns > UNSYNCED_IDLE_NS:
-            replay.close(context.key, now_ns, is_anchor=False)
+            end_unless_seen(context, live, replay, self.seen_running, now_ns)
         else:
             drains.look(context, live, now_ns)
         is_running = replay.is_runnable(context.key)
@@ -220,11 +219,11 @@ class EbpfAccount:
             context.busy_ns = edge.t_ns
             self._begin_burst(context, replay, edge)
         elif edge.kind == _CLOSE or self._is_end_of_drain(context, edge):
-            replay.close(context.key, edge.t_ns, is_anchor=self._is_anchor(context, edge))
+            replay.close(context.key, edge.t_ns, is_anchor=context.is_anchor(edge.arg))
             context.busy_ns = context.closed_at_ns = edge.t_ns
             self._learn(context, replay, edge)
         elif edge.kind == _PROGRESS:
-            replay.progress(context.key, edge.t_ns, is_anchor=self._is_anchor(context, edge))
+            replay.progress(context.key, edge.t_ns, is_anchor=context.is_anchor(edge.arg))
             self._learn(context, replay, edge)
         elif edge.kind == _RESUBMIT:
             self._resubmit(context, replay, edge.t_ns)
@@ -236,11 +235,6 @@ class EbpfAccount:
         """For BPF, told earlier that the drain is over, the context had been idle: this is no close to it."""
         is_all = edge.kind == _PROGRESS and edge.seq >= context.drain_seq
         return is_all and context.is_ended_in_bpf
-
-    @staticmethod
-    def _is_anchor(context: Context, edge: Edge) -> bool:
-        """Whether the work ended at the moment of the edge: somebody waited for it, and not through a hold."""
-        return edge.arg >= _WAITED_NS and not context.is_tainted
 
     def _context_of(self, edge: Edge, rows: dict[tuple[int, int, int], Row]) -> Context:
         key = (edge.slot, edge.generation)
@@ -428,6 +422,13 @@ class EbpfAccount:
     def idle_gpus(self) -> set[int]:
         """Slots with contexts, none of which has work."""
         return {gpu for gpu, replay in self._replays.items() if not replay.runnable}
+
+    def work(self) -> Iterator[Work]:
+        """What every context has outstanding."""
+        for context in self._contexts.values():
+            live, replay = self._probe.context(context.key[0]), self._replays[context.gpu]
+            if live.generation == context.key[1]:
+                yield work_of(context, live, replay.exec_ns(context.key))
 
     def guessed_processes(self) -> set[int]:
         """Processes with a context whose GPU is a guess."""

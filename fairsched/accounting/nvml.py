@@ -176,9 +176,13 @@ class NvmlAccount:
                 del gpu.processes[pid]
 
 
-def open_account(mount: Mount, count: int) -> NvmlAccount:
-    """The account of the first ``count`` GPUs, in NVML's order. NVML must be initialised and stay so."""
+def open_readers(count: int) -> list[NvmlReader]:
+    """Of the first ``count`` GPUs, in NVML's order. NVML must be initialised and stay so."""
     import pynvml
 
-    readers = [NvmlReader(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
-    return NvmlAccount(readers, lambda pid: cgroup_id_of(pid, mount))
+    return [NvmlReader(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
+
+
+def open_account(mount: Mount, count: int) -> NvmlAccount:
+    """The account of the first ``count`` GPUs."""
+    return NvmlAccount(open_readers(count), lambda pid: cgroup_id_of(pid, mount))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from fairsched.cli.common import daemon_options, echo_json, json_option
-from fairsched.cli.text import milliseconds, reason_text, wrap
+from fairsched.cli.text import milliseconds, misbehaviour_text, reason_text, wrap
 
 if TYPE_CHECKING:
     from fairsched.control_client import ControlClient
-    from fairsched.status import DecisionRecord
+    from fairsched.status import DecisionRecord, MisbehaviourStatus
 
 WINDOW_S = 60
 
@@ -30,20 +30,30 @@ Examples:
 @json_option
 def command(client: ControlClient, tenant: str, as_json: bool) -> None:
     """Why TENANT was held and thawed in the last minute."""
-    from fairsched.status import decision_from_plain
+    from fairsched.status import decision_from_plain, status_from_plain
 
     documents = client.request("explain", tenant=tenant)
     if as_json:
         echo_json(documents)
         return
     records = [decision_from_plain(document) for document in documents]
-    click.echo("\n".join(render(tenant, records, time.monotonic_ns())))
+    report = status_from_plain(client.request("status"))
+    now = next((one.misbehaviours for one in report.tenants if one.name == tenant), ())
+    click.echo("\n".join(render(tenant, records, time.monotonic_ns(), now, report.wall_time_s)))
 
 
-def render(tenant: str, records: Sequence[DecisionRecord], now_ns: int) -> list[str]:
+def render(
+    tenant: str,
+    records: Sequence[DecisionRecord],
+    now_ns: int,
+    misbehaviours: Sequence[MisbehaviourStatus] = (),
+    now_s: float = 0.0,
+) -> list[str]:
     """The story of `records` (oldest first), at most 80 columns a line; a summary comes first."""
     episodes = _episodes(records)
     lines = _summary(tenant, episodes, now_ns)
+    for one in misbehaviours:
+        lines += wrap(misbehaviour_text(one, now_s), first="! ", rest="  ")
     for hold, thaw in episodes:
         first = hold or thaw
         assert first is not None

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from fairsched.cli.common import daemon_options, echo_json, json_option
-from fairsched.cli.text import cut, duration, gibibytes, milliseconds, percent, reason_text, short_uuid, wrap
+from fairsched.cli.text import (
+    cut,
+    duration,
+    gibibytes,
+    milliseconds,
+    misbehaviour_text,
+    percent,
+    reason_text,
+    short_uuid,
+    wrap,
+)
 
 if TYPE_CHECKING:
     from fairsched.control_client import ControlClient
@@ -25,6 +35,7 @@ Columns:
   QUEUE     ms its work waited while others ran, median
   HELD      ms it was held, per second
   CONF      how far its account can be believed; only "high" is held
+A line that begins with ! names GPU work that never ends or cannot be seen.
 Most overdrawn first. n/a = not known, which is not 0.
 \b
 Examples:
@@ -61,7 +72,7 @@ def render(report: StatusReport) -> list[str]:
     lines += ["", _TITLES, _UNITS]
     for tenant in sorted(report.tenants, key=_debt_first):
         lines.append(_tenant_line(tenant))
-        lines += _why(tenant, report.t_ns)
+        lines += _why(tenant, report.t_ns, report.wall_time_s)
     if not report.tenants:
         lines.append("no tenants in the configuration")
     for warning in report.warnings:
@@ -115,8 +126,10 @@ def _tenant_line(tenant: TenantStatus) -> str:
     )
 
 
-def _why(tenant: TenantStatus, now_ns: int) -> list[str]:
+def _why(tenant: TenantStatus, now_ns: int, now_s: float) -> list[str]:
     lines: list[str] = []
+    for one in tenant.misbehaviours:
+        lines += wrap(misbehaviour_text(one, now_s), first="  ! ", rest="    ")
     if tenant.last is not None:
         lines += wrap(_last(tenant.last, now_ns), first="  ", rest="    ")
     if tenant.note:

@@ -13,7 +13,7 @@ from fairsched.cli.text import cut, table, wrap
 if TYPE_CHECKING:
     from fairsched.control_client import ControlClient
 
-KEYS = ("weight", "class", "quota", "min", "max_freeze_ms", "exempt")
+KEYS = ("weight", "class", "quota", "min", "max_freeze_ms", "exempt", "on_misbehaviour")
 """As in the file. Not imported from fairsched.config: --help must not load the schema."""
 
 LIST_EPILOG = """\b
@@ -66,8 +66,11 @@ def render_list(answer: dict[str, Any]) -> list[str]:
     if not rows:
         return ["no tenants in the configuration"]
     head = ("TENANT", "WEIGHT", "CLASS", "QUOTA", "MIN", "MAX HOLD MS", "EXEMPT")
-    body = [(cut(name, 22), *(cells[key] for key in KEYS)) for name, cells in rows.items()]
+    body = [(cut(name, 22), *(cells[key] for key in KEYS[:6])) for name, cells in rows.items()]
     lines = table([head, *body], right=(1, 3, 4, 5))
+    ended = sorted(name for name, cells in rows.items() if "terminate" in cells["on_misbehaviour"])
+    if ended:
+        lines += wrap(f"terminated on misbehaviour: {', '.join(ended)}")
     for name in answer["stale"]:
         lines += wrap(
             f"'{name}' has overrides, but is not in the configuration; to forget them: "
@@ -114,6 +117,11 @@ def _ratio(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
 @click.option("--class", "class_", type=click.Choice(["latency", "batch"]), help="Who is held first.")
 @click.option("--max-freeze-ms", type=click.IntRange(10, 60_000), help="Longest hold.")
 @click.option("--exempt/--no-exempt", default=None, help="Never hold it.")
+@click.option(
+    "--on-misbehaviour",
+    type=click.Choice(["warn", "terminate"]),
+    help="What to do about endless or unseen GPU work.",
+)
 @daemon_options
 @json_option
 def set_command(
@@ -125,10 +133,13 @@ def set_command(
     class_: str | None,
     max_freeze_ms: int | None,
     exempt: bool | None,
+    on_misbehaviour: str | None,
     as_json: bool,
 ) -> None:
     """Change what tenant NAME is promised, at once."""
-    given = dict(zip(KEYS, (weight, class_, quota, min_, max_freeze_ms, exempt), strict=True))
+    given = dict(
+        zip(KEYS, (weight, class_, quota, min_, max_freeze_ms, exempt, on_misbehaviour), strict=True)
+    )
     values = {key: value for key, value in given.items() if value is not None}
     if not values:
         raise click.UsageError("Nothing to set: give at least one option, such as --weight 2.")

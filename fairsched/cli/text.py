@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from fairsched.model import Reason, ReasonCode
+from fairsched.model import MisbehaviourKind, Reason, ReasonCode
+
+if TYPE_CHECKING:
+    from fairsched.status import MisbehaviourStatus
 
 WIDTH = 80
 NOT_KNOWN = "n/a"
@@ -89,6 +93,24 @@ def reason_text(reason: Reason) -> str:
         parts.append(f"{_ms(reason.outstanding_ns)} still queued")
     numbers = ", ".join(parts)
     return _REASONS[reason.code] + (f": {numbers}" if numbers else "")
+
+
+_MISBEHAVIOURS = {
+    MisbehaviourKind.ENDLESS: "endless GPU work",
+    MisbehaviourKind.UNSEEN: "unseen GPU work",
+}
+_ACTIONS = {
+    "warn": "observed, not held",
+    "terminate": "being terminated",
+    "would_terminate": "would be terminated in mode enforce",
+}
+
+
+def misbehaviour_text(one: MisbehaviourStatus, now_s: float) -> str:
+    """``endless GPU work on GPU-5f2c1a90 for 12 s, being terminated: 4 contexts have completed ...``"""
+    lasted = duration(max(0.0, now_s - one.since_s))
+    action = _ACTIONS.get(one.action, one.action)
+    return f"{_MISBEHAVIOURS[one.kind]} on {short_uuid(one.gpu)} for {lasted}, {action}: {one.detail}"
 
 
 def _ms(value_ns: int) -> str:

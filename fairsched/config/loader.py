@@ -22,6 +22,7 @@ from fairsched.config.models import (
     Log,
     Mechanisms,
     Metrics,
+    Misbehaviour,
     Tenant,
     TenantDefaults,
 )
@@ -35,6 +36,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "gpu": Gpu,
     "mechanisms": Mechanisms,
     "tenant_defaults": TenantDefaults,
+    "misbehaviour": Misbehaviour,
     "metrics": Metrics,
     "log": Log,
 }

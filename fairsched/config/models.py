@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from fairsched.config import patterns
-from fairsched.model import PolicyParams, TenantClass, TenantSpec
+from fairsched.model import MisbehaviourAction, PolicyParams, TenantClass, TenantSpec
 
 MAX_TENANTS = 1024
 MAX_PATTERNS = 64
@@ -94,6 +94,7 @@ Patterns = Annotated[
 TenantName = Annotated[str, BeforeValidator(_name)]
 ChildName = Annotated[str, BeforeValidator(_child_name)]
 ClassName = Literal["latency", "batch"]
+OnMisbehaviour = Literal["warn", "terminate"]
 Mechanism = Literal["off", "auto", "required"]
 
 
@@ -164,6 +165,11 @@ class TenantDefaults(_Section):
         default=None, ge=10, le=60_000, description="Longest hold; null = 500 for latency, 2000 for batch."
     )
     exempt: bool = Field(default=False, description="Accounted and shown, never held.")
+    on_misbehaviour: OnMisbehaviour = Field(
+        default="warn",
+        description="GPU work that never ends or cannot be seen: warn says so; terminate also ends the "
+        "processes it comes from (SIGTERM, then SIGKILL), in mode enforce only.",
+    )
 
 
 class _Entitled(_Section):
@@ -177,6 +183,7 @@ class _Entitled(_Section):
     min: Ratio | None = Field(default=None, description="As in tenant_defaults; not for pattern children.")
     max_freeze_ms: int | None = Field(default=None, ge=10, le=60_000, description="As in tenant_defaults.")
     exempt: bool | None = Field(default=None, description="As in tenant_defaults.")
+    on_misbehaviour: OnMisbehaviour | None = Field(default=None, description="As in tenant_defaults.")
 
 
 class Child(_Entitled):
@@ -202,11 +209,28 @@ class Tenant(_Entitled):
     )
 
 
+class Misbehaviour(_Section):
+    """Tenants whose GPU work a freezer cannot stop or the account cannot see; needs eBPF and NVML."""
+
+    endless_s: int = Field(
+        default=3,
+        ge=1,
+        le=600,
+        description="Work that runs and completes nothing for so long is endless. More than the longest "
+        "kernel or graph a tenant may submit.",
+    )
+    grace_s: int = Field(
+        default=5, ge=0, le=600, description="From SIGTERM to SIGKILL of a process that goes on misbehaving."
+    )
+
+
 class Metrics(_Section):
     """Prometheus export."""
 
     listen: str | None = Field(
-        default=None, pattern=r"^\S*:[0-9]{1,5}$", description="ADDRESS:PORT of the exporter; null = off."
+        default=None,
+        pattern=r"^\S*:[0-9]{1,5}$",
+        description="ADDRESS:PORT of the exporter, [ADDRESS]:PORT for IPv6; :PORT is 127.0.0.1; null = off.",
     )
 
 
@@ -247,6 +271,9 @@ class Config(_Section):
     tenants: dict[TenantName, Tenant] = Field(
         default_factory=dict, max_length=MAX_TENANTS, description="Tenants by name."
     )
+    misbehaviour: Misbehaviour = Field(
+        default_factory=Misbehaviour, description="Endless and unseen GPU work."
+    )
     metrics: Metrics = Field(default_factory=Metrics, description="Prometheus export.")
     log: Log = Field(default_factory=Log, description="The daemon's log.")
 
@@ -285,8 +312,8 @@ class Config(_Section):
     def spec(self, path: str, node: Tenant | Child | None) -> TenantSpec:
         """The spec of `node` under the name `path`; None stands for an unmatched child: all defaults.
 
-        Children inherit class, max_freeze_ms and exempt from tenant_defaults as tenants do, but not
-        weight, quota and min: those defaults speak of parts of the node, not of a tenant's part.
+        Children inherit class, max_freeze_ms, exempt and on_misbehaviour from tenant_defaults as tenants do,
+        but not weight, quota and min: those defaults speak of parts of the node, not of a tenant's part.
         """
         base = self.tenant_defaults
         is_child = "/" in path
@@ -300,6 +327,7 @@ class Config(_Section):
             tenant_class=TenantClass(node.tenant_class or base.tenant_class),
             max_freeze_ms=base.max_freeze_ms if node.max_freeze_ms is None else node.max_freeze_ms,
             is_exempt=base.exempt if node.exempt is None else node.exempt,
+            on_misbehaviour=MisbehaviourAction(node.on_misbehaviour or base.on_misbehaviour),
         )
 
 

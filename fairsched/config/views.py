@@ -100,6 +100,7 @@ def _tenant_settings(
         "min": spec.min_ratio,
         "max_freeze_ms": spec.max_freeze_ms,
         "exempt": spec.is_exempt,
+        "on_misbehaviour": spec.on_misbehaviour.value,
     }
     for name in KEYS:
         field = "tenant_class" if name == "class" else name

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each context has outstanding, and whether that is still so when nobody says anything.
+
+Problem: a program that never asked for a completion and falls silent has finished, nearly always: it saw the end in
+memory. Or its one kernel never ends, and it waits for that in a call which does not return. The account must take
+the first for idle and the second for busy, and the calls tell nothing.
+
+Approach: silence means that the work is over, unless the driver's own samples (``seen_running``) name the process on
+that GPU well after its last call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairsched.accounting.context import Context, Key
+from fairsched.accounting.replay import Replay
+from fairsched.bpf import abi
+
+UNSYNCED_IDLE_NS = 1_000_000_000
+"""No call at all from a context that never asked for completion for this long: its work is taken as ended."""
+RUN_ON_NS = 300_000_000
+"""What is seen to run so long after the last call is not merely the rest of a queue."""
+SEEN_FOR_NS = 3_000_000_000
+"""How long having been seen counts: samples are few where many share a GPU."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one context has outstanding, for whoever asks whether it ever ends."""
+
+    key: Key
+    tgid: int
+    cgroup_id: int
+    gpu: int
+    submitted: int
+    completed: int
+    """Highest sequence number proven complete."""
+    is_outstanding: bool
+    since_ns: int
+    """When the burst began, or was last seen to go on."""
+    charged_then_ns: int
+    """Up to that moment, since it exists."""
+    charged_ns: int
+    """Up to now."""
+    expected_ns: int
+    """What a burst like this takes at most; 0 where nothing was learnt yet."""
+
+
+def end_unless_seen(
+    context: Context, live: abi.Ctx, replay: Replay, seen_running: Mapping[tuple[int, int], int], now_ns: int
+) -> None:
+    """A silent context: its work is over, unless its process was seen to run at a later moment."""
+    seen_ns = seen_running.get((context.tgid, context.gpu), 0)
+    if seen_ns - live.last_call_ns > RUN_ON_NS and now_ns - seen_ns < SEEN_FOR_NS:
+        replay.open(context.key, now_ns)
+    else:
+        replay.close(context.key, now_ns, is_anchor=False)
+
+
+def work_of(context: Context, live: abi.Ctx, charged_ns: int) -> Work:
+    """What a live context has outstanding."""
+    launch = context.launch
+    mean_ns = launch.tau_ns * max(0, live.submitted - context.seq)
+    return Work(
+        key=context.key,
+        tgid=context.tgid,
+        cgroup_id=context.cgroup_id,
+        gpu=context.gpu,
+        submitted=live.submitted,
+        completed=live.completed,
+        is_outstanding=live.submitted > live.completed or live.busy[abi.COMPUTE].streams != 0,
+        since_ns=context.seq_ns,
+        charged_then_ns=context.seq_exec_ns,
+        charged_ns=charged_ns,
+        # The tail matters: kernels that vary by 40 % are at times three times as long as their mean.
+        expected_ns=round(mean_ns * (2 + 8 * min(1.0, launch.spread))),
+    )

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Misbehaviour on this node: gathers the evidence, has it judged, says so, and acts as the policy of the tenant says.
+
+Problem: some GPU work a freezer cannot end, and some the account cannot see. Both have to be found within seconds,
+at no cost to the ticks, and without ever harming a tenant that did nothing wrong.
+
+Approach: observe, judge, act, once a second. The account's rows are summed as they come, NVML is asked beside the loop
+(sightings.py), the judgement is pure (policy/misbehaviour.py), processes are ended by terminate.py. While an episode
+lasts, the tenant's account on that GPU is ``doubted``: confidence low, so it is not held, and what the others are
+entitled to is counted without it. Nothing here may end the daemon: a look that fails is logged and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from fairsched.accounting.context import Row
+from fairsched.accounting.ebpf import EbpfAccount
+from fairsched.accounting.nvml import cgroup_id_of, open_readers
+from fairsched.apply import Applier
+from fairsched.bpf import abi
+from fairsched.cgroup.journal import Owner
+from fairsched.cgroup.path import Mount
+from fairsched.config import Config
+from fairsched.gpu import gpu_label
+from fairsched.model import (
+    Action,
+    ActionKind,
+    MisbehaviourAction,
+    MisbehaviourKind,
+    Reason,
+    ReasonCode,
+    TenantSpec,
+)
+from fairsched.observe import Tree
+from fairsched.policy.misbehaviour import (
+    ContextWork,
+    Episode,
+    EpisodeKey,
+    Evidence,
+    Limits,
+    Sighting,
+    WatchState,
+    judge,
+)
+from fairsched.policy.shares import spec_for
+from fairsched.sensors import Sensors
+from fairsched.sightings import Sighted, SightingWatch
+from fairsched.status import MisbehaviourStatus
+from fairsched.terminate import Accused, Terminator
+
+_LOOK_NS = 900_000_000
+"""A little less than the second between two calls of housekeeping, which come late at times."""
+_BLIND_NS = 5_000_000_000
+"""Contexts older than the probes are seen from their next call on."""
+
+logger = logging.getLogger(__name__)
+
+
+class Misbehaviour:
+    """What is known of misbehaving tenants. Call :meth:`book` at each tick and :meth:`look` about once a second."""
+
+    def __init__(self, sensors: Sensors, tree: Tree, applier: Applier, mount: Mount) -> None:
+        self._sensors, self._tree, self._applier, self._mount = sensors, tree, applier, mount
+        self._watch: SightingWatch | None = None
+        if sensors.account is not None and sensors.gpus:
+            self._watch = SightingWatch(open_readers(len(sensors.gpus)), lambda pid: cgroup_id_of(pid, mount))
+        self._terminator = Terminator(self._tenant_now)
+        self._state = WatchState()
+        self._account: EbpfAccount | None = None
+        self._blind_until_ns = self._next_look_ns = 0
+        self._charged: dict[tuple[int, int], int] = {}
+        self._owners: dict[int, Owner] = {}
+        """The process last seen under each pid."""
+        self.doubted: frozenset[tuple[str, str]] = frozenset()
+        """(tenant, GPU) whose account is not to be believed now."""
+        self._actions: dict[EpisodeKey, str] = {}
+        self.errors = 0
+
+    # ---- observe ----
+
+    def book(self, rows: Iterable[Row]) -> None:
+        """What the account charged in one tick."""
+        charged = self._charged
+        for row in rows:
+            if row.used_ns:
+                key = (row.tgid, row.gpu)
+                charged[key] = charged.get(key, 0) + row.used_ns
+
+    def look(self, now_ns: int, specs: Mapping[str, TenantSpec], config: Config, *, is_acting: bool) -> None:
+        """Judge and act. ``is_acting``: processes are really ended, as in mode enforce."""
+        account, watch = self._sensors.account, self._watch
+        if watch is None:
+            self._charged.clear()
+            return
+        if account is not None:
+            account.seen_running = watch.seen_running
+        if now_ns < self._next_look_ns:
+            return
+        self._next_look_ns = now_ns + _LOOK_NS
+        limits = Limits(endless_ns=config.misbehaviour.endless_s * 1_000_000_000)
+        try:
+            evidence = self._evidence(account, watch.take(), now_ns)
+            before, self._state = self._state, judge(evidence, self._state, limits)
+            self.doubted = frozenset((one.tenant, one.gpu) for one in self._state.episodes.values())
+            self._act(before, specs, config, now_ns, is_acting=is_acting)
+        except Exception:
+            self.errors += 1
+            logger.exception("look for misbehaviour failed")
+
+    def _evidence(self, account: EbpfAccount | None, sighted: list[Sighted], now_ns: int) -> Evidence:
+        charged, self._charged = self._charged, {}
+        if account is not self._account:  # begun, lost, or begun anew
+            self._account, self._blind_until_ns = account, now_ns + _BLIND_NS
+        guessed = (
+            account.guessed_processes() if account is not None and len(self._sensors.gpus) > 1 else set()
+        )
+        sightings = [one for one in map(self._sighting, sighted) if one is not None]
+        return Evidence(
+            now_ns=now_ns,
+            works=tuple(self._works(account)) if account is not None else (),
+            sightings=tuple(sightings),
+            charged_ns=self._by_uuid(charged, guessed),
+            is_blind=account is None or now_ns < self._blind_until_ns,
+            is_partial=self._is_partial(),
+        )
+
+    def _sighting(self, one: Sighted) -> Sighting | None:
+        if self._owners.get(one.pid, one.owner) != one.owner:  # what was remembered is another process's
+            seen = {where: looks for where, looks in self._state.seen.items() if where[0] != one.pid}
+            self._state = replace(self._state, seen=seen)
+        self._owners[one.pid] = one.owner
+        tenant = self._tree.tenant_of(one.cgroup_id)
+        if tenant is None:
+            return None
+        gpu = gpu_label(self._sensors.gpus, one.slot)
+        return Sighting(tenant, one.pid, gpu, one.samples, one.busy_ns, one.period_ns)
+
+    def _works(self, account: EbpfAccount) -> Iterable[ContextWork]:
+        for work in account.work():
+            tenant = self._tree.tenant_of(work.cgroup_id)
+            if tenant is not None:
+                yield ContextWork(
+                    key=work.key,
+                    tenant=tenant,
+                    pid=work.tgid,
+                    gpu=gpu_label(self._sensors.gpus, work.gpu),
+                    submitted=work.submitted,
+                    completed=work.completed,
+                    is_outstanding=work.is_outstanding,
+                    since_ns=work.since_ns,
+                    charged_then_ns=work.charged_then_ns,
+                    charged_ns=work.charged_ns,
+                    expected_ns=work.expected_ns,
+                )
+
+    def _by_uuid(
+        self, charged: Mapping[tuple[int, int], int], guessed: set[int]
+    ) -> dict[tuple[int, str], int]:
+        """Of a process whose GPU is a guess, what it was charged anywhere may explain what is seen anywhere."""
+        labels = [gpu_label(self._sensors.gpus, slot) for slot in range(max(1, len(self._sensors.gpus)))]
+        found: dict[tuple[int, str], int] = {}
+        for (pid, slot), ns in charged.items():
+            for label in labels if pid in guessed else [gpu_label(self._sensors.gpus, slot)]:
+                found[pid, label] = found.get((pid, label), 0) + ns
+        return found
+
+    def _is_partial(self) -> bool:
+        """Whether somebody may be unseen through no doing of theirs: a table was full, a libcuda has no probes."""
+        probe = self._sensors.probe
+        if probe is None or self._sensors.unprobed_libraries:
+            return True
+        return any(
+            probe.count(what) for what in (abi.Count.CTX_FULL, abi.Count.PROC_FULL, abi.Count.USE_FULL)
+        )
+
+    def _tenant_now(self, pid: int) -> str | None:
+        cgroup_id = cgroup_id_of(pid, self._mount)
+        return None if cgroup_id is None else self._tree.tenant_of(cgroup_id)
+
+    # ---- act ----
+
+    def _act(
+        self,
+        before: WatchState,
+        specs: Mapping[str, TenantSpec],
+        config: Config,
+        now_ns: int,
+        *,
+        is_acting: bool,
+    ) -> None:
+        episodes, self._actions = self._state.episodes, {}
+        accused: set[Owner] = set()
+        for key, episode in episodes.items():
+            wish = spec_for(episode.tenant, specs).on_misbehaviour
+            is_wished = wish is MisbehaviourAction.TERMINATE and episode.is_certain
+            action = "warn" if not is_wished else "terminate" if is_acting else "would_terminate"
+            self._actions[key] = action
+            if key not in before.episodes:
+                logger.warning("misbehaviour=%s action=%s %s", key[2].value, action, words(episode))
+            if action == "terminate":
+                accused |= self._end(episode, now_ns)
+        for key, episode in before.episodes.items():
+            if key not in episodes:
+                lasted_s = (now_ns - episode.since_ns) / 1e9
+                logger.info(
+                    "misbehaviour=over tenant=%s kind=%s lasted_s=%.0f", key[0], key[2].value, lasted_s
+                )
+        self._terminator.settle(accused, now_ns, config.misbehaviour.grace_s * 1_000_000_000)
+        named = {pid for episode in episodes.values() for pid in episode.pids}
+        recent = {pid for pid, _ in self._state.seen}
+        self._owners = {pid: owner for pid, owner in self._owners.items() if pid in named | recent}
+
+    def _end(self, episode: Episode, now_ns: int) -> set[Owner]:
+        owners = {self._owners[pid] for pid in episode.pids if pid in self._owners}
+        if episode.tenant in self._applier.holds and any(not self._terminator.is_asked(o) for o in owners):
+            # A frozen process gets no SIGTERM before it is thawed.
+            thaw = Action(ActionKind.THAW, episode.tenant, Reason(ReasonCode.LOW_CONFIDENCE, gpu=episode.gpu))
+            self._applier.apply([thaw], now_ns)
+        for owner in owners:
+            self._terminator.ask(Accused(episode.tenant, episode.kind, owner), now_ns)
+        return owners
+
+    # ---- tell ----
+
+    def statuses(self, tenant: str, now_ns: int) -> tuple[MisbehaviourStatus, ...]:
+        """What goes on with a tenant, the longest first."""
+        now_s = time.time()
+        mine = [(key, one) for key, one in self._state.episodes.items() if one.tenant == tenant]
+        mine.sort(key=lambda item: item[1].since_ns)
+        return tuple(
+            MisbehaviourStatus(
+                kind=one.kind,
+                since_s=now_s - (now_ns - one.since_ns) / 1e9,
+                gpu=one.gpu,
+                detail=detail(one),
+                action=self._actions.get(key, "warn"),
+            )
+            for key, one in mine
+        )
+
+    def terminations(self, tenant: str) -> dict[str, int]:
+        """Processes of a tenant that were told to end since the start, by kind."""
+        return {kind.value: n for (name, kind), n in self._terminator.total.items() if name == tenant}
+
+    def close(self) -> None:
+        """Ask nobody and end nobody any more."""
+        if self._watch is not None:
+            self._watch.close()
+        self._terminator.close()
+
+
+def detail(episode: Episode) -> str:
+    """One episode as a sentence with its numbers."""
+    pids = ", ".join(map(str, episode.pids[:8])) + (", ..." if len(episode.pids) > 8 else "")
+    charged, window = f"{episode.charged_ns / 1e9:.1f} s", f"{episode.window_ns / 1e9:.0f} s"
+    if episode.kind is MisbehaviourKind.ENDLESS:
+        count = episode.contexts or 0
+        contexts = "1 context has" if count == 1 else f"{count} contexts have"
+        text = (
+            f"{contexts} completed none of their work for {(episode.stuck_ns or 0) / 1e9:.1f} s while the GPU worked "
+            f"{charged} for it (pid {pids})"
+        )
+        return text.replace("their", "its", 1) if count == 1 else text
+    text = (
+        f"NVML saw pid {pids} on the GPU in {episode.samples} samples of the last {window}, calls account for "
+        f"{charged}"
+    )
+    return text if episode.is_certain else f"{text}; the account is not complete, so nobody is terminated"
+
+
+def words(episode: Episode) -> str:
+    """One episode for the log."""
+    numbers = [
+        f"tenant={episode.tenant}",
+        f"gpu={episode.gpu}",
+        f"pids={','.join(map(str, episode.pids))}",
+        f"contexts={episode.contexts}" if episode.contexts is not None else "",
+        f"stuck_s={episode.stuck_ns / 1e9:.1f}" if episode.stuck_ns is not None else "",
+        f"charged_s={episode.charged_ns / 1e9:.2f}",
+        f"samples={episode.samples}",
+        f"window_s={episode.window_ns / 1e9:.1f}",
+    ]
+    return " ".join(word for word in numbers if word)

@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who misbehaves: work that a freezer cannot end, and work that the account cannot see (pure).
+
+Problem. A kernel that never ends goes on while its owner is frozen. Work submitted past the exports of libcuda is in
+no account. Both take what others are owed, and both look like something innocent: a kernel of 200 ms that waits its
+turn among twenty, a program that polls and is idle now, one that launches and computes on the CPU for ten seconds
+before it asks, one that was thawed just now. Who is accused may be terminated, so accuse on evidence only.
+
+Approach. Two witnesses that know nothing of each other: the account (calls seen, GPU time charged) and NVML's samples
+(which process was on the GPU, about seven times a second). Neither alone accuses anybody.
+
+    endless   a context has work, completes none of it for ``endless_ns``, was charged endless_ns / 6 or what its
+              bursts are known to take (so it had its turn), and its process goes on being sampled.
+    unseen    a process is sampled far more often than what it was charged can explain.
+
+Chance is bounded. The number of samples of a process that ran for c sample periods is at most Poisson distributed
+with mean c; it must be beyond any doubt (probability below a bound per look) for 1.25 c and a rest. Where a process has
+other contexts that go on, only samples beyond what those explain speak for the one that does not.
+
+Launches that go on show that the work does: each must be explained by twice the time. So a program that never asks but
+launches (nosync, polling) is not endless. An episode ends when nothing spoke for it for ``clear_ns``.
+
+Terms. *look*: one call, about once a second. *mark*: since when a context made no progress.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from fairsched.model import MisbehaviourKind
+
+CLEAR_NS = 3_000_000_000
+SHORT_WINDOW_NS = 5_000_000_000
+LONG_WINDOW_NS = 20_000_000_000
+_LAG_NS = 1_500_000_000
+"""Samples come late: what was charged so long before a window may explain those in it."""
+_LEAST_SAMPLES = 5
+_STUCK_SAMPLES = 3
+_ACCOUNT_SLACK = 1.25
+_REST_PER_S = 0.01
+"""Sample periods a second that nobody is asked to explain."""
+_CHANCE = 1e-8
+_STUCK_CHANCE = 1e-4
+"""Enough for a context that the account also knows to be stuck."""
+_TURN_PARTS = 6
+_RECENT_NS = 2_500_000_000
+_YOUNG_NS = 2_900_000_000
+"""A process that was first sampled less than this ago may be waiting for its libcuda to be probed."""
+
+Where = tuple[int, str]
+"""(process, GPU UUID)."""
+Key = tuple[int, int]
+EpisodeKey = tuple[str, str, MisbehaviourKind]
+"""(tenant, GPU UUID, kind)."""
+
+
+@dataclass(frozen=True)
+class ContextWork:
+    """What one context of a tenant has outstanding, as the account knows it."""
+
+    key: Key
+    tenant: str
+    pid: int
+    gpu: str
+    submitted: int
+    completed: int
+    is_outstanding: bool
+    since_ns: int
+    """When its burst began, or was last seen to go on."""
+    charged_then_ns: int
+    """Up to ``since_ns``, since it exists."""
+    charged_ns: int
+    """Up to now."""
+    expected_ns: int
+    """What its burst takes at most; 0 = not known."""
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One process on one GPU, in NVML's samples since the look before."""
+
+    tenant: str
+    pid: int
+    gpu: str
+    samples: int
+    busy_ns: int
+    period_ns: int
+    """Between two samples of this GPU."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything known at one look."""
+
+    now_ns: int
+    works: tuple[ContextWork, ...] = ()
+    sightings: tuple[Sighting, ...] = ()
+    charged_ns: Mapping[Where, int] = field(default_factory=dict)
+    """Since the look before."""
+    is_blind: bool = False
+    """The account has only just begun: what is known is forgotten, and nobody is accused of being unseen."""
+    is_partial: bool = False
+    """The account lacks somebody for reasons of its own: being unseen is no proof of intent."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    endless_ns: int = 3_000_000_000
+    clear_ns: int = CLEAR_NS
+
+    @property
+    def turn_ns(self) -> int:
+        """GPU time without a completion below which work is not called endless."""
+        return self.endless_ns // _TURN_PARTS
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A context at the moment it was last seen to make progress."""
+
+    since_ns: int
+    submitted: int
+    completed: int
+    charged_ns: int
+    looks: tuple[tuple[int, int], ...]
+    """(time, charged_ns) of the last looks; the newest is of now."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one look added to a process on a GPU."""
+
+    t_ns: int
+    tenant: str | None
+    """None where only the account named the process."""
+    samples: int
+    periods: float
+    """Of samples, in which it kept the GPU busy."""
+    charged_ns: int
+    period_ns: int
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A tenant misbehaves on a GPU."""
+
+    tenant: str
+    gpu: str
+    kind: MisbehaviourKind
+    since_ns: int
+    seen_ns: int
+    """The last look at which something spoke for it."""
+    pids: tuple[int, ...]
+    """Of that look."""
+    contexts: int | None = None
+    """endless: that are stuck."""
+    stuck_ns: int | None = None
+    """endless: the longest time without progress."""
+    charged_ns: int = 0
+    """endless: by the stuck contexts meanwhile; unseen: by the process, in the window."""
+    samples: int = 0
+    window_ns: int = 0
+    is_certain: bool = True
+    """False: shown, never acted on."""
+
+
+@dataclass(frozen=True)
+class WatchState:
+    """What is remembered between two looks. Treat as immutable."""
+
+    marks: Mapping[Key, Mark] = field(default_factory=dict)
+    seen: Mapping[Where, tuple[Seen, ...]] = field(default_factory=dict)
+    episodes: Mapping[EpisodeKey, Episode] = field(default_factory=dict)
+
+
+def judge(evidence: Evidence, state: WatchState, limits: Limits) -> WatchState:
+    """One look. ``episodes`` of the result are what is going on now."""
+    marks = {
+        work.key: _mark(work, state.marks.get(work.key), evidence.now_ns, limits) for work in evidence.works
+    }
+    before = {} if evidence.is_blind else state.seen
+    seen = _remember(evidence, before)
+    by_process: dict[Where, list[ContextWork]] = {}
+    for work in evidence.works:
+        by_process.setdefault((work.pid, work.gpu), []).append(work)
+    found: dict[EpisodeKey, Episode] = {}
+    for where, looks in seen.items():
+        tenant = next((look.tenant for look in reversed(looks) if look.tenant is not None), None)
+        if tenant is None:
+            continue
+        one = _endless(tenant, where, by_process.get(where, ()), marks, looks, evidence.now_ns, limits)
+        if one is None and not evidence.is_blind:
+            one = _unseen(tenant, where, looks, evidence)
+        if one is not None:
+            key = (one.tenant, one.gpu, one.kind)
+            found[key] = _merge(found[key], one) if key in found else one
+    return WatchState(marks, seen, _episodes(state.episodes, found, evidence.now_ns, limits))
+
+
+# ---- endless ----
+
+
+def _mark(work: ContextWork, before: Mark | None, now_ns: int, limits: Limits) -> Mark:
+    looks: tuple[tuple[int, int], ...] = ((now_ns, work.charged_ns),)
+    if before is None:
+        return _begun(work, 0, work.charged_then_ns, now_ns, looks)
+    kept = (look for look in before.looks if now_ns - look[0] <= SHORT_WINDOW_NS + 2 * _LAG_NS)
+    looks = (*kept, *looks)
+    last_ns, last_charged_ns = before.looks[-1]
+    has_progressed = not work.is_outstanding or work.completed != before.completed
+    if has_progressed or work.charged_ns < before.charged_ns:  # the account moved it to another GPU
+        return _begun(work, last_ns, last_charged_ns, now_ns, looks)
+    launches, charged_ns = work.submitted - before.submitted, work.charged_ns - before.charged_ns
+    is_over = launches > 0 and now_ns - before.since_ns >= limits.endless_ns
+    if is_over and charged_ns < _turn_ns(work, launches, limits):
+        return Mark(now_ns, work.submitted, work.completed, work.charged_ns, looks)
+    return replace(before, looks=looks)
+
+
+def _begun(
+    work: ContextWork, last_ns: int, last_charged_ns: int, now_ns: int, looks: tuple[tuple[int, int], ...]
+) -> Mark:
+    """Its burst has been going on since it began, but no progress was made only since the look before."""
+    since_ns, charged_ns = last_ns, last_charged_ns
+    if work.since_ns >= last_ns:
+        since_ns, charged_ns = work.since_ns, work.charged_then_ns
+    if not work.is_outstanding:
+        since_ns, charged_ns = now_ns, work.charged_ns
+    return Mark(
+        min(since_ns, now_ns), work.submitted, work.completed, min(charged_ns, work.charged_ns), looks
+    )
+
+
+def _turn_ns(work: ContextWork, launches: int, limits: Limits) -> int:
+    """GPU time that shows that its work does not end. Each launch meanwhile is a sign that it does."""
+    return max(limits.turn_ns, work.expected_ns) + 2 * launches * limits.turn_ns
+
+
+def _is_stuck(work: ContextWork, mark: Mark, now_ns: int, limits: Limits) -> bool:
+    if not work.is_outstanding or now_ns - mark.since_ns < limits.endless_ns:
+        return False
+    return work.charged_ns - mark.charged_ns >= _turn_ns(work, work.submitted - mark.submitted, limits)
+
+
+def _endless(
+    tenant: str,
+    where: Where,
+    works: Iterable[ContextWork],
+    marks: Mapping[Key, Mark],
+    looks: tuple[Seen, ...],
+    now_ns: int,
+    limits: Limits,
+) -> Episode | None:
+    works = list(works)
+    stuck = [work for work in works if _is_stuck(work, marks[work.key], now_ns, limits)]
+    if not stuck:
+        return None
+    since_ns = min(marks[work.key].since_ns for work in stuck)
+    begin_ns = max(since_ns, now_ns - SHORT_WINDOW_NS)
+    samples, periods, _, period_ns = _sum(looks, begin_ns)
+    if samples < _STUCK_SAMPLES or not any(
+        look.samples and now_ns - look.t_ns < _RECENT_NS for look in looks
+    ):
+        return None
+    names = {work.key for work in stuck}
+    others_ns = sum(
+        _charged_since(work, marks[work.key], begin_ns) for work in works if work.key not in names
+    )
+    if not _is_beyond(periods, others_ns / period_ns, now_ns - begin_ns, _STUCK_CHANCE):
+        return None
+    return Episode(
+        tenant,
+        where[1],
+        MisbehaviourKind.ENDLESS,
+        since_ns,
+        now_ns,
+        (where[0],),
+        contexts=len(stuck),
+        stuck_ns=now_ns - since_ns,
+        charged_ns=sum(work.charged_ns - marks[work.key].charged_ns for work in stuck),
+        samples=samples,
+        window_ns=now_ns - begin_ns,
+    )
+
+
+def _charged_since(work: ContextWork, mark: Mark, begin_ns: int) -> int:
+    older = [charged_ns for t_ns, charged_ns in mark.looks if t_ns <= begin_ns - _LAG_NS]
+    return work.charged_ns - (older[-1] if older else mark.looks[0][1])
+
+
+# ---- unseen ----
+
+
+def _unseen(tenant: str, where: Where, looks: tuple[Seen, ...], evidence: Evidence) -> Episode | None:
+    now_ns = evidence.now_ns
+    if now_ns - min(look.t_ns for look in looks) < _YOUNG_NS:
+        return None
+    for window_ns in (SHORT_WINDOW_NS, LONG_WINDOW_NS):
+        begin_ns = now_ns - window_ns
+        samples, periods, charged_ns, period_ns = _sum(looks, begin_ns)
+        if samples >= _LEAST_SAMPLES and _is_beyond(periods, charged_ns / period_ns, window_ns, _CHANCE):
+            first_ns = min(look.t_ns for look in looks if look.samples and look.t_ns > begin_ns)
+            return Episode(
+                tenant,
+                where[1],
+                MisbehaviourKind.UNSEEN,
+                first_ns,
+                now_ns,
+                (where[0],),
+                charged_ns=charged_ns,
+                samples=samples,
+                window_ns=now_ns - max(begin_ns, first_ns),
+                is_certain=not evidence.is_partial,
+            )
+    return None
+
+
+def _sum(looks: Iterable[Seen], begin_ns: int) -> tuple[int, float, int, int]:
+    """Samples and busy periods since ``begin_ns``, what was charged since a little before it, and the period."""
+    samples, periods, charged_ns, period_ns = 0, 0.0, 0, 1
+    for look in looks:
+        period_ns = max(period_ns, look.period_ns)
+        if look.t_ns > begin_ns:
+            samples += look.samples
+            periods += look.periods
+        if look.t_ns > begin_ns - _LAG_NS:
+            charged_ns += look.charged_ns
+    return samples, periods, charged_ns, period_ns
+
+
+def _is_beyond(periods: float, explained: float, window_ns: int, chance: float) -> bool:
+    """Whether more samples were seen than a process that ran for ``explained`` periods has, but by that chance."""
+    mean = _ACCOUNT_SLACK * explained + _REST_PER_S * window_ns / 1e9
+    return poisson_tail(round(periods), mean) < chance
+
+
+def poisson_tail(count: int, mean: float) -> float:
+    """P(X >= count) of a Poisson variable."""
+    if count <= mean:
+        return 1.0
+    term = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1)) if mean > 0 else float(count == 0)
+    total, k = 0.0, count
+    while term > total * 1e-12 and term > 0.0:
+        total += term
+        k += 1
+        term *= mean / k
+    return min(1.0, total)
+
+
+# ---- memory ----
+
+
+def _remember(evidence: Evidence, before: Mapping[Where, tuple[Seen, ...]]) -> dict[Where, tuple[Seen, ...]]:
+    """One more entry for everybody who was sampled; of who is not sampled any more the past fades away."""
+    now_ns, fresh = evidence.now_ns, {(sight.pid, sight.gpu): sight for sight in evidence.sightings}
+    kept: dict[Where, tuple[Seen, ...]] = {}
+    for where in {*before, *fresh, *evidence.charged_ns}:
+        sight, charged_ns = fresh.get(where), evidence.charged_ns.get(where, 0)
+        looks = tuple(
+            look for look in before.get(where, ()) if now_ns - look.t_ns <= LONG_WINDOW_NS + _LAG_NS
+        )
+        if sight is not None and sight.period_ns > 0:
+            periods = sight.busy_ns / sight.period_ns
+            looks = (
+                *looks,
+                Seen(now_ns, sight.tenant, sight.samples, periods, charged_ns, sight.period_ns),
+            )
+        elif charged_ns > 0:
+            looks = (*looks, Seen(now_ns, None, 0, 0.0, charged_ns, 1))
+        if looks:
+            kept[where] = looks
+    return kept
+
+
+def _merge(one: Episode, other: Episode) -> Episode:
+    """Two processes of one tenant."""
+    return replace(
+        one,
+        since_ns=min(one.since_ns, other.since_ns),
+        pids=tuple(sorted({*one.pids, *other.pids})),
+        contexts=None if one.contexts is None else one.contexts + (other.contexts or 0),
+        stuck_ns=None if one.stuck_ns is None else max(one.stuck_ns, other.stuck_ns or 0),
+        charged_ns=one.charged_ns + other.charged_ns,
+        samples=one.samples + other.samples,
+        window_ns=max(one.window_ns, other.window_ns),
+        is_certain=one.is_certain and other.is_certain,
+    )
+
+
+def _episodes(
+    before: Mapping[EpisodeKey, Episode],
+    found: Mapping[EpisodeKey, Episode],
+    now_ns: int,
+    limits: Limits,
+) -> dict[EpisodeKey, Episode]:
+    after = {key: old for key, old in before.items() if now_ns - old.seen_ns < limits.clear_ns}
+    for key, new in found.items():
+        old = after.get(key)
+        after[key] = new if old is None else replace(new, since_ns=min(old.since_ns, new.since_ns))
+    return after

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which processes NVML sees on the GPUs, asked beside the loop.
+
+Problem: a call into the driver can take milliseconds, or not return at all, and the loop that freezes people's
+processes must not wait for it.
+
+Approach: one thread asks every POLL_S and keeps what was seen until the loop takes it. If NVML hangs, so does the
+thread; then nothing is seen, and nobody is accused of anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fairsched.accounting.nvml import NvmlReader, Sampler
+from fairsched.cgroup.journal import Owner
+
+POLL_S = 0.5
+_SEEN_FOR_NS = 5_000_000_000
+_CLOSE_S = 2.0
+
+logger = logging.getLogger(__name__)
+
+Where = tuple[int, int]
+"""(process, GPU slot)."""
+
+
+@dataclass
+class Sighted:
+    """One process on one GPU since the last :meth:`SightingWatch.take`."""
+
+    pid: int
+    slot: int
+    owner: Owner
+    """Which process of that pid."""
+    cgroup_id: int
+    samples: int = 0
+    busy_ns: int = 0
+    period_ns: int = 0
+
+
+class SightingWatch:
+    """The thread. ``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid."""
+
+    def __init__(
+        self,
+        readers: Sequence[NvmlReader],
+        cgroup_of: Callable[[int], int | None],
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._gpus = [(slot, reader, Sampler()) for slot, reader in enumerate(readers)]
+        self._cgroup_of = cgroup_of
+        self._poll_s = poll_s
+        self._lock = threading.Lock()
+        self._found: dict[Where, Sighted] = {}
+        self._polled_ns = time.monotonic_ns()
+        self.seen_running: Mapping[Where, int] = {}
+        """When each was last seen, or earlier. Replaced, never changed."""
+        self._is_closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sightings", daemon=True)
+        self._thread.start()
+
+    def take(self) -> list[Sighted]:
+        """What was seen since the call before. Never blocks on NVML."""
+        with self._lock:
+            found, self._found = self._found, {}
+        return list(found.values())
+
+    def close(self) -> None:
+        """End the thread, unless NVML keeps it."""
+        self._is_closing.set()
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            logger.warning("nvml=hangs: left behind")
+
+    def _run(self) -> None:
+        while not self._is_closing.wait(self._poll_s):
+            try:
+                self.poll(time.monotonic_ns())
+            except Exception:
+                logger.exception("nvml=failed: its samples are lost")
+
+    def poll(self, now_ns: int) -> None:
+        """Ask once. The thread does; tests do."""
+        before_ns, self._polled_ns = self._polled_ns, now_ns
+        seen = {where: t for where, t in self.seen_running.items() if now_ns - t < _SEEN_FOR_NS}
+        for slot, reader, sampler in self._gpus:
+            after_us = sampler.last_us
+            samples = reader.read(after_us)
+            busy = sampler.take(samples)
+            for pid, busy_ns in busy.items():
+                count = sum(1 for s in samples if s.pid == pid and s.time_us > after_us and s.busy_ratio > 0)
+                self._add(pid, slot, count, busy_ns, sampler.window_us * 1000)
+                seen[pid, slot] = before_ns
+        self.seen_running = seen
+
+    def _add(self, pid: int, slot: int, samples: int, busy_ns: int, period_ns: int) -> None:
+        owner, cgroup_id = Owner.of(pid), self._cgroup_of(pid)
+        if owner is None or cgroup_id is None:
+            return  # gone since
+        with self._lock:
+            sighted = self._found.get((pid, slot))
+            if sighted is None or sighted.owner != owner:
+                sighted = self._found[pid, slot] = Sighted(pid, slot, owner, cgroup_id)
+            sighted.cgroup_id = cgroup_id
+            sighted.samples += samples
+            sighted.busy_ns += busy_ns
+            sighted.period_ns = period_ns

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ends processes that misbehave: SIGTERM, and SIGKILL if they go on.
+
+Problem: a signal to a pid may reach somebody else by the time it is sent, and there is no taking it back.
+
+Approach: a pidfd is opened first; only then it is checked that the process is the one that was accused (its start
+time) and is in the accused tenant's cgroup now. Signals go through that descriptor, so they reach that process or
+nobody. Before SIGKILL the cgroup is checked again, and the process must still be accused: one that ends its work
+after SIGTERM and takes long to save what it has is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from fairsched.cgroup.journal import Owner
+from fairsched.model import MisbehaviourKind
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Accused:
+    """A process that is to end."""
+
+    tenant: str
+    kind: MisbehaviourKind
+    owner: Owner
+
+
+@dataclass
+class _Ending:
+    accused: Accused
+    pidfd: int
+    asked_ns: int
+    is_killed: bool = False
+
+
+class Terminator:
+    """``tenant_of`` tells which tenant a process belongs to now."""
+
+    def __init__(self, tenant_of: Callable[[int], str | None]) -> None:
+        self._tenant_of = tenant_of
+        self._endings: dict[Owner, _Ending] = {}
+        self._protected = frozenset((0, 1, os.getpid(), os.getppid()))
+        self.total: Counter[tuple[str, MisbehaviourKind]] = Counter()
+        """Processes that were told to end, by (tenant, kind)."""
+
+    def is_asked(self, owner: Owner) -> bool:
+        """Whether it was told to end already."""
+        return owner in self._endings
+
+    def ask(self, accused: Accused, now_ns: int) -> bool:
+        """SIGTERM, once per process. False when it is not, or no longer, ours to end."""
+        pid = accused.owner.pid
+        if accused.owner in self._endings or pid in self._protected:
+            return False
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            return False
+        if not accused.owner.is_alive() or self._tenant_of(pid) != accused.tenant:
+            os.close(pidfd)
+            return False
+        if not _send(pidfd, signal.SIGTERM):
+            os.close(pidfd)
+            return False
+        self._endings[accused.owner] = _Ending(accused, pidfd, now_ns)
+        self.total[accused.tenant, accused.kind] += 1
+        logger.warning("terminate=SIGTERM tenant=%s pid=%d kind=%s", accused.tenant, pid, accused.kind.value)
+        return True
+
+    def settle(self, still: Collection[Owner], now_ns: int, grace_ns: int) -> None:
+        """SIGKILL to those that were asked ``grace_ns`` ago and are ``still`` accused; the others are let off."""
+        for owner, ending in list(self._endings.items()):
+            if not owner.is_alive():
+                self._forget(owner)
+            elif ending.is_killed or now_ns - ending.asked_ns < grace_ns:
+                continue
+            elif owner not in still:
+                logger.info("terminate=let_off tenant=%s pid=%d", ending.accused.tenant, owner.pid)
+                self._forget(owner)
+            elif self._tenant_of(owner.pid) == ending.accused.tenant and _send(ending.pidfd, signal.SIGKILL):
+                ending.is_killed = True
+                logger.warning("terminate=SIGKILL tenant=%s pid=%d", ending.accused.tenant, owner.pid)
+
+    def forget(self, owners: Iterable[Owner]) -> None:
+        """They are not to end after all."""
+        for owner in owners:
+            self._forget(owner)
+
+    def _forget(self, owner: Owner) -> None:
+        ending = self._endings.pop(owner, None)
+        if ending is not None:
+            with contextlib.suppress(OSError):
+                os.close(ending.pidfd)
+
+    def close(self) -> None:
+        """Give the descriptors back; nobody else is signalled."""
+        self.forget(list(self._endings))
+
+
+def _send(pidfd: int, number: signal.Signals) -> bool:
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except OSError:
+        return False
+    return True
