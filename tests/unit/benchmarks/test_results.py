@@ -40,6 +40,14 @@ def test_a_document_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+def test_who_reads_while_a_document_is_replaced_reads_the_old_one_to_its_end(tmp_path: Path) -> None:
+    path = results.write(document(), tmp_path)
+    with path.open(encoding="utf-8") as reader:
+        results.write(document(seconds=5.0), tmp_path)
+        assert json.load(reader)["seconds"] == 20.0
+    assert results.read(path)["seconds"] == 5.0
+
+
 def test_what_is_no_number_is_written_as_unknown_and_series_are_short(tmp_path: Path) -> None:
     given = document(
         whole={"busy_ratio": math.nan, "cpu_ratio": 0.123456789}, series={"at_s": [1 / 3, math.inf]}
