@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks that need a GPU, in one command (root). See docs/gpu-validation.md.
+
+Examples:
+  sudo .venv/bin/python -m benchmarks.gpu                        everything; some ten minutes
+  sudo .venv/bin/python -m benchmarks.gpu --json gpu.json        and keep it
+  sudo .venv/bin/python -m benchmarks.gpu --only coverage        one section, more than once if need be
+  sudo .venv/bin/python -m benchmarks.gpu --python /opt/torch/bin/python   PyTorch is in another Python
+  sudo .venv/bin/python -m benchmarks.gpu --simulated --seconds 2          the same code without a GPU
+
+Exit status: 0 no bar was missed, 1 one was, 2 wrong usage, 3 this machine cannot: it says what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.command import INTERRUPTED, say_error, stop_signals
+from benchmarks.gpu import account, coverage, fairness, freeze
+from benchmarks.gpu.facts import look
+from benchmarks.gpu.figures import Figure, complete, exit_status, render
+from benchmarks.gpu.hosts import Host, Simulated
+from benchmarks.gpu.real import Real
+from benchmarks.machine import describe
+from benchmarks.rig import BenchError
+from fairsched.errors import FairschedError
+
+SECTIONS = ("coverage", "account", "freeze", "fairness")
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--simulated", action="store_true", help="on the simulated GPU, whose truth is known")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each window (20)")
+    parser.add_argument("--only", action="append", choices=SECTIONS, help="a section; default: all")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write everything there")
+    parser.add_argument("--gpu", type=int, default=0, help="index of the GPU, as nvidia-smi counts (0)")
+    parser.add_argument("--python", default=sys.executable, help="a Python with PyTorch (this one)")
+    options = parser.parse_args(argv)
+    if not 1 <= options.seconds <= 600:
+        parser.error("--seconds must be from 1 to 600")
+    return options
+
+
+class Checks:
+    """The chosen sections on one host; what breaks makes its figures impossible and not the others."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.sections = [name for name in SECTIONS if not options.only or name in options.only]
+        self._seconds = float(options.seconds)
+        self._started_s = time.monotonic()
+        self._figures: list[Figure] = []
+        self._why: dict[str, str] = {}
+
+    def run(self, host: Host) -> list[Figure]:
+        if {"coverage", "freeze"} & set(self.sections):
+            with self._guard("coverage", "freeze"), host.eyes() as probe:
+                self._section("coverage", lambda: coverage.measure(host, probe, self._seconds))
+                self._section("freeze", lambda: freeze.measure(host, probe, self._seconds))
+        self._section("account", lambda: account.measure(host, self._seconds))
+        self._section("fairness", lambda: fairness.measure(host, self._seconds))
+        found: list[Figure] = []
+        for name in self.sections:
+            own = [figure for figure in self._figures if figure.bar.section == name]
+            found += complete(own, [name], self._why.get(name, "was not measured"))
+        return found
+
+    def _section(self, name: str, measure: Any) -> None:
+        if name not in self.sections:
+            return
+        print(f"{time.monotonic() - self._started_s:6.1f} s  {name}", file=sys.stderr, flush=True)
+        with self._guard(name):
+            self._figures += measure()
+
+    @contextmanager
+    def _guard(self, *names: str) -> Iterator[None]:
+        try:
+            yield
+        except FairschedError as error:
+            for name in names:
+                self._why.setdefault(name, f"failed: {error}")
+            print(f"        {', '.join(names)} failed: {error}", file=sys.stderr, flush=True)
+
+
+def open_host(options: argparse.Namespace) -> tuple[Host, dict[str, Any]]:
+    """The host and what is worth writing down about it. Raises HostUnsupported."""
+    if options.simulated:
+        return Simulated(), {"is_simulated": True}
+    facts = look(options.python, os.environ, options.gpu)
+    return Real(facts, options.python), {"is_simulated": False, **facts.to_plain()}
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    """Whole or not at all. Raises BenchError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(json.dumps(document, indent=1) + "\n")
+        beside.replace(path)
+    except OSError as error:
+        raise BenchError(
+            f"{path}: cannot be written: {error.strerror}", remedy="name another file"
+        ) from error
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse(argv)
+    try:
+        with stop_signals():
+            host, about = open_host(options)
+            checks = Checks(options)
+            with host:
+                figures = checks.run(host)
+            if options.json is not None:
+                plain = {figure.bar.key: figure.to_plain() for figure in figures}
+                write(options.json, {**describe(), **about, "seconds": options.seconds, "figures": plain})
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except FairschedError as error:
+        return say_error(error)
+    print("\n".join(render(figures)))
+    return exit_status(figures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

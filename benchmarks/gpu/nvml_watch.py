@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process of its own, because libnvidia-ml is found when a program starts: GPU time by pid from NVML's samples.
+
+``python -m benchmarks.gpu.nvml_watch UUID``: samples until standard input ends, then prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+import time
+
+from fairsched.accounting.nvml import NvmlReader, Sampler
+
+_POLL_S = 0.25
+
+
+def main(uuid: str) -> None:
+    import pynvml
+
+    pynvml.nvmlInit()
+    reader = NvmlReader(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    sampler = Sampler()
+    used: dict[int, int] = {}
+    sampler.take(reader.read(0))  # what was before does not count
+    begun_s = time.monotonic()
+    is_over = False
+    while not is_over:
+        is_over = bool(select.select([sys.stdin], [], [], _POLL_S)[0])
+        for pid, ns in sampler.take(reader.read(sampler.last_us)).items():
+            used[pid] = used.get(pid, 0) + ns
+    print(json.dumps({"used_ns": used, "seconds": time.monotonic() - begun_s}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
