@@ -9,6 +9,7 @@ import shutil
 import signal
 import statistics
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from fairsched.bpf.elf import read_exports
 from fairsched.bpf.exports import choose_probe
 from fairsched.simgpu import SimHost, Step, Worker, Workload, build
 from fairsched.simgpu.workload import STEP_KINDS
-from tests.support import wait_until
+from tests.support import let_run, wait_until
 
 STEP = Workload("step", kernels=8, kernel_us=100, depth=1)
 STEP_NS = 800_000
@@ -170,8 +171,9 @@ def check_phases(steps: list[Step]) -> None:
     assert len(late) <= 0.03 * len(steps), late
 
 
-def test_nothing_runs_in_the_off_part_of_an_onoff_load(host: SimHost) -> None:
-    worker = host.spawn(ONOFF)
+@pytest.mark.parametrize("depth", [1, 3])
+def test_nothing_runs_in_the_off_part_of_an_onoff_load(host: SimHost, depth: int) -> None:
+    worker = host.spawn(replace(ONOFF, depth=depth))
     wait_until(lambda: worker.step_count() >= 100, 30, "a hundred steps")
     worker.stop()
     steps = worker.steps()
@@ -186,19 +188,18 @@ def test_nothing_runs_in_the_off_part_of_an_onoff_load(host: SimHost) -> None:
         assert not [stay for stay in stays if stay.start_ns < end_ns and stay.end_ns > start_ns]
 
 
-def test_a_program_that_was_held_goes_on_by_the_clock(host: SimHost) -> None:
+@pytest.mark.parametrize("pause_ns", [0, 15_000_000], ids=["busy", "pausing"])
+def test_a_program_that_was_held_goes_on_by_the_clock(host: SimHost, pause_ns: int) -> None:
     worker = host.spawn(ONOFF)
-    for _ in range(3):
-        count = worker.step_count()
-        wait_until(lambda before=count: worker.step_count() > before + 5, 30, "it works")
-        os.kill(worker.pid, signal.SIGSTOP)
-        stopped_ns = worker.steps()[-1].end_ns
-        wait_until(
-            lambda since=stopped_ns: host.gpu_truth().as_of_ns - since > PERIOD_NS * 1.3,
-            30,
-            "more than a period",
-        )
-        os.kill(worker.pid, signal.SIGCONT)
+
+    def is_there() -> bool:
+        steps = worker.steps()
+        return len(steps) >= 5 and time.monotonic_ns() - steps[-1].end_ns >= pause_ns
+
+    wait_until(is_there, 30, "it works, or pauses")
+    os.kill(worker.pid, signal.SIGSTOP)
+    let_run(1.65 * PERIOD_NS / 1e9)
+    os.kill(worker.pid, signal.SIGCONT)
     count = worker.step_count()
     wait_until(lambda: worker.step_count() > count + 60, 30, "it works on")
     worker.stop()
