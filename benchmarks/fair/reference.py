@@ -124,7 +124,6 @@ def _hand_out(claims: _Claims, total: Array, owed: Array) -> None:
         fits = np.clip(level[:, None] * weight, low, high).sum(axis=1) <= total
         dry, full = np.where(fits, level, dry), np.where(fits, full, level)
     parts = np.clip(dry[:, None] * weight, low, high)
-    parts = np.where((high.sum(axis=1) <= total)[:, None], high, parts)
     floor = low.sum(axis=1)
     scaled = low * (total / np.where(floor > 0, floor, 1.0))[:, None]
     parts = np.where((floor >= total)[:, None] & (floor > 0)[:, None], scaled, parts)

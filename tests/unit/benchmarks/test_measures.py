@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.fair.against import compare
 from benchmarks.fair.measures import LeafMeasures, Measures, measure
-from benchmarks.fair.recording import AccountReading
+from benchmarks.fair.recording import AccountReading, Recording
 from tests.unit.benchmarks.made_recordings import MS, Leaf, Part, S, at, record, steps, turns
 
 BUSY = steps(0, 20_000, 10)
@@ -48,6 +48,7 @@ def test_equal_turns_of_unequal_weights_are_an_error_with_a_sign() -> None:
     assert made.leaves["b"].share_error_points == pytest.approx(25)
     assert made.whole.share_error_max_points == pytest.approx(25)
     assert made.whole.lag_max_ns == pytest.approx(3 * S, rel=1e-3)
+    assert made.leaves["b"].lag_max_ns == pytest.approx(3 * S, rel=1e-3), "too much is a lag as well"
     x, y = 0.5 / 0.75, 0.5 / 0.25
     expected = (x + y) ** 2 / (2 * (x * x + y * y))
     assert made.whole.jain_1s_mean == pytest.approx(expected, rel=1e-3)
@@ -69,6 +70,15 @@ def test_the_worst_second_is_found_where_it_is() -> None:
     whole = measure(record(leaves, ms=8000)).whole
     assert whole.jain_1s_worst == pytest.approx(0.5, abs=1e-6)
     assert whole.jain_1s_mean is not None and whole.jain_1s_mean > 0.85
+
+
+def test_windows_in_which_a_leaf_wanted_a_part_of_the_time_do_not_count_for_jain() -> None:
+    short: list[Part] = [(1000 * n + 200, 1000 * n + 250) for n in range(4)]
+    leaves = {
+        "a": Leaf(ran=[(0, 4000)], steps=steps(0, 4000, 10)),
+        "b": Leaf(steps=short, waited=short),
+    }
+    assert measure(record(leaves, ms=4000)).whole.jain_1s_mean is None
 
 
 def test_a_late_joiner_is_owed_nothing_before_it_came() -> None:
@@ -97,7 +107,43 @@ def test_each_gpu_is_judged_by_itself() -> None:
     assert made.gpus[1]["leaves"]["c"]["share_error_points"] == pytest.approx(0, abs=1e-6)
     assert made.whole.share_error_max_points == pytest.approx(25)
     assert made.gpus[1]["busy_ratio"] == pytest.approx(1)
+    assert made.series["busy"][0] == pytest.approx(1)
     assert made.whole.jain_1s_worst == pytest.approx(0.8, rel=1e-3)
+
+
+def test_a_leaf_on_two_gpus_is_judged_on_the_one_where_it_is_worst() -> None:
+    """a has .25 of one and .6 of the other; both are to have half of each."""
+    leaves = {
+        "a": Leaf(ran=turns("abbb", "a", 0, 2000), steps=steps(0, 2000, 10)),
+        "b": Leaf(ran=turns("abbb", "b", 0, 2000), steps=steps(0, 2000, 10)),
+        "c": Leaf(ran=turns("cdcdc", "c", 0, 2000), steps=steps(0, 2000, 10), gpu=1),
+        "d": Leaf(ran=turns("cdcdc", "d", 0, 2000), steps=steps(0, 2000, 10), gpu=1),
+    }
+    made = measure(renamed(record(leaves, ms=2000), {"a": "a", "b": "b", "c": "a", "d": "b"}))
+    assert made.leaves["a"].share_error_points == pytest.approx(-25)
+    assert made.leaves["a"].share_ratio == pytest.approx((0.25 + 0.6) / 2)
+    assert made.gpus[1]["leaves"]["a"]["share_error_points"] == pytest.approx(10)
+    assert made.leaves["a"].tokens_per_s == pytest.approx(200)
+
+
+def renamed(made: Recording, names: Mapping[str, str]) -> Recording:
+    """Leaves that get the same name are one."""
+
+    def counters(given: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        return {(names[leaf], gpu): value for (leaf, gpu), value in given.items()}
+
+    return replace(
+        made,
+        leaves=tuple(dict.fromkeys(names.values())),
+        stays=tuple(replace(stay, leaf=names[stay.leaf]) for stay in made.stays),
+        samples=tuple(
+            replace(s, exec_ns=counters(s.exec_ns), wait_ns=counters(s.wait_ns)) for s in made.samples
+        ),
+        steps={
+            new: tuple(log for old, logs in made.steps.items() if names[old] == new for log in logs)
+            for new in names.values()
+        },
+    )
 
 
 def test_the_gain_of_a_hostile_leaf_is_its_share_beyond_what_was_fair() -> None:
@@ -108,6 +154,8 @@ def test_the_gain_of_a_hostile_leaf_is_its_share_beyond_what_was_fair() -> None:
     made = measure(record(leaves, ms=3000))
     assert made.leaves["a"].gain_points == pytest.approx(100 / 6)
     assert made.leaves["b"].gain_points is None, "nobody asked"
+    clumsy = {**leaves, "b": replace(leaves["b"], is_hostile=True)}
+    assert measure(record(clumsy, ms=3000)).leaves["b"].gain_points == pytest.approx(-100 / 6)
 
 
 # ---- tokens and steps ----
@@ -192,70 +240,6 @@ def test_without_holds_there_is_nothing_to_tell_of_them() -> None:
     made = two("ab").leaves["a"]
     assert made.held_ms_per_s == 0 and made.holds_per_s == 0
     assert made.hold_longest_ms is None and made.drain_overshoot_p95_ms is None
-
-
-# ---- take-back ----
-
-
-def owner(away: Part, back_after: float, *, held: list[Part] | None = None, dribble: float = 0.0) -> Measures:
-    """b lends its half while it is away and has every other ms again ``back_after`` ms after it wants it."""
-    start, wants = away
-    again, end = wants + back_after, wants + 1000
-    some: list[Part] = [(wants + 10 * n, wants + 10 * n + dribble) for n in range(int(back_after // 10))]
-    some = some if dribble else []
-    b: list[Part] = [*turns("ba", "b", 0, start), *some, *turns("ba", "b", again, end)]
-    a: list[Part] = [*turns("ba", "a", 0, start), (start, wants)]
-    edges = [wants, *(edge for part in some for edge in part), again]
-    a += [(x, y) for x, y in zip(edges[::2], edges[1::2], strict=True) if y > x]
-    a += turns("ba", "a", again, end)
-    leaves = {
-        "a": Leaf(ran=a, steps=steps(0, end, 10), held=held or []),
-        "b": Leaf(ran=b, steps=[*steps(0, start, 10), *steps(wants, end, 10)]),
-    }
-    return measure(record(leaves, ms=end))
-
-
-def test_an_owner_is_back_when_it_is_served_as_it_is_owed() -> None:
-    made = owner((1000, 2000), 30)
-    assert made.whole.take_backs == made.leaves["b"].take_backs == 1
-    assert made.whole.take_back_p95_ms == pytest.approx(30, abs=1)
-    assert made.leaves["b"].take_back_p50_ms == pytest.approx(30, abs=1)
-    assert made.whole.take_back_beyond_drain_p95_ms == pytest.approx(30, abs=1)
-
-
-def test_an_owner_that_is_served_at_once_has_nothing_to_wait_for() -> None:
-    assert owner((1000, 2000), 0).whole.take_back_p95_ms == pytest.approx(0, abs=1)
-
-
-def test_a_slice_now_and_then_is_not_being_back() -> None:
-    """A fifth of its due for 200 ms."""
-    took = owner((1000, 2000), 200, dribble=1).whole.take_back_p95_ms
-    assert took is not None and 150 <= took <= 200
-
-
-def test_the_drain_of_who_is_held_already_is_told_apart() -> None:
-    """Held 10 ms after the owner came back; what it had queued ran 20 ms longer."""
-    made = owner((1000, 2000), 30, held=[(2010, 2100)]).whole
-    assert made.take_back_p95_ms == pytest.approx(30, abs=1)
-    assert made.take_back_beyond_drain_p95_ms == pytest.approx(10, abs=1)
-
-
-def test_a_short_absence_is_no_lending() -> None:
-    assert owner((1000, 1099), 30).whole.take_backs == 0
-    assert owner((1000, 1101), 30).whole.take_backs == 1
-
-
-def test_with_nobody_else_there_is_nothing_to_take_back() -> None:
-    work = [*steps(0, 1000, 10), *steps(2000, 3000, 10)]
-    assert measure(record({"a": Leaf(ran=work, steps=work)}, ms=3000)).whole.take_backs == 0
-
-
-def test_an_owner_that_is_never_served_waits_as_long_as_it_wants() -> None:
-    leaves = {
-        "a": Leaf(ran=[(0, 3000)], steps=steps(0, 3000, 10)),
-        "b": Leaf(steps=[(1000, 1400)], waited=[(1000, 1400)]),
-    }
-    assert measure(record(leaves, ms=3000)).whole.take_back_p95_ms == pytest.approx(400)
 
 
 # ---- the account ----

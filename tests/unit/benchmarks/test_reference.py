@@ -125,12 +125,16 @@ def test_who_never_finished_a_step_wanted_all_the_same() -> None:
     assert demand(Leaf(ran=[(100, 200)], waited=[(200, 500)])) == [(100, 500)]
     one_is_stuck = Leaf(steps=[[(0, 400)], []], ran=[(0, 400)], waited=[(400, 900)])
     assert demand(one_is_stuck) == [(0, 900)]
+    one_goes_on = Leaf(steps=[[(0, 100)], [(0, 400), (700, 720)]], waited=[(100, 900)])
+    assert demand(one_goes_on) == [(0, 900)]
 
 
 def test_who_never_waits_wants_from_its_first_work_to_its_end() -> None:
     leaf = Leaf(ran=[(200, 260)], present=(60, 900), is_always_wanting=True)
     assert demand(leaf) == [(200, 900)]
     assert demand(Leaf(present=(60, 900), is_always_wanting=True)) == [], "without work there is no demand"
+    before = Leaf(ran=[(-500, 100)], present=(-500, 900), is_always_wanting=True)
+    assert demand(before) == [(-500, 900)], "it had worked before the first sample"
 
 
 def test_who_never_started_wants_nothing() -> None:
@@ -188,7 +192,22 @@ def test_two_samples_of_one_moment_do_no_harm() -> None:
     doubled = record(
         {"a": Leaf(ran=[(0, 100)])}, ms=100, samples=tuple(s for s in made.samples for _ in "12")
     )
-    assert float(Truth(doubled).received["a", 0].grown(at(0), at(50))) == pytest.approx(50e6)
+    curve = Truth(doubled).received["a", 0]
+    assert float(curve.grown(at(0), at(50))) == pytest.approx(50e6)
+    assert np.isfinite(curve.total).all()
+
+
+def test_service_is_never_taken_back() -> None:
+    """Stays may run ahead of the counters; counters may vanish with the process."""
+    made = record({"a": Leaf(ran=[(40, 50)])}, ms=100)
+    ahead = record(
+        {"a": Leaf(ran=[(40, 50)])}, ms=100, stays=record({"a": Leaf(ran=[(40, 58)])}, ms=100).stays
+    )
+    gone = tuple(replace(s, exec_ns={}) if s.at_ns > at(70) else s for s in made.samples)
+    for recording in (ahead, replace(made, samples=gone)):
+        curve = Truth(recording).received["a", 0]
+        assert (np.diff(curve.total) >= 0).all()
+        assert float(curve.grown(at(0), at(100))) == pytest.approx(10e6)
 
 
 # ---- the fluid reference ----

@@ -97,6 +97,10 @@ def test_jain_is_of_what_was_received_to_what_was_owed() -> None:
     assert index[1] == pytest.approx((7 / 3) ** 2 / (3 * (1 / 9 + 2)))
     assert index[2] == pytest.approx(0.5), "one of two got it all"
     assert np.isnan(index[3]), "one leaf alone cannot be treated unfairly"
+    nothing_due = windows.jain(
+        np.array([[3.0, 1.0, 9.0]]), np.array([[3.0, 1.0, 0.0]]), np.ones((1, 3), np.bool_)
+    )
+    assert nothing_due[0] == pytest.approx(1.0)
 
 
 def test_variation_is_of_the_sample() -> None:
@@ -110,6 +114,6 @@ def test_rates_of_unlike_loads_are_compared_by_what_a_token_costs() -> None:
     assert windows.tokens_cv_across(rates, [["a", "c"], ["a", "b"]], {}) == pytest.approx(200**0.5 / 20)
     assert windows.tokens_cv_across(rates, [["a", "b"]], {"a": 3e6, "b": 1e6}) == 0
     assert windows.tokens_cv_across(rates, [], {}) is None
-    assert windows.tokens_cv_across(rates, [["a", "d"]], {}) is None, "who made no token is not left out"
+    assert windows.tokens_cv_across(rates, [["a", "c", "d"]], {}) is None, "who made no token is not left out"
     with pytest.raises(ValueError, match="1 of 2"):
         windows.tokens_cv_across(rates, [["a", "b"]], {"a": 3e6})
