@@ -110,6 +110,11 @@ def filled(text: str, documents: Sequence[Document], name: str = "the text") -> 
     return _SECTION.sub(fill, text)
 
 
+def has_sections(path: Path) -> bool:
+    """False of a file that quotes nothing, or is not there."""
+    return path.exists() and "<!-- fairness: " in path.read_text(encoding="utf-8")
+
+
 def all_documents(root: Path = results.ROOT) -> list[Document]:
     """Of every scenario."""
     return [document for name in results.scenarios(root) for document in results.load(name, root)]
@@ -119,7 +124,7 @@ def write_documents(repository: Path = REPOSITORY, root: Path = results.ROOT) ->
     """Fill the sections of README and the documents; returns the files that changed."""
     documents, written = all_documents(root), []
     for path in (repository / name for name in DOCUMENTS):
-        if not path.exists():
+        if not has_sections(path):
             continue
         before = path.read_text(encoding="utf-8")
         after = filled(before, documents, str(path))

@@ -16,6 +16,7 @@ from benchmarks.fair.results import Document, Spread, by_policy, leaf_values, sp
 NOT_MEASURED = "not measured yet"
 UNJUDGED = "share_error_max_points"
 """Shown of scenarios that have no bar."""
+CELL = 11
 
 # (figure, its name in a column of 20 together with its unit, whether it is the worst tenant's)
 ROWS: tuple[tuple[str, str, bool], ...] = (
@@ -62,11 +63,14 @@ def figure_rows(columns: Mapping[str, Sequence[Document]]) -> Iterable[tuple[str
 
 
 def cell(value: Spread | None, scale: str, between: str = "+-") -> str:
-    """Mean and interval in at most 11 characters; of a ratio near 1, three digits."""
+    """Mean and interval; of a ratio near 1, three digits. With ``+-`` at most CELL characters, at the cost of
+    decimals."""
     if value is None:
         return "-"
     parts = [value.mean] if value.ci95 is None else [value.mean, value.ci95]
     texts = [_short_ratio(part) if scale == "ratio" else number(part, scale) for part in parts]
+    if len("+-".join(texts)) > CELL:
+        texts = [f"{float(text):.0f}" if text != "never" else text for text in texts]
     return between.join(texts)
 
 

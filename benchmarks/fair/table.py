@@ -171,10 +171,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         if options.write:
-            print(
-                "\n".join(f"written: {path}" for path in quoted.write_documents(root=options.results))
-                or "up to date"
-            )
+            for path in quoted.write_documents(root=options.results):
+                print(f"written: {path}")
+            for name in quoted.DOCUMENTS:
+                if not quoted.has_sections(quoted.REPOSITORY / name):
+                    print(f"{name} quotes no results: it has no section to fill", file=sys.stderr)
             return 0
         for name in options.scenario:
             print("\n".join(side_by_side(results.load(name, options.results))) + "\n")
