@@ -10,6 +10,8 @@ import signal
 import struct
 import subprocess
 import sys
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +22,7 @@ import pytest
 from fairsched.simgpu import GpuSpec, SimHost, Workload
 from fairsched.simgpu.workload import Worker
 from tests.support import wait_until
+from tests.unit.simgpu.conftest import Client
 from tests.unit.simgpu.mixes import MS_NS, SECOND_NS, TRAINER, check_accounts, fill, most_at_once, run_for
 
 NATURES = {
@@ -51,7 +54,7 @@ def two_trainers(*specs: GpuSpec) -> Iterator[SimHost]:
         yield host
 
 
-def exec_ns(host: SimHost, *workers: Worker) -> list[int]:
+def exec_ns(host: SimHost, *workers: Worker | Client) -> list[int]:
     """Of each of the workers, as of one moment."""
     _, contexts = host.snapshot()
     return [sum(c.exec_ns for c in contexts if c.pid == worker.pid) for worker in workers]
@@ -300,7 +303,21 @@ def test_a_seat_that_falls_free_is_taken_at_once_and_at_no_cost():
         assert most_at_once(host.residencies()) == 2
 
 
-_REGION_BYTES = 64 + 4096 * 16 + (256 << 10) + 128 * (128 + 1024 * 64)
+def test_a_set_that_gives_way_is_followed_by_a_switch():
+    """Also if the first of the next set shared the GPU a moment ago, while another paused."""
+    with SimHost([GpuSpec(overlap=2)]) as host:
+        fill(host.spawn(TRAINER), host.spawn(TRAINER))
+        host.spawn(Workload("decode", kernels=5, kernel_us=200, gap_us=2000))
+        seen = host.residencies_since(0, 0).count
+        run_for(host, SECOND_NS // 2)
+        stays = host.residencies_since(0, seen).stays
+    together = [end for end, count in Counter(r.end_ns for r in stays).items() if count == 2]
+    assert len(together) > 20
+    starts = sorted(r.start_ns for r in stays)
+    for end_ns in together[:-1]:
+        assert starts[bisect_left(starts, end_ns)] >= end_ns + 100_000
+
+
 _STREAM_OFFSET = 64 + 4096 * 16 + (256 << 10)
 
 
@@ -322,6 +339,21 @@ def test_what_was_done_is_not_undone_by_a_submission_that_comes_late(host: SimHo
     (truth,) = host.truth_of(worker)
     assert truth.exec_ns >= truth.kernels * 500_000
     check_accounts(host)
+
+
+@pytest.mark.parametrize("overlap", [1, 2])
+def test_kernels_without_an_end_never_end_and_the_accounts_hold(start, overlap: int):
+    with SimHost([GpuSpec(overlap=overlap)]) as host:
+        client = start(host, "queued", str(2**64 - 1))
+        client.says()
+        worker = host.spawn(TRAINER)
+        fill(worker)
+        begin = exec_ns(host, worker, client)
+        run_for(host, SECOND_NS // 5)
+        check_accounts(host)
+        mine, endless = (b - a for a, b in zip(begin, exec_ns(host, worker, client), strict=True))
+        assert mine == pytest.approx(endless, rel=0.1)
+        assert next(t for t in host.truth() if t.pid == client.pid).kernels == 0
 
 
 def test_new_stays_are_read_once_and_lost_ones_are_counted():
