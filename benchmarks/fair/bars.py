@@ -266,13 +266,17 @@ def _is_excused(document: Document) -> bool:
     return bool(leaves) and unsure_leaves(document) == set(leaves)
 
 
+def _is_below(value: float | None, least: float) -> bool:
+    return value is not None and value < least
+
+
 def _take_sure(bar: Bar, document: Document, _without: Document | None) -> tuple[float | None, str]:
     unsure = unsure_leaves(document)
     shares = leaf_values(document, "share_ratio")
     values = {
         leaf: value
         for leaf, value in leaf_values(document, bar.figure).items()
-        if leaf not in unsure and (shares[leaf] is None or shares[leaf] >= LEAST_SHARE_RATIO)
+        if leaf not in unsure and not _is_below(shares[leaf], LEAST_SHARE_RATIO)
     }
     note = f"confidence low, not held: {', '.join(sorted(unsure))}" if unsure else ""
     known = [abs(value) for value in values.values() if value is not None]

@@ -121,7 +121,7 @@ def _draw_scenario(axes: Any, panel: tuple[Any, ...], documents: Sequence[Docume
     figure, is_worst, _, factor, least, greatest = panel
 
     def inside(value: float) -> float:
-        return min(max(abs(value) * factor, least), greatest)
+        return float(min(max(abs(value) * factor, least), greatest))
 
     means, ours_begin = {}, least
     for policy, same in by_policy(documents).items():

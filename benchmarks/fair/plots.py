@@ -359,12 +359,10 @@ def figure_class() -> Any:
 
 def save(figure: Any, path: Path) -> None:
     """Never half a picture."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     remedy = "free the space or name another directory"
     try:
         with _replacing(path) as scratch:
-            FigureCanvasAgg(figure).print_png(scratch, metadata={"Software": None})
+            figure.savefig(scratch, format="png", dpi=_DPI, metadata={"Software": None})
     except OSError as error:
         raise ResultError(f"{path}: {error.strerror}", remedy=remedy) from error
 
