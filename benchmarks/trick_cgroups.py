@@ -7,6 +7,7 @@ Without controllers, as in the tenants' part of the tree, a cgroup may have proc
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 from benchmarks.trick_company import Company, move_to
 
@@ -14,10 +15,19 @@ MOVE_S = 0.05
 
 
 def move(company: Company) -> None:
-    """Between two cgroups of its own and, where it may, the tenant's parent."""
-    places = [company.make_cgroup("a"), company.make_cgroup("b"), company.home.parent]
-    worker = company.start_worker(cgroup=places[0])
-    for _, place in zip(company.beats(MOVE_S), itertools.cycle(places), strict=False):
+    """Between two cgroups of its own and, where it may, the tenant's parent: held meanwhile, it is not there."""
+    _move_between(company, [company.home.parent])
+
+
+def move_within(company: Company) -> None:
+    """What a tenant may that has been given its own cgroup and nothing above it."""
+    _move_between(company, [])
+
+
+def _move_between(company: Company, others: list[Path]) -> None:
+    own = [company.make_cgroup("a"), company.make_cgroup("b")]
+    worker = company.start_worker(cgroup=own[0])
+    for _, place in zip(company.beats(MOVE_S), itertools.cycle([*own, *others]), strict=False):
         move_to(place, worker.pid)
 
 

@@ -65,6 +65,11 @@ TRICKS: Mapping[str, Trick] = MappingProxyType(
                 trick_cgroups.move,
             ),
             Trick(
+                "move_within",
+                "The worker moves every 50 ms between two cgroups of the tenant's own.",
+                trick_cgroups.move_within,
+            ),
+            Trick(
                 "child_cgroups",
                 "Workers in child cgroups, in their children, and with a thread in a threaded one.",
                 trick_cgroups.child_cgroups,

@@ -80,8 +80,10 @@ static void open_steps(struct steps *s)
 		must(cu->event_create(&s->joins[i], 0), "cuEventCreate");
 	for (int i = 0; i < o->depth; i++)
 		must(cu->event_create(&s->ends[i], 0), "cuEventCreate");
-	must(cu->host_alloc(&memory, sizeof(*s->flag), 0), "cuMemHostAlloc");
-	s->flag = memory;
+	if (s->wait == PINNED) {
+		must(cu->host_alloc(&memory, sizeof(*s->flag), 0), "cuMemHostAlloc");
+		s->flag = memory;
+	}
 	sem_init(&s->has_room, 0, (unsigned int)s->room);
 	sem_init(&s->has_step, 0, 0);
 }

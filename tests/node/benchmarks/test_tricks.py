@@ -156,8 +156,9 @@ def test_without_the_trick_a_stop_lasts(scene: Scene) -> None:
     assert worker.step_count() == steps
 
 
-def test_move_changes_the_cgroup_again_and_again(scene: Scene) -> None:
-    scene.start("move")
+@pytest.mark.parametrize(("name", "leaves_the_tenant"), [("move", True), ("move_within", False)])
+def test_moving_changes_the_cgroup_again_and_again(scene: Scene, name: str, leaves_the_tenant: bool) -> None:
+    scene.start(name)
     pid = scene.first_pid()
     seen: list[str] = []
 
@@ -168,9 +169,9 @@ def test_move_changes_the_cgroup_again_and_again(scene: Scene) -> None:
         return len(seen) >= 7
 
     wait_until(has_been_everywhere_twice, PATIENCE_S, "it moves")
-    tenant = f"{scene.slice}/tenant/"
-    assert set(seen) == {scene.slice} | {path for path in seen if path.startswith(tenant)}
-    assert len(set(seen)) == 3
+    own = {path for path in seen if path.startswith(f"{scene.slice}/tenant/")}
+    assert len(own) == 2
+    assert set(seen) - own == ({scene.slice} if leaves_the_tenant else set())
 
 
 def test_child_cgroups_have_workers_and_a_thread_apart_from_its_process(scene: Scene) -> None:
