@@ -269,6 +269,19 @@ def test_the_account_is_compared_by_what_it_grew_while_measured() -> None:
     assert made.whole.account_error_max_ratio == pytest.approx(0.02)
 
 
+def test_too_small_an_account_is_an_error_as_well_and_who_has_gone_is_judged_until_then() -> None:
+    zero = {"a": 0.0, "b": 0.0}
+    readings = (
+        reading(-5, {"a": 0.0}, zero),
+        reading(100, {"a": 100.0, "b": 50.0}, {"a": 100.0, "b": 100.0}),
+        reading(2000, {"a": 1000.0, "b": 950.0}, {"a": 1000.0, "b": 1100.0}),
+        reading(4000, {"a": 2020.0}, {"a": 2000.0, "b": 1100.0}),
+    )
+    made = two("ab", accounts=readings)
+    assert made.leaves["b"].account_error_ratio == pytest.approx(-0.1)
+    assert made.whole.account_error_max_ratio == pytest.approx(0.1)
+
+
 def test_an_account_that_says_it_is_unsure_is_not_held_against_it() -> None:
     true = {"a": 900.0, "b": 100.0}
     unsure = {"a": "low", "b": "high"}
@@ -303,6 +316,9 @@ def test_misbehaviour_is_timed_from_the_start_of_the_leaf() -> None:
     assert made.leaves["a"].misbehaviour_after_s == pytest.approx(1.8)
     assert made.misbehaviour == {"a": "endless kernel (800)"}
     assert made.leaves["b"].misbehaviour_after_s is None
+    settling = (reading(-500, zero, zero, misbehaviour={"b": "unseen work"}), *readings)
+    named = two("ab", accounts=settling, present_ns={**present, "b": (at(-900), at(4000))})
+    assert named.leaves["b"].misbehaviour_after_s == pytest.approx(0.4), "while settling counts"
 
 
 def test_without_an_account_nothing_is_said_about_one() -> None:
