@@ -349,14 +349,14 @@ def _series(truth: Truth, flows: Sequence[Fluid], tokens: Mapping[str, Curve]) -
             summed(flow.pie for flow in mine),
         )
     every = np.stack([_jain_in(flow, windows) for flow in flows]) if flows else np.zeros((0, len(windows[0])))
-    mean = np.nanmin(np.where(np.isnan(every), np.inf, every), axis=0, initial=np.inf)
+    worst = np.min(np.where(np.isnan(every), np.inf, every), axis=0, initial=np.inf)
     together = summed(busy)
     return series.series(
         windows,
         parts,
         {leaf: curve for leaf, curve in tokens.items() if len(curve.at_ns)},
         Curve(together.at_ns, together.total / max(len(busy), 1)),
-        np.where(np.isinf(mean), np.nan, mean),
+        np.where(np.isinf(worst), np.nan, worst),
         {leaf: _latencies_ms(recording, leaf) for leaf in recording.leaves},
     )
 

@@ -3,6 +3,7 @@
 
 Windows of 1 s that slide; a run of many leaves gets fewer of them, so that a document stays some 40 KB. All
 series have one point per entry of ``at_s``, the end of its window. None: nothing to tell in that window.
+The Jain index is that of the GPU where it is worst, busy the mean of all GPUs, a share that of the leaf's own GPUs.
 """
 
 from __future__ import annotations
