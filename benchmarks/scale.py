@@ -12,6 +12,7 @@ Examples:
   python -m benchmarks.scale --quick          short windows, for development; writes nothing
   python -m benchmarks.scale --only 8x64      one cell (or: real, probe)
   python -m benchmarks.scale --quick --output q.json and keep it
+  python -m benchmarks.scale --only 8x64 --step-ms 20    programs with longer steps
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from benchmarks.scale_figures import (
     plot,
 )
 from benchmarks.scale_maps import MOST_BUSY
+from benchmarks.scale_world import Step
 from fairsched.errors import ConfigError, FairschedError
 from fairsched.simgpu import GpuSpec
 
@@ -54,10 +56,11 @@ RESULTS = ROOT / "benchmarks/results/scale.json"
 PICTURE = ROOT / "docs/img/scale.png"
 INJECTED = (
     "contents of the BPF maps: contexts, clocks, use, queue delay, and the edges in the ring, as closed-loop decoders"
-    f" (5 ms of GPU per step, waited for; at most {MOST_BUSY} of a GPU busy at a time) would leave them. Everything"
+    f" (step_ms of GPU per step, waited for; at most {MOST_BUSY} of a GPU busy at a time) would leave them. Everything"
     " else is real, and the cell with is_injected = false is real altogether"
 )
 _OPEN_FILES = 8192
+DEFAULT_STEP_MS = Step.launches * Step.launch_ns / 1e6
 
 
 @dataclass(frozen=True)
@@ -83,13 +86,14 @@ def estimate_s(plan: Plan) -> float:
 class Run:
     """The chosen cells, and the probe."""
 
-    def __init__(self, plan: Plan, only: Sequence[str], seed: int) -> None:
+    def __init__(self, plan: Plan, only: Sequence[str], step_ms: float, seed: int) -> None:
         names = {"real", "probe", *(f"{gpus}x{tenants}" for gpus, tenants in CELLS)}
         if unknown := set(only) - names:
             raise ConfigError(
                 f"no cell {', '.join(sorted(unknown))}", remedy=f"one of: {' '.join(sorted(names))}"
             )
         self._plan, self._only, self._seed = plan, set(only), seed
+        self._step = Step(launch_ns=round(step_ms * 1e6 / Step.launches))
         self._started_s = time.monotonic()
         self.cells: list[Cell] = []
         self.probe: list[dict[str, Any]] = []
@@ -108,6 +112,7 @@ class Run:
                     tenants,
                     seconds=self._plan.seconds,
                     settle_s=self._plan.settle_s,
+                    step=self._step,
                     seed=self._seed,
                     is_injected=is_injected,
                 )
@@ -146,9 +151,23 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, metavar="PATH", help="where to write the JSON")
     parser.add_argument("--plot", type=Path, metavar="PATH", help="where to write the picture")
+    parser.add_argument(
+        "--step-ms",
+        type=_step_ms,
+        default=DEFAULT_STEP_MS,
+        metavar="MS",
+        help="GPU time of a program's step (5)",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
     return parser.parse_args(argv)
+
+
+def _step_ms(text: str) -> float:
+    value = float(text)
+    if not 0.1 <= value <= 1000:
+        raise argparse.ArgumentTypeError("between 0.1 and 1000")
+    return value
 
 
 def _raise_open_files() -> None:
@@ -163,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     about, start_s = describe(), time.monotonic()
     _raise_open_files()
     try:
-        run = Run(QUICK if options.quick else Plan(), options.only, options.seed)
+        run = Run(QUICK if options.quick else Plan(), options.only, options.step_ms, options.seed)
         with stop_signals(), tempfile.TemporaryDirectory(prefix="fairsched-scale-") as directory:
             run.measure(Path(directory))
     except FairschedError as error:
@@ -177,6 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         **about,
         "seconds": round(time.monotonic() - start_s, 1),
         "seed": options.seed,
+        "step_ms": options.step_ms,
         "is_quick": options.quick,
         "only": options.only,
         "missed": missed(values),
@@ -187,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     print("\n".join(_tables(run, values)))
     # What is not the whole measurement must not pass for it.
-    is_whole = not options.quick and not options.only
+    is_whole = not options.quick and not options.only and options.step_ms == DEFAULT_STEP_MS
     if output := options.output or (RESULTS if is_whole else None):
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(document, indent=1) + "\n")

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,10 @@ from benchmarks.rig import BenchError, Rig, RunningDaemon, TenantLoad, cpu_press
 from benchmarks.scale_daemon import Lap, read_laps
 from benchmarks.scale_figures import Cell, summarise
 from benchmarks.scale_maps import MOST_BUSY, Injector, Program
-from benchmarks.scale_world import World
+from benchmarks.scale_world import Step, World
 from fairsched.cgroup import tree
 from fairsched.control_client import ControlClient
-from fairsched.simgpu import PRESETS, build
+from fairsched.simgpu import PRESETS, Workload, build
 from fairsched.simgpu.workload import enter_command
 
 _WEIGHTS = (1.0, 2.0, 4.0, 1.0)
@@ -95,8 +95,11 @@ def tenant_name(number: int) -> str:
 
 @contextlib.contextmanager
 def daemon(rig: Rig, tenants: int) -> Iterator[tuple[ScaleDaemon, float]]:
-    """It, and how long it took to be ready. Each tenant is named in the configuration, by the path of its cgroup."""
-    with tempfile.TemporaryDirectory(prefix="daemon-", dir=rig.directory) as name:
+    """It, and how long it took to be ready. Each tenant is named in the configuration, by the path of its cgroup.
+
+    Its directories are in memory, as /run is: each hold is journalled there.
+    """
+    with tempfile.TemporaryDirectory(prefix="daemon-", dir=rig.host.state_dir) as name:
         directory = Path(name)
         spec = rig.specs[0]
         document = {
@@ -147,12 +150,16 @@ class _Window:
 class _Driver:
     """Keeps the daemon's maps moving."""
 
-    def __init__(self, injector: Injector, programs: Sequence[Program], gpus: int, seed: int) -> None:
+    def __init__(
+        self, injector: Injector, programs: Sequence[Program], gpus: int, step: Step, seed: int
+    ) -> None:
         self._injector = injector
         now_ns = time.monotonic_ns()
         for key in range(len(programs)):
             injector.create(key, time.monotonic_ns())
-        self._world = World(len(programs), gpus, injector, start_ns=now_ns, most_busy=MOST_BUSY, seed=seed)
+        self._world = World(
+            len(programs), gpus, injector, start_ns=now_ns, most_busy=MOST_BUSY, step=step, seed=seed
+        )
         self._next_count_ns = 0
 
     @property
@@ -174,6 +181,13 @@ class _Driver:
             time.sleep(max(_LEAST_SLEEP_S, (due_ns - time.monotonic_ns()) / 1e9))
 
 
+def _real(step: Step) -> Workload:
+    """The same program as a process."""
+    return replace(
+        PRESETS["decode"], kernels=step.launches, kernel_us=step.launch_ns / 1e3, gap_us=step.think_ns / 1e3
+    )
+
+
 class _Sleeper:
     """In place of the driver, where real processes do the work."""
 
@@ -184,7 +198,7 @@ class _Sleeper:
 
 
 def measure_cell(
-    rig: Rig, tenants: int, *, seconds: float, settle_s: float, seed: int, is_injected: bool
+    rig: Rig, tenants: int, *, seconds: float, settle_s: float, step: Step, seed: int, is_injected: bool
 ) -> Cell:
     """One daemon, from its start to its end."""
     with contextlib.ExitStack() as undo:
@@ -192,10 +206,10 @@ def measure_cell(
             programs = undo.enter_context(crowd(rig, tenants))
             running, start_s = undo.enter_context(daemon(rig, tenants))
             injector = undo.enter_context(Injector(running.pid, programs))
-            driver: _Driver | _Sleeper = _Driver(injector, programs, len(rig.specs), seed)
+            driver: _Driver | _Sleeper = _Driver(injector, programs, len(rig.specs), step, seed)
         else:
             running, start_s = undo.enter_context(daemon(rig, tenants))
-            loads = [TenantLoad(tenant_name(number), PRESETS["decode"]) for number in range(tenants)]
+            loads = [TenantLoad(tenant_name(number), _real(step)) for number in range(tenants)]
             undo.enter_context(rig.tenants(loads, seed))
             driver = _Sleeper()
         driver.run(settle_s)

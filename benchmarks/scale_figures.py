@@ -141,7 +141,7 @@ def judge(cells: Sequence[Cell]) -> dict[str, float | None]:
 
 def cell_table(cells: Sequence[Cell]) -> list[str]:
     """One line per cell."""
-    header = ("GPUs x", "tenants", "ticks/s", "p50 ms", "p99", "max", "late p99", "CPU", "RSS MB", "acts/s")
+    header = ("GPUs x", "tenants", "ticks/s", "p50 ms", "p99", "max", "late", "CPU", "RSS MB", "acts/s")
     rows = [
         (
             f"{cell.gpus} x",
