@@ -23,10 +23,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from benchmarks.fair.recording import HeldTime
-from benchmarks.fair.reference import entitlements
+from benchmarks.fair.reference import entitled
 from benchmarks.fair.scenario import Play, Tenant
 from benchmarks.rig import BenchError, Rig, RunningDaemon, cpu_s
 from fairsched.errors import ConfigError, ControlError
@@ -172,7 +173,8 @@ class _Rival(Controller):
 
     def _setup(self, rig: Rig, play: Play, directories: Mapping[str, str]) -> dict[str, Any]:
         leaves = play.leaves()
-        owed = entitlements(leaves, play.specs())
+        everybody = np.ones((1, len(leaves)), dtype=bool)
+        owed = dict(zip(leaves, entitled(everybody, list(leaves), play.specs())[0], strict=True))
         return {
             "sim_dir": str(rig.host.state_dir),
             "held_log": str(self._held_log),
@@ -181,7 +183,7 @@ class _Rival(Controller):
                     "leaf": leaf,
                     "cgroup": directories[leaf],
                     "owner": number + 1,
-                    "weight_ratio": owed[leaf],
+                    "weight_ratio": float(owed[leaf]),
                     "quota_ratio": tenant.quota,
                     "gpus": sorted({load.gpu for load in tenant.loads}),
                 }

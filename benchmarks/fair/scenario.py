@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from benchmarks.tricks import TRICKS
 from fairsched.errors import ConfigError
 from fairsched.model import TenantClass, TenantSpec
 from fairsched.simgpu import GpuSpec, Workload
@@ -135,6 +136,8 @@ class Load(_Section):
 
     @model_validator(mode="after")
     def _sane(self) -> Load:
+        if self.trick is not None and self.trick not in TRICKS:
+            raise ValueError(f"no trick {self.trick!r}; there are {', '.join(TRICKS)}")
         if self.submit == "graph" and self.streams > 1:
             raise ValueError("a graph is launched into one stream: streams must be 1")
         return self

@@ -267,11 +267,11 @@ class _Stage:
 
     def _collect_stays(self) -> None:
         for gpu, seen in enumerate(self._stays_seen):
-            fresh, total, lost = self._rig.host.reader.residencies_since(gpu, seen)
-            self._stays_seen[gpu] = total
-            if lost:
-                self._notes.append(f"{lost} stays on GPU {gpu} were overwritten before they were read")
-            for stay in fresh:
+            fresh = self._rig.host.reader.residencies_since(gpu, seen)
+            self._stays_seen[gpu] = fresh.count
+            if fresh.lost:
+                self._notes.append(f"{fresh.lost} stays on GPU {gpu} were overwritten before they were read")
+            for stay in fresh.stays:
                 leaf = self._leaf_of.get(self._owners.get((gpu, stay.context_id), 0))
                 if leaf is not None:
                     self._stays.append(Stay(leaf, gpu, stay.start_ns, stay.end_ns))

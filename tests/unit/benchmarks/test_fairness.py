@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the harness plays, in which order, and what it leaves out because it has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import fairness
+from benchmarks.fair import results, scenario
+
+TWO = """
+tenants:
+  a: {loads: [{}]}
+  b: {loads: [{kernels: 3}]}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(TWO)
+    return path
+
+
+def test_policies_of_one_scenario_and_seed_are_played_together_and_take_turns_at_being_first(
+    file: Path,
+) -> None:
+    jobs = fairness.jobs_of([file], ["none", "fairsched"], [1, 2], 5.0)
+    assert [(job.seed, job.policy) for job in jobs] == [
+        (1, "none"),
+        (1, "fairsched"),
+        (2, "fairsched"),
+        (2, "none"),
+    ]
+    assert {job.seconds for job in jobs} == {5.0}
+
+
+def test_rivals_play_on_headlines_only(file: Path) -> None:
+    def policies(path: Path) -> set[str]:
+        jobs = fairness.jobs_of([path], fairness.OURS, [1], None, rivals_on_headlines=True)
+        return {job.policy for job in jobs}
+
+    assert policies(file) == {"none", "fairsched"}
+    assert policies(Path("seed-4")) == {"none", "fairsched", *fairness.RIVALS}
+
+
+def test_leaves_are_comparable_when_promise_and_cost_of_a_token_are_the_same() -> None:
+    play = scenario.load(Path("seed-4"))
+    assert fairness.equal_groups(play) == [["a", "b", "c", "d"]]
+    assert fairness.equal_groups(scenario.load(Path("weights-4211"))) == []
+
+
+def document(job: fairness.Job) -> dict[str, Any]:
+    return {
+        "scenario": job.play.name,
+        "policy": job.policy,
+        "seed": job.seed,
+        "seconds": job.seconds,
+        "machine": "m",
+        "kernel": "k",
+        "cpus": 2,
+        "commit": "c",
+        "started": "2026-01-01T00:00:00Z",
+        "settings_hash": job.settings_hash,
+        "measures": {"whole": {"busy_ratio": 1.0}, "leaves": {}},
+        "series": {},
+        "notes": [],
+    }
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    titles: list[str] = []
+
+    def perform(job: fairness.Job, _build: Path, _progress: Callable[[float], None]) -> dict[str, Any]:
+        titles.append(job.title)
+        if job.policy == "token":
+            raise fairness.FairschedError("it did not start")
+        return document(job)
+
+    monkeypatch.setattr(fairness, "perform", perform)
+    return titles
+
+
+def test_what_is_done_is_not_done_again_until_the_file_changes(
+    file: Path, tmp_path: Path, played: list[str]
+) -> None:
+    root = tmp_path / "results"
+
+    def run(*, is_fresh: bool = False) -> list[str]:
+        played.clear()
+        jobs = fairness.jobs_of([file], ["none", "fairsched"], [1], 5.0)
+        fairness.Performance(jobs, root, is_fresh=is_fresh).run()
+        return list(played)
+
+    both = ["mine none seed 1", "mine fairsched seed 1"]
+    assert run() == both
+    assert run() == []
+    results.path_of("mine", "none", 1, root).unlink()
+    assert run() == both[:1]
+    assert run(is_fresh=True) == both
+    file.write_text(TWO + "seconds: 7\n")
+    assert run() == both
+
+
+def test_a_run_that_fails_is_told_and_the_rest_goes_on(file: Path, tmp_path: Path, played: list[str]) -> None:
+    jobs = fairness.jobs_of([file], ["token", "none"], [1], 5.0)
+    performance = fairness.Performance(jobs, tmp_path / "results", is_fresh=False)
+    performance.run()
+    assert played == ["mine token seed 1", "mine none seed 1"]
+    assert performance.failed == ["mine token seed 1: it did not start"]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["--scenario", "seed-4", "--json", "out.json"],
+        ["--scenario", "no-such-file"],
+    ],
+)
+def test_bad_usage_is_told_with_a_remedy(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert fairness.main(argv) == 2
+    assert "remedy:" in capsys.readouterr().err
+
+
+def test_list_names_every_shipped_scenario_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fairness.main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(scenario.shipped())
+    assert any(line.startswith("seed-4") and "greedy" in line for line in lines)

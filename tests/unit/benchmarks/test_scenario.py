@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenario files: what they say reaches the GPU and the processes, and mistakes are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fair import scenario
+from fairsched.errors import ConfigError
+from fairsched.model import TenantClass
+
+
+def write(tmp_path: Path, text: str, name: str = "mine.yaml") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_every_shipped_file_is_a_scenario_and_says_what_it_shows() -> None:
+    files = scenario.shipped()
+    assert len(files) >= 40
+    for file in files:
+        play = scenario.load(file)
+        assert play.name == file.stem
+        assert 10 <= len(play.scenario.description) <= 120, file.name
+
+
+def test_a_load_becomes_a_workload_with_nothing_lost(tmp_path: Path) -> None:
+    play = scenario.load(
+        write(
+            tmp_path,
+            """
+gpus: [{slice_us: 500, run_to_completion: true}, {overlap: 3}]
+tenants:
+  chat:
+    weight: 3
+    class: batch
+    loads:
+      - {processes: 2, kernels: 7, kernel_us: 90, spread_ratio: 0.2, distribution: uniform, cpu_us: 40, queue_depth: 5,
+         wait: query, arrival: {pattern: onoff, on_ms: 10, off_ms: 30}, copy_bytes: 4096, gpu: 1, streams: 2, contexts: 3}
+""",
+        )
+    )
+    first, second = (gpu.spec() for gpu in play.scenario.gpus)
+    assert (first.slice_us, first.run_to_completion, second.overlap) == (500, True, 3)
+    load = play.leaves()["chat"].loads[0]
+    work = load.workload("libcuda.so.1", seed=9)
+    assert (work.kind, work.kernels, work.kernel_us, work.jitter_ratio, work.jitter_kind) == (
+        "step",
+        7,
+        90,
+        0.2,
+        "uniform",
+    )
+    assert (work.gap_us, work.depth, work.wait, work.arrival) == (40, 5, "query", "onoff")
+    assert (work.on_us, work.off_us, work.copy_bytes, work.device) == (10_000, 30_000, 4096, 1)
+    assert (work.streams, work.contexts, work.seed, work.processes) == (2, 3, 9, 1)
+    spec = play.specs()["chat"]
+    assert (spec.weight, spec.tenant_class) == (3, TenantClass.BATCH)
+
+
+def test_nested_tenants_are_leaves_by_path_and_promised_by_node(tmp_path: Path) -> None:
+    play = scenario.load(
+        write(
+            tmp_path,
+            "tenants:\n  team:\n    weight: 2\n    quota: 0.5\n    children:\n      a: {loads: [{}]}\n      b: {loads: [{}]}\n",
+        )
+    )
+    assert list(play.leaves()) == ["team/a", "team/b"]
+    assert play.specs()["team"].quota_ratio == 0.5
+    assert set(play.specs()) == {"team", "team/a", "team/b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tenants: {a: {loads: [{kernals: 3}]}}", ["tenants.a.loads.0.kernals", "Extra inputs"]),
+        ("tenants: {a: {weight: -1, loads: [{}]}}", ["tenants.a.weight"]),
+        ("tenants: {a: {}}", ["tenants.a", "either loads or children"]),
+        ("tenants: {a: {loads: [{}], children: {b: {loads: [{}]}}}}", ["either loads or children"]),
+        ("tenants: {a: {loads: [{gpu: 1}]}}", ["GPU 1"]),
+        ("tenants: {a: {loads: [{arrival: {pattern: poisson}}]}}", ["rate_per_s"]),
+        ("tenants: {a: {loads: [{arrival: {pattern: onoff, on_ms: 5}}]}}", ["off_ms"]),
+        ("tenants: {a: {start_s: 3, stop_s: 2, loads: [{}]}}", ["stop_s"]),
+        ("tenants: {a: {loads: [{submit: graph, streams: 2}]}}", ["streams must be 1"]),
+        ("tenants: {A B: {loads: [{}]}}", ["tenants.A B"]),
+        ("tenants: {a: {loads: [{trick: fly}]}}", ["no trick 'fly'", "sigcont"]),
+        ("[1, 2]", ["tenants"]),
+        ("tenants: {", ["not YAML"]),
+    ],
+)
+def test_a_mistake_is_an_error_that_names_file_key_and_remedy(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        scenario.load(write(tmp_path, text))
+    message = str(caught.value)
+    for word in ["mine.yaml", *words]:
+        assert word in message
+    assert caught.value.remedy
+
+
+def test_a_file_that_is_not_there_is_answered_with_what_is(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        scenario.load(tmp_path / "none-such.yaml")
+    assert "seed-4" in (caught.value.remedy or "")
+
+
+def test_a_shipped_name_will_do() -> None:
+    assert scenario.load(Path("seed-4")).name == "seed-4"
