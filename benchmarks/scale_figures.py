@@ -26,6 +26,7 @@ BARS = (
         for gpus in GPUS
         for what in ("p50", "p99")
     ),
+    *(Bar(f"growth_part_{gpus}", f"worst part, {gpus} GPU", 1.1, True) for gpus in GPUS),
     Bar("cpu_ratio_8x64", "daemon and helpers, of a core", 0.05, True, "percent"),
 )
 
@@ -84,6 +85,20 @@ def growth(small: tuple[float, float], large: tuple[float, float]) -> float:
     return math.log(large[1] / small[1]) / math.log(large[0] / small[0])
 
 
+def part_growth(small: Cell, large: Cell) -> dict[str, float]:
+    """Exponents of the CPU time of one call, by part: the sum of all hides a small one that grows fast.
+
+    The tree is walked in one tick of many: the longest call is a walk. Where a part cost nothing, nothing grows.
+    """
+    found = {}
+    for part in ("read", "walk", "snapshot", "decide", "pids"):
+        what = "cpu_max_ms" if part == "walk" else "cpu_mean_ms"
+        ends = [(cell.tenants, cell.parts.get(part, {}).get(what, 0.0)) for cell in (small, large)]
+        if ends[0][1] > 0 and ends[1][1] > 0:
+            found[part] = growth(ends[0], ends[1])
+    return found
+
+
 def summarise(laps: Sequence[Lap], begin_ns: int, end_ns: int) -> dict[str, Any]:
     """The fields of Cell that laps tell. Raises ValueError where there was no tick."""
     inside = [lap for lap in laps if begin_ns <= lap.begin_ns < end_ns]
@@ -117,6 +132,7 @@ def _part(laps: Sequence[Lap], seconds: float) -> dict[str, float]:
         "wall_mean_ms": sum(lap.wall_ns for lap in laps) / len(laps) / 1e6,
         "wall_max_ms": max(lap.wall_ns for lap in laps) / 1e6,
         "cpu_mean_ms": cpu_ns / len(laps) / 1e6,
+        "cpu_max_ms": max(lap.cpu_ns for lap in laps) / 1e6,
         "cpu_ratio": cpu_ns / 1e9 / seconds,
     }
 
@@ -134,6 +150,7 @@ def judge(cells: Sequence[Cell]) -> dict[str, float | None]:
             for what in ("p50", "p99"):
                 ends = [(cell.tenants, getattr(cell, f"tick_{what}_ms")) for cell in (small, large)]
                 values[f"growth_{what}_{gpus}"] = growth(ends[0], ends[1])
+            values[f"growth_part_{gpus}"] = max(part_growth(small, large).values(), default=None)
     if (8, 64) in found:
         values["cpu_ratio_8x64"] = sum(found[8, 64].cpu_ratio.values())
     return values

@@ -282,6 +282,19 @@ def test_a_linear_daemon_meets_every_bar_and_a_quadratic_one_does_not() -> None:
     assert missed(judge(every((0.9, 0.9, 10.1)))) == ["tick_p99_ms_1x1000", "tick_p99_ms_8x1000"]
 
 
+def test_a_small_part_that_grows_quadratically_is_found_in_a_large_sum() -> None:
+    parts = {
+        64: {"walk": {"cpu_max_ms": 0.5, "cpu_mean_ms": 0.1}, "decide": {"cpu_mean_ms": 1.0}},
+        1000: {
+            "walk": {"cpu_max_ms": 0.5 * (1000 / 64) ** 2, "cpu_mean_ms": 0.1},
+            "decide": {"cpu_mean_ms": 5.0},
+        },
+    }
+    cells = [replace(cell(8, tenants, tenants / 100), parts=parts[tenants]) for tenants in (64, 1000)]
+    assert missed(judge(cells)) == ["growth_part_8"]
+    assert judge(cells)["growth_part_8"] == pytest.approx(2.0)
+
+
 def test_helpers_count_as_the_daemon() -> None:
     values = judge([cell(8, 64, 1.0, cpu=0.04)])
     assert values["cpu_ratio_8x64"] == pytest.approx(0.06)
