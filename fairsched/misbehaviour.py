@@ -53,7 +53,8 @@ from fairsched.status import MisbehaviourStatus
 from fairsched.terminate import Accused, Terminator
 
 _LOOK_NS = 900_000_000
-"""A little less than the second between two calls of housekeeping, which come late at times."""
+"""A little less than a second: housekeeping comes every 200 ms, and late at times."""
+_URGENT_NS = 350_000_000
 _BLIND_NS = 5_000_000_000
 """Contexts older than the probes are seen from their next call on."""
 
@@ -105,6 +106,8 @@ class Misbehaviour:
         try:
             evidence = self._evidence(account, watch.take(), now_ns)
             before, self._state = self._state, judge(evidence, self._state, limits)
+            if self._state.is_urgent:
+                self._next_look_ns = now_ns + _URGENT_NS
             self.doubted = frozenset((one.tenant, one.gpu) for one in self._state.episodes.values())
             self._act(before, specs, config, now_ns, is_acting=is_acting)
         except Exception:
@@ -137,7 +140,8 @@ class Misbehaviour:
         if tenant is None:
             return None
         gpu = gpu_label(self._sensors.gpus, one.slot)
-        return Sighting(tenant, one.pid, gpu, one.samples, one.busy_ns, one.period_ns)
+        counted = (one.samples, one.busy_ns, one.period_ns, one.first_ns, one.last_ns)
+        return Sighting(tenant, one.pid, gpu, *counted)
 
     def _works(self, account: EbpfAccount) -> Iterable[ContextWork]:
         for work in account.work():

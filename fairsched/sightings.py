@@ -13,8 +13,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fairsched.accounting.nvml import NvmlReader, Sampler
 from fairsched.cgroup.journal import Owner
@@ -22,6 +24,8 @@ from fairsched.cgroup.journal import Owner
 POLL_S = 0.5
 _SEEN_FOR_NS = 5_000_000_000
 _CLOSE_S = 2.0
+_LAGS = 64
+"""Polls: a clock that is set is followed after half a minute."""
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +45,43 @@ class Sighted:
     samples: int = 0
     busy_ns: int = 0
     period_ns: int = 0
+    first_ns: int = 0
+    """When the first and the last of the samples were taken."""
+    last_ns: int = 0
+
+
+class _Part(NamedTuple):
+    """What one poll told of one process."""
+
+    samples: int
+    busy_ns: int
+    period_ns: int
+    first_ns: int
+    last_ns: int
+
+
+@dataclass
+class _Gpu:
+    slot: int
+    reader: NvmlReader
+    sampler: Sampler = field(default_factory=Sampler)
+    lags_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_LAGS))
+    """From a time stamp of NVML's clock to the poll that found it; the least of them is the distance of the clocks."""
+
+    def poll(self, now_ns: int) -> dict[int, _Part]:
+        """What is new, by process."""
+        after_us = self.sampler.last_us
+        samples = self.reader.read(after_us)
+        busy = self.sampler.take(samples)
+        new = [sample for sample in samples if sample.time_us > after_us and sample.busy_ratio > 0]
+        if new:
+            self.lags_ns.append(now_ns - max(sample.time_us for sample in new) * 1000)
+        found = {}
+        for pid, busy_ns in busy.items():
+            times_ns = [s.time_us * 1000 + min(self.lags_ns) for s in new if s.pid == pid]
+            period_ns = self.sampler.window_us * 1000
+            found[pid] = _Part(len(times_ns), busy_ns, period_ns, min(times_ns), max(times_ns))
+        return found
 
 
 class SightingWatch:
@@ -52,14 +93,13 @@ class SightingWatch:
         cgroup_of: Callable[[int], int | None],
         poll_s: float = POLL_S,
     ) -> None:
-        self._gpus = [(slot, reader, Sampler()) for slot, reader in enumerate(readers)]
+        self._gpus = [_Gpu(slot, reader) for slot, reader in enumerate(readers)]
         self._cgroup_of = cgroup_of
         self._poll_s = poll_s
         self._lock = threading.Lock()
         self._found: dict[Where, Sighted] = {}
-        self._polled_ns = time.monotonic_ns()
         self.seen_running: Mapping[Where, int] = {}
-        """When each was last seen, or earlier. Replaced, never changed."""
+        """When each was last seen. Replaced, never changed."""
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sightings", daemon=True)
         self._thread.start()
@@ -86,27 +126,24 @@ class SightingWatch:
 
     def poll(self, now_ns: int) -> None:
         """Ask once. The thread does; tests do."""
-        before_ns, self._polled_ns = self._polled_ns, now_ns
         seen = {where: t for where, t in self.seen_running.items() if now_ns - t < _SEEN_FOR_NS}
-        for slot, reader, sampler in self._gpus:
-            after_us = sampler.last_us
-            samples = reader.read(after_us)
-            busy = sampler.take(samples)
-            for pid, busy_ns in busy.items():
-                count = sum(1 for s in samples if s.pid == pid and s.time_us > after_us and s.busy_ratio > 0)
-                self._add(pid, slot, count, busy_ns, sampler.window_us * 1000)
-                seen[pid, slot] = before_ns
+        for gpu in self._gpus:
+            for pid, part in gpu.poll(now_ns).items():
+                self._add(pid, gpu.slot, part)
+                seen[pid, gpu.slot] = part.last_ns
         self.seen_running = seen
 
-    def _add(self, pid: int, slot: int, samples: int, busy_ns: int, period_ns: int) -> None:
+    def _add(self, pid: int, slot: int, part: _Part) -> None:
         owner, cgroup_id = Owner.of(pid), self._cgroup_of(pid)
         if owner is None or cgroup_id is None:
             return  # gone since
         with self._lock:
             sighted = self._found.get((pid, slot))
             if sighted is None or sighted.owner != owner:
-                sighted = self._found[pid, slot] = Sighted(pid, slot, owner, cgroup_id)
+                sighted = self._found[pid, slot] = Sighted(
+                    pid, slot, owner, cgroup_id, first_ns=part.first_ns
+                )
             sighted.cgroup_id = cgroup_id
-            sighted.samples += samples
-            sighted.busy_ns += busy_ns
-            sighted.period_ns = period_ns
+            sighted.samples += part.samples
+            sighted.busy_ns += part.busy_ns
+            sighted.period_ns, sighted.last_ns = part.period_ns, part.last_ns

@@ -82,7 +82,7 @@ class EbpfAccount:
         self.single_gpu_processes: set[int] = set()
         """Processes that can see one GPU only: which one a context of theirs is on needs no guess."""
         self.seen_running: Mapping[tuple[int, int], int] = {}
-        """By (process, GPU): NVML saw it run at this moment or later."""
+        """By (process, GPU): when NVML last saw it run."""
         self.events = Events()
 
     # ---- read ----

@@ -10,7 +10,7 @@ Approach. Two witnesses that know nothing of each other: the account (calls seen
 (which process was on the GPU, about seven times a second). Neither alone accuses anybody.
 
     endless   a context has work, completes none of it for ``endless_ns``, was charged endless_ns / 6 or what its
-              bursts are known to take (so it had its turn), and its process goes on being sampled.
+              bursts are known to take (so it had its turn), and its process is sampled even after that time.
     unseen    a process is sampled far more often than what it was charged can explain.
 
 Chance is bounded. The number of samples of a process that ran for c sample periods is at most Poisson distributed
@@ -88,6 +88,9 @@ class Sighting:
     busy_ns: int
     period_ns: int
     """Between two samples of this GPU."""
+    first_ns: int
+    """When the first of them was taken, as nearly as can be told."""
+    last_ns: int
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ class Evidence:
     charged_ns: Mapping[Where, int] = field(default_factory=dict)
     """Since the look before."""
     is_blind: bool = False
-    """The account has only just begun: what is known is forgotten, and nobody is accused of being unseen."""
+    """The account has only just begun: what is known is forgotten, so that nobody is accused of being unseen."""
     is_partial: bool = False
     """The account lacks somebody for reasons of its own: being unseen is no proof of intent."""
 
@@ -140,6 +143,9 @@ class Seen:
     """Of samples, in which it kept the GPU busy."""
     charged_ns: int
     period_ns: int
+    first_ns: int
+    """Of its samples; where there are none, the time of the look."""
+    last_ns: int
 
 
 @dataclass(frozen=True)
@@ -173,6 +179,8 @@ class WatchState:
     marks: Mapping[Key, Mark] = field(default_factory=dict)
     seen: Mapping[Where, tuple[Seen, ...]] = field(default_factory=dict)
     episodes: Mapping[EpisodeKey, Episode] = field(default_factory=dict)
+    is_urgent: bool = False
+    """Some work is suspicious since lately and lacks a sample or two: look again soon."""
 
 
 def judge(evidence: Evidence, state: WatchState, limits: Limits) -> WatchState:
@@ -191,12 +199,17 @@ def judge(evidence: Evidence, state: WatchState, limits: Limits) -> WatchState:
         if tenant is None:
             continue
         one = _endless(tenant, where, by_process.get(where, ()), marks, looks, evidence.now_ns, limits)
-        if one is None and not evidence.is_blind:
+        if one is None:
             one = _unseen(tenant, where, looks, evidence)
         if one is not None:
             key = (one.tenant, one.gpu, one.kind)
             found[key] = _merge(found[key], one) if key in found else one
-    return WatchState(marks, seen, _episodes(state.episodes, found, evidence.now_ns, limits))
+    accused = {pid for one in found.values() for pid in one.pids}
+    is_urgent = any(
+        work.pid not in accused and _is_suspect(work, marks[work.key], evidence.now_ns, limits)
+        for work in evidence.works
+    )
+    return WatchState(marks, seen, _episodes(state.episodes, found, evidence.now_ns, limits), is_urgent)
 
 
 # ---- endless ----
@@ -244,6 +257,13 @@ def _is_stuck(work: ContextWork, mark: Mark, now_ns: int, limits: Limits) -> boo
     return work.charged_ns - mark.charged_ns >= _turn_ns(work, work.submitted - mark.submitted, limits)
 
 
+def _is_suspect(work: ContextWork, mark: Mark, now_ns: int, limits: Limits) -> bool:
+    """Nearly stuck, since lately: the next look may tell."""
+    if not work.is_outstanding or not 1 <= (now_ns - mark.since_ns) // limits.endless_ns < 2:
+        return False
+    return 2 * (work.charged_ns - mark.charged_ns) >= _turn_ns(work, work.submitted - mark.submitted, limits)
+
+
 def _endless(
     tenant: str,
     where: Where,
@@ -260,10 +280,11 @@ def _endless(
     since_ns = min(marks[work.key].since_ns for work in stuck)
     begin_ns = max(since_ns, now_ns - SHORT_WINDOW_NS)
     samples, periods, _, period_ns = _sum(looks, begin_ns)
-    if samples < _STUCK_SAMPLES or not any(
-        look.samples and now_ns - look.t_ns < _RECENT_NS for look in looks
-    ):
+    if samples < _STUCK_SAMPLES:
         return None
+    last_ns = max(look.last_ns for look in looks if look.samples)
+    if last_ns < since_ns + limits.endless_ns or now_ns - last_ns > _RECENT_NS:
+        return None  # it may have ended, and nobody told
     names = {work.key for work in stuck}
     others_ns = sum(
         _charged_since(work, marks[work.key], begin_ns) for work in works if work.key not in names
@@ -295,13 +316,13 @@ def _charged_since(work: ContextWork, mark: Mark, begin_ns: int) -> int:
 
 def _unseen(tenant: str, where: Where, looks: tuple[Seen, ...], evidence: Evidence) -> Episode | None:
     now_ns = evidence.now_ns
-    if now_ns - min(look.t_ns for look in looks) < _YOUNG_NS:
+    if now_ns - min(look.first_ns for look in looks) < _YOUNG_NS:
         return None
     for window_ns in (SHORT_WINDOW_NS, LONG_WINDOW_NS):
         begin_ns = now_ns - window_ns
         samples, periods, charged_ns, period_ns = _sum(looks, begin_ns)
         if samples >= _LEAST_SAMPLES and _is_beyond(periods, charged_ns / period_ns, window_ns, _CHANCE):
-            first_ns = min(look.t_ns for look in looks if look.samples and look.t_ns > begin_ns)
+            first_ns = min(look.first_ns for look in looks if look.samples and look.t_ns > begin_ns)
             return Episode(
                 tenant,
                 where[1],
@@ -365,10 +386,19 @@ def _remember(evidence: Evidence, before: Mapping[Where, tuple[Seen, ...]]) -> d
             periods = sight.busy_ns / sight.period_ns
             looks = (
                 *looks,
-                Seen(now_ns, sight.tenant, sight.samples, periods, charged_ns, sight.period_ns),
+                Seen(
+                    now_ns,
+                    sight.tenant,
+                    sight.samples,
+                    periods,
+                    charged_ns,
+                    sight.period_ns,
+                    sight.first_ns,
+                    sight.last_ns,
+                ),
             )
         elif charged_ns > 0:
-            looks = (*looks, Seen(now_ns, None, 0, 0.0, charged_ns, 1))
+            looks = (*looks, Seen(now_ns, None, 0, 0.0, charged_ns, 1, now_ns, now_ns))
         if looks:
             kept[where] = looks
     return kept

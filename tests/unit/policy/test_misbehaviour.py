@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is accused within five seconds, and who never is, whatever chance the samples bring."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.model import MisbehaviourKind
+from fairsched.policy.misbehaviour import (
+    ContextWork,
+    Episode,
+    Evidence,
+    Limits,
+    Sighting,
+    WatchState,
+    judge,
+    poisson_tail,
+)
+
+MS = 1_000_000
+S = 1000 * MS
+PERIOD = 139 * MS
+GPU = "GPU-a"
+LIMITS = Limits()
+ENDLESS, UNSEEN = MisbehaviourKind.ENDLESS, MisbehaviourKind.UNSEEN
+
+
+@dataclass
+class Process:
+    """Runs for ``share`` of each second on the GPU. ``step_s``: from one proof of completion to the next."""
+
+    pid: int
+    share: float
+    step_s: float | None = 0.02
+    launches_per_s: float = 0.0
+    """Besides those that are proven complete."""
+    seen_ratio: float = 1.0
+    """Part of its work that the account sees."""
+    contexts: int = 1
+    busy_until_s: float = 1e9
+    """When the GPU has done all it had; the account hears nothing of that."""
+    charge_until_s: float = 1e9
+    begin_s: float = 0.0
+    expected_ns: int = 0
+    tenant: str = ""
+
+    def work(self, now_s: float, context: int) -> ContextWork:
+        age_s = max(0.0, now_s - self.begin_s)
+        each = self.share * self.seen_ratio / self.contexts
+        done = 0 if self.step_s is None else int(age_s / self.step_s)
+        since_s = self.begin_s + (done * self.step_s if self.step_s else 0.0)
+        charged_s = min(now_s, self.charge_until_s) - self.begin_s
+        return ContextWork(
+            key=(self.pid * 100 + context, 1),
+            tenant=self.tenant or f"t{self.pid}",
+            pid=self.pid,
+            gpu=GPU,
+            submitted=done + 1 + int(age_s * self.launches_per_s),
+            completed=done,
+            is_outstanding=True,
+            since_ns=round(since_s * S),
+            charged_then_ns=round((since_s - self.begin_s) * each * S),
+            charged_ns=round(max(0.0, charged_s) * each * S),
+            expected_ns=self.expected_ns,
+        )
+
+
+@dataclass
+class World:
+    """Looks once a second; NVML names one process in each period, by lot."""
+
+    processes: list[Process]
+    seed: int = 1
+    look_s: float = 1.0
+    phase_s: float = 0.3
+    state: WatchState = field(default_factory=WatchState)
+    blind_until_s: float = 0.0
+    is_partial: bool = False
+    late_s: float = 0.2
+    """NVML tells so long after it looked."""
+    step_s: float = 1.0
+    """Between the look before and this one."""
+
+    def looks(self, seconds: float) -> Iterator[tuple[float, list[Episode]]]:
+        lot, now_s, sampled_s = random.Random(self.seed), self.phase_s, 0.0
+        self.step_s = self.look_s
+        while now_s <= seconds:
+            counts: dict[int, list[float]] = {}
+            while sampled_s + PERIOD / S <= now_s - self.late_s:
+                sampled_s += PERIOD / S
+                who = self._occupant(lot.random(), sampled_s)
+                if who is not None:
+                    counts.setdefault(who, []).append(sampled_s)
+            self.state = judge(self._evidence(now_s, counts), self.state, LIMITS)
+            yield now_s, list(self.state.episodes.values())
+            self.step_s = 0.4 if self.state.is_urgent else self.look_s
+            now_s += self.step_s
+
+    def _occupant(self, at: float, now_s: float) -> int | None:
+        for process in self.processes:
+            if process.begin_s <= now_s < process.busy_until_s:
+                at -= process.share
+                if at < 0:
+                    return process.pid
+        return None
+
+    def _evidence(self, now_s: float, counts: dict[int, list[float]]) -> Evidence:
+        here = [process for process in self.processes if process.begin_s <= now_s]
+        charged = {}
+        for p in here:
+            length_s = min(now_s, p.charge_until_s) - max(now_s - self.step_s, p.begin_s)
+            charged[p.pid, GPU] = round(max(0.0, length_s) * p.share * p.seen_ratio * S)
+        tenants = {p.pid: p.tenant or f"t{p.pid}" for p in here}
+        return Evidence(
+            now_ns=round(now_s * S),
+            works=tuple(p.work(now_s, c) for p in here if p.seen_ratio > 0 for c in range(p.contexts)),
+            sightings=tuple(
+                Sighting(
+                    tenants[pid],
+                    pid,
+                    GPU,
+                    len(at),
+                    len(at) * PERIOD,
+                    PERIOD,
+                    round(at[0] * S),
+                    round(at[-1] * S),
+                )
+                for pid, at in counts.items()
+            ),
+            charged_ns=charged,
+            is_blind=now_s < self.blind_until_s,
+            is_partial=self.is_partial,
+        )
+
+
+def first(world: World, seconds: float, kind: MisbehaviourKind, tenant: str = "t1") -> float | None:
+    for now_s, episodes in world.looks(seconds):
+        if any(one.kind is kind and one.tenant == tenant for one in episodes):
+            return now_s
+    return None
+
+
+def accused(world: World, seconds: float) -> set[tuple[str, MisbehaviourKind]]:
+    return {(one.tenant, one.kind) for _, episodes in world.looks(seconds) for one in episodes}
+
+
+seeds = st.integers(0, 10_000)
+phases = st.floats(0.01, 1.0)
+
+
+# ---- who is found, and how soon ----
+
+
+def moments(make: Callable[[int], World], kind: MisbehaviourKind) -> list[float]:
+    """When it is found in three hundred lotteries, at all moments at which it may begin between two looks."""
+    return sorted(first(make(seed), 15, kind) or 99.0 for seed in range(300))
+
+
+def phase_of(seed: int) -> float:
+    return 0.01 + seed % 100 / 100
+
+
+@pytest.mark.parametrize(("share", "contexts"), [(1.0, 1), (0.4, 1), (0.5, 2), (0.8, 4), (0.9, 8)])
+def test_endless_work_is_found_within_five_seconds(share: float, contexts: int) -> None:
+    """NVML names one process of those that share a GPU, by lot: one time in a hundred may take a little longer."""
+
+    def world(seed: int) -> World:
+        endless = Process(1, share, None, contexts=contexts)
+        return World([endless, Process(2, 1 - share)], seed, phase_s=phase_of(seed))
+
+    at = moments(world, ENDLESS)
+    assert at[0] >= 3.0
+    assert at[-3] <= 5.0
+    assert at[-1] <= 8.0
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7, 1.0])
+def test_work_past_the_exports_is_found_within_five_seconds(share: float) -> None:
+    def world(seed: int) -> World:
+        unseen = Process(1, share, seen_ratio=0.0)
+        return World([unseen, Process(2, 1 - share)], seed, phase_s=phase_of(seed))
+
+    at = moments(world, UNSEEN)
+    assert at[-3] <= 5.0
+    assert at[-1] <= 8.0
+
+
+def test_it_is_found_sooner_or_later_if_it_uses_little() -> None:
+    found = [
+        first(World([Process(1, 0.1, seen_ratio=0.0), Process(2, 0.9)], s), 40, UNSEEN) for s in range(20)
+    ]
+    assert all(at is not None for at in found)
+
+
+def test_one_that_shows_a_part_of_its_work_is_found() -> None:
+    world = World([Process(1, 0.9, seen_ratio=0.1), Process(2, 0.1)])
+    at = first(world, 30, UNSEEN)
+    assert at is not None
+    assert at <= 6.0
+
+
+def test_endless_work_beside_a_context_that_goes_on_is_found() -> None:
+    """Samples name the process, not the context: those that the other one explains do not count."""
+    stuck, shown = Process(1, 0.7, None, contexts=7), Process(1, 0.1, tenant="t1")
+    shown_works = replace(shown, pid=1)
+
+    class Both(World):
+        def _evidence(self, now_s: float, counts: dict[int, list[float]]) -> Evidence:
+            found = super()._evidence(now_s, counts)
+            extra = replace(shown_works.work(now_s, 50), key=(9999, 1))
+            return replace(found, works=(*found.works, extra))
+
+    at = first(Both([replace(stuck, share=0.8), Process(2, 0.2)]), 8, ENDLESS)
+    assert at is not None
+    assert at <= 5.5
+
+
+def test_a_trickle_of_launches_hides_nothing() -> None:
+    at = first(World([Process(1, 1.0, None, launches_per_s=0.4)]), 10, ENDLESS)
+    assert at is not None
+
+
+def test_a_program_that_never_asked_and_goes_endless_is_found() -> None:
+    """Its launches of before count for nothing any more."""
+    worker = Process(1, 1.0, None, launches_per_s=1000)
+
+    class Turns(World):
+        def _evidence(self, now_s: float, counts: dict[int, list[float]]) -> Evidence:
+            found = super()._evidence(now_s, counts)
+            stopped = tuple(replace(w, submitted=min(w.submitted, 10_001)) for w in found.works)
+            return replace(found, works=stopped)
+
+    at = first(Turns([worker]), 25, ENDLESS)
+    assert at is not None
+    assert 13 <= at <= 18
+
+
+# ---- who is not ----
+
+INNOCENT: dict[str, Callable[[float], Process]] = {
+    "a decoder": lambda share: Process(1, share, 0.02),
+    "kernels of 200 ms that wait their turn": lambda share: Process(1, share, 0.2 / max(share, 1e-3)),
+    "a graph of two seconds": lambda share: Process(1, share, 2.0),
+    "a program that polls": lambda share: Process(1, share, None, launches_per_s=20 * 1000 / 5),
+    "one that polls for kernels of 200 ms": lambda share: Process(1, share, None, launches_per_s=5 * share),
+    "one that never synchronises": lambda share: Process(1, share, None, launches_per_s=5000 * share),
+    "one that waits behind others": lambda share: Process(1, 0.02 * share, 20.0),
+    "one that launched, and computes on the CPU": lambda share: Process(1, share, None, busy_until_s=1.0),
+    "one that is idle, which nobody told": lambda share: Process(
+        1, share, None, busy_until_s=1.0, charge_until_s=2.0
+    ),
+    "one that was held for long with a short drain": lambda share: Process(
+        1, share, None, busy_until_s=0.6, charge_until_s=0.9
+    ),
+    "one whose account is a tenth too low": lambda share: Process(1, share, 0.02, seen_ratio=0.9),
+    "bursts known to take long": lambda share: Process(1, share, 5.0, expected_ns=6 * S),
+}
+
+
+@pytest.mark.parametrize("what", INNOCENT)
+@given(seed=seeds, phase=phases, share=st.floats(0.01, 1.0))
+def test_nobody_is_accused_of_nothing(what: str, seed: int, phase: float, share: float) -> None:
+    world = World([INNOCENT[what](share), Process(2, 1 - share)], seed, phase_s=phase)
+    assert accused(world, 30) == set()
+
+
+@given(seed=seeds)
+def test_a_crowd_of_long_kernels_is_no_crowd_of_endless_ones(seed: int) -> None:
+    crowd = [Process(pid, 1 / 16, 3.2, begin_s=pid / 16) for pid in range(1, 17)]
+    assert accused(World(crowd, seed), 30) == set()
+
+
+@given(seed=seeds, attached_s=st.floats(0.0, 1.3))
+def test_a_process_whose_libcuda_is_probed_a_little_late_is_innocent(seed: int, attached_s: float) -> None:
+    class Late(World):
+        def _evidence(self, now_s: float, counts: dict[int, list[float]]) -> Evidence:
+            found = super()._evidence(now_s, counts)
+            after_s = max(0.0, min(self.step_s, now_s - attached_s))
+            charged = {key: round(ns * after_s / self.step_s) for key, ns in found.charged_ns.items()}
+            return replace(found, charged_ns=charged)
+
+    assert accused(Late([Process(1, 1.0)], seed), 20) == set()
+
+
+@given(seed=seeds)
+def test_nobody_is_accused_of_what_the_account_missed_before_it_began(seed: int) -> None:
+    process = Process(1, 1.0)
+
+    class Blind(World):
+        def _evidence(self, now_s: float, counts: dict[int, list[float]]) -> Evidence:
+            found = super()._evidence(now_s, counts)
+            return replace(found, charged_ns={}) if now_s < 7.5 else found
+
+    assert accused(Blind([process], seed, blind_until_s=8.0), 20) == set()
+    assert accused(Blind([process], seed, blind_until_s=0.0), 20) != set(), "the test can tell"
+
+
+@given(seed=seeds, phase=phases)
+def test_samples_that_come_late_are_explained_by_what_was_charged_before(seed: int, phase: float) -> None:
+    class Bursts(World):
+        """Runs for 1.5 s of every 8."""
+
+        def _occupant(self, at: float, now_s: float) -> int | None:
+            return 1 if now_s % 8 < 1.5 else None
+
+        def _evidence(self, now_s: float, counts: dict[int, list[float]]) -> Evidence:
+            found = super()._evidence(now_s, counts)
+            begin_s = now_s - self.step_s
+            ran_s = (
+                sum(1 / 100 for n in range(100) if (begin_s + self.step_s * n / 100) % 8 < 1.5) * self.step_s
+            )
+            return replace(found, charged_ns={(1, GPU): round(ran_s * S)})
+
+    assert accused(Bursts([Process(1, 1.0, 0.02)], seed, phase_s=phase, late_s=1.2), 60) == set()
+
+
+def test_without_samples_nobody_is_accused() -> None:
+    class Deaf(World):
+        def _occupant(self, at: float, now_s: float) -> int | None:
+            return None
+
+    assert accused(Deaf([Process(1, 1.0, None), Process(2, 1.0, seen_ratio=0.0)]), 30) == set()
+
+
+# ---- episodes ----
+
+
+def test_an_episode_names_who_and_how_much() -> None:
+    world = World([Process(1, 0.5, None, contexts=2), Process(2, 0.5)])
+    one = [episodes for _, episodes in world.looks(6)][-1][0]
+    assert (one.tenant, one.gpu, one.kind, one.pids, one.contexts) == ("t1", GPU, ENDLESS, (1,), 2)
+    assert one.stuck_ns is not None
+    assert one.stuck_ns == one.seen_ns - one.since_ns
+    assert one.charged_ns == pytest.approx(one.stuck_ns * 0.5, rel=0.01)
+    assert one.samples >= 3
+
+
+def test_two_processes_of_one_tenant_are_one_episode() -> None:
+    pair = [Process(1, 0.5, None, tenant="team"), Process(2, 0.5, None, tenant="team")]
+    (one,) = [episodes for _, episodes in World(pair).looks(7)][-1]
+    assert one.pids == (1, 2)
+    assert one.contexts == 2
+
+
+def test_an_episode_outlasts_a_quiet_look_and_ends_when_it_is_over() -> None:
+    world = World([Process(1, 1.0, None, busy_until_s=10.0)])
+    active = [now_s for now_s, episodes in world.looks(30) if episodes]
+    assert all(later - now < 1.5 for now, later in pairwise(active)), "without a gap"
+    assert 10.0 <= active[-1] <= 17.0
+
+
+def test_an_episode_is_over_when_nothing_spoke_for_it_for_some_seconds() -> None:
+    one = Episode("t1", GPU, ENDLESS, since_ns=0, seen_ns=10 * S, pids=(1,))
+    state = WatchState(episodes={("t1", GPU, ENDLESS): one})
+    for now_ns, is_over in ((12 * S, False), (12.9 * S, False), (13 * S, True)):
+        state = judge(Evidence(round(now_ns)), state, LIMITS)
+        assert (not state.episodes) == is_over
+
+
+def test_what_the_account_may_have_missed_itself_is_never_certain() -> None:
+    world = World([Process(1, 1.0, seen_ratio=0.0)], is_partial=True)
+    episodes = [one for _, found in world.looks(8) for one in found]
+    assert episodes
+    assert not any(one.is_certain for one in episodes)
+
+
+@given(st.integers(0, 60), st.floats(0.0, 40.0))
+def test_the_tail_is_that_of_poisson(count: int, mean: float) -> None:
+    import math
+
+    below = math.fsum(math.exp(-mean) * mean**k / math.factorial(k) for k in range(count))
+    tail = poisson_tail(count, mean)
+    assert tail == 1.0 if count <= mean else tail == pytest.approx(1 - below, abs=1e-9)
