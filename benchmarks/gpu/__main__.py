@@ -30,7 +30,7 @@ from benchmarks.gpu.figures import Figure, complete, exit_status, render
 from benchmarks.gpu.hosts import Host, Simulated
 from benchmarks.gpu.real import Real
 from benchmarks.machine import describe
-from benchmarks.rig import BenchError
+from benchmarks.rig import BenchError, cpu_pressure_s
 from fairsched.errors import FairschedError
 
 SECTIONS = ("coverage", "account", "freeze", "fairness")
@@ -58,7 +58,7 @@ class Checks:
     def __init__(self, options: argparse.Namespace) -> None:
         self.sections = [name for name in SECTIONS if not options.only or name in options.only]
         self._seconds = float(options.seconds)
-        self._started_s = time.monotonic()
+        self._started_s, self._waited_s = time.monotonic(), cpu_pressure_s()
         self._figures: list[Figure] = []
         self._why: dict[str, str] = {}
 
@@ -74,6 +74,13 @@ class Checks:
             own = [figure for figure in self._figures if figure.bar.section == name]
             found += complete(own, [name], self._why.get(name, "was not measured"))
         return found
+
+    def cpu_wait_ratio(self) -> float | None:
+        """Part of the time so far; None where the kernel does not tell."""
+        now_s = cpu_pressure_s()
+        if now_s is None or self._waited_s is None:
+            return None
+        return (now_s - self._waited_s) / max(time.monotonic() - self._started_s, 0.001)
 
     def _section(self, name: str, measure: Any) -> None:
         if name not in self.sections:
@@ -97,6 +104,7 @@ def open_host(options: argparse.Namespace) -> tuple[Host, dict[str, Any]]:
     if options.simulated:
         return Simulated(), {"is_simulated": True}
     facts = look(options.python, os.environ, options.gpu)
+    print(f"{facts.gpu.name}, driver {facts.driver}, PyTorch {facts.torch}", file=sys.stderr, flush=True)
     return Real(facts, options.python), {"is_simulated": False, **facts.to_plain()}
 
 
@@ -120,6 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             checks = Checks(options)
             with host:
                 figures = checks.run(host)
+            about["cpu_wait_ratio"] = checks.cpu_wait_ratio()
             if options.json is not None:
                 plain = {figure.bar.key: figure.to_plain() for figure in figures}
                 write(options.json, {**describe(), **about, "seconds": options.seconds, "figures": plain})
@@ -128,6 +137,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FairschedError as error:
         return say_error(error)
     print("\n".join(render(figures)))
+    if about["cpu_wait_ratio"] is not None:
+        print(
+            f"\n{about['cpu_wait_ratio']:.0%} of the time some program here waited for a CPU: who is woken late"
+        )
+        print("seems to use the GPU meanwhile. Above 20 % the account's error is also the machine's.")
     return exit_status(figures)
 
 

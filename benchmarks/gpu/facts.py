@@ -49,12 +49,14 @@ class Facts:
     cuda: str
     gpu: Gpu
     libcuda: Path
+    driver: str | None = None
 
     def to_plain(self) -> dict[str, Any]:
         return {
             "python": self.python,
             "torch": self.torch,
             "cuda": self.cuda,
+            "driver": self.driver,
             "gpu": self.gpu.name,
             "gpu_uuid": self.gpu.uuid,
             "gpu_memory_bytes": self.gpu.memory_total_bytes,
@@ -101,6 +103,17 @@ def missing(
     return found
 
 
+def driver_version() -> str | None:
+    """As NVML, which must be open, says it."""
+    import pynvml
+
+    try:
+        said = pynvml.nvmlSystemGetDriverVersion()
+    except pynvml.NVMLError:
+        return None
+    return said.decode() if isinstance(said, bytes) else str(said)
+
+
 def look(python: str, env: Mapping[str, str], index: int) -> Facts:
     """Raises HostUnsupported that names everything that is missing."""
     nvml = Nvml()
@@ -112,8 +125,7 @@ def look(python: str, env: Mapping[str, str], index: int) -> Facts:
                 "the GPU checks need " + "; ".join(lacking),
                 remedy="or try their code path without a GPU: python -m benchmarks.gpu --simulated",
             )
-        return Facts(
-            answer["python"], answer["torch"], answer["cuda"], nvml.gpus[index], Path(answer["maps"][0])
-        )
+        gpu, libcuda = nvml.gpus[index], Path(answer["maps"][0])
+        return Facts(answer["python"], answer["torch"], answer["cuda"], gpu, libcuda, driver_version())
     finally:
         nvml.close()

@@ -210,7 +210,9 @@ class Simulated(Host):
 
     def drain_end_ns(self, member: Member, from_ns: int, to_ns: int) -> int | None:
         own = {context.id for context in self._rig.host.truth_of(member.worker)}
-        ends = [
+        # A stay is known when it is over: of one that outlasts the hold, the program's own log tells.
+        seen = [step.end_ns for step in member.worker.steps() if from_ns < step.end_ns <= to_ns]
+        ends = seen + [
             min(stay.end_ns, to_ns)
             for stay in self._rig.host.residencies()
             if stay.context_id in own and stay.start_ns < to_ns and stay.end_ns > from_ns
