@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML asked beside the loop: what it saw of whom and when, and a driver that hangs harms nobody."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from fairsched.accounting.nvml import Sample
+from fairsched.cgroup.journal import Owner
+from fairsched.sightings import SightingWatch
+
+WaitUntil = Callable[[Callable[[], object], float, str], None]
+MS = 1_000_000
+S = 1000 * MS
+CLOCK_US = 10**15
+"""NVML's clock when ours says 0."""
+NEVER_S = 3600.0
+ME = os.getpid()
+
+
+class Ring:
+    """A reader whose samples a test writes; moments are in ms of our clock."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        self.asked = 0
+
+    def add(self, pid: int, *moments_ms: int, busy: float = 1.0) -> None:
+        self.samples += [Sample(CLOCK_US + ms * 1000, pid, busy) for ms in moments_ms]
+
+    def read(self, after_us: int) -> list[Sample]:
+        self.asked += 1
+        return [sample for sample in self.samples if sample.time_us > after_us]
+
+
+def watch_of(*rings: Ring, cgroup_of: Callable[[int], int | None] = lambda _pid: 7) -> SightingWatch:
+    return SightingWatch(rings, cgroup_of, poll_s=NEVER_S)  # type: ignore[arg-type]
+
+
+def test_samples_of_several_polls_are_one_sighting_with_its_first_and_last_moment() -> None:
+    ring = Ring()
+    watch = watch_of(ring)
+    ring.add(ME, 0)
+    watch.poll(0)  # the first sample only starts the clock
+    ring.add(ME, 139, 278)
+    watch.poll(278 * MS)
+    ring.add(ME, 417, busy=0.5)
+    watch.poll(500 * MS)
+    (one,) = watch.take()
+    assert (one.pid, one.slot, one.cgroup_id, one.samples) == (ME, 0, 7, 3)
+    assert one.busy_ns == round(2.5 * 139 * MS)
+    assert one.period_ns == 139 * MS
+    assert (one.first_ns, one.last_ns) == (139 * MS, 417 * MS)
+    assert watch.seen_running == {(ME, 0): 417 * MS}
+    assert watch.take() == [], "taken once"
+    watch.close()
+
+
+def test_a_sample_that_comes_late_is_dated_by_the_promptest_ones() -> None:
+    ring = Ring()
+    watch = watch_of(ring)
+    ring.add(ME, 0)
+    watch.poll(0)
+    ring.add(ME, 139)
+    watch.poll(139 * MS)
+    watch.take()
+    ring.add(ME, 278)
+    watch.poll(900 * MS)
+    assert watch.take()[0].last_ns == 278 * MS
+    watch.close()
+
+
+def test_who_was_not_seen_for_long_is_not_seen_running() -> None:
+    ring = Ring()
+    watch = watch_of(ring)
+    ring.add(ME, 0, 139)
+    watch.poll(139 * MS)
+    assert (ME, 0) in watch.seen_running
+    watch.poll(6 * S)
+    assert watch.seen_running == {}
+    watch.close()
+
+
+def test_gpus_are_told_apart_and_the_gone_left_out() -> None:
+    one, two = Ring(), Ring()
+    watch = watch_of(one, two, cgroup_of=lambda pid: 7 if pid == ME else None)
+    gone = 2**22 + 1  # beyond any pid
+    for ring in (one, two):
+        ring.add(ME, 0)
+    two.add(gone, 139)
+    two.add(ME, 278)
+    watch.poll(300 * MS)
+    assert [(sighted.pid, sighted.slot) for sighted in watch.take()] == [(ME, 1)]
+    watch.close()
+
+
+def test_another_process_of_the_same_pid_is_counted_anew() -> None:
+    ring = Ring()
+    watch = watch_of(ring)
+    ring.add(ME, 0, 139, 278)
+    watch.poll(300 * MS)
+    (kept,) = watch._found.values()
+    kept.owner = Owner(ME, kept.owner.start_ticks - 1)
+    ring.add(ME, 417)
+    watch.poll(500 * MS)
+    assert [sighted.samples for sighted in watch.take()] == [1]
+    watch.close()
+
+
+def test_a_driver_that_hangs_holds_up_neither_take_nor_close_for_long(wait_until: WaitUntil) -> None:
+    release, entered = threading.Event(), threading.Event()
+
+    class Hanging(Ring):
+        def read(self, after_us: int) -> list[Sample]:
+            entered.set()
+            release.wait(60)
+            return []
+
+    watch = SightingWatch([Hanging()], lambda _pid: 7, poll_s=0.001)  # type: ignore[list-item]
+    try:
+        wait_until(entered.is_set, 30, "the thread is in the driver")
+        begun_s = time.monotonic()
+        assert watch.take() == []
+        watch.close()
+        assert time.monotonic() - begun_s < 20
+    finally:
+        release.set()
+
+
+def test_a_failure_in_the_driver_is_not_the_end_of_the_thread(wait_until: WaitUntil) -> None:
+    class Failing(Ring):
+        def read(self, after_us: int) -> list[Sample]:
+            super().read(after_us)
+            raise ValueError("garbage")
+
+    ring = Failing()
+    watch = SightingWatch([ring], lambda _pid: 7, poll_s=0.001)  # type: ignore[list-item]
+    wait_until(lambda: ring.asked > 2, 30, "it asks again")
+    watch.close()
+    assert not watch._thread.is_alive()

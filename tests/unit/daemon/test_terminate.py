@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is signalled: the accused process, in the accused tenant's cgroup, while it is still accused. Nobody else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fairsched.cgroup.journal import Owner
+from fairsched.model import MisbehaviourKind
+from fairsched.terminate import Accused, Terminator
+
+WaitUntil = Callable[[Callable[[], object], float, str], None]
+KIND = MisbehaviourKind.ENDLESS
+S = 1_000_000_000
+GRACE_NS = 5 * S
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
+OBEDIENT = "import signal; print(flush=True); signal.pause()"
+
+
+class Tenants:
+    """Which tenant each process is in; a test moves them."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, str | None] = {}
+
+    def __call__(self, pid: int) -> str | None:
+        return self.of.get(pid)
+
+
+@pytest.fixture
+def tenants() -> Tenants:
+    return Tenants()
+
+
+@pytest.fixture
+def terminator(tenants: Tenants) -> Iterator[Terminator]:
+    made = Terminator(tenants)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def spawn(tenants: Tenants) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    spawned: list[subprocess.Popen[bytes]] = []
+
+    def start(code: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE)
+        spawned.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        tenants.of[process.pid] = "bad"
+        return process
+
+    yield start
+    for process in spawned:
+        process.kill()
+        process.communicate()
+
+
+Spawn = Callable[[str], subprocess.Popen[bytes]]
+
+
+def accuse(process: subprocess.Popen[bytes], tenant: str = "bad") -> Accused:
+    owner = Owner.of(process.pid)
+    assert owner is not None
+    return Accused(tenant, KIND, owner)
+
+
+def test_sigterm_comes_once_and_is_counted(terminator: Terminator, spawn: Spawn) -> None:
+    process = spawn(OBEDIENT)
+    accused = accuse(process)
+    assert terminator.ask(accused, 0)
+    assert terminator.is_asked(accused.owner)
+    assert not terminator.ask(accused, S)
+    assert process.wait(60) == -15
+    assert terminator.total == {("bad", KIND): 1}
+
+
+def test_sigkill_comes_after_the_grace_and_not_before(terminator: Terminator, spawn: Spawn) -> None:
+    process = spawn(STUBBORN)
+    accused = accuse(process)
+    assert terminator.ask(accused, 0)
+    terminator.settle({accused.owner}, GRACE_NS - 1, GRACE_NS)
+    assert process.poll() is None
+    terminator.settle({accused.owner}, GRACE_NS, GRACE_NS)
+    assert process.wait(60) == -9
+    terminator.settle(set(), GRACE_NS + S, GRACE_NS)
+    assert not terminator.is_asked(accused.owner), "what is dead is forgotten"
+
+
+def test_who_ends_its_work_is_let_off(terminator: Terminator, spawn: Spawn) -> None:
+    process = spawn(STUBBORN)
+    accused = accuse(process)
+    terminator.ask(accused, 0)
+    terminator.settle(set(), 2 * GRACE_NS, GRACE_NS)
+    assert process.poll() is None
+    assert not terminator.is_asked(accused.owner)
+
+
+def test_who_left_the_cgroup_is_not_killed_there(
+    terminator: Terminator, spawn: Spawn, tenants: Tenants
+) -> None:
+    process = spawn(STUBBORN)
+    accused = accuse(process)
+    terminator.ask(accused, 0)
+    for elsewhere in ("chat", None):
+        tenants.of[process.pid] = elsewhere
+        terminator.settle({accused.owner}, 2 * GRACE_NS, GRACE_NS)
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize("elsewhere", ["chat", None])
+def test_who_is_in_another_cgroup_is_not_asked(
+    terminator: Terminator, spawn: Spawn, tenants: Tenants, elsewhere: str | None
+) -> None:
+    process = spawn(OBEDIENT)
+    tenants.of[process.pid] = elsewhere
+    assert not terminator.ask(accuse(process), 0)
+    assert process.poll() is None
+    assert not terminator.total
+
+
+def test_a_later_process_of_the_same_pid_is_not_asked(terminator: Terminator, spawn: Spawn) -> None:
+    process = spawn(OBEDIENT)
+    accused = accuse(process)
+    earlier = Accused("bad", KIND, Owner(process.pid, accused.owner.start_ticks - 1))
+    assert not terminator.ask(earlier, 0)
+    assert process.poll() is None
+
+
+def test_neither_init_nor_we_are_ever_asked(terminator: Terminator, tenants: Tenants) -> None:
+    for pid in (1, os.getpid(), os.getppid()):
+        tenants.of[pid] = "bad"
+        owner = Owner.of(pid)
+        assert owner is not None
+        assert not terminator.ask(Accused("bad", KIND, owner), 0)
+
+
+def test_who_is_gone_is_not_asked(terminator: Terminator, spawn: Spawn) -> None:
+    process = spawn(OBEDIENT)
+    accused = accuse(process)
+    process.kill()
+    process.wait()
+    assert not terminator.ask(accused, 0)
