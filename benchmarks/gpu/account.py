@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.gpu.arithmetic import nvml_limit_points, share_errors, worst
@@ -59,6 +59,7 @@ def _together(
     time.sleep(seconds)
     after, truth_after = account_ns(daemon), _truth(host, crew)
     window: Window = (start_ns, time.monotonic_ns())
+    said = doubts(daemon.status())
     sampled = _end_nvml(watch)
     work = work_ns(crew, costs, window)
     account = {name: float(after.get(name, 0) - before.get(name, 0)) for name in crew}
@@ -68,7 +69,7 @@ def _together(
         if (begin := truth_before[name]) is not None and (end := truth_after[name]) is not None
     }
     return [
-        _against("account_share_error", account, work),
+        _against("account_share_error", account, work, said),
         _against_nvml(crew, account, sampled),
         *_against_truth(account, work, truth),
     ]
@@ -78,11 +79,23 @@ def _truth(host: Host, crew: Crew) -> dict[str, int | None]:
     return {name: host.exec_ns(members) for name, members in crew.items()}
 
 
-def _against(key: str, got: Mapping[str, float], wanted: Mapping[str, float]) -> Figure:
+def doubts(status: Mapping[str, Any]) -> list[str]:
+    """What the daemon itself says against its account (pure): on a GPU of another nature it should say so."""
+    unsure = [
+        f"{tenant['name']} is of {tenant['confidence']} confidence"
+        for tenant in status["tenants"]
+        if tenant["confidence"] != "high"
+    ]
+    return [*unsure, *status["warnings"]]
+
+
+def _against(
+    key: str, got: Mapping[str, float], wanted: Mapping[str, float], said: Sequence[str] = ()
+) -> Figure:
     errors = share_errors(got, wanted)
     if not errors:
         return not_possible(key, "nobody did any work")
-    return measured(key, worst(errors)[1], _list(errors))
+    return measured(key, worst(errors)[1], "; ".join([_list(errors), *said]))
 
 
 def _against_truth(

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from benchmarks.rig import PARENT, BenchError, RunningDaemon
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef, find_mount
 from fairsched.errors import FairschedError, HostUnsupported
-from fairsched.simgpu import Worker, build
+from fairsched.simgpu import Worker, WorkerError, build
 from fairsched.simgpu.workload import create_log, enter_command
 
 _READY_S = 300.0
@@ -91,7 +90,7 @@ class Real(Host):
 
     @contextlib.contextmanager
     def tenants(self, loads: Sequence[Load]) -> Iterator[Crew]:
-        """One after the other, the earlier ones stopped meanwhile: each measures itself when it starts."""
+        """Begun together, made one after the other: each measures itself first, and the others wait meanwhile."""
         with contextlib.ExitStack() as undo:
             crew: Crew = {}
             for load in loads:
@@ -102,7 +101,7 @@ class Real(Host):
                     member = self._start(load, number, Path(self.mount.absolute(ref.path)), undo)
                     crew[load.name].append(member)
             for member in (one for members in crew.values() for one in members):
-                member.worker.process.send_signal(signal.SIGCONT)
+                _begin(member)
             yield crew
 
     def _start(self, load: Load, number: int, cgroup: Path, undo: contextlib.ExitStack) -> Member:
@@ -118,15 +117,21 @@ class Real(Host):
         argv += ["--seed", str(self._started)]
         if self._device == "cpu":
             argv += ["--width", "64", "--layers", "1"]
-        process = subprocess.Popen(
-            enter_command(build().load, argv, cgroup, True),
-            env=with_python_path({**os.environ, **self.env()}),
-            stdin=subprocess.DEVNULL,
-        )
+        errors = stem.with_suffix(".err")
+        with open(errors, "wb") as stderr:
+            process = subprocess.Popen(
+                enter_command(build().load, [*argv, "--wait"], cgroup, True),
+                env=with_python_path({**os.environ, **self.env()}),
+                stdin=subprocess.PIPE,
+                stderr=stderr,
+            )
         worker = Worker(name, process, log)
-        undo.callback(worker.kill)
-        worker.wait_ready(_READY_S)
-        process.send_signal(signal.SIGSTOP)
+        undo.callback(_end, worker)
+        try:
+            worker.wait_ready(_READY_S)
+        except WorkerError as error:
+            last = errors.read_text(errors="replace").strip().splitlines()[-3:]
+            raise BenchError(f"{error}: {' | '.join(last) or 'it said nothing'}") from error
         said = json.loads(report.read_text())
         return Member(worker, said["launches"], said["launches_from"], Worker(name, process, gpu_log))
 
@@ -180,3 +185,21 @@ class Real(Host):
                 for load in loads
             },
         }
+
+
+def _begin(member: Member) -> None:
+    stdin = member.worker.process.stdin
+    if stdin is None:
+        raise BenchError(f"{member.worker.name} cannot be told to begin")
+    try:
+        stdin.write(b"begin\n")
+        stdin.flush()
+    except BrokenPipeError as error:
+        raise BenchError(f"{member.worker.name} has ended before it began") from error
+
+
+def _end(worker: Worker) -> None:
+    worker.kill()
+    if worker.process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            worker.process.stdin.close()

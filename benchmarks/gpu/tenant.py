@@ -8,8 +8,9 @@ Kinds, each an endless loop of steps:
   trainer   forward, backward, update without a sync; as many steps in flight as make up ``--queue-ms``
 
 Every step goes to the log as its program saw it. ``--gpu-log`` has the same steps as the GPU ran them, from events:
-latency = time between the events around the step, end = when the second one was reached, in the host's clock. The
-report says what one step is. ``--device cpu`` tries the program where there is no GPU and measures nothing.
+latency = time between the events around the step, end = when the second one was reached, in the host's clock (the
+two drift apart by some ms a minute at worst). The report says what one step is. ``--device cpu`` tries the program
+where there is no GPU, and measures nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import collections
 import contextlib
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -37,8 +39,8 @@ _TIMED_STEPS = 10
 _MAX_DEPTH = 256
 _WINDOW_TOKENS = 256
 _TRAINED_TOKENS = 512
-_NO_WORK = ("ProfilerStep", "Event ", "Context ", "Stream ")
-"""What a profiler shows on a GPU's timeline besides work."""
+_NO_WORK = ("ProfilerStep", "Optimizer.", "Event ", "Context ", "Stream ")
+"""What a profiler shows on a GPU's timeline besides work, where it does not mark it as an annotation."""
 
 
 class Cuda:
@@ -180,8 +182,7 @@ def count_launches(torch: Any, device: Cuda | Cpu, step: Callable[[], None]) -> 
         with torch.profiler.profile(activities=activities) as profile:
             step()
             device.sync()
-        on_gpu = [event for event in profile.events() if "CUDA" in str(event.device_type)]
-        counts.append(sum(not event.name.startswith(_NO_WORK) for event in on_gpu))
+        counts.append(sum(map(_is_work, profile.events())))
     if not counts[0]:
         return (
             None,
@@ -190,6 +191,12 @@ def count_launches(torch: Any, device: Cuda | Cpu, step: Callable[[], None]) -> 
     if counts[0] != counts[1]:
         return None, f"two steps differ: {counts[0]} and {counts[1]} launches"
     return counts[0], "profiler"
+
+
+def _is_work(event: Any) -> bool:
+    """Whether a profiler's event is something that ran on the GPU."""
+    is_note = getattr(event, "is_user_annotation", False) or event.name.startswith(_NO_WORK)
+    return "CUDA" in str(event.device_type) and not is_note
 
 
 class Program:
@@ -265,11 +272,15 @@ class Program:
             "launches_from": self.launches_from,
         }
 
+    def ready(self) -> None:
+        """Everything is measured and nothing is left in the queue."""
+        self._device.sync()
+        self._log.ready()
+
     def run(self, steps: int) -> None:
         """``steps`` of them, 0 = for ever, never with more than ``depth`` in flight."""
         flying: collections.deque[tuple[int, Any, Any]] = collections.deque()
         begun = 0
-        self._log.ready()
         while not steps or begun < steps or flying:
             if not steps or begun < steps:
                 start_ns, first = time.monotonic_ns(), self._device.mark()
@@ -305,6 +316,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--wait", action="store_true", help="begin with the first line of standard input")
     parser.add_argument("--width", type=int, default=0, help="of the model; 0 = chosen by the GPU's memory")
     parser.add_argument("--layers", type=int, default=2)
     return parser.parse_args(argv)
@@ -318,6 +330,9 @@ def main(argv: list[str] | None = None) -> None:
         threading.Thread(target=threading.Event().wait, daemon=True).start()
     program = Program(options, torch)
     options.report.write_text(json.dumps(program.report()))
+    program.ready()
+    if options.wait and not sys.stdin.readline():
+        return  # nobody is there any more who could say so
     with contextlib.suppress(KeyboardInterrupt):
         program.run(options.steps)
 

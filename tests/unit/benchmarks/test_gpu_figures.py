@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.figures import WIDTH
+from benchmarks.gpu.account import doubts
 from benchmarks.gpu.fairness import judge_equal
 from benchmarks.gpu.figures import (
     BARS,
@@ -97,6 +98,13 @@ def test_latencies_are_judged_by_their_median() -> None:
         one for one in judge([hold(thaw_ms=ms) for ms in (2, 4, 300)]) if one.bar.key == "thaw_latency_ms"
     )
     assert (figure.value, figure.note) == (4.0, "up to 300.00 ms")
+
+
+def test_what_the_daemon_doubts_is_quoted() -> None:
+    tenants = [{"name": "a", "confidence": "high"}, {"name": "b", "confidence": "low"}]
+    status = {"tenants": tenants, "warnings": ["the model of GPU-1 does not hold"]}
+    assert doubts(status) == ["b is of low confidence", "the model of GPU-1 does not hold"]
+    assert doubts({"tenants": tenants[:1], "warnings": []}) == []
 
 
 def test_equal_decoders_are_judged_by_the_worst_and_one_that_made_nothing_is_no_zero() -> None:

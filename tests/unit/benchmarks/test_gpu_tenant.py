@@ -97,7 +97,10 @@ def fake_torch(*steps: list[str]) -> Any:
             pass
 
         def events(self) -> list[SimpleNamespace]:
-            on_gpu = [SimpleNamespace(name=name, device_type="DeviceType.CUDA") for name in self._names]
+            on_gpu = [
+                SimpleNamespace(name=name, device_type="DeviceType.CUDA", is_user_annotation="user" in name)
+                for name in self._names
+            ]
             return [*on_gpu, SimpleNamespace(name="cudaLaunchKernel", device_type="DeviceType.CPU")]
 
     members = {name: SimpleNamespace(name=name) for name in ("CPU", "CUDA", "XPU")}
@@ -111,8 +114,9 @@ def launches(*steps: list[str]) -> tuple[int | None, str]:
 
 
 def test_what_the_gpu_ran_is_what_was_launched() -> None:
-    step = ["gemm", "softmax", "Memcpy DtoD (Device -> Device)", "Memset (Device)", "ProfilerStep#1"]
-    assert launches(step, step) == (4, "profiler")
+    step = ["gemm", "softmax", "Memcpy DtoD (Device -> Device)", "Memset (Device)"]
+    notes = ["ProfilerStep#1", "Optimizer.step#SGD.step", "a range of the user's"]
+    assert launches([*step, *notes], [*step, *notes]) == (4, "profiler")
 
 
 def test_steps_that_differ_or_cannot_be_seen_are_not_multiplied() -> None:
