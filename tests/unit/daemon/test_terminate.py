@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from fairsched import terminate
 from fairsched.cgroup.journal import Owner
 from fairsched.model import MisbehaviourKind
 from fairsched.terminate import Accused, Terminator
@@ -35,6 +38,21 @@ class Tenants:
 @pytest.fixture
 def tenants() -> Tenants:
     return Tenants()
+
+
+@pytest.fixture(autouse=True)
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The signals that were sent, in order. They are really sent, but never to init or to us."""
+    numbers: list[int] = []
+
+    def send(pidfd: int, number: signal.Signals) -> bool:
+        numbers.append(number)
+        pid = int(Path(f"/proc/self/fdinfo/{pidfd}").read_text().partition("Pid:")[2].split()[0])
+        return pid not in (1, os.getpid(), os.getppid()) and terminate_send(pidfd, number)
+
+    terminate_send = terminate._send
+    monkeypatch.setattr(terminate, "_send", send)
+    return numbers
 
 
 @pytest.fixture
@@ -81,29 +99,31 @@ def test_sigterm_comes_once_and_is_counted(terminator: Terminator, spawn: Spawn)
     assert terminator.total == {("bad", KIND): 1}
 
 
-def test_sigkill_comes_after_the_grace_and_not_before(terminator: Terminator, spawn: Spawn) -> None:
+def test_sigkill_comes_after_the_grace_and_not_before(
+    terminator: Terminator, spawn: Spawn, sent: list[int]
+) -> None:
     process = spawn(STUBBORN)
     accused = accuse(process)
     assert terminator.ask(accused, 0)
     terminator.settle({accused.owner}, GRACE_NS - 1, GRACE_NS)
-    assert process.poll() is None
+    assert sent == [signal.SIGTERM]
     terminator.settle({accused.owner}, GRACE_NS, GRACE_NS)
     assert process.wait(60) == -9
     terminator.settle(set(), GRACE_NS + S, GRACE_NS)
     assert not terminator.is_asked(accused.owner), "what is dead is forgotten"
 
 
-def test_who_ends_its_work_is_let_off(terminator: Terminator, spawn: Spawn) -> None:
+def test_who_ends_its_work_is_let_off(terminator: Terminator, spawn: Spawn, sent: list[int]) -> None:
     process = spawn(STUBBORN)
     accused = accuse(process)
     terminator.ask(accused, 0)
     terminator.settle(set(), 2 * GRACE_NS, GRACE_NS)
-    assert process.poll() is None
+    assert sent == [signal.SIGTERM]
     assert not terminator.is_asked(accused.owner)
 
 
 def test_who_left_the_cgroup_is_not_killed_there(
-    terminator: Terminator, spawn: Spawn, tenants: Tenants
+    terminator: Terminator, spawn: Spawn, tenants: Tenants, sent: list[int]
 ) -> None:
     process = spawn(STUBBORN)
     accused = accuse(process)
@@ -111,7 +131,7 @@ def test_who_left_the_cgroup_is_not_killed_there(
     for elsewhere in ("chat", None):
         tenants.of[process.pid] = elsewhere
         terminator.settle({accused.owner}, 2 * GRACE_NS, GRACE_NS)
-        assert process.poll() is None
+        assert sent == [signal.SIGTERM]
 
 
 @pytest.mark.parametrize("elsewhere", ["chat", None])
@@ -133,12 +153,15 @@ def test_a_later_process_of_the_same_pid_is_not_asked(terminator: Terminator, sp
     assert process.poll() is None
 
 
-def test_neither_init_nor_we_are_ever_asked(terminator: Terminator, tenants: Tenants) -> None:
+def test_neither_init_nor_we_are_ever_asked(
+    terminator: Terminator, tenants: Tenants, sent: list[int]
+) -> None:
     for pid in (1, os.getpid(), os.getppid()):
         tenants.of[pid] = "bad"
         owner = Owner.of(pid)
         assert owner is not None
         assert not terminator.ask(Accused("bad", KIND, owner), 0)
+    assert sent == []
 
 
 def test_who_is_gone_is_not_asked(terminator: Terminator, spawn: Spawn) -> None:

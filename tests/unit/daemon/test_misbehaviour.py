@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From rows and sightings to a line in the log, a doubt in the snapshot and, where the policy says so, a signal."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fairsched.accounting.context import Row
+from fairsched.accounting.outstanding import Work
+from fairsched.bpf import abi
+from fairsched.cgroup.journal import Owner
+from fairsched.config import Config, from_bytes
+from fairsched.gpu import Gpu
+from fairsched.misbehaviour import Misbehaviour
+from fairsched.model import Action, ActionKind, Confidence, MisbehaviourAction, MisbehaviourKind, TenantSpec
+from fairsched.sightings import Sighted
+from fairsched.terminate import Accused
+
+S = 1_000_000_000
+PERIOD_NS = 139_000_000
+PID, OWNER = 11, Owner(11, 500)
+CGROUP = 100
+SPECS = {
+    "bad": TenantSpec("bad", on_misbehaviour=MisbehaviourAction.TERMINATE),
+    "chat": TenantSpec("chat"),
+}
+
+
+class Watch:
+    """What NVML saw; a test says it."""
+
+    def __init__(self) -> None:
+        self.sighted: list[Sighted] = []
+        self.seen_running: dict[tuple[int, int], int] = {(PID, 0): 5}
+        self.is_closed = False
+
+    def take(self) -> list[Sighted]:
+        sighted, self.sighted = self.sighted, []
+        return sighted
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Probe:
+    def __init__(self) -> None:
+        self.counts: Counter[abi.Count] = Counter()
+
+    def count(self, what: abi.Count) -> int:
+        return self.counts[what]
+
+
+class Account:
+    def __init__(self) -> None:
+        self.works: list[Work] = []
+        self.guessed: set[int] = set()
+        self.seen_running: Any = {}
+
+    def work(self) -> list[Work]:
+        return self.works
+
+    def guessed_processes(self) -> set[int]:
+        return self.guessed
+
+
+class Terminator:
+    """Remembers who was to end."""
+
+    def __init__(self) -> None:
+        self.asked: list[Accused] = []
+        self.still: list[set[Owner]] = []
+        self.total: Counter[tuple[str, MisbehaviourKind]] = Counter()
+
+    def is_asked(self, owner: Owner) -> bool:
+        return any(accused.owner == owner for accused in self.asked)
+
+    def ask(self, accused: Accused, _now_ns: int) -> bool:
+        self.asked.append(accused)
+        self.total[accused.tenant, accused.kind] += 1
+        return True
+
+    def settle(self, still: set[Owner], _now_ns: int, _grace_ns: int) -> None:
+        self.still.append(still)
+
+    def close(self) -> None:
+        pass
+
+
+class Node:
+    """A daemon's parts around the real Misbehaviour."""
+
+    def __init__(self, gpus: int = 1) -> None:
+        self.account, self.watch, self.probe = Account(), Watch(), Probe()
+        self.sensors = SimpleNamespace(
+            account=self.account,
+            probe=self.probe,
+            gpus=tuple(Gpu(f"GPU-{n}") for n in range(gpus)),
+            unprobed_libraries=0,
+        )
+        self.applied: list[Action] = []
+        self.applier = SimpleNamespace(holds={}, apply=lambda plan, _now: self.applied.extend(plan))
+        self.tenants = {CGROUP: "bad", CGROUP + 1: "chat"}
+        tree = SimpleNamespace(tenant_of=self.tenants.get)
+        self.sensors.account = None  # the watch of a real NVML is none of these tests
+        self.it = Misbehaviour(
+            cast(Any, self.sensors), cast(Any, tree), cast(Any, self.applier), cast(Any, None)
+        )
+        self.sensors.account = self.account
+        self.terminator = Terminator()
+        self.it._watch, self.it._terminator = cast(Any, self.watch), cast(Any, self.terminator)
+        self.config: Config = from_bytes(b"{}", "f")
+        self.specs = dict(SPECS)
+
+    def look(self, now_s: float, *, is_acting: bool = True) -> None:
+        self.it.look(round(now_s * S), self.specs, self.config, is_acting=is_acting)
+
+    def see(self, now_s: float, owner: Owner = OWNER, cgroup_id: int = CGROUP, slot: int = 0) -> None:
+        """It was on the GPU all through the second before ``now_s``."""
+        moments = (round((now_s - 1) * S) + PERIOD_NS, round(now_s * S) - PERIOD_NS // 2)
+        self.watch.sighted.append(
+            Sighted(owner.pid, slot, owner, cgroup_id, 7, 7 * PERIOD_NS, PERIOD_NS, *moments)
+        )
+
+    def run_unseen(self, seconds: Iterable[int], *, is_acting: bool = True, **of: Any) -> None:
+        for now_s in seconds:
+            self.see(now_s, **of)
+            self.look(now_s, is_acting=is_acting)
+
+
+UNSEEN_KEY = ("bad", "GPU-0", MisbehaviourKind.UNSEEN)
+SETTLED = range(1, 7)
+"""Seconds in which the account has just begun."""
+
+
+@pytest.fixture
+def node() -> Node:
+    made = Node()
+    for now_s in SETTLED:
+        made.look(now_s)
+    return made
+
+
+def test_unseen_work_is_logged_once_doubted_and_ended(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        node.run_unseen(range(7, 13))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    line = caplog.messages[0]
+    for word in (
+        "misbehaviour=unseen",
+        "action=terminate",
+        "tenant=bad",
+        "gpu=GPU-0",
+        f"pids={PID}",
+        "samples=",
+    ):
+        assert word in line
+    assert node.it.doubted == {("bad", "GPU-0")}
+    assert node.terminator.asked[0] == Accused("bad", MisbehaviourKind.UNSEEN, OWNER)
+    assert node.terminator.still[-1] == {OWNER}
+    (status,) = node.it.statuses("bad", 12 * S)
+    assert (status.kind, status.gpu, status.action) == (MisbehaviourKind.UNSEEN, "GPU-0", "terminate")
+    assert f"pid {PID}" in status.detail
+    assert node.it.statuses("chat", 12 * S) == ()
+    assert node.it.terminations("bad")["unseen"] >= 1
+
+
+def test_what_is_over_is_said_and_doubted_no_more(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    node.run_unseen(range(7, 13))
+    with caplog.at_level(logging.INFO):
+        for now_s in range(13, 40):
+            node.look(now_s)
+    assert [message for message in caplog.messages if "misbehaviour=over tenant=bad kind=unseen" in message]
+    assert node.it.doubted == frozenset()
+    assert node.terminator.still[-1] == set()
+
+
+@pytest.mark.parametrize(
+    ("is_acting", "wish", "action"),
+    [
+        (True, MisbehaviourAction.WARN, "warn"),
+        (False, MisbehaviourAction.WARN, "warn"),
+        (False, MisbehaviourAction.TERMINATE, "would_terminate"),
+    ],
+)
+def test_nobody_is_ended_unless_the_policy_and_the_mode_say_so(
+    node: Node, is_acting: bool, wish: MisbehaviourAction, action: str
+) -> None:
+    node.specs["bad"] = replace(node.specs["bad"], on_misbehaviour=wish)
+    node.run_unseen(range(7, 13), is_acting=is_acting)
+    assert [one.action for one in node.it.statuses("bad", 12 * S)] == [action]
+    assert node.terminator.asked == []
+    assert node.terminator.still[-1] == set()
+
+
+def test_what_the_account_may_have_missed_itself_is_shown_but_nobody_is_ended(node: Node) -> None:
+    for spoil in (
+        lambda: node.probe.counts.update({abi.Count.CTX_FULL: 1}),
+        lambda: setattr(node.sensors, "unprobed_libraries", 1),
+    ):
+        node.probe.counts.clear()
+        spoil()
+        node.run_unseen(range(7, 13))
+        (status,) = node.it.statuses("bad", 12 * S)
+        assert status.action == "warn"
+        assert "nobody is terminated" in status.detail
+    assert node.terminator.asked == []
+
+
+def test_what_was_charged_explains_what_was_seen(node: Node) -> None:
+    for now_s in range(7, 30):
+        for _ in range(10):
+            node.it.book([Row(CGROUP, PID, 0, S // 10, True, 0, Confidence.HIGH, 1)])
+        node.see(now_s)
+        node.look(now_s)
+    assert node.it.doubted == frozenset()
+
+
+def test_a_guessed_gpu_explains_what_is_seen_on_another() -> None:
+    for guessed, is_accused in (({PID}, False), (set(), True)):
+        node = Node(gpus=2)
+        node.account.guessed = guessed
+        for now_s in range(1, 30):
+            node.it.book([Row(CGROUP, PID, 0, S, True, 0, Confidence.LOW, 1)])
+            node.see(now_s, slot=1)
+            node.look(now_s)
+        assert bool(node.it.doubted) == is_accused
+
+
+def test_a_held_tenant_is_thawed_before_it_is_told_to_end(node: Node) -> None:
+    node.applier.holds["bad"] = None
+    node.run_unseen(range(7, 13))
+    assert node.applied[0].kind is ActionKind.THAW
+    assert node.applied[0].tenant == "bad"
+    assert len(node.applied) == 1, "once: what is held later is the freezer's business"
+
+
+def test_strangers_are_nobodys_misbehaviour(node: Node) -> None:
+    node.run_unseen(range(7, 20), cgroup_id=999)
+    assert node.it.doubted == frozenset()
+    assert node.terminator.asked == []
+
+
+def test_another_process_of_the_same_pid_has_no_past(node: Node) -> None:
+    node.run_unseen(range(7, 10))
+    node.run_unseen(range(10, 12), owner=Owner(PID, 900))
+    assert node.terminator.asked == []
+    node.run_unseen(range(12, 15), owner=Owner(PID, 900))
+    assert {accused.owner.start_ticks for accused in node.terminator.asked} == {900}
+
+
+def test_endless_work_is_taken_from_the_account(node: Node) -> None:
+    for now_s in range(7, 14):
+        node.account.works = [
+            Work((0, 1), PID, CGROUP, 0, 1, 0, True, 6 * S, 0, round((now_s - 6) * S), 0),
+            Work((1, 1), 12, 999, 0, 1, 0, True, 6 * S, 0, round((now_s - 6) * S), 0),
+        ]
+        node.it.book([Row(CGROUP, PID, 0, S, True, 0, Confidence.LOW, 1)])
+        node.see(now_s)
+        node.look(now_s)
+    (status,) = node.it.statuses("bad", 13 * S)
+    assert status.kind is MisbehaviourKind.ENDLESS
+    assert status.detail.startswith("1 context has completed none of its work for ")
+
+
+def test_the_account_is_told_whom_nvml_saw_run(node: Node) -> None:
+    assert node.account.seen_running == {(PID, 0): 5}
+
+
+def test_probes_that_were_lost_leave_nobody_unseen(node: Node) -> None:
+    node.sensors.account = None
+    node.run_unseen(range(7, 12))
+    node.sensors.account = Account()
+    node.run_unseen(range(12, 16))
+    assert node.it.doubted == frozenset()
+
+
+def test_it_looks_once_a_second(node: Node) -> None:
+    for tenth in range(70, 100, 2):
+        node.look(tenth / 10)
+    assert 3 <= len(node.terminator.still) - len(SETTLED) <= 4
+
+
+def test_a_look_that_fails_is_counted_and_not_the_end(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    node.account.works = cast(Any, [None])
+    node.look(20)
+    assert node.it.errors == 1
+    assert "look for misbehaviour failed" in caplog.text
+
+
+def test_without_nvml_nothing_is_done() -> None:
+    node = Node()
+    node.it._watch = None
+    node.it.book([Row(CGROUP, PID, 0, S, True, 0, Confidence.HIGH, 1)])
+    node.look(1)
+    assert node.it.doubted == frozenset()
+    assert node.it._charged == {}
+
+
+def test_closing_ends_the_watch(node: Node) -> None:
+    node.it.close()
+    assert node.watch.is_closed
