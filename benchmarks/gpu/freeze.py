@@ -45,7 +45,7 @@ class Hold:
     launches: int
     returns: int
     drain_ns: int | None
-    """From the freeze to the last work of its queue; None = nobody can say."""
+    """From standing still to the last work of its queue; None = nobody can say."""
     thaw_ns: int
 
 
@@ -115,7 +115,7 @@ def _hold(host: Host, probe: GpuTimeProbe, freezer: Freezer, ref: CgroupRef, mem
         latency_ns,
         launches_after - launches,
         returns_after - returns,
-        None if drain_end_ns is None else drain_end_ns - frozen_ns,
+        None if drain_end_ns is None else max(0, drain_end_ns - frozen_ns - latency_ns),
         progress_ns - thaw_ns,
     )
 

@@ -40,6 +40,8 @@ class Load:
     queue_ms: float = 100.0
     """How much work a trainer keeps queued."""
     threads: int = 0
+    is_counted: bool = False
+    """Its launches per step are wanted."""
 
 
 @dataclass

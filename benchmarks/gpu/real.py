@@ -115,6 +115,7 @@ class Real(Host):
         argv += ["--kind", load.kind, "--log", str(log), "--gpu-log", str(gpu_log), "--report", str(report)]
         argv += ["--queue-ms", str(load.queue_ms), "--threads", str(load.threads), "--device", self._device]
         argv += ["--seed", str(self._started)]
+        argv += ["--count"] if load.is_counted else []
         if self._device == "cpu":
             argv += ["--width", "64", "--layers", "1"]
         errors = stem.with_suffix(".err")

@@ -241,6 +241,8 @@ class Program:
             return SPIN_KERNELS, "known"
         if self._o.kind == "graph":
             return 1, "known"
+        if not self._o.count:
+            return None, "was not asked for"
         return count_launches(self._torch, self._device, self._plain)
 
     def _time_step(self) -> int:
@@ -316,6 +318,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument(
+        "--count", action="store_true", help="count a step's launches: a profiler leaves traces"
+    )
     parser.add_argument("--wait", action="store_true", help="begin with the first line of standard input")
     parser.add_argument("--width", type=int, default=0, help="of the model; 0 = chosen by the GPU's memory")
     parser.add_argument("--layers", type=int, default=2)

@@ -173,10 +173,11 @@ def test_a_tenant_makes_the_steps_it_was_asked_for(tmp_path: Path, kind: str) ->
         "3",
     ]
     command += ["--log", str(log), "--gpu-log", str(gpu_log), "--report", str(report)]
-    command += ["--width", "64", "--layers", "1", "--threads", "2", "--queue-ms", "1"]
+    command += ["--count", "--width", "64", "--layers", "1", "--threads", "2", "--queue-ms", "1"]
     subprocess.run(command, check=True, cwd=Path(__file__).resolve().parents[3], timeout=240)
     said = json.loads(report.read_text())
     assert said["launches"] == {"spin": SPIN_KERNELS, "graph": 1}.get(kind), said
+    assert ("profiler" in said["launches_from"]) == (kind in ("decode", "trainer"))
     assert said["depth"] == (2 if kind == "trainer" else 1)
     for worker in (reader(log), reader(gpu_log)):
         ends = [step.end_ns for step in worker.steps()]
