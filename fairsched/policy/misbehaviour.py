@@ -316,7 +316,8 @@ def _charged_since(work: ContextWork, mark: Mark, begin_ns: int) -> int:
 
 def _unseen(tenant: str, where: Where, looks: tuple[Seen, ...], evidence: Evidence) -> Episode | None:
     now_ns = evidence.now_ns
-    if now_ns - min(look.first_ns for look in looks) < _YOUNG_NS:
+    moments_ns = [moment for look in looks if look.samples for moment in (look.first_ns, look.last_ns)]
+    if not moments_ns or now_ns - min(moments_ns) < _YOUNG_NS or now_ns - max(moments_ns) > SHORT_WINDOW_NS:
         return None
     for window_ns in (SHORT_WINDOW_NS, LONG_WINDOW_NS):
         begin_ns = now_ns - window_ns

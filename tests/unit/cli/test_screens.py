@@ -13,8 +13,8 @@ from fairsched.cli import doctor, explain, status
 from fairsched.cli.text import cut, duration, milliseconds, percent, reason_text, short_uuid
 from fairsched.config import Config
 from fairsched.host import checks, choose
-from fairsched.model import Reason, ReasonCode, Source
-from fairsched.status import DecisionRecord, StatusReport, TenantState, TenantStatus
+from fairsched.model import MisbehaviourKind, Reason, ReasonCode, Source
+from fairsched.status import DecisionRecord, MisbehaviourStatus, StatusReport, TenantState, TenantStatus
 from tests.unit.cli.test_host import capable_host
 from tests.unit.control import fakes
 from tests.unit.control.fakes import hold, thaw
@@ -204,3 +204,38 @@ def test_small_words() -> None:
     assert percent(0.315) == "31.5"
     assert short_uuid("GPU-5f2c1a90-1111") == "GPU-5f2c1a90"
     assert cut("abcdef", 4) == "abc…"
+
+
+def endless(action: str = "warn") -> MisbehaviourStatus:
+    detail = (
+        "4 contexts have completed none of their work for 4.2 s while the GPU worked 2.5 s for it (pid 27004)"
+    )
+    return MisbehaviourStatus(MisbehaviourKind.ENDLESS, 1_700_000_000.137 - 12, fakes.GPU, detail, action)
+
+
+def test_misbehaviour_is_the_first_thing_said_of_a_tenant() -> None:
+    one = endless()
+    tenant = TenantStatus(
+        name="bad", state=TenantState.RUN, weight=1, misbehaviour=one, misbehaviours=(one,), note="a note"
+    )
+    screen = narrow(status.render(replace(fakes.status(), tenants=(tenant,))))
+    assert (
+        "  ! endless GPU work on GPU-5f2c1a90 for 12 s, observed, not held: 4 contexts\n"
+        "    have completed none of their work for 4.2 s while the GPU worked 2.5 s for\n"
+        "    it (pid 27004)\n"
+        "  a note"
+    ) in screen
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        ("terminate", "being terminated: 4"),
+        ("would_terminate", "would be terminated in mode enforce: 4"),
+        ("of a newer daemon", "of a newer daemon: 4"),
+    ],
+)
+def test_explain_says_what_is_done_about_it(action: str, words: str) -> None:
+    lines = explain.render("bad", [], 0, (endless(action),), 1_700_000_000.137)
+    assert "bad was not held in the last minute." in lines
+    assert f"! endless GPU work on GPU-5f2c1a90 for 12 s, {words}" in re.sub(r"\s+", " ", narrow(lines))

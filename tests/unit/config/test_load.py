@@ -211,3 +211,16 @@ def test_random_yaml_gives_a_config_or_a_config_error(data: dict[str, Any]) -> N
         assert error.file.startswith("f")
     else:
         assert isinstance(found, Config)
+
+
+def test_what_is_done_about_misbehaviour_is_inherited_from_tenant_defaults_alone() -> None:
+    made = config(
+        "misbehaviour: {endless_s: 7, grace_s: 0}\ntenant_defaults: {on_misbehaviour: terminate}\n"
+        "tenants: {a: {}, b: {on_misbehaviour: warn, children: {c: {}}}}"
+    )
+    assert (made.misbehaviour.endless_s, made.misbehaviour.grace_s) == (7, 0)
+    found = {name: spec.on_misbehaviour.value for name, spec in made.tenant_specs().items()}
+    assert found == {"a": "terminate", "b": "warn", "b/c": "terminate"}
+    assert Config().spec("x", None).on_misbehaviour.value == "warn", (
+        "nobody is ended unless a person asks for it"
+    )

@@ -171,3 +171,15 @@ def test_idle_gpus_and_holds_go_by_their_names(tree: Tree) -> None:
     snapshot, _ = build_snapshot([], tree, GPUS, holds, {"chat": 9}, (0, 2), 10, 5)
     assert snapshot.idle_gpus == {"GPU-a", "GPU-unknown-2"}
     assert (snapshot.holds, snapshot.freeze_latency_ns) == (holds, {"chat": 9})
+
+
+def test_a_doubted_account_is_of_low_confidence_on_that_gpu_only(tree: Tree, files: FakeTree) -> None:
+    chat, train = id_of(files, "/gpu/chat"), id_of(files, "/gpu/train")
+    rows = [row(chat), row(chat, gpu=1), row(train)]
+    doubted = {("chat", "GPU-a"), ("gone", "GPU-a")}
+    snapshot, _ = build_snapshot(rows, tree, GPUS, {}, {}, (), S, S, doubted=doubted)
+    assert {(use.tenant, use.gpu): use.confidence for use in snapshot.uses} == {
+        ("chat", "GPU-a"): Confidence.LOW,
+        ("chat", "GPU-b"): Confidence.HIGH,
+        ("train", "GPU-a"): Confidence.HIGH,
+    }

@@ -356,6 +356,14 @@ def test_an_episode_outlasts_a_quiet_look_and_ends_when_it_is_over() -> None:
     assert 10.0 <= active[-1] <= 17.0
 
 
+@pytest.mark.parametrize("seen_ratio", [0.0, 1.0])
+def test_an_episode_is_over_soon_after_the_work_is(seen_ratio: float) -> None:
+    """The long window remembers for longer, but accuses nobody who is not seen any more."""
+    world = World([Process(1, 1.0, None, seen_ratio=seen_ratio, busy_until_s=10.0)])
+    active = [now_s for now_s, episodes in world.looks(40) if episodes]
+    assert 10.0 <= active[-1] <= 10.0 + 5.0 + 3.0 + 1.0
+
+
 def test_an_episode_is_over_when_nothing_spoke_for_it_for_some_seconds() -> None:
     one = Episode("t1", GPU, ENDLESS, since_ns=0, seen_ns=10 * S, pids=(1,))
     state = WatchState(episodes={("t1", GPU, ENDLESS): one})

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Silence means that the work is over, unless the driver sees it run; and what each context has outstanding."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairsched.accounting.ebpf import EbpfAccount
+from fairsched.accounting.outstanding import SEEN_FOR_NS, Work
+from tests.unit.accounting.fake_probe import MS, FakeProbe, account_of, used
+
+CHAT, PID = 100, 11
+S = 1000 * MS
+
+
+@pytest.fixture
+def probe() -> FakeProbe:
+    return FakeProbe()
+
+
+def begun(probe: FakeProbe) -> EbpfAccount:
+    """One launch at 100 ms that nothing tells about any more."""
+    account = account_of(probe)
+    probe.create(0, PID, CHAT)
+    probe.launch(0, 100 * MS)
+    account.read(200 * MS)
+    return account
+
+
+def charged_s(account: EbpfAccount, seconds: range) -> float:
+    return sum(sum(used(account.read(now_s * S)).values()) for now_s in seconds) / S
+
+
+def test_silent_work_that_nobody_sees_is_over(probe: FakeProbe) -> None:
+    assert charged_s(begun(probe), range(1, 10)) <= 2.0
+
+
+def test_silent_work_that_is_seen_to_run_is_charged(probe: FakeProbe) -> None:
+    account, total_s = begun(probe), 0.0
+    for now_s in range(1, 10):
+        account.seen_running = {(PID, 0): now_s * S - 200 * MS}
+        total_s += charged_s(account, range(now_s, now_s + 1))
+    assert total_s == pytest.approx(9 - 0.2, abs=0.05)
+
+
+def test_having_been_seen_counts_for_some_seconds_only(probe: FakeProbe) -> None:
+    account = begun(probe)
+    account.seen_running = {(PID, 0): 1 * S}
+    assert charged_s(account, range(1, 20)) <= 1 + SEEN_FOR_NS / S
+
+
+@pytest.mark.parametrize("seen", [{(PID, 0): 350 * MS}, {(PID, 1): 900 * MS}, {(12, 0): 900 * MS}])
+def test_the_rest_of_a_queue_another_gpu_and_another_process_prove_nothing(
+    probe: FakeProbe, seen: dict[tuple[int, int], int]
+) -> None:
+    account = begun(probe)
+    account.seen_running = seen
+    assert charged_s(account, range(1, 10)) <= 2.0
+
+
+def test_work_says_what_is_outstanding_since_when_and_what_was_charged(probe: FakeProbe) -> None:
+    account = account_of(probe)
+    probe.create(0, PID, CHAT)
+    for burst in range(3):
+        probe.launch(0, burst * 100 * MS, 10)
+        probe.sync(0, (burst * 100 + 20) * MS)
+    account.read(300 * MS)
+    (idle,) = account.work()
+    assert not idle.is_outstanding
+    assert (idle.submitted, idle.completed) == (30, 30)
+    probe.launch(0, 400 * MS, 10)
+    account.read(450 * MS)
+    (work,) = account.work()
+    assert work == Work((0, 1), PID, CHAT, 0, 40, 30, True, 400 * MS, 60 * MS, 110 * MS, work.expected_ns)
+    assert 2 * 20 * MS <= work.expected_ns <= 10 * 20 * MS, "what a burst takes, with room for chance"
+
+
+def test_a_slot_that_is_another_contexts_by_now_has_no_work(probe: FakeProbe) -> None:
+    account = begun(probe)
+    probe.contexts_by_slot[0].generation += 1
+    assert list(account.work()) == []
