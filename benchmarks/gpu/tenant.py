@@ -63,7 +63,7 @@ class Cuda:
         event.synchronize()
 
     def between_ns(self, first: Any, second: Any) -> int:
-        return round(first.elapsed_time(second) * 1e6)
+        return round(float(first.elapsed_time(second)) * 1e6)
 
     def sync(self) -> None:
         self._torch.cuda.synchronize()
