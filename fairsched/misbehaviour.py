@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -45,6 +46,7 @@ from fairsched.policy.misbehaviour import (
     Sighting,
     WatchState,
     judge,
+    used_ratio,
 )
 from fairsched.policy.shares import spec_for
 from fairsched.sensors import Sensors
@@ -57,6 +59,9 @@ _LOOK_NS = 900_000_000
 _URGENT_NS = 350_000_000
 _BLIND_NS = 5_000_000_000
 """Contexts older than the probes are seen from their next call on."""
+
+_FULL_RATIO = 0.7
+"""Of its turn: a process that uses less has pauses."""
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +113,8 @@ class Misbehaviour:
             before, self._state = self._state, judge(evidence, self._state, limits)
             if self._state.is_urgent:
                 self._next_look_ns = now_ns + _URGENT_NS
+            if account is not None:
+                account.stand_in_for(self._hidden(evidence), now_ns)
             self.doubted = frozenset((one.tenant, one.gpu) for one in self._state.episodes.values())
             self._act(before, specs, config, now_ns, is_acting=is_acting)
         except Exception:
@@ -130,6 +137,18 @@ class Misbehaviour:
             is_blind=account is None or now_ns < self._blind_until_ns,
             is_partial=self._is_partial(),
         )
+
+    def _hidden(self, evidence: Evidence) -> set[tuple[int, int]]:
+        """Unseen processes that use what one context with endless work would get: the account counts on them."""
+        slots = {gpu_label(self._sensors.gpus, slot): slot for slot in range(len(self._sensors.gpus))}
+        rivals = Counter(work.gpu for work in evidence.works if work.is_outstanding)
+        return {
+            (pid, slots[one.gpu])
+            for one in self._state.episodes.values()
+            if one.kind is MisbehaviourKind.UNSEEN and one.gpu in slots
+            for pid in one.pids
+            if used_ratio(self._state, (pid, one.gpu), evidence.now_ns) >= _FULL_RATIO / (1 + rivals[one.gpu])
+        }
 
     def _sighting(self, one: Sighted) -> Sighting | None:
         if self._owners.get(one.pid, one.owner) != one.owner:  # what was remembered is another process's

@@ -19,13 +19,20 @@ account then is an upper bound), and when the GPU of a context is a guess on a h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 
 from fairsched.accounting.context import DEMAND_LINGER_NS, Context, Events, Key, Row
 from fairsched.accounting.drains import Drains
 from fairsched.accounting.launch_time import LaunchTime
-from fairsched.accounting.outstanding import UNSYNCED_IDLE_NS, Work, end_unless_seen, work_of
+from fairsched.accounting.outstanding import (
+    UNSYNCED_IDLE_NS,
+    Work,
+    clock_ns,
+    end_unless_seen,
+    place_stand_ins,
+    work_of,
+)
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
@@ -162,9 +169,9 @@ class EbpfAccount:
 
     def _take_clock(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> int:
         """What the clock added since the last row; the first time there is only the replay to go by."""
-        clock_ns, before_ns = self._clock_ns(live, now_ns), context.clock_ns
-        used_ns = self._take(context, replay) if before_ns is None else max(0, clock_ns - before_ns)
-        context.clock_ns = clock_ns
+        total_ns, before_ns = clock_ns(live, self._probe.clock(live.gpu), now_ns), context.clock_ns
+        used_ns = self._take(context, replay) if before_ns is None else max(0, total_ns - before_ns)
+        context.clock_ns = total_ns
         context.reported_ns = replay.exec_ns(context.key)
         return used_ns
 
@@ -348,14 +355,6 @@ class EbpfAccount:
 
     # ---- judgements ----
 
-    def _clock_ns(self, live: abi.Ctx, now_ns: int) -> int:
-        busy = live.busy[abi.COMPUTE]
-        total = int(busy.gpu_time_ns)
-        if busy.streams and busy.open_ns:
-            v = abi.clock_v(self._probe.clock(live.gpu).word[abi.COMPUTE], now_ns)
-            total += abi.clock_since(v, busy.v_open_ns)
-        return total
-
     def _demand(self, context: Context, now_ns: int) -> bool:
         if context.is_held:
             return context.held_with_demand
@@ -429,6 +428,10 @@ class EbpfAccount:
             live, replay = self._probe.context(context.key[0]), self._replays[context.gpu]
             if live.generation == context.key[1]:
                 yield work_of(context, live, replay.exec_ns(context.key))
+
+    def stand_in_for(self, unseen: Set[tuple[int, int]], now_ns: int) -> None:
+        """These (process, GPU) always have work that no edge tells of: the others have their turns with them."""
+        place_stand_ins(self._replays, unseen, self._started_ns, now_ns)
 
     def guessed_processes(self) -> set[int]:
         """Processes with a context whose GPU is a guess."""

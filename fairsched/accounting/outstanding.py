@@ -11,7 +11,7 @@ that GPU well after its last call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 from fairsched.accounting.context import Context, Key
@@ -77,3 +77,33 @@ def work_of(context: Context, live: abi.Ctx, charged_ns: int) -> Work:
         # The tail matters: kernels that vary by 40 % are at times three times as long as their mean.
         expected_ns=round(mean_ns * (2 + 8 * min(1.0, launch.spread))),
     )
+
+
+def clock_ns(live: abi.Ctx, clock: abi.Clock, now_ns: int) -> int:
+    """What the clock charged a context so far, its open interval included."""
+    busy = live.busy[abi.COMPUTE]
+    total = int(busy.gpu_time_ns)
+    if busy.streams and busy.open_ns:
+        total += abi.clock_since(abi.clock_v(clock.word[abi.COMPUTE], now_ns), busy.v_open_ns)
+    return total
+
+
+def place_stand_ins(
+    replays: Mapping[int, Replay],
+    unseen: Set[tuple[int, int]],
+    started_ns: Callable[[int], int | None],
+    now_ns: int,
+) -> None:
+    """A context that always has work in the runlist of a GPU, for each (process, GPU) in ``unseen`` and no other.
+
+    Contexts have slots of 0 and more, so a slot below 0 is none of theirs.
+    """
+    for gpu, replay in replays.items():
+        wanted = {(-pid, 0): pid for pid, where in unseen if where == gpu}
+        for key in replay.keys():  # noqa: SIM118 - a method of the replay
+            if isinstance(key, tuple) and key[0] < 0 and key not in wanted:
+                replay.remove(key, now_ns)
+        for key, pid in wanted.items():
+            born_ns = started_ns(pid)
+            replay.add(key, (now_ns if born_ns is None else born_ns, pid, 0))
+            replay.open(key, now_ns)

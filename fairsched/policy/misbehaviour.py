@@ -212,6 +212,13 @@ def judge(evidence: Evidence, state: WatchState, limits: Limits) -> WatchState:
     return WatchState(marks, seen, _episodes(state.episodes, found, evidence.now_ns, limits), is_urgent)
 
 
+def used_ratio(state: WatchState, where: Where, now_ns: int) -> float:
+    """Part of the short window in which the GPU worked for a process, by its samples."""
+    begin_ns = now_ns - SHORT_WINDOW_NS
+    recent = (look for look in state.seen.get(where, ()) if look.t_ns > begin_ns)
+    return sum(look.periods * look.period_ns for look in recent) / SHORT_WINDOW_NS
+
+
 # ---- endless ----
 
 

@@ -62,6 +62,10 @@ class Account:
         self.works: list[Work] = []
         self.guessed: set[int] = set()
         self.seen_running: Any = {}
+        self.hidden: set[tuple[int, int]] = set()
+
+    def stand_in_for(self, unseen: set[tuple[int, int]], _now_ns: int) -> None:
+        self.hidden = unseen
 
     def work(self) -> list[Work]:
         return self.works
@@ -267,6 +271,22 @@ def test_endless_work_is_taken_from_the_account(node: Node) -> None:
     (status,) = node.it.statuses("bad", 13 * S)
     assert status.kind is MisbehaviourKind.ENDLESS
     assert status.detail.startswith("1 context has completed none of its work for ")
+
+
+@pytest.mark.parametrize(("samples", "is_counted_on"), [(7, True), (1, False)])
+def test_the_account_counts_on_unseen_work_that_takes_its_full_turn(
+    node: Node, samples: int, is_counted_on: bool
+) -> None:
+    node.account.works = [Work((0, 1), 12, CGROUP + 1, 0, 9, 8, True, 0, 0, 0, 0)]
+    for now_s in range(7, 30):
+        node.see(now_s)
+        node.watch.sighted[-1].samples, node.watch.sighted[-1].busy_ns = samples, samples * PERIOD_NS
+        node.look(now_s)
+    assert node.it.doubted
+    assert node.account.hidden == ({(PID, 0)} if is_counted_on else set())
+    for now_s in range(30, 50):
+        node.look(now_s)
+    assert node.account.hidden == set()
 
 
 def test_the_account_is_told_whom_nvml_saw_run(node: Node) -> None:
