@@ -37,17 +37,8 @@ from fairsched.model import (
     TenantSpec,
 )
 from fairsched.observe import Tree
-from fairsched.policy.misbehaviour import (
-    ContextWork,
-    Episode,
-    EpisodeKey,
-    Evidence,
-    Limits,
-    Sighting,
-    WatchState,
-    judge,
-    used_ratio,
-)
+from fairsched.policy.evidence import ContextWork, Episode, EpisodeKey, Evidence, Limits, Sighting
+from fairsched.policy.misbehaviour import WatchState, judge, used_ratio
 from fairsched.policy.shares import spec_for
 from fairsched.sensors import Sensors
 from fairsched.sightings import Sighted, SightingWatch

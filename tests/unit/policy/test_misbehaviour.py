@@ -13,16 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.model import MisbehaviourKind
-from fairsched.policy.misbehaviour import (
-    ContextWork,
-    Episode,
-    Evidence,
-    Limits,
-    Sighting,
-    WatchState,
-    judge,
-    poisson_tail,
-)
+from fairsched.policy.evidence import ContextWork, Episode, Evidence, Limits, Sighting
+from fairsched.policy.misbehaviour import WatchState, judge, poisson_tail
 
 MS = 1_000_000
 S = 1000 * MS

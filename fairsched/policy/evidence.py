@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of possible misbehaviour, and what is concluded from it: plain data (see misbehaviour.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fairsched.model import MisbehaviourKind
+
+CLEAR_NS = 3_000_000_000
+_TURN_PARTS = 6
+
+Where = tuple[int, str]
+"""(process, GPU UUID)."""
+Key = tuple[int, int]
+EpisodeKey = tuple[str, str, MisbehaviourKind]
+"""(tenant, GPU UUID, kind)."""
+
+
+@dataclass(frozen=True)
+class ContextWork:
+    """What one context of a tenant has outstanding, as the account knows it."""
+
+    key: Key
+    tenant: str
+    pid: int
+    gpu: str
+    submitted: int
+    completed: int
+    is_outstanding: bool
+    since_ns: int
+    """When its burst began, or was last seen to go on."""
+    charged_then_ns: int
+    """Up to ``since_ns``, since it exists."""
+    charged_ns: int
+    """Up to now."""
+    expected_ns: int
+    """What its burst takes at most; 0 = not known."""
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One process on one GPU, in NVML's samples since the look before."""
+
+    tenant: str
+    pid: int
+    gpu: str
+    samples: int
+    busy_ns: int
+    period_ns: int
+    """Between two samples of this GPU."""
+    first_ns: int
+    """When the first of them was taken, as nearly as can be told."""
+    last_ns: int
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything known at one look."""
+
+    now_ns: int
+    works: tuple[ContextWork, ...] = ()
+    sightings: tuple[Sighting, ...] = ()
+    charged_ns: Mapping[Where, int] = field(default_factory=dict)
+    """Since the look before."""
+    is_blind: bool = False
+    """The account has only just begun: what is known is forgotten, so that nobody is accused of being unseen."""
+    is_partial: bool = False
+    """The account lacks somebody for reasons of its own: being unseen is no proof of intent."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    endless_ns: int = 3_000_000_000
+    clear_ns: int = CLEAR_NS
+
+    @property
+    def turn_ns(self) -> int:
+        """GPU time without a completion below which work is not called endless."""
+        return self.endless_ns // _TURN_PARTS
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A tenant misbehaves on a GPU."""
+
+    tenant: str
+    gpu: str
+    kind: MisbehaviourKind
+    since_ns: int
+    seen_ns: int
+    """The last look at which something spoke for it."""
+    pids: tuple[int, ...]
+    """Of that look."""
+    contexts: int | None = None
+    """endless: that are stuck."""
+    stuck_ns: int | None = None
+    """endless: the longest time without progress."""
+    charged_ns: int = 0
+    """endless: by the stuck contexts meanwhile; unseen: by the process, in the window."""
+    samples: int = 0
+    window_ns: int = 0
+    is_certain: bool = True
+    """False: shown, never acted on."""
