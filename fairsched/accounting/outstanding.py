@@ -12,7 +12,7 @@ that GPU well after its last call.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fairsched.accounting.context import Context, Key
 from fairsched.accounting.replay import Replay
@@ -26,8 +26,7 @@ SEEN_FOR_NS = 3_000_000_000
 """How long having been seen counts: samples are few where many share a GPU."""
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What one context has outstanding, for whoever asks whether it ever ends."""
 
     key: Key

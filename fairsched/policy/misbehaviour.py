@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from fairsched.model import MisbehaviourKind
 from fairsched.policy.evidence import ContextWork, Episode, EpisodeKey, Evidence, Key, Limits, Where
@@ -44,13 +45,14 @@ _REST_PER_S = 0.01
 _CHANCE = 1e-8
 _STUCK_CHANCE = 1e-4
 """Enough for a context that the account also knows to be stuck."""
+_LOOKS = 24
+"""Of a context that are kept, at most: urgent looks come more often."""
 _RECENT_NS = 2_500_000_000
 _YOUNG_NS = 2_900_000_000
 """A process that was first sampled less than this ago may be waiting for its libcuda to be probed."""
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """A context at the moment it was last seen to make progress."""
 
     since_ns: int
@@ -61,8 +63,7 @@ class Mark:
     """(time, charged_ns) of the last looks; the newest is of now."""
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """What one look added to a process on a GPU."""
 
     t_ns: int
@@ -132,8 +133,10 @@ def _mark(work: ContextWork, before: Mark | None, now_ns: int, limits: Limits) -
     looks: tuple[tuple[int, int], ...] = ((now_ns, work.charged_ns),)
     if before is None:
         return _begun(work, 0, work.charged_then_ns, now_ns, looks)
-    kept = (look for look in before.looks if now_ns - look[0] <= SHORT_WINDOW_NS + 2 * _LAG_NS)
-    looks = (*kept, *looks)
+    kept = before.looks
+    if now_ns - kept[0][0] > SHORT_WINDOW_NS + 2 * _LAG_NS:
+        kept = kept[1:]
+    looks = (*kept[-_LOOKS:], *looks)
     last_ns, last_charged_ns = before.looks[-1]
     has_progressed = not work.is_outstanding or work.completed != before.completed
     if has_progressed or work.charged_ns < before.charged_ns:  # the account moved it to another GPU
@@ -142,7 +145,7 @@ def _mark(work: ContextWork, before: Mark | None, now_ns: int, limits: Limits) -
     is_over = launches > 0 and now_ns - before.since_ns >= limits.endless_ns
     if is_over and charged_ns < _turn_ns(work, launches, limits):
         return Mark(now_ns, work.submitted, work.completed, work.charged_ns, looks)
-    return replace(before, looks=looks)
+    return before._replace(looks=looks)
 
 
 def _begun(

@@ -206,7 +206,7 @@ def test_endless_work_beside_a_context_that_goes_on_is_found() -> None:
     class Both(World):
         def _evidence(self, now_s: float, counts: dict[int, list[float]]) -> Evidence:
             found = super()._evidence(now_s, counts)
-            extra = replace(shown_works.work(now_s, 50), key=(9999, 1))
+            extra = shown_works.work(now_s, 50)._replace(key=(9999, 1))
             return replace(found, works=(*found.works, extra))
 
     at = first(Both([replace(stuck, share=0.8), Process(2, 0.2)]), 8, ENDLESS)
@@ -226,7 +226,7 @@ def test_a_program_that_never_asked_and_goes_endless_is_found() -> None:
     class Turns(World):
         def _evidence(self, now_s: float, counts: dict[int, list[float]]) -> Evidence:
             found = super()._evidence(now_s, counts)
-            stopped = tuple(replace(w, submitted=min(w.submitted, 10_001)) for w in found.works)
+            stopped = tuple(w._replace(submitted=min(w.submitted, 10_001)) for w in found.works)
             return replace(found, works=stopped)
 
     at = first(Turns([worker]), 25, ENDLESS)
