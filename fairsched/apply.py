@@ -11,16 +11,21 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from fairsched.cgroup.freezer import Freezer, HoldKind
 from fairsched.errors import FairschedError
 from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode
 from fairsched.observe import TenantView, Tree
+from fairsched.punctual import punctual
 from fairsched.status import DecisionRecord
 
 _REMEMBER = 4096
 _DRY_RUN_REPEAT_NS = 1_000_000_000
+_GRANT_LIMIT_NS = 3_000_000
+"""A queue that fills more slowly than this is seen by the next tick."""
+_GRANT_LOOK_S = 30e-6
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +36,8 @@ class DrainAccount(Protocol):
     def hold(self, cgroup_ids: Iterable[int], now_ns: int) -> None: ...
 
     def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None: ...
+
+    def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int: ...
 
 
 class Applier:
@@ -61,6 +68,9 @@ class Applier:
             try:
                 if action.kind is ActionKind.HOLD:
                     error = self._hold(action, now_ns)
+                elif action.grant_ns is not None:
+                    self._grant(action, action.grant_ns, now_ns)
+                    continue
                 else:
                     held_ns = self.thaw(action.tenant, now_ns)
             except FairschedError as failure:
@@ -83,6 +93,27 @@ class Applier:
         self.holds[action.tenant] = Hold(action.tenant, now_ns, action.deadline_ns, is_ours=True)
         self._account.hold(view.cgroup_ids, now_ns)
         return None
+
+    def _grant(self, action: Action, grant_ns: int, now_ns: int) -> None:
+        """Let it go until it has queued so much, then hold it again."""
+        view = self._tree.tenants.get(action.tenant)
+        with punctual():
+            self._record(action, now_ns, self.thaw(action.tenant, now_ns), None)
+            if view is None:
+                return
+            now_ns = time.monotonic_ns()
+            end_ns = now_ns + _GRANT_LIMIT_NS
+            while now_ns < end_ns:
+                if self._account.queued_since_hold_ns(view.cgroup_ids) >= grant_ns:
+                    again = replace(
+                        action,
+                        kind=ActionKind.HOLD,
+                        reason=replace(action.reason, code=ReasonCode.DEEP_QUEUE),
+                    )
+                    self._record(again, now_ns, None, self._hold(again, now_ns))
+                    return
+                time.sleep(_GRANT_LOOK_S)
+                now_ns = time.monotonic_ns()
 
     def thaw(self, tenant: str, now_ns: int) -> int | None:
         """End our hold of a tenant; returns how long it lasted in ns, None when it was not held."""

@@ -144,6 +144,7 @@ class ReasonCode(str, enum.Enum):
 
     OVER_ENTITLEMENT = "over_entitlement"
     OVER_QUOTA = "over_quota"
+    DEEP_QUEUE = "deep_queue"
     CAUGHT_UP = "caught_up"
     GPU_IDLE = "gpu_idle"
     LAST_WITH_DEMAND = "last_with_demand"
@@ -176,7 +177,9 @@ class Action:
     tenant: str
     reason: Reason
     deadline_ns: int = 0
-    """HOLD only: the moment the hold ends whatever happens."""
+    """HOLD, and THAW with a grant: the moment the (next) hold ends whatever happens."""
+    grant_ns: int | None = None
+    """THAW only: held again, until the deadline, as soon as it has queued so much GPU time anew."""
 
 
 @dataclass(frozen=True)
@@ -216,5 +219,11 @@ class PolicyParams:
     """How long a GPU must stay idle, while a tenant is only in such a gap, before a hold is ended for it."""
     min_run_ns: int = 30_000_000
     """Shortest run between a hold that ended at its deadline and the next one."""
+    grant_period_ns: int = 100_000_000
+    """A tenant known for deep queues is let go to queue entitlement x this, at least the threshold's floor."""
+    deep_queue_ratio: float = 2.0
+    """Deep: it queued more than so many grants ..."""
+    queue_memory_ns: int = 60_000_000_000
+    """... and that is not forgotten yet."""
     quota_burst_ratio: float = 0.1
     """How far ahead of its quota a tenant may run, in parts of quota x window."""

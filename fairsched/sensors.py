@@ -249,6 +249,10 @@ class Sensors:
         if self.account is not None:
             self.account.thaw(cgroup_ids, now_ns)
 
+    def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
+        """See :meth:`EbpfAccount.queued_since_hold_ns`; 0 without an account."""
+        return 0 if self.account is None else self.account.queued_since_hold_ns(cgroup_ids)
+
     @property
     def events(self) -> Events:
         """What the last read said besides time."""

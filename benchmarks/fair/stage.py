@@ -199,7 +199,7 @@ class _Stage:
             cost = _ratio(used_s, control.cpu_s(), time.monotonic_ns() - begun_ns)
             rss = control.rss_bytes()
             end_ns = self._read_account(control)
-            held = watch.finish(time.monotonic_ns()) if watch else ()
+            held = watch.finish() if watch else ()
         finally:
             if watch:
                 watch.close()
@@ -220,7 +220,7 @@ class _Stage:
         while now_ns < until_ns:
             self._cues(now_ns - clock_ns)
             if watch:
-                watch.look(now_ns)
+                watch.look()
             if now_ns >= sample_ns:
                 sample_ns = now_ns + self._sample()
             if now_ns >= stays_ns:

@@ -405,6 +405,16 @@ class EbpfAccount:
                 context.at_rest = None
                 self._drains[context.gpu].thaw(context, now_ns)
 
+    def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
+        """GPU time these cgroups have submitted since they were last held, whatever has been read of it."""
+        ids, queued_ns = set(cgroup_ids), 0.0
+        for context in self._contexts.values():
+            if context.cgroup_id in ids and context.drain_seq >= 0:
+                live = self._probe.context(context.key[0])
+                if live.generation == context.key[1]:
+                    queued_ns += (live.submitted - context.drain_seq) * self._launch(context).tau_ns
+        return round(queued_ns)
+
     def _end_drains(self, gpu: int) -> None:
         for key, t_ns in self._replays[gpu].take_drained():
             context = self._contexts.get(key)

@@ -52,6 +52,10 @@ from fairsched.policy.shares import ancestors, entitlements, spec_for
 _AIM_RATIO = 0.05
 """Of a threshold: look that much behind it, because a look just before it would be in vain."""
 _PATIENCE = 3
+_IN_TURN = (ReasonCode.CAUGHT_UP, ReasonCode.DEADLINE)
+"""Thaws after which it competes again; the others are for want of competition, or of a reason to hold."""
+_GRANT_LOOK_NS = 5_000_000
+"""After a grant: what was queued is known to the account only when that is read."""
 
 
 @dataclass(frozen=True)
@@ -187,9 +191,22 @@ class _Desk:
             threshold_ns=round(self.threshold_ns(use)),
         )
 
+    def grant_ns(self, use: Use) -> int | None:
+        """How much it may queue before it is held again; None: as much as it likes."""
+        owed = self.books.owed[use.gpu].get(use.tenant, 0.0)
+        grant = max(self.params.threshold_floor_ns, round(owed * self.params.grant_period_ns))
+        is_deep = self.account(use.tenant, use.gpu).refill_ns > self.params.deep_queue_ratio * grant
+        return grant if is_deep and self.rivals(use) else None
+
     def thaw(self, tenant: str, code: ReasonCode, use: Use | None) -> None:
-        self.plan.append(Action(ActionKind.THAW, tenant, self.reason(code, use)))
+        grant = self.grant_ns(use) if use is not None and code in _IN_TURN else None
         self.held.discard(tenant)
+        if grant is not None and use is not None:
+            deadline = self.snapshot.now_ns + spec_for(tenant, self.specs).max_freeze_ns
+            self.plan.append(Action(ActionKind.THAW, tenant, self.reason(code, use), deadline, grant))
+            self.gates[tenant] = Gate(use.gpu)
+            return
+        self.plan.append(Action(ActionKind.THAW, tenant, self.reason(code, use)))
         run_ns = self.dwell_ns(tenant)
         if code is ReasonCode.DEADLINE:
             run_ns = max(run_ns, self.params.min_run_ns)
@@ -385,6 +402,8 @@ def _quiet_until(desk: _Desk) -> int | None:
             if tenant in desk.held:
                 waits.append((aim - desk.params.thaw_ratio * threshold - margin) / max(earns, 0.01))
                 continue
+            if desk.grant_ns(use) is not None:
+                return None  # its queue may fill at any moment
             room = aim + max(margin + threshold, account.lag_ns + desk.params.threshold_floor_ns / 2)
             takes = max(1 / max(1, len(active.keys() - desk.held)), _recent_ratio(use, desk.snapshot))
             alone = room / max(1.0 - active.get(tenant, 0.0), 0.01)
@@ -410,6 +429,8 @@ def _wake(desk: _Desk) -> int | None:
         for account in desk.books.gpus.values():
             if account.idle_since_ns is not None:
                 moments.append(account.idle_since_ns + desk.params.idle_confirm_ns)
+    if any(action.grant_ns is not None for action in desk.plan):
+        moments.append(desk.snapshot.now_ns + _GRANT_LOOK_NS)
     moments += _quota_moments(desk)
     ahead = [moment for moment in moments if moment > desk.snapshot.now_ns]
     return min(ahead, default=None)

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fairsched.model import Confidence, PolicyParams, Snapshot, TenantSpec, Use
@@ -57,6 +57,8 @@ class Account:
     drain_ns: float = 0.0
     """Largest queue seen lately (forgotten over the window): the size of one overshoot."""
     used_window_ns: float = 0.0
+    refill_ns: float = 0.0
+    """Largest queue seen in a long while: what it queues when nobody stops it."""
 
 
 @dataclass(frozen=True)
@@ -188,16 +190,19 @@ def _book_gpu(
     books.owed[gpu] = owed
     for name, account in now.items():
         if name in used or abs(lag[name]) > _FORGOTTEN_NS:
-            books.accounts[name, gpu] = Account(
-                lag[name], account.active_ns, account.drain_ns, account.used_window_ns
-            )
+            books.accounts[name, gpu] = replace(account, lag_ns=lag[name])
 
 
 def _observe(account: Account, use: Use | None, snapshot: Snapshot, params: PolicyParams) -> Account:
     kept = _forget(snapshot.interval_ns, params)
+    refill_ns = account.refill_ns * math.exp(-max(snapshot.interval_ns, 0) / params.queue_memory_ns)
     if use is None:
         return Account(
-            account.lag_ns, account.active_ns, account.drain_ns * kept, account.used_window_ns * kept
+            account.lag_ns,
+            account.active_ns,
+            account.drain_ns * kept,
+            account.used_window_ns * kept,
+            refill_ns,
         )
     has_demand = (use.has_demand or use.used_ns > 0) and not _is_foreign(use.tenant, snapshot)
     return Account(
@@ -205,6 +210,7 @@ def _observe(account: Account, use: Use | None, snapshot: Snapshot, params: Poli
         active_ns=snapshot.now_ns if has_demand else account.active_ns,
         drain_ns=max(float(use.outstanding_ns), account.drain_ns * kept),
         used_window_ns=account.used_window_ns * kept + use.used_ns,
+        refill_ns=max(float(use.outstanding_ns), refill_ns),
     )
 
 

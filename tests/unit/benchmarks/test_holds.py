@@ -9,17 +9,20 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fair.holds import HoldWatch
-from benchmarks.fair.recording import HeldTime
 
 MS = 1_000_000
 
 
 class Kernel:
-    """The two files of one cgroup."""
+    """The two files of one cgroup, and the clock."""
 
     def __init__(self, directory: Path, *, counts: bool = True) -> None:
         self.directory, self._counts = directory, counts
+        self.now_ns = 0
         self.show(0, 0)
+
+    def clock_ns(self) -> int:
+        return self.now_ns
 
     def show(self, frozen: int, frozen_ms: float) -> None:
         (self.directory / "cgroup.events").write_text(f"populated 1\nfrozen {frozen}\n")
@@ -34,54 +37,75 @@ def kernel(tmp_path: Path) -> Kernel:
 
 @pytest.fixture
 def watch(kernel: Kernel) -> Iterator[HoldWatch]:
-    watch = HoldWatch({"chat": str(kernel.directory)})
+    watch = HoldWatch({"chat": str(kernel.directory)}, clock_ns=kernel.clock_ns)
     yield watch
     watch.close()
 
 
+def look(kernel: Kernel, watch: HoldWatch, at_ms: float, frozen: int, frozen_ms: float) -> None:
+    kernel.now_ns = round(at_ms * MS)
+    kernel.show(frozen, frozen_ms)
+    watch.look()
+
+
+def held_ms(watch: HoldWatch) -> list[tuple[float, float]]:
+    return [(hold.start_ns / MS, hold.end_ns / MS) for hold in watch.finish()]
+
+
 def test_a_hold_begins_when_the_kernel_froze_and_not_when_we_looked(kernel: Kernel, watch: HoldWatch) -> None:
-    kernel.show(1, 7)
-    watch.look(100 * MS)
-    kernel.show(0, 31.5)
-    watch.look(130 * MS)
-    assert watch.finish(200 * MS) == (HeldTime("chat", 93 * MS, 124_500_000),)
+    look(kernel, watch, 100, 1, 7)
+    look(kernel, watch, 110, 1, 17)
+    look(kernel, watch, 130, 0, 31.5)
+    assert held_ms(watch) == [(93, 124.5)]
 
 
 def test_one_that_came_and_went_between_two_looks_counts_with_its_length(
     kernel: Kernel, watch: HoldWatch
 ) -> None:
-    kernel.show(0, 4)
-    watch.look(100 * MS)
-    assert watch.finish(110 * MS) == (HeldTime("chat", 96 * MS, 100 * MS),)
+    look(kernel, watch, 100, 0, 4)
+    look(kernel, watch, 110, 0, 4)
+    assert held_ms(watch) == [(96, 100)]
 
 
 def test_two_holds_are_two(kernel: Kernel, watch: HoldWatch) -> None:
-    kernel.show(0, 4)
-    watch.look(100 * MS)
-    kernel.show(1, 9)
-    watch.look(200 * MS)
-    assert watch.finish(210 * MS) == (
-        HeldTime("chat", 96 * MS, 100 * MS),
-        HeldTime("chat", 195 * MS, 210 * MS),
-    )
+    look(kernel, watch, 100, 0, 4)
+    look(kernel, watch, 200, 1, 9)
+    kernel.now_ns = 210 * MS
+    kernel.show(1, 19)
+    assert held_ms(watch) == [(96, 100), (195, 210)]
+
+
+def test_a_pause_too_short_to_be_seen_shows_in_the_count(kernel: Kernel, watch: HoldWatch) -> None:
+    look(kernel, watch, 100, 1, 10)
+    look(kernel, watch, 110, 1, 20)
+    look(kernel, watch, 120, 1, 29)
+    look(kernel, watch, 130, 1, 39)
+    kernel.now_ns = 140 * MS
+    kernel.show(0, 45)
+    assert held_ms(watch) == [(90, 114.5), (115.5, 136)]
+
+
+def test_a_look_that_is_late_by_some_microseconds_is_no_pause(kernel: Kernel, watch: HoldWatch) -> None:
+    look(kernel, watch, 100, 1, 10)
+    look(kernel, watch, 110.2, 1, 20)
+    look(kernel, watch, 120, 1, 30)
+    assert held_ms(watch) == [(90, 120)]
 
 
 def test_time_frozen_before_we_watched_is_not_ours(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path)
     kernel.show(0, 5000)
-    watch = HoldWatch({"chat": str(tmp_path)})
-    watch.look(100 * MS)
-    assert watch.finish(110 * MS) == ()
+    watch = HoldWatch({"chat": str(tmp_path)}, clock_ns=kernel.clock_ns)
+    look(kernel, watch, 100, 0, 5000)
+    assert held_ms(watch) == []
     watch.close()
 
 
 def test_an_older_kernel_has_only_the_state(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, counts=False)
-    watch = HoldWatch({"chat": str(tmp_path)})
-    kernel.show(1, 0)
-    watch.look(100 * MS)
-    watch.look(110 * MS)
-    kernel.show(0, 0)
-    watch.look(120 * MS)
-    assert watch.finish(130 * MS) == (HeldTime("chat", 100 * MS, 120 * MS),)
+    watch = HoldWatch({"chat": str(tmp_path)}, clock_ns=kernel.clock_ns)
+    look(kernel, watch, 100, 1, 0)
+    look(kernel, watch, 110, 1, 0)
+    look(kernel, watch, 120, 0, 0)
+    assert held_ms(watch) == [(100, 120)]
     watch.close()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -68,6 +70,12 @@ class FakeAccount:
     """Remembers what it was told."""
 
     told: list[tuple[str, frozenset[int], int]] = field(default_factory=list)
+    queued_ns: list[int] = field(default_factory=list)
+    """What it finds queued at each look; the last one stays."""
+
+    def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
+        assert self.told[-1][0] == "thaw" and frozenset(cgroup_ids) == self.told[-1][1]
+        return self.queued_ns.pop(0) if len(self.queued_ns) > 1 else self.queued_ns[0]
 
     def hold(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
         self.told.append(("hold", frozenset(cgroup_ids), now_ns))
@@ -265,3 +273,48 @@ def test_a_decision_is_one_line_with_its_numbers(world: World) -> None:
     assert line == (
         "decision=hold tenant=chat reason=over_entitlement gpu=GPU-a lag_ms=-12.0 used=0.600 entitled=0.500"
     )
+
+
+GRANT = Action(ActionKind.THAW, "chat", Reason(ReasonCode.CAUGHT_UP, "GPU-a"), deadline_ns=900, grant_ns=50)
+
+
+def test_a_grant_is_a_thaw_and_a_hold_as_soon_as_it_is_used_up(world: World) -> None:
+    world.hold("chat", 100)
+    world.account.queued_ns = [0, 20, 50]
+    world.applier.apply([GRANT], 400)
+    assert world.freezer.thawed == [1]
+    assert set(world.freezer.holds) == {1}
+    assert world.applier.holds["chat"].deadline_ns == world.freezer.deadlines[-1] == 900
+    assert world.applier.held_ns == {"chat": 300}
+    said = [(record.action, record.reason.code) for record in world.applier.records][-2:]
+    assert said == [(ActionKind.THAW, ReasonCode.CAUGHT_UP), (ActionKind.HOLD, ReasonCode.DEEP_QUEUE)]
+    assert [what for what, _, _ in world.account.told] == ["hold", "thaw", "hold"]
+
+
+def test_who_does_not_use_its_grant_up_within_milliseconds_runs_on(world: World) -> None:
+    world.hold("chat", 100)
+    world.account.queued_ns = [49]
+    world.applier.apply([GRANT], time.monotonic_ns())
+    assert world.freezer.holds == {}
+    assert world.applier.holds == {}
+    assert world.account.told[-1][0] == "thaw"
+
+
+def test_a_grant_that_cannot_be_held_again_leaves_it_running(world: World) -> None:
+    world.hold("chat", 100)
+    world.account.queued_ns = [50]
+    world.freezer.refuse[1] = HoldKind.FOREIGN
+    world.applier.apply([GRANT], time.monotonic_ns())
+    assert world.applier.holds == {}
+    assert world.applier.records[-1].error == "not held: foreign"
+    assert 1 in world.tenants["chat"].foreign
+
+
+def test_the_daemon_is_no_real_time_process_once_a_grant_is_over(world: World) -> None:
+    before = os.sched_getscheduler(0)
+    world.hold("chat", 100)
+    world.account.queued_ns = [50]
+    world.freezer.is_broken = True
+    world.applier.apply([GRANT], time.monotonic_ns())
+    assert world.applier.errors == 1
+    assert os.sched_getscheduler(0) == before

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from fairsched.accounting.context import DEMAND_LINGER_NS
 from fairsched.model import (
+    Action,
     ActionKind,
     Confidence,
     Hold,
@@ -43,6 +44,7 @@ SWITCH_NS = 100_000
 INNER_TICK_NS = 20 * MS
 TICK_NS = 100 * MS
 S = 1000 * MS
+GRANT_LIMIT_NS = 3 * MS
 
 
 @dataclass
@@ -63,6 +65,10 @@ class Tenant:
     worked_ns: dict[str, int] = field(default_factory=dict)
     """By GPU: when it last had work."""
     hold_serial: int = 0
+    grant_ns: int | None = None
+    """What it may still queue before it is held again."""
+    grant_until_ns: int = 0
+    grant_deadline_ns: int = 0
 
     @property
     def name(self) -> str:
@@ -328,6 +334,7 @@ class Simulation(Results):
                     self._hold(action.tenant, action.deadline_ns, action.reason.code)
                 else:
                     self._thaw(action.tenant, action.reason.code)
+                    self._grant(action)
             wake, quiet = decision.wake_ns if self.honours_wake else None, decision.quiet_until_ns
             for key, account in self.state.accounts.items():
                 self.worst_lag[key] = max(self.worst_lag.get(key, 0.0), abs(account.lag_ns))
@@ -387,6 +394,23 @@ class Simulation(Results):
             self.now + tenant.freeze_latency_ns,
             lambda: self._release(tenant) if tenant.hold_serial == serial else None,
         )
+
+    def _grant(self, action: Action) -> None:
+        """As the daemon does it: watched for a few milliseconds from when it runs."""
+        tenant = self.tenants[action.tenant]
+        tenant.grant_ns, tenant.grant_deadline_ns = action.grant_ns, action.deadline_ns
+        tenant.grant_until_ns = self.now + tenant.freeze_latency_ns + GRANT_LIMIT_NS
+
+    def note_queued(self, process: Process, cost_ns: int) -> None:
+        """Something was submitted. A grant that is used up ends in a hold, at once."""
+        tenant = self.owner[process]
+        if tenant.grant_ns is None or self.now > tenant.grant_until_ns:
+            return
+        tenant.grant_ns -= cost_ns
+        if tenant.grant_ns <= 0:
+            tenant.grant_ns = None
+            self._hold(tenant.name, tenant.grant_deadline_ns, ReasonCode.DEEP_QUEUE)
+            tenant.is_frozen = True
 
     def _close(self, name: str, why: ReasonCode | None) -> None:
         record = self.open.pop(name, None)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from tests.unit.policy.model_gpu import Simulation
 
 MS = 1_000_000
+LAUNCHES_NS = 50_000
+"""What submitting a step takes of the CPU."""
 
 
 class Process(ABC):
@@ -27,6 +29,7 @@ class Process(ABC):
     def submit(self, sim: Simulation, cost_ns: int) -> None:
         self.queue.append(cost_ns)
         sim.kick(self.gpu)
+        sim.note_queued(self, cost_ns)
 
     @abstractmethod
     def on_start(self, sim: Simulation) -> None:
@@ -61,8 +64,9 @@ class DeepQueue(Process):
         self.depth = depth
 
     def on_start(self, sim: Simulation) -> None:
-        while len(self.queue) < self.depth:
+        if len(self.queue) < self.depth:
             self.submit(sim, self.step_ns)
+            sim.program(self, sim.now + LAUNCHES_NS, lambda: self.on_start(sim))
 
     on_done = on_start
 

@@ -269,10 +269,30 @@ def test_thawing_in_every_gap_would_ruin_the_shares() -> None:
     assert error(hasty) > 0.15
 
 
-def test_a_queue_too_deep_for_the_class_is_bounded_by_the_deadline() -> None:
-    # Physics, not a fault: every thaw refills 100 ms; with at most 500 ms between two, a weight of 1/8
-    # gets about 100 / 530 = .19 instead of .125. As batch (2 s) it gets its .125.
-    sim = run(*four_with_greedy(tenant_class=TenantClass.LATENCY))
-    assert sim.shares(FROM, TO)["greedy"] <= 0.21
-    assert sim.longest_hold_ns("greedy") <= 500 * MS
-    assert any(r.ended is ReasonCode.DEADLINE for r in sim.records)
+NO_GRANTS = PolicyParams(deep_queue_ratio=1e9)
+
+
+def test_a_queue_that_would_outlast_the_longest_hold_is_granted_in_parts() -> None:
+    # Without grants every thaw refills 100 ms; with at most 500 ms between two, a weight of 1/8 gets .19.
+    sim = run(*four_with_greedy(tenant_class=TenantClass.LATENCY), params=NO_GRANTS)
+    assert 0.17 <= sim.shares(FROM, TO)["greedy"] <= 0.21
+    granted = run(*four_with_greedy(tenant_class=TenantClass.LATENCY))
+    assert error(granted) <= 0.005
+    assert granted.longest_hold_ns("greedy") <= 500 * MS
+    assert sum(record.why is ReasonCode.DEEP_QUEUE for record in granted.records) > 10
+
+
+def test_equal_decoders_beside_half_a_second_of_queued_work_get_their_quarter() -> None:
+    deep = trainer("d", 1, 3, 19, 8, tenant_class=TenantClass.LATENCY)
+    without = run(decoder("a"), decoder("b"), decoder("c"), deep, seconds=22, params=NO_GRANTS)
+    assert error(without, stop=22 * S) >= 0.05
+    deep = trainer("d", 1, 3, 19, 8, tenant_class=TenantClass.LATENCY)
+    sim = run(decoder("a"), decoder("b"), decoder("c"), deep, seconds=22)
+    assert error(sim, stop=22 * S) <= 0.01
+    assert sim.busy_ratio(FROM, 22 * S) >= 0.98
+
+
+def test_one_grain_larger_than_a_hold_can_repay_stays_out_of_reach() -> None:
+    # The floor: a kernel of 200 ms runs during each hold of 500 ms, whatever the weight says.
+    sim = run(decoder("a", 7), tenant("long", 1, DeepQueue(200 * MS, 1)), seconds=22)
+    assert sim.shares(FROM, 22 * S)["long"] == pytest.approx(200 / 500, abs=0.04)
