@@ -29,7 +29,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fairsched.cgroup.journal import Entry, Journal, Owner, read_boot_id
 from fairsched.cgroup.path import CgroupRef
@@ -37,6 +37,7 @@ from fairsched.cgroup.state import CGROUP_EVENTS, CGROUP_FREEZE, read_asked, rea
 from fairsched.cgroup.watch import IN_CLOSE_WRITE, IN_MODIFY, Watch
 from fairsched.errors import CgroupGone, KernelRefused
 
+_PULSE_LOOK_S = 20e-6
 _LATENCY_WEIGHT = 0.25  # of the newest sample: four or five holds forget an outlier
 
 
@@ -229,6 +230,60 @@ class Freezer:
         self._read_watch()  # the end of a watch is an event, too: do not wake the daemon for it
         return result
 
+    def pulse(
+        self,
+        cgroup_ids: Sequence[int],
+        deadline_ns: int,
+        reason: str,
+        is_enough: Callable[[], bool],
+        limit_ns: int,
+    ) -> HoldKind:
+        """Let cgroups we hold run until ``is_enough()``, and hold them again: with nothing to open in between.
+
+        HELD (all of them, until the new deadline), or THAWED: it was not enough within ``limit_ns``, or one of them
+        is somebody else's or gone by now. Raises as ``thaw`` and ``hold`` do; then none is frozen by us.
+        """
+        members = [self._held[cgroup_id] for cgroup_id in cgroup_ids]
+        is_held = False
+        try:
+            if all([self._let_go(held, deadline_ns, reason) for held in members]) and _await(
+                is_enough, self._clock_ns, limit_ns
+            ):
+                is_held = all(
+                    held.entry.cgroup_id in self._held and self._freeze(held).kind is HoldKind.HELD
+                    for held in members
+                )
+        except OSError as error:
+            raise KernelRefused(
+                f"{members[0].entry.path}/{CGROUP_FREEZE}",
+                error.errno or 0,
+                "cannot freeze or thaw",
+                remedy="fairsched release",
+            ) from error
+        finally:
+            if not is_held:
+                for held in members:
+                    self._abandon(held)
+        return HoldKind.HELD if is_held else HoldKind.THAWED
+
+    def _let_go(self, held: _Held, deadline_ns: int, reason: str) -> bool:
+        """Thaw, with the next hold on record already. False when it is not ours any more."""
+        cgroup_id, old = held.entry.cgroup_id, held.entry
+        self._read_watch()
+        if cgroup_id not in self._held or not read_asked(held.freeze_fd):
+            return False
+        os.pwrite(held.freeze_fd, b"0", 0)
+        self._read_watch(own=cgroup_id)
+        if cgroup_id not in self._held:
+            return False
+        if read_asked(held.freeze_fd):
+            raise OSError(errno.EAGAIN, "still frozen")
+        self._journal.remove(old.name)
+        held.entry = replace(old, reason=reason, since_ns=self._clock_ns(), deadline_ns=deadline_ns)
+        held.asked_ns, held.is_settled = 0, False
+        self._journal.write(held.entry)
+        return True
+
     def thaw_expired(self, now_ns: int) -> list[HoldResult]:
         """Thaw what has passed its deadline. One refusal does not keep the others frozen; it stays held."""
         results = []
@@ -382,6 +437,15 @@ class Freezer:
             self._epoll.unregister(held.events_fd)
         os.close(held.events_fd)
         os.close(held.freeze_fd)
+
+
+def _await(is_enough: Callable[[], bool], clock_ns: Callable[[], int], limit_ns: int) -> bool:
+    end_ns = clock_ns() + limit_ns
+    while not is_enough():
+        if clock_ns() >= end_ns:
+            return False
+        time.sleep(_PULSE_LOOK_S)
+    return True
 
 
 def _result(kind: HoldKind, entry: Entry, latency_ns: int | None = None) -> HoldResult:

@@ -25,7 +25,6 @@ _REMEMBER = 4096
 _DRY_RUN_REPEAT_NS = 1_000_000_000
 _GRANT_LIMIT_NS = 3_000_000
 """A queue that fills more slowly than this is seen by the next tick."""
-_GRANT_LOOK_S = 30e-6
 
 logger = logging.getLogger(__name__)
 
@@ -96,24 +95,33 @@ class Applier:
 
     def _grant(self, action: Action, grant_ns: int, now_ns: int) -> None:
         """Let it go until it has queued so much, then hold it again."""
-        view = self._tree.tenants.get(action.tenant)
-        with punctual():
+        view, account = self._tree.tenants.get(action.tenant), self._account
+        held = [
+            cgroup_id for cgroup_id, entry in self._freezer.holds.items() if entry.tenant == action.tenant
+        ]
+        if view is None or not held:
             self._record(action, now_ns, self.thaw(action.tenant, now_ns), None)
-            if view is None:
-                return
-            now_ns = time.monotonic_ns()
-            end_ns = now_ns + _GRANT_LIMIT_NS
-            while now_ns < end_ns:
-                if self._account.queued_since_hold_ns(view.cgroup_ids) >= grant_ns:
-                    again = replace(
-                        action,
-                        kind=ActionKind.HOLD,
-                        reason=replace(action.reason, code=ReasonCode.DEEP_QUEUE),
-                    )
-                    self._record(again, now_ns, None, self._hold(again, now_ns))
-                    return
-                time.sleep(_GRANT_LOOK_S)
-                now_ns = time.monotonic_ns()
+            return
+        code, kind = ReasonCode.DEEP_QUEUE, HoldKind.THAWED
+        try:
+            with punctual():
+                kind = self._freezer.pulse(
+                    held,
+                    action.deadline_ns,
+                    code.value,
+                    lambda: account.queued_since_hold_ns(view.cgroup_ids) >= grant_ns,
+                    _GRANT_LIMIT_NS,
+                )
+        finally:
+            held_ns = self._ended(self.holds.get(action.tenant), now_ns)
+        self._record(action, now_ns, held_ns, None)
+        if kind is not HoldKind.HELD:
+            return
+        again_ns = time.monotonic_ns()
+        self.holds[action.tenant] = Hold(action.tenant, again_ns, action.deadline_ns, is_ours=True)
+        account.hold(view.cgroup_ids, again_ns)
+        again = replace(action, kind=ActionKind.HOLD, reason=replace(action.reason, code=code))
+        self._record(again, again_ns, None, None)
 
     def thaw(self, tenant: str, now_ns: int) -> int | None:
         """End our hold of a tenant; returns how long it lasted in ns, None when it was not held."""

@@ -219,11 +219,11 @@ class PolicyParams:
     """How long a GPU must stay idle, while a tenant is only in such a gap, before a hold is ended for it."""
     min_run_ns: int = 30_000_000
     """Shortest run between a hold that ended at its deadline and the next one."""
-    grant_period_ns: int = 100_000_000
-    """A tenant known for deep queues is let go to queue entitlement x this, at least the threshold's floor."""
-    deep_queue_ratio: float = 2.0
-    """Deep: it queued more than so many grants ..."""
+    deep_queue_ratio: float = 1.0
+    """A queue is deep when it is worth more than so many times what the longest hold can repay ..."""
     queue_memory_ns: int = 60_000_000_000
-    """... and that is not forgotten yet."""
+    """... and until that is forgotten."""
+    grant_ratio: float = 0.4
+    """Of what the longest hold can repay: what a tenant of deep queues is let go to queue."""
     quota_burst_ratio: float = 0.1
     """How far ahead of its quota a tenant may run, in parts of quota x window."""

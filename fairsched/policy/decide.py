@@ -193,10 +193,12 @@ class _Desk:
 
     def grant_ns(self, use: Use) -> int | None:
         """How much it may queue before it is held again; None: as much as it likes."""
-        owed = self.books.owed[use.gpu].get(use.tenant, 0.0)
-        grant = max(self.params.threshold_floor_ns, round(owed * self.params.grant_period_ns))
-        is_deep = self.account(use.tenant, use.gpu).refill_ns > self.params.deep_queue_ratio * grant
-        return grant if is_deep and self.rivals(use) else None
+        longest_ns = spec_for(use.tenant, self.specs).max_freeze_ns
+        repaid_ns = self.books.owed[use.gpu].get(use.tenant, 0.0) * longest_ns
+        if self.account(use.tenant, use.gpu).refill_ns <= self.params.deep_queue_ratio * repaid_ns:
+            return None
+        grant = max(self.params.threshold_floor_ns, round(self.params.grant_ratio * repaid_ns))
+        return grant if self.rivals(use) else None
 
     def thaw(self, tenant: str, code: ReasonCode, use: Use | None) -> None:
         grant = self.grant_ns(use) if use is not None and code in _IN_TURN else None

@@ -341,17 +341,17 @@ def deep(queued: float = 400, **lag: float) -> PolicyState:
 
 
 def test_a_tenant_of_deep_queues_is_let_go_to_queue_its_part_and_no_more() -> None:
-    # Owed half of 100 ms; the hold that may follow has a deadline of its own.
+    # A hold of 500 ms repays 250; the one that may follow has a deadline of its own.
     snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a")])
     action = only(judge(snap, deep(a=-1, b=1)))
     assert (action.kind, action.reason.code) == (ActionKind.THAW, ReasonCode.CAUGHT_UP)
-    assert (action.grant_ns, action.deadline_ns) == (50 * MS, 600 * MS)
+    assert (action.grant_ns, action.deadline_ns) == (100 * MS, 600 * MS)
 
 
 def test_a_deadline_is_no_way_around_the_grant() -> None:
     snap = snapshot(600, use("a"), use("b", 20), holds=[hold("a", 0, 500)])
     action = only(judge(snap, deep(a=-50, b=50)))
-    assert (action.reason.code, action.grant_ns) == (ReasonCode.DEADLINE, 50 * MS)
+    assert (action.reason.code, action.grant_ns) == (ReasonCode.DEADLINE, 100 * MS)
 
 
 def test_a_small_part_may_still_queue_the_threshold() -> None:
@@ -362,8 +362,10 @@ def test_a_small_part_may_still_queue_the_threshold() -> None:
 
 def test_shallow_queues_are_let_go_without_conditions() -> None:
     snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a")])
-    action = only(judge(snap, deep(100, a=-1, b=1)))
+    action = only(judge(snap, deep(249, a=-1, b=1)))
     assert (action.grant_ns, action.deadline_ns) == (None, 0)
+    patient = specs(TenantSpec("a", tenant_class=TenantClass.BATCH))
+    assert only(judge(snap, deep(999, a=-1, b=1), patient)).grant_ns is None
 
 
 def test_nobody_is_rationed_on_a_gpu_nobody_else_wants() -> None:
