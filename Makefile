@@ -52,7 +52,7 @@ bench-core: setup ## Fairness, accounting error, overhead (root)
 	@$(CLEAN_ENV) $(BIN)/python -m benchmarks.core $(ARGS); $(OWN)
 
 .PHONY: bench-quick
-bench-quick: setup ## Fairness on two scenarios, without and with fairsched (root)
+bench-quick: setup ## Fairness on two scenarios, 4 minutes (root)
 	@$(CLEAN_ENV) $(BIN)/python benchmarks/fairness.py --suite quick $(ARGS); $(OWN)
 
 .PHONY: bench
@@ -60,7 +60,7 @@ bench: setup ## Every scenario, two seeds, rivals on the headlines (root)
 	@$(CLEAN_ENV) $(BIN)/python benchmarks/fairness.py --suite bench $(ARGS); $(OWN)
 
 .PHONY: bench-full
-bench-full: setup ## The same with five seeds and confidence intervals; hours (root)
+bench-full: setup ## The same with five seeds; hours (root)
 	@$(CLEAN_ENV) $(BIN)/python benchmarks/fairness.py --suite full $(ARGS); $(OWN)
 
 .PHONY: bench-scale

@@ -23,7 +23,6 @@ write merges with ours in inotify. Their closing of the file usually still tells
 from __future__ import annotations
 
 import contextlib
-import enum
 import errno
 import os
 import select
@@ -32,6 +31,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fairsched.cgroup.journal import Entry, Journal, Owner, read_boot_id
+from fairsched.cgroup.outcome import GangResult, HoldKind, HoldResult
 from fairsched.cgroup.path import CgroupRef
 from fairsched.cgroup.state import CGROUP_EVENTS, CGROUP_FREEZE, read_asked, read_frozen
 from fairsched.cgroup.watch import IN_CLOSE_WRITE, IN_MODIFY, Watch
@@ -39,44 +39,6 @@ from fairsched.errors import CgroupGone, KernelRefused
 
 _PULSE_LOOK_S = 20e-6
 _LATENCY_WEIGHT = 0.25  # of the newest sample: four or five holds forget an outlier
-
-
-class HoldKind(str, enum.Enum):
-    """What became of a hold or a thaw. Only errors of the host are exceptions; all this is daily life."""
-
-    HELD = "held"
-    ALREADY_HELD = "already_held"
-    SETTLED = "settled"
-    """All processes have stopped; ``latency_ns`` says how long it took."""
-    THAWED = "thawed"
-    NOT_HELD = "not_held"
-    FOREIGN = "foreign"
-    """Somebody else pauses it. Not touched, and if it was ours it is theirs now."""
-    RELEASED = "released"
-    """Somebody else thawed it while we held it: the hold is over."""
-    GONE = "gone"
-    EXPIRED = "expired"
-    """The deadline had passed before the hold was made."""
-
-
-@dataclass(frozen=True)
-class HoldResult:
-    """What happened to one cgroup."""
-
-    kind: HoldKind
-    cgroup_id: int
-    path: str
-    tenant: str = ""
-    latency_ns: int | None = None
-    """SETTLED: from the write to rest. HELD and THAWED: how long the write(2) itself took."""
-
-
-@dataclass(frozen=True)
-class GangResult:
-    """All or nothing. ``kind`` is HELD, or why nothing is held; ``members`` says who was at fault."""
-
-    kind: HoldKind
-    members: tuple[HoldResult, ...]
 
 
 @dataclass

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from fairsched.cgroup.freezer import Freezer, HoldKind
+from fairsched.cgroup.freezer import Freezer
+from fairsched.cgroup.outcome import HoldKind
 from fairsched.errors import FairschedError
 from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode
 from fairsched.observe import TenantView, Tree

@@ -22,8 +22,9 @@ from benchmarks.gpu.hosts import Host, Load, Member, counters, know
 from benchmarks.gpu.windows import SETTLE_S, wait_logged
 from benchmarks.rig import BenchError, wait_until
 from fairsched.bpf.gpu_time import GpuTimeProbe
-from fairsched.cgroup.freezer import Freezer, HoldKind
+from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
+from fairsched.cgroup.outcome import HoldKind
 from fairsched.cgroup.path import CgroupRef
 
 QUEUE_MS = 200.0

@@ -101,4 +101,3 @@ class Events:
 
     new_processes: list[int] = field(default_factory=list)
     gone_processes: list[int] = field(default_factory=list)
-    idle_gpus: set[int] = field(default_factory=set)

@@ -20,17 +20,17 @@ account then is an upper bound), and when the GPU of a context is a guess on a h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import replace
 
 from fairsched.accounting.context import DEMAND_LINGER_NS, Context, Events, Key, Row
 from fairsched.accounting.drains import Drains
-from fairsched.accounting.launch_time import LaunchTime
+from fairsched.accounting.launch_time import LaunchMemory, LaunchTime
 from fairsched.accounting.outstanding import (
     UNSYNCED_IDLE_NS,
     Work,
     clock_ns,
     end_unless_seen,
     place_stand_ins,
+    queued_ns,
     work_of,
 )
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
@@ -85,7 +85,7 @@ class EbpfAccount:
         self._contexts: dict[Key, Context] = {}
         self._dropped = 0
         self._drains: dict[int, Drains] = {}
-        self._launch_of_cgroup: dict[int, LaunchTime] = {}
+        self._launches = LaunchMemory(REMEMBERED_CGROUPS)
         self.single_gpu_processes: set[int] = set()
         """Processes that can see one GPU only: which one a context of theirs is on needs no guess."""
         self.seen_running: Mapping[tuple[int, int], int] = {}
@@ -205,10 +205,7 @@ class EbpfAccount:
         if edge.kind == _PROC_EXIT:
             self.events.gone_processes.append(edge.tgid)
             return
-        if edge.kind == _GPU_IDLE:
-            self.events.idle_gpus.add(edge.gpu)
-            return
-        if edge.engine != abi.COMPUTE or edge.gpu == abi.NO_GPU:
+        if edge.kind == _GPU_IDLE or edge.engine != abi.COMPUTE or edge.gpu == abi.NO_GPU:
             return
         context = self._context_of(edge, rows)
         replay = self._replays[context.gpu]
@@ -313,7 +310,7 @@ class EbpfAccount:
             spent_ns -= moved_ns
             if spent_ns > 0 and is_clean:
                 context.launch.learn(spent_ns, launches)
-                self._remember(context)
+                self._launches.remember(context.cgroup_id, context.launch)
             exec_ns = replay.exec_ns(context.key)
         elif not context.is_held and context.seq < context.drain_seq <= edge.seq and spent_ns > 0:
             # All it had queued when it was held. An estimate nobody confirmed teaches less than a measurement.
@@ -360,18 +357,10 @@ class EbpfAccount:
             return context.held_with_demand
         return now_ns - context.busy_ns <= DEMAND_LINGER_NS
 
-    def _remember(self, context: Context) -> None:
-        """For the next process of its cgroup. Pods come and go for months: the one longest unheard of is forgotten."""
-        self._launch_of_cgroup.pop(context.cgroup_id, None)
-        self._launch_of_cgroup[context.cgroup_id] = context.launch
-        if len(self._launch_of_cgroup) > REMEMBERED_CGROUPS:
-            del self._launch_of_cgroup[next(iter(self._launch_of_cgroup))]
-
     def _launch(self, context: Context) -> LaunchTime:
         """What is known of the context, else of another in its cgroup."""
-        if not context.launch.samples and context.cgroup_id in self._launch_of_cgroup:
-            # Borrowed, so one sample's worth at most, and its own from here on.
-            context.launch = replace(self._launch_of_cgroup[context.cgroup_id], samples=1.0)
+        if not context.launch.samples:
+            context.launch = self._launches.borrow(context.cgroup_id) or context.launch
         return context.launch
 
     def _confidence(self, context: Context, launch: LaunchTime, live: abi.Ctx) -> Confidence:
@@ -407,13 +396,7 @@ class EbpfAccount:
 
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """GPU time these cgroups have submitted since they were last held, whatever has been read of it."""
-        ids, queued_ns = set(cgroup_ids), 0.0
-        for context in self._contexts.values():
-            if context.cgroup_id in ids and context.drain_seq >= 0:
-                live = self._probe.context(context.key[0])
-                if live.generation == context.key[1]:
-                    queued_ns += (live.submitted - context.drain_seq) * self._launch(context).tau_ns
-        return round(queued_ns)
+        return queued_ns(self._contexts.values(), set(cgroup_ids), self._probe.context, self._launch)
 
     def _end_drains(self, gpu: int) -> None:
         for key, t_ns in self._replays[gpu].take_drained():

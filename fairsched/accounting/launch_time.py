@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _MEMORY = 0.1
 _FIRST_SPREAD = 0.1
@@ -103,6 +103,27 @@ class LaunchTime:
         """Evidence from others: tau was off by ``ratio``."""
         self.tau_ns *= min(max(ratio, 1 / _LARGEST_STEP), _LARGEST_STEP)
         self.samples += gain
+
+
+class LaunchMemory:
+    """Times per launch by cgroup, for the next process there. Pods come and go for months: the cgroup longest
+    unheard of is forgotten."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: dict[int, LaunchTime] = {}
+
+    def remember(self, cgroup_id: int, launch: LaunchTime) -> None:
+        """The latest is kept."""
+        self._known.pop(cgroup_id, None)
+        self._known[cgroup_id] = launch
+        if len(self._known) > self._most:
+            del self._known[next(iter(self._known))]
+
+    def borrow(self, cgroup_id: int) -> LaunchTime | None:
+        """A copy: one sample's worth at most, because it is another's; None when nothing is known."""
+        known = self._known.get(cgroup_id)
+        return None if known is None else replace(known, samples=1.0)
 
 
 def _hazard(z: float) -> float:

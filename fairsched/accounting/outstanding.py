@@ -11,10 +11,11 @@ that GPU well after its last call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import NamedTuple
 
 from fairsched.accounting.context import Context, Key
+from fairsched.accounting.launch_time import LaunchTime
 from fairsched.accounting.replay import Replay
 from fairsched.bpf import abi
 
@@ -106,3 +107,19 @@ def place_stand_ins(
             born_ns = started_ns(pid)
             replay.add(key, (now_ns if born_ns is None else born_ns, pid, 0))
             replay.open(key, now_ns)
+
+
+def queued_ns(
+    contexts: Iterable[Context],
+    cgroup_ids: Set[int],
+    live_of: Callable[[int], abi.Ctx],
+    launch_of: Callable[[Context], LaunchTime],
+) -> int:
+    """GPU time these cgroups have submitted since they were last held."""
+    total = 0.0
+    for context in contexts:
+        if context.cgroup_id in cgroup_ids and context.drain_seq >= 0:
+            live = live_of(context.key[0])
+            if live.generation == context.key[1]:
+                total += (live.submitted - context.drain_seq) * launch_of(context).tau_ns
+    return round(total)

@@ -46,16 +46,12 @@ from fairsched.model import (
     TenantSpec,
     Use,
 )
+from fairsched.policy.horizon import quiet_until, wake
 from fairsched.policy.lag import Account, Books, Gate, GpuAccount, PolicyState, advance, is_enforced
 from fairsched.policy.shares import ancestors, entitlements, spec_for
 
-_AIM_RATIO = 0.05
-"""Of a threshold: look that much behind it, because a look just before it would be in vain."""
-_PATIENCE = 3
 _IN_TURN = (ReasonCode.CAUGHT_UP, ReasonCode.DEADLINE)
 """Thaws after which it competes again; the others are for want of competition, or of a reason to hold."""
-_GRANT_LOOK_NS = 5_000_000
-"""After a grant: what was queued is known to the account only when that is read."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ def decide(
         if gate.hold_gpu is not None and tenant in snapshot.holds
     }
     books = advance(snapshot, state.accounts, state.gpus, state.quota_level_ns, parked, specs, params)
-    desk = _Desk(snapshot, specs, params, books, dict(state.gates))
+    desk = Desk(snapshot, specs, params, books, dict(state.gates))
     desk.sync_gates()
     _plan_thaws(desk)
     if snapshot.interval_ns > 0:
@@ -87,11 +83,11 @@ def decide(
         _thaw_stranded(desk)
     gates = {tenant: gate for tenant, gate in desk.gates.items() if tenant in desk.uses}
     after = PolicyState(books.accounts, books.gpus, books.quota_level_ns, gates)
-    return Decision(tuple(desk.plan), after, _views(desk), _quiet_until(desk), _wake(desk))
+    return Decision(tuple(desk.plan), after, _views(desk), quiet_until(desk), wake(desk))
 
 
 @dataclass
-class _Desk:
+class Desk:
     """One decision in the making."""
 
     snapshot: Snapshot
@@ -230,7 +226,7 @@ class _Desk:
         return min(rows, key=lambda use: (self.margin_ns(use), use.gpu), default=None)
 
 
-def _plan_thaws(desk: _Desk) -> None:
+def _plan_thaws(desk: Desk) -> None:
     """Most entitled first: whoever is let go first may be the rival that keeps the next one held."""
     ours = [hold for hold in desk.snapshot.holds.values() if hold.is_ours]
 
@@ -247,7 +243,7 @@ def _plan_thaws(desk: _Desk) -> None:
         _thaw_for_idle_gpu(desk, gpu, [hold.tenant for hold in ours if hold.tenant in desk.held])
 
 
-def _thaw_verdict(desk: _Desk, hold: Hold) -> tuple[ReasonCode, Use | None] | None:
+def _thaw_verdict(desk: Desk, hold: Hold) -> tuple[ReasonCode, Use | None] | None:
     """Why this hold must end now; None = it goes on."""
     tenant, now = hold.tenant, desk.snapshot.now_ns
     worst = desk.worst(tenant)
@@ -274,7 +270,7 @@ def _thaw_verdict(desk: _Desk, hold: Hold) -> tuple[ReasonCode, Use | None] | No
     return None
 
 
-def _thaw_stranded(desk: _Desk) -> None:
+def _thaw_stranded(desk: Desk) -> None:
     """A gang held just now for one GPU may have been the last to run on another where others wait.
 
     Holds of this very plan that it strands are not begun; letting one go helps the next, so latest first.
@@ -292,7 +288,7 @@ def _thaw_stranded(desk: _Desk) -> None:
             desk.thaw(tenant, ReasonCode.LAST_WITH_DEMAND, desk.worst(tenant))
 
 
-def _thaw_for_idle_gpu(desk: _Desk, gpu: str, still_held: list[str]) -> None:
+def _thaw_for_idle_gpu(desk: Desk, gpu: str, still_held: list[str]) -> None:
     """An idle GPU is given to the most entitled tenant held back on it.
 
     A gang held for another GPU stays held: its idle GPUs are the price of the fairness there.
@@ -309,14 +305,14 @@ def _thaw_for_idle_gpu(desk: _Desk, gpu: str, still_held: list[str]) -> None:
         return
 
 
-def _idle_for_ns(desk: _Desk, gpu: str) -> int | None:
+def _idle_for_ns(desk: Desk, gpu: str) -> int | None:
     account = desk.books.gpus.get(gpu)
     if account is None or account.idle_since_ns is None:
         return None
     return desk.snapshot.now_ns - account.idle_since_ns
 
 
-def _plan_holds(desk: _Desk) -> None:
+def _plan_holds(desk: Desk) -> None:
     """Batch before latency, then the most overdrawn first: the earlier ones use up the beneficiaries."""
 
     def first_to_go(tenant: str) -> tuple[bool, float, str]:
@@ -337,7 +333,7 @@ def _plan_holds(desk: _Desk) -> None:
             desk.hold(worst, ReasonCode.OVER_ENTITLEMENT)
 
 
-def _may_be_held(desk: _Desk, tenant: str) -> bool:
+def _may_be_held(desk: Desk, tenant: str) -> bool:
     rows = desk.uses[tenant]
     is_free = desk.snapshot.now_ns >= desk.gates.get(tenant, Gate()).free_ns
     return (
@@ -345,7 +341,7 @@ def _may_be_held(desk: _Desk, tenant: str) -> bool:
     )
 
 
-def _is_overdrawn(desk: _Desk, use: Use) -> bool:
+def _is_overdrawn(desk: Desk, use: Use) -> bool:
     if not use.has_demand or desk.margin_ns(use) >= -desk.threshold_ns(use):
         return False
     # Everybody has something queued: the drain says how early to stop, not whether anything is wrong.
@@ -359,7 +355,7 @@ def _used_ratio(account: Account, gpu: GpuAccount, of_wall: bool) -> float:
     return account.used_window_ns / whole if whole > 0 else 0.0
 
 
-def _views(desk: _Desk) -> tuple[ShareView, ...]:
+def _views(desk: Desk) -> tuple[ShareView, ...]:
     """What is believed of each row; one that is not enforced shows what its weight would be worth."""
     nominal: dict[str, dict[str, float]] = {}
     views = []
@@ -383,70 +379,3 @@ def _views(desk: _Desk) -> tuple[ShareView, ...]:
             )
         )
     return tuple(views)
-
-
-def _quiet_until(desk: _Desk) -> int | None:
-    """When the first tenant should reach its threshold; looking before, or just before, would be in vain.
-
-    A held tenant earns its entitlement of what the GPU delivers. One that runs takes its part (of as many as run, or
-    what it took lately, if that is more). Should the others stop it takes everything: so it is looked at no later than
-    _PATIENCE times as long as it then needs, which bounds how far it overshoots.
-    """
-    waits = []
-    for tenant, rows in desk.uses.items():
-        for use in rows:
-            if not use.has_demand or use.gpu not in desk.books.owed:
-                continue
-            gpu, active = desk.books.gpus[use.gpu], desk.books.owed[use.gpu]
-            threshold, account = desk.threshold_ns(use), desk.account(tenant, use.gpu)
-            margin, aim = desk.margin_ns(use), _AIM_RATIO * threshold
-            earns = active.get(tenant, 0.0) * _pace(gpu)
-            if tenant in desk.held:
-                waits.append((aim - desk.params.thaw_ratio * threshold - margin) / max(earns, 0.01))
-                continue
-            if desk.grant_ns(use) is not None:
-                return None  # its queue may fill at any moment
-            room = aim + max(margin + threshold, account.lag_ns + desk.params.threshold_floor_ns / 2)
-            takes = max(1 / max(1, len(active.keys() - desk.held)), _recent_ratio(use, desk.snapshot))
-            alone = room / max(1.0 - active.get(tenant, 0.0), 0.01)
-            waits.append(min(room / max(takes - earns, 0.01), _PATIENCE * alone))
-    if not waits:
-        return None
-    return desk.snapshot.now_ns + max(0, round(min(waits)))
-
-
-def _pace(gpu: GpuAccount) -> float:
-    """Part of the time in which the GPU delivered lately: switching and gaps take the rest."""
-    return min(1.0, max(0.5, gpu.delivered_window_ns / max(gpu.wall_window_ns, 1.0)))
-
-
-def _recent_ratio(use: Use, snapshot: Snapshot) -> float:
-    return min(1.0, use.used_ns / max(snapshot.interval_ns, 1))
-
-
-def _wake(desk: _Desk) -> int | None:
-    moments = [hold.deadline_ns for hold in desk.snapshot.holds.values() if hold.tenant in desk.held]
-    moments += [action.deadline_ns for action in desk.plan if action.kind is ActionKind.HOLD]
-    if desk.held:
-        for account in desk.books.gpus.values():
-            if account.idle_since_ns is not None:
-                moments.append(account.idle_since_ns + desk.params.idle_confirm_ns)
-    if any(action.grant_ns is not None for action in desk.plan):
-        moments.append(desk.snapshot.now_ns + _GRANT_LOOK_NS)
-    moments += _quota_moments(desk)
-    ahead = [moment for moment in moments if moment > desk.snapshot.now_ns]
-    return min(ahead, default=None)
-
-
-def _quota_moments(desk: _Desk) -> list[int]:
-    """When a bucket in use will be full (nobody runs slower than alone) or, being over, paid off."""
-    moments = []
-    for (node, gpu), level in desk.books.quota_level_ns.items():
-        quota = desk.specs[node].quota_ratio or 0.0
-        if not any(node in ancestors(tenant) for tenant in desk.books.owed.get(gpu, ())):
-            continue
-        due = level + desk.outstanding_ns.get((node, gpu), 0)
-        room = desk.params.quota_burst_ratio * quota * desk.params.window_ns - due
-        wait = room / (1 - quota) if room > 0 and quota < 1 else due / max(quota, 0.01)
-        moments.append(desk.snapshot.now_ns + max(round(wait), desk.params.threshold_floor_ns))
-    return moments

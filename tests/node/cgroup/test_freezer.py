@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairsched.cgroup import tree
-from fairsched.cgroup.freezer import Freezer, HoldKind, HoldResult
+from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
+from fairsched.cgroup.outcome import HoldKind, HoldResult
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.probe import probe_host
 from fairsched.cgroup.release import ReleaseKind, release_all

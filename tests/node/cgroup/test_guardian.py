@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairsched.cgroup.freezer import Freezer, HoldKind
+from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
+from fairsched.cgroup.outcome import HoldKind
 from fairsched.cgroup.path import CgroupRef
 from fairsched.guardian import Guardian, spawn_guardian
 from tests.support import let_run, wait_until

@@ -115,15 +115,15 @@ def test_a_context_whose_end_was_dropped_is_found_gone(probe: FakeProbe) -> None
     assert account.idle_gpus() == {0}
 
 
-def test_processes_and_idle_gpus_are_passed_on(probe: FakeProbe) -> None:
+def test_processes_are_passed_on(probe: FakeProbe) -> None:
     account = account_of(probe)
     probe.create(0, 11, CHAT)
     probe._emit(abi.EdgeKind.PROC_NEW, 0, 0)
     probe._emit(abi.EdgeKind.GPU_IDLE, 0, 0)
     account.read(MS)
-    assert (account.events.new_processes, account.events.idle_gpus) == ([11], {0})
+    assert account.events.new_processes == [11]
     account.read(2 * MS)
-    assert (account.events.new_processes, account.events.idle_gpus) == ([], set())
+    assert account.events.new_processes == []
 
 
 def test_contexts_older_than_the_probes_stand_in_the_order_their_processes_started(probe: FakeProbe) -> None:
@@ -278,7 +278,7 @@ def test_the_least_sure_context_of_a_process_decides(probe: FakeProbe) -> None:
     now = taught(probe, account)
     probe.create(1, 11, 999, t_ns=now)  # another cgroup, so that nothing can be borrowed
     probe.contexts_by_slot[1].cgroup_id = CHAT
-    account._launch_of_cgroup.clear()
+    account._launches._known.clear()
     probe.edges[-1] = probe.edges[-1]._replace(cgroup_id=CHAT)
     assert only(account.read(now + MS)).confidence is Confidence.LOW
 
@@ -336,7 +336,7 @@ def test_cgroups_that_come_and_go_are_not_remembered_for_ever(probe: FakeProbe) 
         probe.end(0, now + 21 * MS)
         now += 22 * MS
         account.read(now)
-    kept = list(account._launch_of_cgroup)
+    kept = list(account._launches._known)
     assert kept == [CHAT + number for number in range(10, REMEMBERED_CGROUPS + 10)]
 
 

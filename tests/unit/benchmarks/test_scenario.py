@@ -38,8 +38,9 @@ tenants:
     weight: 3
     class: batch
     loads:
-      - {processes: 2, kernels: 7, kernel_us: 90, spread_ratio: 0.2, distribution: uniform, cpu_us: 40, queue_depth: 5,
-         wait: query, arrival: {pattern: onoff, on_ms: 10, off_ms: 30}, copy_bytes: 4096, gpu: 1, streams: 2, contexts: 3}
+      - {processes: 2, kernels: 7, kernel_us: 90, spread_ratio: 0.2, distribution: uniform, cpu_us: 40,
+         queue_depth: 5, wait: query,
+         arrival: {pattern: onoff, on_ms: 10, off_ms: 30}, copy_bytes: 4096, gpu: 1, streams: 2, contexts: 3}
 """,
         )
     )
@@ -65,7 +66,8 @@ def test_nested_tenants_are_leaves_by_path_and_promised_by_node(tmp_path: Path) 
     play = scenario.load(
         write(
             tmp_path,
-            "tenants:\n  team:\n    weight: 2\n    quota: 0.5\n    children:\n      a: {loads: [{}]}\n      b: {loads: [{}]}\n",
+            "tenants:\n  team:\n    weight: 2\n    quota: 0.5\n"
+            "    children:\n      a: {loads: [{}]}\n      b: {loads: [{}]}\n",
         )
     )
     assert list(play.leaves()) == ["team/a", "team/b"]

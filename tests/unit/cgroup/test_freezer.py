@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.cgroup.freezer import Freezer, HoldKind, HoldResult
+from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Entry, Journal
+from fairsched.cgroup.outcome import HoldKind, HoldResult
 from fairsched.cgroup.path import CgroupRef
 from fairsched.errors import FairschedError, KernelRefused
 from tests.support import FakeTree

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from fairsched.cgroup.freezer import Freezer, HoldKind
+from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Entry, Journal
+from fairsched.cgroup.outcome import HoldKind
 from fairsched.cgroup.path import CgroupRef
 from fairsched.errors import KernelRefused
 from tests.support import FakeTree

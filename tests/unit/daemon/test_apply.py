@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairsched.apply import Applier, decision_line
-from fairsched.cgroup.freezer import GangResult, HoldKind, HoldResult
+from fairsched.cgroup.outcome import GangResult, HoldKind, HoldResult
 from fairsched.errors import FairschedError
 from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode
 from fairsched.observe import TenantView

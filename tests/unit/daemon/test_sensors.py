@@ -77,7 +77,6 @@ def test_with_samples_nobody_is_told_of_holds_and_nothing_breaks(host: Host) -> 
     sensors.thaw([1], 0)
     sensors.set_wake_on_idle(True)
     sensors.look_for_libraries([1], 0)
-    assert not sensors.events.idle_gpus
     sensors.close()
 
 

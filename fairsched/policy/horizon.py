@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When the next decision is likely, and when it is due (pure).
+
+Problem. Deciding costs a cold processor most of a millisecond, and most moments decide nothing; but a deadline, a full
+quota or a queue that fills must not wait.
+
+Approach. Two moments. Before ``quiet_until`` no threshold should be crossed, as the work of those with demand runs
+now; ``wake`` is the first moment that must not be missed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairsched.model import ActionKind, Snapshot, Use
+from fairsched.policy.lag import GpuAccount
+from fairsched.policy.shares import ancestors
+
+if TYPE_CHECKING:
+    from fairsched.policy.decide import Desk
+
+_AIM_RATIO = 0.05
+"""Of a threshold: look that much behind it, because a look just before it would be in vain."""
+_PATIENCE = 3
+_GRANT_LOOK_NS = 5_000_000
+"""After a grant: what was queued is known to the account only when that is read."""
+
+
+def quiet_until(desk: Desk) -> int | None:
+    """When the first tenant should reach its threshold; looking before, or just before, would be in vain.
+
+    A held tenant earns its entitlement of what the GPU delivers. One that runs takes its part (of as many as run, or
+    what it took lately, if that is more). Should the others stop it takes everything: so it is looked at no later than
+    _PATIENCE times as long as it then needs, which bounds how far it overshoots.
+    """
+    waits = []
+    for tenant, rows in desk.uses.items():
+        for use in rows:
+            if not use.has_demand or use.gpu not in desk.books.owed:
+                continue
+            gpu, active = desk.books.gpus[use.gpu], desk.books.owed[use.gpu]
+            threshold, account = desk.threshold_ns(use), desk.account(tenant, use.gpu)
+            margin, aim = desk.margin_ns(use), _AIM_RATIO * threshold
+            earns = active.get(tenant, 0.0) * _pace(gpu)
+            if tenant in desk.held:
+                waits.append((aim - desk.params.thaw_ratio * threshold - margin) / max(earns, 0.01))
+                continue
+            if desk.grant_ns(use) is not None:
+                return None  # its queue may fill at any moment
+            room = aim + max(margin + threshold, account.lag_ns + desk.params.threshold_floor_ns / 2)
+            takes = max(1 / max(1, len(active.keys() - desk.held)), _recent_ratio(use, desk.snapshot))
+            alone = room / max(1.0 - active.get(tenant, 0.0), 0.01)
+            waits.append(min(room / max(takes - earns, 0.01), _PATIENCE * alone))
+    if not waits:
+        return None
+    return desk.snapshot.now_ns + max(0, round(min(waits)))
+
+
+def _pace(gpu: GpuAccount) -> float:
+    """Part of the time in which the GPU delivered lately: switching and gaps take the rest."""
+    return min(1.0, max(0.5, gpu.delivered_window_ns / max(gpu.wall_window_ns, 1.0)))
+
+
+def _recent_ratio(use: Use, snapshot: Snapshot) -> float:
+    return min(1.0, use.used_ns / max(snapshot.interval_ns, 1))
+
+
+def wake(desk: Desk) -> int | None:
+    moments = [hold.deadline_ns for hold in desk.snapshot.holds.values() if hold.tenant in desk.held]
+    moments += [action.deadline_ns for action in desk.plan if action.kind is ActionKind.HOLD]
+    if desk.held:
+        for account in desk.books.gpus.values():
+            if account.idle_since_ns is not None:
+                moments.append(account.idle_since_ns + desk.params.idle_confirm_ns)
+    if any(action.grant_ns is not None for action in desk.plan):
+        moments.append(desk.snapshot.now_ns + _GRANT_LOOK_NS)
+    moments += _quota_moments(desk)
+    ahead = [moment for moment in moments if moment > desk.snapshot.now_ns]
+    return min(ahead, default=None)
+
+
+def _quota_moments(desk: Desk) -> list[int]:
+    """When a bucket in use will be full (nobody runs slower than alone) or, being over, paid off."""
+    moments = []
+    for (node, gpu), level in desk.books.quota_level_ns.items():
+        quota = desk.specs[node].quota_ratio or 0.0
+        if not any(node in ancestors(tenant) for tenant in desk.books.owed.get(gpu, ())):
+            continue
+        due = level + desk.outstanding_ns.get((node, gpu), 0)
+        room = desk.params.quota_burst_ratio * quota * desk.params.window_ns - due
+        wait = room / (1 - quota) if room > 0 and quota < 1 else due / max(quota, 0.01)
+        moments.append(desk.snapshot.now_ns + max(round(wait), desk.params.threshold_floor_ns))
+    return moments
