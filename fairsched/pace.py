@@ -25,10 +25,7 @@ def next_tick_ns(
     now_ns: int, decision: Decision | None, config: Config, has_holds: bool, drain_end_ns: int | None
 ) -> int:
     """The next tick after one at ``now_ns``. ``drain_end_ns``: when a GPU falls idle that only a drain keeps busy."""
-    demand: dict[str, int] = {}
-    for share in decision.shares if decision else ():
-        demand[share.gpu] = demand.get(share.gpu, 0) + share.has_demand
-    is_contended = has_holds or any(count > 1 for count in demand.values())
+    is_contended = has_holds or (decision is not None and decision.is_contended)
     latest_ns = due_ns = now_ns + config.tick_ms * 1_000_000
     if is_contended:
         due_ns = min(due_ns, now_ns + config.inner_tick_ms * 1_000_000)

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fairsched.model import (
     Action,
@@ -47,7 +48,7 @@ from fairsched.model import (
     Use,
 )
 from fairsched.policy.horizon import quiet_until, wake
-from fairsched.policy.lag import Account, Books, Gate, GpuAccount, PolicyState, advance, is_enforced
+from fairsched.policy.lag import Account, Books, Gate, GpuAccount, PolicyState, advance
 from fairsched.policy.shares import ancestors, entitlements, spec_for
 
 _IN_TURN = (ReasonCode.CAUGHT_UP, ReasonCode.DEADLINE)
@@ -58,11 +59,19 @@ _IN_TURN = (ReasonCode.CAUGHT_UP, ReasonCode.DEADLINE)
 class Decision:
     plan: tuple[Action, ...]
     state: PolicyState
-    shares: tuple[ShareView, ...]
+    is_contended: bool = False
+    """Several tenants want the same GPU."""
     quiet_until_ns: int | None = None
     """Before this no threshold should be crossed, as the work of those with demand runs now; None = not known."""
     wake_ns: int | None = None
     """Decide again no later than this (a deadline, an idle GPU to confirm, a quota); None = no hurry."""
+    desk: Desk | None = field(default=None, repr=False, compare=False)
+    """What it was made from."""
+
+    @property
+    def shares(self) -> tuple[ShareView, ...]:
+        """What is believed of each row of the snapshot. Worked out when asked for: seldom, beside the decisions."""
+        return _views(self.desk) if self.desk is not None else ()
 
 
 def decide(
@@ -81,9 +90,23 @@ def decide(
     if snapshot.interval_ns > 0:
         _plan_holds(desk)
         _thaw_stranded(desk)
-    gates = {tenant: gate for tenant, gate in desk.gates.items() if tenant in desk.uses}
+    gates = {tenant: gate for tenant, gate in desk.gates.items() if tenant in desk.rows}
     after = PolicyState(books.accounts, books.gpus, books.quota_level_ns, gates)
-    return Decision(tuple(desk.plan), after, _views(desk), quiet_until(desk), wake(desk))
+    return Decision(tuple(desk.plan), after, desk.is_contended, quiet_until(desk), wake(desk), desk)
+
+
+class Row(NamedTuple):
+    """One use and how it is judged, which nothing in the plan changes."""
+
+    use: Use
+    account: Account
+    margin_ns: float
+    """Effective lag. The drain is bounded, so a wrong estimate cannot outweigh every credit."""
+    threshold_ns: float
+
+    @property
+    def gpu(self) -> str:
+        return self.use.gpu
 
 
 @dataclass
@@ -96,20 +119,44 @@ class Desk:
     books: Books
     gates: dict[str, Gate]
     plan: list[Action] = field(default_factory=list)
-    uses: dict[str, list[Use]] = field(default_factory=dict)
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    """By tenant, in the order of the GPUs' UUIDs."""
+    is_contended: bool = False
     held: set[str] = field(default_factory=set)
     """Held now or by this plan, by anybody."""
+    running: dict[str, set[str]] = field(default_factory=dict)
+    """GPU -> who of A is not held."""
     outstanding_ns: dict[tuple[str, str], int] = field(default_factory=dict)
-    """By (node, GPU): what the leaves below the node have queued."""
-    _of_use: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    """By (node, GPU): what the leaves below the node have queued; only where there are quotas."""
+    _creditors: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for use in sorted(self.snapshot.uses, key=lambda use: (use.tenant, use.gpu)):
-            self.uses.setdefault(use.tenant, []).append(use)
-            for node in ancestors(use.tenant):
-                key = (node, use.gpu)
-                self.outstanding_ns[key] = self.outstanding_ns.get(key, 0) + use.outstanding_ns
+        wanted: set[str] = set()
+        for use in self.snapshot.uses:
+            self.rows.setdefault(use.tenant, []).append(self._judged(use))
+            if use.has_demand:
+                self.is_contended |= use.gpu in wanted
+                wanted.add(use.gpu)
+        for rows in self.rows.values():
+            if len(rows) > 1:
+                rows.sort(key=lambda row: row.gpu)
         self.held.update(self.snapshot.holds)
+        self.running = {gpu: active.keys() - self.held for gpu, active in self.books.owed.items()}
+        if self.books.quota_level_ns:
+            for use in self.snapshot.uses:
+                for node in ancestors(use.tenant):
+                    key = (node, use.gpu)
+                    self.outstanding_ns[key] = self.outstanding_ns.get(key, 0) + use.outstanding_ns
+
+    def _judged(self, use: Use) -> Row:
+        account, params = self.books.accounts[use.tenant, use.gpu], self.params
+        clamp, latency_ns = params.lag_clamp_ns, self.latency_ns(use.tenant)
+        threshold = max(
+            float(params.threshold_floor_ns),
+            float(params.threshold_latency_factor * latency_ns),
+            min(account.drain_ns, clamp) / 2,
+        )
+        return Row(use, account, account.lag_ns - min(use.outstanding_ns, clamp), threshold)
 
     def sync_gates(self) -> None:
         """Trust the snapshot over memory: a hold may have failed, or been ended by somebody else."""
@@ -123,107 +170,107 @@ class Desk:
             elif free != gate.free_ns:
                 self.gates[tenant] = Gate(gate.hold_gpu, gate.is_quota, free)
 
-    def account(self, tenant: str, gpu: str) -> Account:
-        return self.books.accounts[tenant, gpu]
-
     def latency_ns(self, tenant: str) -> int:
         return self.snapshot.freeze_latency_ns.get(tenant, self.params.default_freeze_latency_ns)
 
     def dwell_ns(self, tenant: str) -> int:
         return self.params.dwell_latency_factor * self.latency_ns(tenant)
 
-    def threshold_ns(self, use: Use) -> float:
-        return self._judged(use)[1]
+    def set_held(self, tenant: str, *, is_held: bool) -> None:
+        """By this plan; all its GPUs are held or none."""
+        (self.held.add if is_held else self.held.discard)(tenant)
+        for row in self.rows.get(tenant, ()):
+            if tenant in self.books.owed[row.gpu]:
+                running = self.running[row.gpu]
+                (running.discard if is_held else running.add)(tenant)
 
-    def margin_ns(self, use: Use) -> float:
-        """Effective lag. The drain is bounded, so a wrong estimate cannot outweigh every credit."""
-        return self._judged(use)[0]
+    def has_rival(self, row: Row) -> bool:
+        """Whether another in A runs on this GPU."""
+        running = self.running[row.gpu]
+        return len(running) > (row.use.tenant in running)
 
-    def _judged(self, use: Use) -> tuple[float, float]:
-        """Margin and threshold: asked for many times in one decision, in which neither changes."""
-        key = (use.tenant, use.gpu)
-        known = self._of_use.get(key)
-        if known is None:
-            account, clamp = self.books.accounts[key], self.params.lag_clamp_ns
-            latency = self.params.threshold_latency_factor * self.latency_ns(use.tenant)
-            threshold = max(
-                float(self.params.threshold_floor_ns), float(latency), min(account.drain_ns, clamp) / 2
-            )
-            known = self._of_use[key] = (account.lag_ns - min(use.outstanding_ns, clamp), threshold)
-        return known
+    def has_creditor(self, gpu: str) -> bool:
+        """Whether somebody who runs there is behind."""
+        if gpu not in self._creditors:
+            accounts = self.books.accounts
+            self._creditors[gpu] = [name for name in self.books.owed[gpu] if accounts[name, gpu].lag_ns > 0]
+        running = self.running[gpu]
+        return any(name in running for name in self._creditors[gpu])
 
-    def rivals(self, use: Use) -> list[str]:
-        """Others in A on this GPU that run."""
-        active = self.books.owed[use.gpu]
-        return [name for name in active if name != use.tenant and name not in self.held]
+    def contended(self, tenant: str) -> list[Row]:
+        return [row for row in self.rows[tenant] if row.use.has_demand and self.has_rival(row)]
 
-    def contended(self, tenant: str) -> list[Use]:
-        return [use for use in self.uses[tenant] if use.has_demand and self.rivals(use)]
-
-    def over_quota(self, tenant: str, *, is_held: bool) -> Use | None:
+    def over_quota(self, tenant: str, *, is_held: bool) -> Row | None:
         """The row on which it, or a tenant above it, is over quota. While held: until the debt is paid."""
-        for use in self.uses[tenant]:
+        if not self.books.quota_level_ns:
+            return None
+        for row in self.rows[tenant]:
             for node in ancestors(tenant):
-                level = self.books.quota_level_ns.get((node, use.gpu))
+                level = self.books.quota_level_ns.get((node, row.gpu))
                 quota = self.specs[node].quota_ratio if node in self.specs else None
                 if level is None or quota is None:
                     continue
                 burst = 0.0 if is_held else self.params.quota_burst_ratio * quota * self.params.window_ns
-                if level + self.outstanding_ns[node, use.gpu] > burst:
-                    return use
+                if level + self.outstanding_ns[node, row.gpu] > burst:
+                    return row
         return None
 
-    def reason(self, code: ReasonCode, use: Use | None) -> Reason:
-        if use is None:
+    def reason(self, code: ReasonCode, row: Row | None) -> Reason:
+        if row is None:
             return Reason(code)
-        account, gpu = self.account(use.tenant, use.gpu), self.books.gpus[use.gpu]
+        use, gpu = row.use, self.books.gpus[row.gpu]
         return Reason(
             code,
             gpu=use.gpu,
-            lag_ns=round(account.lag_ns),
+            lag_ns=round(row.account.lag_ns),
             entitlement_ratio=self.books.owed[use.gpu].get(use.tenant, 0.0),
-            used_ratio=_used_ratio(account, gpu, code is ReasonCode.OVER_QUOTA),
+            used_ratio=_used_ratio(row.account, gpu, code is ReasonCode.OVER_QUOTA),
             outstanding_ns=use.outstanding_ns,
-            threshold_ns=round(self.threshold_ns(use)),
+            threshold_ns=round(row.threshold_ns),
         )
 
-    def grant_ns(self, use: Use) -> int | None:
+    def grant_ns(self, row: Row) -> int | None:
         """How much it may queue before it is held again; None: as much as it likes."""
-        longest_ns = spec_for(use.tenant, self.specs).max_freeze_ns
-        repaid_ns = self.books.owed[use.gpu].get(use.tenant, 0.0) * longest_ns
-        if self.account(use.tenant, use.gpu).refill_ns <= self.params.deep_queue_ratio * repaid_ns:
+        tenant = row.use.tenant
+        longest_ns = spec_for(tenant, self.specs).max_freeze_ns
+        repaid_ns = self.books.owed[row.gpu].get(tenant, 0.0) * longest_ns
+        if row.account.refill_ns <= self.params.deep_queue_ratio * repaid_ns:
             return None
         grant = max(self.params.threshold_floor_ns, round(self.params.grant_ratio * repaid_ns))
-        return grant if self.rivals(use) else None
+        return grant if self.has_rival(row) else None
 
-    def thaw(self, tenant: str, code: ReasonCode, use: Use | None) -> None:
-        grant = self.grant_ns(use) if use is not None and code in _IN_TURN else None
-        self.held.discard(tenant)
-        if grant is not None and use is not None:
+    def thaw(self, tenant: str, code: ReasonCode, row: Row | None) -> None:
+        grant = self.grant_ns(row) if row is not None and code in _IN_TURN else None
+        self.set_held(tenant, is_held=False)
+        if grant is not None and row is not None:
             deadline = self.snapshot.now_ns + spec_for(tenant, self.specs).max_freeze_ns
-            self.plan.append(Action(ActionKind.THAW, tenant, self.reason(code, use), deadline, grant))
-            self.gates[tenant] = Gate(use.gpu)
+            self.plan.append(Action(ActionKind.THAW, tenant, self.reason(code, row), deadline, grant))
+            self.gates[tenant] = Gate(row.gpu)
             return
-        self.plan.append(Action(ActionKind.THAW, tenant, self.reason(code, use)))
+        self.plan.append(Action(ActionKind.THAW, tenant, self.reason(code, row)))
         run_ns = self.dwell_ns(tenant)
         if code is ReasonCode.DEADLINE:
             run_ns = max(run_ns, self.params.min_run_ns)
         self.gates[tenant] = Gate(free_ns=self.snapshot.now_ns + run_ns)
 
-    def hold(self, use: Use, code: ReasonCode) -> None:
-        deadline = self.snapshot.now_ns + spec_for(use.tenant, self.specs).max_freeze_ns
-        self.plan.append(Action(ActionKind.HOLD, use.tenant, self.reason(code, use), deadline))
-        self.held.add(use.tenant)
-        free = self.gates.get(use.tenant, Gate()).free_ns
-        self.gates[use.tenant] = Gate(use.gpu, code is ReasonCode.OVER_QUOTA, free)
+    def hold(self, row: Row, code: ReasonCode) -> None:
+        tenant = row.use.tenant
+        deadline = self.snapshot.now_ns + spec_for(tenant, self.specs).max_freeze_ns
+        self.plan.append(Action(ActionKind.HOLD, tenant, self.reason(code, row), deadline))
+        self.set_held(tenant, is_held=True)
+        free = self.gates.get(tenant, Gate()).free_ns
+        self.gates[tenant] = Gate(row.gpu, code is ReasonCode.OVER_QUOTA, free)
 
     def is_batch(self, tenant: str) -> bool:
         return spec_for(tenant, self.specs).tenant_class is TenantClass.BATCH
 
-    def worst(self, tenant: str) -> Use | None:
+    def worst(self, tenant: str) -> Row | None:
         """The row of its most overdrawn GPU."""
-        rows = self.uses.get(tenant, [])
-        return min(rows, key=lambda use: (self.margin_ns(use), use.gpu), default=None)
+        return min(self.rows.get(tenant, ()), key=_by_margin, default=None)
+
+
+def _by_margin(row: Row) -> tuple[float, str]:
+    return (row.margin_ns, row.gpu)
 
 
 def _plan_thaws(desk: Desk) -> None:
@@ -232,7 +279,7 @@ def _plan_thaws(desk: Desk) -> None:
 
     def most_entitled(hold: Hold) -> tuple[bool, float, str]:
         worst = desk.worst(hold.tenant)
-        return (desk.is_batch(hold.tenant), -desk.margin_ns(worst) if worst else 0.0, hold.tenant)
+        return (desk.is_batch(hold.tenant), -worst.margin_ns if worst else 0.0, hold.tenant)
 
     ours.sort(key=most_entitled)
     for hold in ours:
@@ -243,7 +290,7 @@ def _plan_thaws(desk: Desk) -> None:
         _thaw_for_idle_gpu(desk, gpu, [hold.tenant for hold in ours if hold.tenant in desk.held])
 
 
-def _thaw_verdict(desk: Desk, hold: Hold) -> tuple[ReasonCode, Use | None] | None:
+def _thaw_verdict(desk: Desk, hold: Hold) -> tuple[ReasonCode, Row | None] | None:
     """Why this hold must end now; None = it goes on."""
     tenant, now = hold.tenant, desk.snapshot.now_ns
     worst = desk.worst(tenant)
@@ -251,10 +298,10 @@ def _thaw_verdict(desk: Desk, hold: Hold) -> tuple[ReasonCode, Use | None] | Non
         return ReasonCode.EXEMPT, worst
     if now >= hold.deadline_ns:
         return ReasonCode.DEADLINE, worst
-    rows = desk.uses.get(tenant, [])
-    if not any(use.has_demand for use in rows):
+    rows = desk.rows.get(tenant, [])
+    if not any(row.use.has_demand for row in rows):
         return ReasonCode.NO_DEMAND, worst
-    if any(use.confidence is not Confidence.HIGH for use in rows):
+    if any(row.use.confidence is not Confidence.HIGH for row in rows):
         return ReasonCode.LOW_CONFIDENCE, worst
     is_quota = desk.gates.get(tenant, Gate()).is_quota
     if is_quota and desk.over_quota(tenant, is_held=True) is not None:
@@ -262,11 +309,9 @@ def _thaw_verdict(desk: Desk, hold: Hold) -> tuple[ReasonCode, Use | None] | Non
     contended = desk.contended(tenant)
     if not contended and not is_quota:
         return ReasonCode.LAST_WITH_DEMAND, worst
-    has_caught_up = all(
-        desk.margin_ns(use) >= -desk.params.thaw_ratio * desk.threshold_ns(use) for use in contended
-    )
+    has_caught_up = all(row.margin_ns >= -desk.params.thaw_ratio * row.threshold_ns for row in contended)
     if has_caught_up and now - hold.since_ns >= desk.dwell_ns(tenant):
-        return ReasonCode.CAUGHT_UP, min(contended, key=desk.margin_ns, default=worst)
+        return ReasonCode.CAUGHT_UP, min(contended, key=lambda row: row.margin_ns, default=worst)
     return None
 
 
@@ -279,7 +324,7 @@ def _thaw_stranded(desk: Desk) -> None:
         gate = desk.gates[action.tenant]
         if not gate.is_quota and not desk.contended(action.tenant):
             desk.plan.remove(action)
-            desk.held.discard(action.tenant)
+            desk.set_held(action.tenant, is_held=False)
             desk.gates[action.tenant] = Gate(free_ns=gate.free_ns)
     new = {action.tenant for action in desk.plan if action.kind is ActionKind.HOLD}
     for tenant in sorted(desk.held - new):
@@ -298,7 +343,7 @@ def _thaw_for_idle_gpu(desk: Desk, gpu: str, still_held: list[str]) -> None:
         return
     for tenant in still_held:
         gate = desk.gates.get(tenant, Gate(hold_gpu=gpu))
-        row = next((use for use in desk.uses[tenant] if use.gpu == gpu and use.has_demand), None)
+        row = next((row for row in desk.rows[tenant] if row.gpu == gpu and row.use.has_demand), None)
         if row is None or gate.hold_gpu != gpu or gate.is_quota:
             continue
         desk.thaw(tenant, ReasonCode.GPU_IDLE, row)
@@ -314,40 +359,41 @@ def _idle_for_ns(desk: Desk, gpu: str) -> int | None:
 
 def _plan_holds(desk: Desk) -> None:
     """Batch before latency, then the most overdrawn first: the earlier ones use up the beneficiaries."""
-
-    def first_to_go(tenant: str) -> tuple[bool, float, str]:
-        worst = desk.worst(tenant)
-        return (not desk.is_batch(tenant), desk.margin_ns(worst) if worst else 0.0, tenant)
-
     thawed = {action.tenant for action in desk.plan}
-    for tenant in sorted(desk.uses, key=first_to_go):
-        if tenant in desk.held or tenant in thawed or not _may_be_held(desk, tenant):
+    candidates: list[tuple[bool, float, str]] = []
+    for tenant, rows in desk.rows.items():
+        if tenant in desk.held or tenant in thawed:
             continue
+        is_over = desk.over_quota(tenant, is_held=False) is not None
+        if (is_over or any(_is_overdrawn(desk, row) for row in rows)) and _may_be_held(desk, tenant):
+            candidates.append((not desk.is_batch(tenant), min(row.margin_ns for row in rows), tenant))
+    for _, _, tenant in sorted(candidates):
         over = desk.over_quota(tenant, is_held=False)
         if over is not None:
             desk.hold(over, ReasonCode.OVER_QUOTA)
             continue
-        overdrawn = [use for use in desk.uses[tenant] if _is_overdrawn(desk, use)]
-        if overdrawn:
-            worst = min(overdrawn, key=lambda use: (desk.margin_ns(use), use.gpu))
+        overdrawn = [row for row in desk.rows[tenant] if _is_overdrawn(desk, row)]
+        worst = min((row for row in overdrawn if desk.has_creditor(row.gpu)), key=_by_margin, default=None)
+        if worst is not None:
             desk.hold(worst, ReasonCode.OVER_ENTITLEMENT)
 
 
 def _may_be_held(desk: Desk, tenant: str) -> bool:
-    rows = desk.uses[tenant]
+    rows = desk.rows[tenant]
     is_free = desk.snapshot.now_ns >= desk.gates.get(tenant, Gate()).free_ns
     return (
-        is_free and any(use.has_demand for use in rows) and all(is_enforced(use, desk.specs) for use in rows)
+        is_free
+        and any(row.use.has_demand for row in rows)
+        and all(tenant in desk.books.enforced[row.gpu] for row in rows)
     )
 
 
-def _is_overdrawn(desk: Desk, use: Use) -> bool:
-    if not use.has_demand or desk.margin_ns(use) >= -desk.threshold_ns(use):
+def _is_overdrawn(desk: Desk, row: Row) -> bool:
+    """Whether it has taken so much that it is held if somebody who runs is behind."""
+    if row.margin_ns >= -row.threshold_ns or not row.use.has_demand:
         return False
     # Everybody has something queued: the drain says how early to stop, not whether anything is wrong.
-    if desk.account(use.tenant, use.gpu).lag_ns >= -desk.params.threshold_floor_ns / 2:
-        return False
-    return any(desk.account(rival, use.gpu).lag_ns > 0 for rival in desk.rivals(use))
+    return row.account.lag_ns < -desk.params.threshold_floor_ns / 2
 
 
 def _used_ratio(account: Account, gpu: GpuAccount, of_wall: bool) -> float:
@@ -356,17 +402,17 @@ def _used_ratio(account: Account, gpu: GpuAccount, of_wall: bool) -> float:
 
 
 def _views(desk: Desk) -> tuple[ShareView, ...]:
-    """What is believed of each row; one that is not enforced shows what its weight would be worth."""
+    """One that is not enforced shows what its weight would be worth."""
     nominal: dict[str, dict[str, float]] = {}
     views = []
     for use in desk.snapshot.uses:
         owed = desk.books.owed[use.gpu]
-        if not is_enforced(use, desk.specs):
+        if use.tenant not in desk.books.enforced[use.gpu]:
             if use.gpu not in nominal:
                 rows = (one for one in desk.snapshot.uses if one.gpu == use.gpu)
                 nominal[use.gpu] = entitlements((one.tenant for one in rows if one.has_demand), desk.specs)
             owed = nominal[use.gpu]
-        account = desk.account(use.tenant, use.gpu)
+        account = desk.books.accounts[use.tenant, use.gpu]
         views.append(
             ShareView(
                 tenant=use.tenant,

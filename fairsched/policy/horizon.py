@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairsched.model import ActionKind, Snapshot, Use
+from fairsched.model import ActionKind
 from fairsched.policy.lag import GpuAccount
 from fairsched.policy.shares import ancestors
 
@@ -34,22 +34,24 @@ def quiet_until(desk: Desk) -> int | None:
     _PATIENCE times as long as it then needs, which bounds how far it overshoots.
     """
     waits = []
-    for tenant, rows in desk.uses.items():
-        for use in rows:
-            if not use.has_demand or use.gpu not in desk.books.owed:
+    paces = {gpu: _pace(account) for gpu, account in desk.books.gpus.items()}
+    evens = {gpu: 1 / max(1, len(running)) for gpu, running in desk.running.items()}
+    interval_ns = max(desk.snapshot.interval_ns, 1)
+    for tenant, rows in desk.rows.items():
+        for row in rows:
+            if not row.use.has_demand:
                 continue
-            gpu, active = desk.books.gpus[use.gpu], desk.books.owed[use.gpu]
-            threshold, account = desk.threshold_ns(use), desk.account(tenant, use.gpu)
-            margin, aim = desk.margin_ns(use), _AIM_RATIO * threshold
-            earns = active.get(tenant, 0.0) * _pace(gpu)
+            gpu, threshold, margin = row.use.gpu, row.threshold_ns, row.margin_ns
+            owed, aim = desk.books.owed[gpu].get(tenant, 0.0), _AIM_RATIO * threshold
+            earns = owed * paces[gpu]
             if tenant in desk.held:
                 waits.append((aim - desk.params.thaw_ratio * threshold - margin) / max(earns, 0.01))
                 continue
-            if desk.grant_ns(use) is not None:
+            if desk.grant_ns(row) is not None:
                 return None  # its queue may fill at any moment
-            room = aim + max(margin + threshold, account.lag_ns + desk.params.threshold_floor_ns / 2)
-            takes = max(1 / max(1, len(active.keys() - desk.held)), _recent_ratio(use, desk.snapshot))
-            alone = room / max(1.0 - active.get(tenant, 0.0), 0.01)
+            room = aim + max(margin + threshold, row.account.lag_ns + desk.params.threshold_floor_ns / 2)
+            takes = max(evens[gpu], min(1.0, row.use.used_ns / interval_ns))
+            alone = room / max(1.0 - owed, 0.01)
             waits.append(min(room / max(takes - earns, 0.01), _PATIENCE * alone))
     if not waits:
         return None
@@ -59,10 +61,6 @@ def quiet_until(desk: Desk) -> int | None:
 def _pace(gpu: GpuAccount) -> float:
     """Part of the time in which the GPU delivered lately: switching and gaps take the rest."""
     return min(1.0, max(0.5, gpu.delivered_window_ns / max(gpu.wall_window_ns, 1.0)))
-
-
-def _recent_ratio(use: Use, snapshot: Snapshot) -> float:
-    return min(1.0, use.used_ns / max(snapshot.interval_ns, 1))
 
 
 def wake(desk: Desk) -> int | None:

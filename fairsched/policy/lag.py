@@ -34,8 +34,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from fairsched.model import Confidence, PolicyParams, Snapshot, TenantSpec, Use
 from fairsched.policy.shares import ancestors, entitlements, spec_for
@@ -47,9 +47,8 @@ _FORGOTTEN_NS = 1_000.0
 """An absent tenant's account is dropped when its debt has shrunk to this."""
 
 
-@dataclass(frozen=True)
-class Account:
-    """One tenant on one GPU."""
+class Account(NamedTuple):
+    """One tenant on one GPU. A tuple, because all are made anew at each snapshot: a frozen dataclass takes longer."""
 
     lag_ns: float = 0.0
     active_ns: int | None = None
@@ -91,7 +90,7 @@ class PolicyState:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, so that debt survives a restart of the daemon."""
         return {
-            "accounts": [[*key, vars(account)] for key, account in sorted(self.accounts.items())],
+            "accounts": [[*key, account._asdict()] for key, account in sorted(self.accounts.items())],
             "gpus": {gpu: dict(vars(account)) for gpu, account in sorted(self.gpus.items())},
             "quota_level_ns": [[*key, level] for key, level in sorted(self.quota_level_ns.items())],
             "gates": {tenant: dict(vars(gate)) for tenant, gate in sorted(self.gates.items())},
@@ -116,10 +115,39 @@ class Books:
     quota_level_ns: dict[Key, float]
     owed: dict[str, dict[str, float]]
     """GPU -> tenant -> entitlement over A, caps included; the keys are A."""
+    enforced: dict[str, set[str]]
+    """GPU -> tenants with a use there that is enforced."""
 
 
 def is_enforced(use: Use, specs: Mapping[str, TenantSpec]) -> bool:
     return use.confidence is Confidence.HIGH and not spec_for(use.tenant, specs).is_exempt
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One snapshot being booked, and what is the same for every account in it."""
+
+    snapshot: Snapshot
+    specs: Mapping[str, TenantSpec]
+    params: PolicyParams
+    kept_ratio: float
+    """What is left of a debt or a window's sum after the interval ..."""
+    kept_queue_ratio: float
+    """... and of the memory of a queue."""
+    foreign: frozenset[str]
+    """Tenants that somebody else has paused."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, specs: Mapping[str, TenantSpec], params: PolicyParams) -> _Step:
+        interval_ns = max(snapshot.interval_ns, 0)
+        return cls(
+            snapshot,
+            specs,
+            params,
+            math.exp(-interval_ns / params.window_ns),
+            math.exp(-interval_ns / params.queue_memory_ns),
+            frozenset(name for name, hold in snapshot.holds.items() if not hold.is_ours),
+        )
 
 
 def advance(
@@ -132,22 +160,23 @@ def advance(
     params: PolicyParams,
 ) -> Books:
     """Book one snapshot. ``parked``: tenants held by us, and the GPU each is held for."""
+    step, books = _Step.of(snapshot, specs, params), Books({}, {}, {}, {}, {})
     uses: dict[str, list[Use]] = {}
-    for use in snapshot.uses:
-        uses.setdefault(use.gpu, []).append(use)
-    books = Books({}, {}, {}, {})
-    absent: dict[str, dict[str, Account]] = {}
+    before: dict[str, dict[str, Account]] = {}
     present = {(use.tenant, use.gpu) for use in snapshot.uses}
     for key, account in accounts.items():
         if key not in present:
-            absent.setdefault(key[1], {})[key[0]] = account
-    for gpu in sorted(uses.keys() | absent.keys()):
+            before.setdefault(key[1], {})[key[0]] = account
+    new = Account()
+    for use in snapshot.uses:
+        uses.setdefault(use.gpu, []).append(use)
+        before.setdefault(use.gpu, {})[use.tenant] = accounts.get((use.tenant, use.gpu), new)
+    for gpu in sorted(before):
         rows = uses.get(gpu, [])
-        before = {use.tenant: accounts.get((use.tenant, gpu), Account()) for use in rows}
         aside = {tenant for tenant, held_for in parked.items() if held_for != gpu}
-        _book_gpu(gpu, rows, {**absent.get(gpu, {}), **before}, aside, snapshot, specs, params, books)
-        books.gpus[gpu] = _book_window(gpu, rows, gpus.get(gpu, GpuAccount()), snapshot, params)
-    _book_quotas(snapshot, quota_level_ns, specs, params, books)
+        _book_gpu(gpu, rows, before[gpu], aside, step, books)
+        books.gpus[gpu] = _book_window(gpu, rows, gpus.get(gpu, GpuAccount()), step)
+    _book_quotas(quota_level_ns, step, books)
     return books
 
 
@@ -156,92 +185,82 @@ def _book_gpu(
     rows: Iterable[Use],
     before: Mapping[str, Account],
     aside: set[str],
-    snapshot: Snapshot,
-    specs: Mapping[str, TenantSpec],
-    params: PolicyParams,
+    step: _Step,
     books: Books,
 ) -> None:
     used = {use.tenant: use for use in rows}
-    now = {name: _observe(acc, used.get(name), snapshot, params) for name, acc in before.items()}
-    enforced = {name for name, use in used.items() if is_enforced(use, specs)}
-    active = {
-        name
-        for name in enforced
-        if not _is_foreign(name, snapshot) and _is_recent(now[name], snapshot.now_ns, params)
-    }
-    owed = entitlements(active, specs)
+    enforced = {name for name, use in used.items() if is_enforced(use, step.specs)}
+    active_ns = {name: _active_ns(name, account, used.get(name), step) for name, account in before.items()}
+    active = {name for name in enforced - step.foreign if _is_recent(active_ns[name], step)}
+    owed = entitlements(active, step.specs)
     # Where everybody is capped the caps leave part of the GPU owed to nobody; booking that part as
     # debt would punish using a GPU nobody else wanted. Quotas are enforced by their own bucket.
     total = math.fsum(owed.values())
     part = {name: ratio / total for name, ratio in owed.items()} if total > 0 else {}
     delivered = sum(used[name].used_ns for name in enforced)
-    lag = {name: account.lag_ns for name, account in now.items()}
+    lag = {name: account.lag_ns for name, account in before.items()}
     for name in enforced:
         lag[name] += part.get(name, 0.0) * delivered - used[name].used_ns
     # A taker may be owed nothing (its sibling's floor fills their parent's cap), and cannot take then.
-    if not any(part[name] > 0 for name in part.keys() - aside):
+    if aside and not any(part[name] > 0 for name in part.keys() - aside):
         aside = set()
     surplus = 0.0
     for name in aside & part.keys():
-        most = max(now[name].lag_ns, 0.0)
+        most = max(before[name].lag_ns, 0.0)
         surplus += max(lag[name] - most, 0.0)
         lag[name] = min(lag[name], most)
-    _settle(lag, {name: part[name] for name in part if name not in aside}, part, surplus, snapshot, params)
-    books.owed[gpu] = owed
-    for name, account in now.items():
-        if name in used or abs(lag[name]) > _FORGOTTEN_NS:
-            books.accounts[name, gpu] = replace(account, lag_ns=lag[name])
+    takers = {name: part[name] for name in part if name not in aside} if aside else part
+    _settle(lag, takers, part, surplus, step)
+    books.owed[gpu], books.enforced[gpu] = owed, enforced
+    for name, account in before.items():
+        use = used.get(name)
+        if use is not None or abs(lag[name]) > _FORGOTTEN_NS:
+            books.accounts[name, gpu] = _moved(account, use, lag[name], active_ns[name], step)
 
 
-def _observe(account: Account, use: Use | None, snapshot: Snapshot, params: PolicyParams) -> Account:
-    kept = _forget(snapshot.interval_ns, params)
-    refill_ns = account.refill_ns * math.exp(-max(snapshot.interval_ns, 0) / params.queue_memory_ns)
+def _active_ns(name: str, account: Account, use: Use | None, step: _Step) -> int | None:
+    is_active = use is not None and (use.has_demand or use.used_ns > 0) and name not in step.foreign
+    return step.snapshot.now_ns if is_active else account.active_ns
+
+
+def _moved(account: Account, use: Use | None, lag_ns: float, active_ns: int | None, step: _Step) -> Account:
+    """The account at the end of the interval."""
+    drain_ns, window_ns = account.drain_ns * step.kept_ratio, account.used_window_ns * step.kept_ratio
+    refill_ns = account.refill_ns * step.kept_queue_ratio
     if use is None:
-        return Account(
-            account.lag_ns,
-            account.active_ns,
-            account.drain_ns * kept,
-            account.used_window_ns * kept,
-            refill_ns,
-        )
-    has_demand = (use.has_demand or use.used_ns > 0) and not _is_foreign(use.tenant, snapshot)
+        return Account(lag_ns, active_ns, drain_ns, window_ns, refill_ns)
+    queued_ns = float(use.outstanding_ns)
     return Account(
-        account.lag_ns,
-        active_ns=snapshot.now_ns if has_demand else account.active_ns,
-        drain_ns=max(float(use.outstanding_ns), account.drain_ns * kept),
-        used_window_ns=account.used_window_ns * kept + use.used_ns,
-        refill_ns=max(float(use.outstanding_ns), refill_ns),
+        lag_ns, active_ns, max(queued_ns, drain_ns), window_ns + use.used_ns, max(queued_ns, refill_ns)
     )
 
 
 def _settle(
     lag: dict[str, float],
     takers: Mapping[str, float],
-    active: Iterable[str],
+    active: Mapping[str, float],
     pot: float,
-    snapshot: Snapshot,
-    params: PolicyParams,
+    step: _Step,
 ) -> None:
     """Expire, forget and clamp; what that takes from one account goes to ``takers`` by entitlement."""
-    kept = _forget(snapshot.interval_ns, params)
-    for name in lag.keys() - set(active):
-        after = 0.0 if lag[name] > 0 else lag[name] * kept
-        pot += lag[name] - after
-        lag[name] = after
-    clamp = float(params.lag_clamp_ns)
-    for name in lag:
-        clamped = min(max(lag[name], -clamp), clamp)
-        pot += lag[name] - clamped
-        lag[name] = clamped
+    clamp = float(step.params.lag_clamp_ns)
+    for name, lag_ns in lag.items():
+        after = lag_ns
+        if name not in active:
+            after = 0.0 if lag_ns > 0 else lag_ns * step.kept_ratio
+        after = min(max(after, -clamp), clamp)
+        if after != lag_ns:
+            pot += lag_ns - after
+            lag[name] = after
+    if not pot:
+        return
     total = math.fsum(takers.values())
     for name, ratio in takers.items():
         lag[name] = min(max(lag[name] + pot * ratio / total, -clamp), clamp)
 
 
-def _book_window(
-    gpu: str, rows: Iterable[Use], before: GpuAccount, snapshot: Snapshot, params: PolicyParams
-) -> GpuAccount:
-    kept = _forget(snapshot.interval_ns, params)
+def _book_window(gpu: str, rows: Iterable[Use], before: GpuAccount, step: _Step) -> GpuAccount:
+    snapshot = step.snapshot
     delivered = sum(use.used_ns for use in rows)
     idle_since = None
     if gpu in snapshot.idle_gpus:
@@ -251,45 +270,33 @@ def _book_window(
         if not is_same_pause:
             idle_since = min(snapshot.idle_since_ns.get(gpu, snapshot.now_ns), snapshot.now_ns)
     return GpuAccount(
-        before.delivered_window_ns * kept + delivered,
-        before.wall_window_ns * kept + snapshot.interval_ns,
+        before.delivered_window_ns * step.kept_ratio + delivered,
+        before.wall_window_ns * step.kept_ratio + snapshot.interval_ns,
         idle_since,
     )
 
 
-def _book_quotas(
-    snapshot: Snapshot,
-    before: Mapping[Key, float],
-    specs: Mapping[str, TenantSpec],
-    params: PolicyParams,
-    books: Books,
-) -> None:
+def _book_quotas(before: Mapping[Key, float], step: _Step, books: Books) -> None:
     """A quota on an inner node binds the sum of the leaves below it."""
+    specs, params = step.specs, step.params
+    if all(spec.quota_ratio is None for spec in specs.values()):
+        return
     used: dict[Key, int] = {}
-    for use in snapshot.uses:
-        if is_enforced(use, specs):
+    for use in step.snapshot.uses:
+        if use.tenant in books.enforced[use.gpu]:
             for node in ancestors(use.tenant):
                 used[node, use.gpu] = used.get((node, use.gpu), 0) + use.used_ns
     for key, used_ns in used.items():
         quota = specs[key[0]].quota_ratio if key[0] in specs else None
         if quota is not None:
-            level = before.get(key, 0.0) + used_ns - quota * snapshot.interval_ns
+            level = before.get(key, 0.0) + used_ns - quota * step.snapshot.interval_ns
             # A little credit, so that a thaw some ms late does not take away what the quota grants.
             credit = params.quota_burst_ratio * quota * params.window_ns
             books.quota_level_ns[key] = min(max(level, -credit), float(params.window_ns))
 
 
-def _is_recent(account: Account, now_ns: int, params: PolicyParams) -> bool:
-    if account.active_ns is None:
+def _is_recent(active_ns: int | None, step: _Step) -> bool:
+    if active_ns is None:
         return False
     # A stamp from the future comes from a state saved before a reboot.
-    return 0 <= now_ns - account.active_ns <= params.demand_grace_ns
-
-
-def _is_foreign(tenant: str, snapshot: Snapshot) -> bool:
-    hold = snapshot.holds.get(tenant)
-    return hold is not None and not hold.is_ours
-
-
-def _forget(interval_ns: int, params: PolicyParams) -> float:
-    return math.exp(-max(interval_ns, 0) / params.window_ns)
+    return 0 <= step.snapshot.now_ns - active_ns <= step.params.demand_grace_ns

@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from fairsched.config import Config
-from fairsched.model import Confidence, ShareView
 from fairsched.pace import LEAST_INTERVAL_NS, NEVER_NS, IdleWatch, next_tick_ns
 from fairsched.policy.decide import Decision
 from fairsched.policy.lag import PolicyState
@@ -16,12 +15,8 @@ NOW = 1000 * MS
 TICK, INNER = 100 * MS, 20 * MS
 
 
-def decision(*wanting: bool, quiet: int | None = None, wake: int | None = None) -> Decision:
-    shares = tuple(
-        ShareView(f"t{number}", "gpu0", 0.5, 0.5, 0, has_demand, Confidence.HIGH)
-        for number, has_demand in enumerate(wanting)
-    )
-    return Decision((), PolicyState(), shares, quiet, wake)
+def decision(*, contended: bool = True, quiet: int | None = None, wake: int | None = None) -> Decision:
+    return Decision((), PolicyState(), contended, quiet, wake)
 
 
 def due(decided: Decision | None, *, holds: bool = False, drain_end: int | None = None) -> int:
@@ -29,19 +24,19 @@ def due(decided: Decision | None, *, holds: bool = False, drain_end: int | None 
 
 
 def test_it_looks_often_only_while_two_compete_or_somebody_is_held() -> None:
-    assert due(None) == due(decision(True, False)) == TICK
-    assert due(decision(True, True)) == due(decision(True, False), holds=True) == INNER
+    assert due(None) == due(decision(contended=False)) == TICK
+    assert due(decision()) == due(decision(contended=False), holds=True) == INNER
 
 
 def test_it_does_not_look_before_anything_is_likely_to_be_decided_but_at_each_tick() -> None:
-    assert due(decision(True, True, quiet=NOW + 37 * MS)) == 37 * MS
-    assert due(decision(True, True, quiet=NOW + 5 * MS)) == INNER
-    assert due(decision(True, True, quiet=NOW + 1000 * MS)) == TICK
+    assert due(decision(quiet=NOW + 37 * MS)) == 37 * MS
+    assert due(decision(quiet=NOW + 5 * MS)) == INNER
+    assert due(decision(quiet=NOW + 1000 * MS)) == TICK
 
 
 @pytest.mark.parametrize("quiet", [None, NOW + 90 * MS])
 def test_a_moment_that_matters_goes_before_the_quiet(quiet: int | None) -> None:
-    decided = decision(True, True, quiet=quiet, wake=NOW + 3 * MS)
+    decided = decision(quiet=quiet, wake=NOW + 3 * MS)
     assert due(decided) == 3 * MS
     assert due(decided, holds=True, drain_end=NOW + 2 * MS) == 2 * MS
     assert due(decided, holds=True, drain_end=NOW - MS) == LEAST_INTERVAL_NS

@@ -336,7 +336,7 @@ def deep(queued: float = 400, **lag: float) -> PolicyState:
     state = lags(active=80, **lag)
     key = ("a", "gpu0")
     return replace(
-        state, accounts={**state.accounts, key: replace(state.accounts[key], refill_ns=queued * MS)}
+        state, accounts={**state.accounts, key: state.accounts[key]._replace(refill_ns=queued * MS)}
     )
 
 
