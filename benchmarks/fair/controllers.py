@@ -53,13 +53,16 @@ class Controller:
         return []
 
     def cpu_s(self) -> float | None:
-        """Of its processes so far; None where there are none."""
-        found = self.processes()
-        return sum(cpu_s(process) for process in found) if found else None
+        """Of its processes so far; None where there are none. Raises BenchError when one has ended."""
+        with _all_there():
+            found = self.processes()
+            return sum(cpu_s(process) for process in found) if found else None
 
     def rss_bytes(self) -> int | None:
-        found = self.processes()
-        return sum(int(process.memory_info().rss) for process in found) if found else None
+        """Likewise."""
+        with _all_there():
+            found = self.processes()
+            return sum(int(process.memory_info().rss) for process in found) if found else None
 
     def account(self) -> dict[str, dict[str, Any]] | None:
         """By leaf: gpu_time_ns, confidence, misbehaviour. None for one without an account."""
@@ -74,6 +77,14 @@ class Controller:
 
     def check(self) -> None:
         """Raises BenchError when it is not there any more."""
+
+
+@contextlib.contextmanager
+def _all_there() -> Iterator[None]:
+    try:
+        yield
+    except psutil.Error as error:
+        raise BenchError(f"a process of the policy has ended: {error}") from error
 
 
 class _Fairsched(Controller):
@@ -109,6 +120,18 @@ class _Fairsched(Controller):
             }
             for tenant in status["tenants"]
         }
+
+    def check(self) -> None:
+        assert self._daemon is not None
+        try:
+            # It is left to be reaped by who started it.
+            end = os.waitid(os.P_PID, self._processes[0].pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError as error:
+            raise BenchError("the daemon has ended") from error
+        if end is not None:
+            raise BenchError(
+                f"the daemon ended with status {end.si_status}; its log ends:\n{self._daemon.log_tail()}"
+            )
 
     def notes(self) -> list[str]:
         assert self._daemon is not None
@@ -148,9 +171,11 @@ class _Rival(Controller):
         self.freezes = name != "window-sigstop"
         self._process: subprocess.Popen[str] | None = None
         self._held_log: Path | None = None
+        self._directories: Mapping[str, str] = {}
 
     @contextlib.contextmanager
     def running(self, rig: Rig, play: Play, directories: Mapping[str, str]) -> Iterator[Controller]:
+        self._directories = directories
         setup, self._held_log = rig.directory / "rival.json", rig.directory / "held.jsonl"
         self._held_log.touch()
         setup.write_text(json.dumps(self._setup(rig, play, directories)))
@@ -192,7 +217,8 @@ class _Rival(Controller):
         }
 
     def _stop(self) -> None:
-        assert self._process is not None
+        """Idempotent. Nobody is held afterwards."""
+        assert self._process is not None and self._process.stdout is not None
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(_READY_S)
@@ -200,6 +226,10 @@ class _Rival(Controller):
             self._process.kill()
             self._process.wait()
             print(f"warning: the rival {self._name} did not end by itself", file=sys.stderr)
+        self._process.stdout.close()
+        if self._process.returncode:  # it let everybody go, or it would have ended with 0
+            for directory in self._directories.values():
+                let_go(directory)
 
     def processes(self) -> list[psutil.Process]:
         assert self._process is not None
@@ -217,6 +247,17 @@ class _Rival(Controller):
         self._stop()
         lines = (json.loads(line) for line in self._held_log.read_text().splitlines())
         return tuple(HeldTime(line["leaf"], line["start_ns"], line["end_ns"]) for line in lines)
+
+
+def let_go(directory: str) -> None:
+    """Thaw the cgroup and continue every process in it and below it."""
+    with contextlib.suppress(OSError):  # it is gone, or it is none
+        Path(directory, "cgroup.freeze").write_text("0")
+    for where, _, _ in os.walk(directory):
+        with contextlib.suppress(OSError):  # a threaded one names no processes: those above it do
+            for pid in Path(where, "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGCONT)
 
 
 def controller(policy: str) -> Controller:

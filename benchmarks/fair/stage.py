@@ -85,13 +85,15 @@ def play(
     scenario = play.scenario
     specs = [gpu.spec() for gpu in scenario.gpus]
     with Rig(*specs, build_dir=build_dir) as rig, contextlib.ExitStack() as undo:
-        stage = _Stage(rig, play, seed, undo)
+        stage = Stage(rig, play, seed, undo)
         with chosen.running(rig, play, stage.directories()) as control:
-            stage.open(control)
+            stage.open()
             return stage.record(control, policy, seconds or scenario.seconds, on_progress)
 
 
-class _Stage:
+class Stage:
+    """The tenants' cgroups, made at once; their processes, from ``open`` on; what ``record`` has seen of them."""
+
     def __init__(self, rig: Rig, play: Play, seed: int, undo: contextlib.ExitStack) -> None:
         self._rig, self._play, self._seed, self._undo = rig, play, seed, undo
         self._strangers: list[Worker] = []
@@ -110,13 +112,13 @@ class _Stage:
     # ---- setting up ----
 
     def _make_cgroup(self, leaf: str) -> str:
-        path = self._rig.cgroup_path(leaf)
+        """With its inner nodes."""
+        return self._make(self._rig.cgroup_path(leaf))
+
+    def _make(self, path: str) -> str:
         parent = os.path.dirname(path)
         if parent != PARENT and not os.path.isdir(self._rig.mount.absolute(parent)):
             self._make(parent)
-        return self._make(path)
-
-    def _make(self, path: str) -> str:
         ref = tree.create(self._rig.mount, path)
         self._undo.callback(self._unmake, ref)
         return self._rig.mount.absolute(path)
@@ -136,9 +138,8 @@ class _Stage:
         """Cgroup directory by leaf."""
         return {actor.leaf: actor.directory for actor in self._actors}
 
-    def open(self, control: Controller) -> None:
+    def open(self) -> None:
         """Those who are there from the start."""
-        del control
         for number, load in enumerate(self._play.scenario.strangers):
             where = Path(self._make(self._rig.cgroup_path(f"stranger{number}")))
             self._strangers += self._spawn(load, where, f"stranger{number}", 0, 90_000 + 1000 * number)[0]
@@ -269,6 +270,8 @@ class _Stage:
         for gpu, seen in enumerate(self._stays_seen):
             fresh = self._rig.host.reader.residencies_since(gpu, seen)
             self._stays_seen[gpu] = fresh.count
+            if any((gpu, stay.context_id) not in self._owners for stay in fresh.stays):
+                self._sample()  # a context younger than the last one
             if fresh.lost:
                 self._notes.append(f"{fresh.lost} stays on GPU {gpu} were overwritten before they were read")
             for stay in fresh.stays:
@@ -329,9 +332,7 @@ class _Stage:
         rss_bytes: int | None,
     ) -> Recording:
         for actor in self._actors:
-            self._notes += [
-                f"{actor.leaf}: {w.name} ended by itself" for w in actor.workers if _died(actor, w)
-            ]
+            self._notes += _ended(actor)
         return Recording(
             scenario=self._play.name,
             policy=policy,
@@ -363,8 +364,15 @@ def _steps(worker: Worker) -> tuple[Step, ...]:
     return tuple(worker.steps())
 
 
-def _died(actor: _Actor, worker: Worker) -> bool:
-    return actor.stop_ns is None and not worker.is_running
+def _ended(actor: _Actor) -> list[str]:
+    """Who did before it was time to."""
+    if actor.stop_ns is not None:
+        return []
+    workers = [f"{actor.leaf}: {w.name} ended by itself" for w in actor.workers if not w.is_running]
+    tricks = [
+        f"{actor.leaf}: its trick ended with {p.returncode}" for p in actor.others if p.poll() is not None
+    ]
+    return workers + tricks
 
 
 def _never_waits(tenant: Tenant) -> bool:
