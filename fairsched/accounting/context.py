@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fairsched.accounting.launch_time import LaunchTime
+from fairsched.bpf import abi
 from fairsched.model import Confidence
 
 DEMAND_LINGER_NS = 25_000_000
@@ -31,6 +33,16 @@ class Row:
     outstanding_ns: int
     confidence: Confidence
     launches: int
+
+
+class Still(NamedTuple):
+    """What a look found at a context to which nothing may happen for a while."""
+
+    seen: tuple[int, int, int, float]
+    """While these are the same, so is the rest."""
+    is_running: bool
+    outstanding_ns: int
+    sure: Confidence
 
 
 @dataclass
@@ -87,12 +99,22 @@ class Context:
     """BPF was told that its drain is over: it holds the context to be idle until the next submit."""
     at_rest: Confidence | None = None
     """Held and drained at the last read, and how sure that is; until something of it changes."""
+    still: Still | None = None
+    """What was found at the last read, until something of it changes; None = look at it each time."""
     is_tainted: bool = False
     """Held since the last proof: the next one says nothing about tau."""
 
     def is_anchor(self, waited_ns: int) -> bool:
         """Whether the work ended as the call that proved it returned: it had waited, and not through a hold."""
         return waited_ns >= WAITED_NS and not self.is_tainted
+
+    def may_be_still(self, live: abi.Ctx) -> bool:
+        """Whether nothing is to be done about it at some later time, but for what its own edges say.
+
+        Silence ends the work of one that never asked for completion, and tells of a drain. What the clock charges
+        goes on.
+        """
+        return not self.is_held and self.thawed_ns is None and self.clock_ns is None and live.synced != 0
 
 
 @dataclass

@@ -12,16 +12,15 @@ launch; for a held context that estimate is the drain after which its interval i
 Terms: *drain* is what a held context still executes. *tau* is the learnt execution time per launch of a context.
 *Demand* is outstanding work, now or within the last DEMAND_LINGER_NS: the few hundred microseconds a decoder spends
 on the CPU between two tokens are no idleness.
-
-Confidence is LOW until completion was proven once, when launches go on without any call that would prove it (the
-account then is an upper bound), and when the GPU of a context is a guess on a host with several.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
-from fairsched.accounting.context import DEMAND_LINGER_NS, Context, Events, Key, Row
+from fairsched.accounting.confidence import confidence
+from fairsched.accounting.context import DEMAND_LINGER_NS, Context, Events, Row, Still
+from fairsched.accounting.contexts import Contexts
 from fairsched.accounting.drains import Drains
 from fairsched.accounting.launch_time import LaunchMemory, LaunchTime
 from fairsched.accounting.outstanding import (
@@ -33,20 +32,14 @@ from fairsched.accounting.outstanding import (
     queued_ns,
     work_of,
 )
+from fairsched.accounting.pauses import Pauses
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
 from fairsched.model import Confidence
 
-UNSYNCED_NS = 1_000_000_000
-"""Launches without a proof of completion for this long: not sure any more."""
 REMEMBERED_CGROUPS = 1024
 """Whose time per launch is kept after their last process has ended."""
-_PAUSE_NS = 300_000
-"""Between two bursts, where nothing was seen yet."""
-_LONGEST_PAUSE_NS = 5_000_000
-"""What takes longer waits for something: a request, a batch."""
-_PAUSE_MEMORY = 1 / 32
 
 _LIVE = int(abi.CtxFlag.LIVE)
 _GUESSED = int(abi.CtxFlag.GPU_GUESSED | abi.CtxFlag.UNSEEN)
@@ -80,9 +73,8 @@ class EbpfAccount:
         self._gpus = gpus
         self._slice_ns, self._switch_ns = slice_ns, switch_ns
         self._replays: dict[int, Replay] = {}
-        self._pause_ns: dict[int, int] = {}
-        """By GPU: between the end of a burst and the next, of those where both can be seen."""
-        self._contexts: dict[Key, Context] = {}
+        self._pauses = Pauses()
+        self._contexts = Contexts()
         self._dropped = 0
         self._drains: dict[int, Drains] = {}
         self._launches = LaunchMemory(REMEMBERED_CGROUPS)
@@ -107,8 +99,8 @@ class EbpfAccount:
         for gpu, replay in self._replays.items():
             replay.advance(now_ns)
             self._end_drains(gpu)
-        for context in list(self._contexts.values()):  # looking may drop one
-            if has_lost or not self._is_at_rest(context, rows):
+        for context in self._contexts.all():  # looking may drop one
+            if has_lost or not (self._is_at_rest(context, rows) or self._is_still(context, now_ns, rows)):
                 self._look(context, now_ns, has_lost, rows)
         return list(rows.values())
 
@@ -127,10 +119,30 @@ class EbpfAccount:
             row.confidence = sure
         return True
 
+    def _is_still(self, context: Context, now_ns: int, rows: dict[tuple[int, int, int], Row]) -> bool:
+        """It waits for its turn, or wants nothing: since the last look nothing of it has changed but the time."""
+        still = context.still
+        if still is None or still.seen != self._seen(context) or not self.is_replay_trusted(context.gpu):
+            return False
+        row = self._row(rows, context)
+        if still.is_running:
+            context.busy_ns = now_ns
+            row.has_demand = True
+            row.outstanding_ns += still.outstanding_ns
+        if still.sure is not Confidence.HIGH:
+            row.confidence = still.sure
+        return True
+
+    def _seen(self, context: Context) -> tuple[int, int, int, float]:
+        """All that a look depends on besides the context's own edges and the time."""
+        live = self._probe.context(context.key[0])
+        exec_ns = self._replays[context.gpu].exec_ns(context.key)
+        return (live.last_call_ns, live.submitted, exec_ns, context.launch.tau_ns)
+
     def _look(
         self, context: Context, now_ns: int, has_lost: bool, rows: dict[tuple[int, int, int], Row]
     ) -> None:
-        live = self._probe.context(context.key[0])
+        live, context.still = self._probe.context(context.key[0]), None
         if live.generation != context.key[1] or not live.flags & _LIVE:
             if has_lost:
                 self._drop(context, now_ns, rows)
@@ -156,14 +168,19 @@ class EbpfAccount:
         row = self._row(rows, context)
         row.used_ns += used_ns
         row.launches += launches
-        row.has_demand |= self._demand(context, now_ns)
-        launch = self._launch(context)
+        has_demand = self._demand(context, now_ns)
+        row.has_demand |= has_demand
+        launch, left_ns = self._launch(context), 0
         if is_running:
             spent_ns = replay.exec_ns(context.key) - context.seq_exec_ns
-            row.outstanding_ns += launch.remaining(live.submitted - context.seq, spent_ns)[0]
-        sure = self._confidence(context, launch, live)
+            left_ns = launch.remaining(live.submitted - context.seq, spent_ns)[0]
+            row.outstanding_ns += left_ns
+        is_guess = self._gpus > 1 and live.flags & _GUESSED and context.tgid not in self.single_gpu_processes
+        sure = confidence(context, launch, live, is_guess=bool(is_guess))
         if sure is not Confidence.HIGH:
             row.confidence = sure
+        if context.may_be_still(live) and has_demand == is_running and not is_guess:
+            context.still = Still(self._seen(context), is_running, left_ns, sure)
         if context.is_held and not is_running and not has_lost:
             context.at_rest = sure
 
@@ -209,16 +226,16 @@ class EbpfAccount:
             return
         context = self._context_of(edge, rows)
         replay = self._replays[context.gpu]
-        context.at_rest = None
+        context.at_rest = context.still = None
         replay.advance(edge.t_ns)
         self._end_drains(context.gpu)
         if edge.cgroup_id != context.cgroup_id:
             self._book(context, replay, rows)
-            context.cgroup_id = edge.cgroup_id
+            self._contexts.move(context, edge.cgroup_id)
         if edge.kind == _OPEN:
             self._drains[context.gpu].answer(context, edge.t_ns)
             context.is_ended_in_bpf = False
-            self._note_pause(context, edge.t_ns)
+            self._pauses.note(context.gpu, edge.t_ns - context.closed_at_ns)
             replay.open(context.key, edge.t_ns)
             context.busy_ns = edge.t_ns
             self._begin_burst(context, replay, edge)
@@ -248,7 +265,7 @@ class EbpfAccount:
         if context is None:
             context = Context(key, edge.tgid, edge.cgroup_id, edge.gpu, proven_ns=edge.t_ns)
             context.is_unseen = edge.arg == 0 or edge.kind != _CTX_NEW
-            self._contexts[key] = context
+            self._contexts.add(context)
             context.rank = self._rank(edge)
             self._replay(edge.gpu).add(key, context.rank)
         return context
@@ -264,7 +281,7 @@ class EbpfAccount:
     def _move(self, context: Context, edge: Edge, rows: dict[tuple[int, int, int], Row]) -> None:
         """Its GPU had been a guess and has been named: it goes on, between two bursts, on the right one."""
         replay = self._replays[context.gpu]
-        context.at_rest = None
+        context.at_rest = context.still = None
         replay.advance(edge.t_ns)
         self._book(context, replay, rows)
         replay.remove(context.key, edge.t_ns)
@@ -324,14 +341,8 @@ class EbpfAccount:
 
         How long it paused cannot be seen; as long as its neighbours do is the best guess.
         """
-        replay.close_before(context.key, t_ns, self._pause_ns.get(context.gpu, _PAUSE_NS))
+        replay.close_before(context.key, t_ns, self._pauses.mean_ns(context.gpu))
         replay.open(context.key, t_ns)
-
-    def _note_pause(self, context: Context, t_ns: int) -> None:
-        pause_ns = t_ns - context.closed_at_ns
-        if pause_ns < _LONGEST_PAUSE_NS:
-            known_ns = self._pause_ns.get(context.gpu, _PAUSE_NS)
-            self._pause_ns[context.gpu] = known_ns + round((pause_ns - known_ns) * _PAUSE_MEMORY)
 
     def _drop(self, context: Context, t_ns: int, rows: dict[tuple[int, int, int], Row]) -> None:
         replay = self._replays[context.gpu]
@@ -339,7 +350,7 @@ class EbpfAccount:
         self._book(context, replay, rows)
         replay.remove(context.key, t_ns)
         self._drains[context.gpu].forget(context)
-        self._contexts.pop(context.key, None)
+        self._contexts.drop(context)
 
     def _resync(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> None:
         """Edges were lost: take what BPF holds now as the truth."""
@@ -363,23 +374,13 @@ class EbpfAccount:
             context.launch = self._launches.borrow(context.cgroup_id) or context.launch
         return context.launch
 
-    def _confidence(self, context: Context, launch: LaunchTime, live: abi.Ctx) -> Confidence:
-        if self._gpus > 1 and live.flags & _GUESSED and context.tgid not in self.single_gpu_processes:
-            return Confidence.LOW
-        if not launch.tau_ns:
-            return Confidence.LOW  # no proof of completion yet: what it has queued cannot be told
-        is_launching = live.last_call_ns - context.proven_ns > UNSYNCED_NS
-        if is_launching and live.submitted > context.seq and not context.is_held:
-            return Confidence.LOW
-        return Confidence.HIGH
-
     # ---- holds ----
 
     def hold(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
         """These cgroups were just frozen: their queues drain, nobody will tell when they are empty."""
-        ids = set(cgroup_ids)
-        for context in self._contexts.values():
-            if context.cgroup_id in ids and not context.is_held:
+        for context in self._contexts.of(cgroup_ids):
+            if not context.is_held:
+                context.still = None
                 context.held_with_demand = self._demand(context, now_ns)
                 self._replays[context.gpu].advance(now_ns)
                 drains = self._drains[context.gpu]
@@ -388,15 +389,14 @@ class EbpfAccount:
 
     def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
         """These cgroups run again."""
-        ids = set(cgroup_ids)
-        for context in self._contexts.values():
-            if context.cgroup_id in ids and context.is_held:
+        for context in self._contexts.of(cgroup_ids):
+            if context.is_held:
                 context.at_rest = None
                 self._drains[context.gpu].thaw(context, now_ns)
 
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """GPU time these cgroups have submitted since they were last held, whatever has been read of it."""
-        return queued_ns(self._contexts.values(), set(cgroup_ids), self._probe.context, self._launch)
+        return queued_ns(self._contexts.of(cgroup_ids), self._probe.context, self._launch)
 
     def _end_drains(self, gpu: int) -> None:
         for key, t_ns in self._replays[gpu].take_drained():
@@ -417,7 +417,7 @@ class EbpfAccount:
 
     def work(self) -> Iterator[Work]:
         """What every context has outstanding."""
-        for context in self._contexts.values():
+        for context in self._contexts.all():
             live, replay = self._probe.context(context.key[0]), self._replays[context.gpu]
             if live.generation == context.key[1]:
                 yield work_of(context, live, replay.exec_ns(context.key))

@@ -111,14 +111,13 @@ def place_stand_ins(
 
 def queued_ns(
     contexts: Iterable[Context],
-    cgroup_ids: Set[int],
     live_of: Callable[[int], abi.Ctx],
     launch_of: Callable[[Context], LaunchTime],
 ) -> int:
-    """GPU time these cgroups have submitted since they were last held."""
+    """GPU time these contexts have submitted since they were last held."""
     total = 0.0
     for context in contexts:
-        if context.cgroup_id in cgroup_ids and context.drain_seq >= 0:
+        if context.drain_seq >= 0:
             live = live_of(context.key[0])
             if live.generation == context.key[1]:
                 total += (live.submitted - context.drain_seq) * launch_of(context).tau_ns

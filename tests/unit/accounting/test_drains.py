@@ -212,7 +212,7 @@ def _two(probe: FakeProbe) -> tuple[EbpfAccount, int]:
 
 
 def _context(account: EbpfAccount, slot: int) -> Context:
-    return next(context for context in account._contexts.values() if context.key[0] == slot)
+    return next(context for context in account._contexts.all() if context.key[0] == slot)
 
 
 def test_when_a_drain_is_taken_to_end_does_not_depend_on_when_it_is_read(probe: FakeProbe) -> None:

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contexts of an account, found by key, and by cgroup for holds: hundreds of those a second, each of one tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fairsched.accounting.context import Context, Key
+
+
+class Contexts:
+    """Each in one place by its key and in one by its cgroup."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Key, Context] = {}
+        self._by_cgroup: dict[int, dict[Key, Context]] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._by_key
+
+    def get(self, key: Key) -> Context | None:
+        return self._by_key.get(key)
+
+    def all(self) -> list[Context]:
+        """A copy: they may come and go meanwhile."""
+        return list(self._by_key.values())
+
+    def of(self, cgroup_ids: Iterable[int]) -> list[Context]:
+        """Those of these cgroups."""
+        groups = (self._by_cgroup.get(cgroup_id) for cgroup_id in set(cgroup_ids))
+        return [context for group in groups if group for context in group.values()]
+
+    def add(self, context: Context) -> None:
+        self._by_key[context.key] = context
+        self._by_cgroup.setdefault(context.cgroup_id, {})[context.key] = context
+
+    def move(self, context: Context, cgroup_id: int) -> None:
+        """Its process is in another cgroup now."""
+        self._leave(context)
+        context.cgroup_id = cgroup_id
+        self._by_cgroup.setdefault(cgroup_id, {})[context.key] = context
+
+    def drop(self, context: Context) -> None:
+        """Harmless when it is gone already."""
+        if self._by_key.pop(context.key, None) is not None:
+            self._leave(context)
+
+    def _leave(self, context: Context) -> None:
+        group = self._by_cgroup[context.cgroup_id]
+        del group[context.key]
+        if not group:
+            del self._by_cgroup[context.cgroup_id]
