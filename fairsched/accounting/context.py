@@ -20,7 +20,7 @@ Key = tuple[int, int]
 """(slot, generation)."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Row:
     """One process on one GPU since the previous read."""
 
@@ -36,16 +36,21 @@ class Row:
 
 
 class Still(NamedTuple):
-    """What a look found at a context to which nothing may happen for a while."""
+    """What a look found, at a context where the next one finds the same unless it, or one of these, has changed."""
 
-    seen: tuple[int, int, int, float]
-    """While these are the same, so is the rest."""
+    submitted: int
+    last_call_ns: int
+    exec_ns: int
     is_running: bool
+    """As the replay has them."""
+    tau_ns: float
+
+    has_demand: bool
     outstanding_ns: int
     sure: Confidence
 
 
-@dataclass
+@dataclass(slots=True)
 class Context:
     key: Key
     tgid: int
@@ -97,8 +102,6 @@ class Context:
     """Since when the replay takes its drain to be running, or to be over."""
     is_ended_in_bpf: bool = False
     """BPF was told that its drain is over: it holds the context to be idle until the next submit."""
-    at_rest: Confidence | None = None
-    """Held and drained at the last read, and how sure that is; until something of it changes."""
     still: Still | None = None
     """What was found at the last read, until something of it changes; None = look at it each time."""
     is_tainted: bool = False
@@ -108,13 +111,15 @@ class Context:
         """Whether the work ended as the call that proved it returned: it had waited, and not through a hold."""
         return waited_ns >= WAITED_NS and not self.is_tainted
 
-    def may_be_still(self, live: abi.Ctx) -> bool:
-        """Whether nothing is to be done about it at some later time, but for what its own edges say.
-
-        Silence ends the work of one that never asked for completion, and tells of a drain. What the clock charges
-        goes on.
-        """
-        return not self.is_held and self.thawed_ns is None and self.clock_ns is None and live.synced != 0
+    def may_be_still(self, live: abi.Ctx, now_ns: int) -> bool:
+        """Whether, if nothing is heard of it, a look at some later time finds what a look finds now."""
+        if self.clock_ns is not None:  # the clock goes on
+            return False
+        if self.is_held:
+            return self.drain_seq == int(live.submitted)
+        # A thawed one that does not go on, and one that never asked for completion, are told by their silence.
+        is_told = self.thawed_ns is None and bool(live.synced)
+        return is_told and (self.busy_ns == now_ns or now_ns - self.busy_ns > DEMAND_LINGER_NS)
 
 
 @dataclass

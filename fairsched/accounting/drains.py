@@ -172,9 +172,20 @@ class Drains:
         steady, changing = self._overlapping(witness, rest_ns, now_ns)
         moved_ns, gain = self._settle(witness, changing, spent_ns, launches, wall_ns)
         rest_ns -= moved_ns
+        told: dict[tuple[int, bool], tuple[float, float]] = {}
         # What one drain explains, the next one need not.
         for other in sorted(steady, key=lambda other: other.drain_odds, reverse=rest_ns > 0):
-            rest_ns = self._weigh(witness, other, expected_ns, rest_ns, wall_ns, now_ns)
+            is_running = self._replay.is_runnable(other.key)
+            if (rest_ns, is_running) not in told:  # as a rule the same for all of them
+                told[rest_ns, is_running] = evidence(
+                    witness.launch,
+                    expected_ns,
+                    max(1, expected_ns + rest_ns),
+                    wall_ns,
+                    is_running,
+                    self._replay.slice_ns,
+                )
+            rest_ns = self._weigh(witness, other, told[rest_ns, is_running], is_running, rest_ns, now_ns)
         return moved_ns, gain < 0.5 and not steady
 
     # ---- mechanism ----
@@ -217,14 +228,16 @@ class Drains:
         return moved_ns, gain
 
     def _weigh(
-        self, witness: Context, other: Context, expected_ns: int, rest_ns: int, wall_ns: int, now_ns: int
+        self,
+        witness: Context,
+        other: Context,
+        evidence: tuple[float, float],
+        is_running: bool,
+        rest_ns: int,
+        now_ns: int,
     ) -> int:
         """Add a burst's evidence to the odds of one drain; returns the surplus it leaves to explain."""
-        is_running = self._replay.is_runnable(other.key)
-        spent_ns = max(1, expected_ns + rest_ns)
-        told, missing_ns = evidence(
-            witness.launch, expected_ns, spent_ns, wall_ns, is_running, self._replay.slice_ns
-        )
+        told, missing_ns = evidence
         other.drain_odds = max(-SURE, min(SURE, other.drain_odds + told))
         if other.drain_odds == (SURE if is_running else -SURE):
             self._forget_pending(other)

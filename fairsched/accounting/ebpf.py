@@ -100,44 +100,35 @@ class EbpfAccount:
             replay.advance(now_ns)
             self._end_drains(gpu)
         for context in self._contexts.all():  # looking may drop one
-            if has_lost or not (self._is_at_rest(context, rows) or self._is_still(context, now_ns, rows)):
+            if has_lost or not self._is_still(context, now_ns, rows):
                 self._look(context, now_ns, has_lost, rows)
         return list(rows.values())
 
-    def _is_at_rest(self, context: Context, rows: dict[tuple[int, int, int], Row]) -> bool:
-        """A held context whose drain is over: most are, most of the time, and nothing of them changes."""
-        sure = context.at_rest
-        if sure is None:
-            return False
-        replay = self._replays[context.gpu]
-        if replay.is_runnable(context.key) or replay.exec_ns(context.key) > context.reported_ns:
-            context.at_rest = None
-            return False
-        row = self._row(rows, context)
-        row.has_demand |= context.held_with_demand
-        if sure is not Confidence.HIGH:
-            row.confidence = sure
-        return True
-
     def _is_still(self, context: Context, now_ns: int, rows: dict[tuple[int, int, int], Row]) -> bool:
-        """It waits for its turn, or wants nothing: since the last look nothing of it has changed but the time."""
+        """Since the last look nothing of it has changed but the time: most are, most of the time.
+
+        It waits for its turn among many, wants nothing, or is held and drains or has drained.
+        """
         still = context.still
-        if still is None or still.seen != self._seen(context) or not self.is_replay_trusted(context.gpu):
+        if still is None:
             return False
-        row = self._row(rows, context)
+        replay, live = self._replays[context.gpu], self._probe.context(context.key[0])
+        if (
+            (still.exec_ns, still.is_running) != replay.state(context.key)
+            or still.submitted != live.submitted
+            or still.last_call_ns != live.last_call_ns
+            or still.tau_ns != context.launch.tau_ns
+            or replay.hit_ratio < TRUSTED_HIT_RATIO
+        ):
+            return False
         if still.is_running:
             context.busy_ns = now_ns
-            row.has_demand = True
-            row.outstanding_ns += still.outstanding_ns
+        row = self._row(rows, context)
+        row.has_demand |= still.has_demand
+        row.outstanding_ns += still.outstanding_ns
         if still.sure is not Confidence.HIGH:
             row.confidence = still.sure
         return True
-
-    def _seen(self, context: Context) -> tuple[int, int, int, float]:
-        """All that a look depends on besides the context's own edges and the time."""
-        live = self._probe.context(context.key[0])
-        exec_ns = self._replays[context.gpu].exec_ns(context.key)
-        return (live.last_call_ns, live.submitted, exec_ns, context.launch.tau_ns)
 
     def _look(
         self, context: Context, now_ns: int, has_lost: bool, rows: dict[tuple[int, int, int], Row]
@@ -179,10 +170,9 @@ class EbpfAccount:
         sure = confidence(context, launch, live, is_guess=bool(is_guess))
         if sure is not Confidence.HIGH:
             row.confidence = sure
-        if context.may_be_still(live) and has_demand == is_running and not is_guess:
-            context.still = Still(self._seen(context), is_running, left_ns, sure)
-        if context.is_held and not is_running and not has_lost:
-            context.at_rest = sure
+        if not used_ns and not launches and not is_guess and context.may_be_still(live, now_ns):
+            seen = (context.launches, live.last_call_ns, *replay.state(context.key), launch.tau_ns)
+            context.still = Still(*seen, has_demand, left_ns, sure)
 
     def _take_clock(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> int:
         """What the clock added since the last row; the first time there is only the replay to go by."""
@@ -226,7 +216,7 @@ class EbpfAccount:
             return
         context = self._context_of(edge, rows)
         replay = self._replays[context.gpu]
-        context.at_rest = context.still = None
+        context.still = None
         replay.advance(edge.t_ns)
         self._end_drains(context.gpu)
         if edge.cgroup_id != context.cgroup_id:
@@ -281,7 +271,7 @@ class EbpfAccount:
     def _move(self, context: Context, edge: Edge, rows: dict[tuple[int, int, int], Row]) -> None:
         """Its GPU had been a guess and has been named: it goes on, between two bursts, on the right one."""
         replay = self._replays[context.gpu]
-        context.at_rest = context.still = None
+        context.still = None
         replay.advance(edge.t_ns)
         self._book(context, replay, rows)
         replay.remove(context.key, edge.t_ns)
@@ -391,7 +381,7 @@ class EbpfAccount:
         """These cgroups run again."""
         for context in self._contexts.of(cgroup_ids):
             if context.is_held:
-                context.at_rest = None
+                context.still = None
                 self._drains[context.gpu].thaw(context, now_ns)
 
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:

@@ -35,10 +35,12 @@ TRUSTED_HIT_RATIO = 0.6
 _HIT_MEMORY = 1 / 64
 
 
-@dataclass
+@dataclass(slots=True)
 class _Context:
     key: Hashable
     rank: tuple[int, ...]
+    place: int = 0
+    """In the circle."""
     exec_ns: int = 0
     is_runnable: bool = False
     left_ns: int | None = None
@@ -77,6 +79,7 @@ class Replay:
         place = bisect.bisect_right(self._ranks, rank)
         self._ranks.insert(place, rank)
         self._circle.insert(place, context)
+        self._number(place)
         self._contexts[key] = context
 
     def open(self, key: Hashable, t_ns: int) -> None:
@@ -142,8 +145,8 @@ class Replay:
             return
         if context.is_runnable:
             self._stop(context, t_ns)
-        place = next(i for i, other in enumerate(self._circle) if other is context)
-        del self._circle[place], self._ranks[place]
+        del self._circle[context.place], self._ranks[context.place]
+        self._number(context.place)
         if self._last is context:
             self._last = None
         self._doubted.discard(key)
@@ -210,6 +213,11 @@ class Replay:
         """Whether the context still has work, as far as the replay knows."""
         return self._contexts[key].is_runnable
 
+    def state(self, key: Hashable) -> tuple[int, bool]:
+        """Both at once."""
+        context = self._contexts[key]
+        return context.exec_ns, context.is_runnable
+
     def left_ns(self, key: Hashable) -> int | None:
         """What a draining context still has to run; None when it does not drain."""
         return self._contexts[key].left_ns
@@ -252,13 +260,15 @@ class Replay:
         self._current = self._last = context
         self._slice_begin_ns = self._charged_to_ns = t_ns + cost_ns
 
+    def _number(self, begin: int) -> None:
+        """Contexts come and go seldom, and are looked for at each switch."""
+        for place in range(begin, len(self._circle)):
+            self._circle[place].place = place
+
     def _next_after(self, context: _Context) -> _Context | None:
-        place = bisect.bisect_left(self._ranks, context.rank)
-        while self._circle[place] is not context:
-            place += 1
-        size = len(self._circle)
-        for step in range(1, size + 1):
-            candidate = self._circle[(place + step) % size]
+        circle, following = self._circle, context.place + 1
+        for place in range(following - len(circle), following):  # below 0 counts from the end
+            candidate = circle[place]
             if candidate.is_runnable:
                 return candidate
         return None
@@ -308,10 +318,9 @@ class Replay:
         self._slice_begin_ns = self._charged_to_ns = t_ns
 
     def _last_before(self, context: _Context) -> _Context | None:
-        place = next(i for i, other in enumerate(self._circle) if other is context)
-        size = len(self._circle)
-        for step in range(1, size + 1):
-            candidate = self._circle[(place - step) % size]
+        circle, before = self._circle, context.place - 1
+        for place in range(before, before - len(circle), -1):
+            candidate = circle[place]
             if candidate.is_runnable:
                 return candidate
         return None

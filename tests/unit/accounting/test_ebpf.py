@@ -289,6 +289,25 @@ def test_what_waits_for_its_turn_still_wants_the_gpu_and_has_as_much_queued(prob
     assert then.outstanding_ns == first.outstanding_ns > 100 * MS
 
 
+def test_what_has_waited_for_its_turn_is_charged_for_it(probe: FakeProbe) -> None:
+    account = account_of(probe)
+    now = two_waiting(probe, account)
+    assert {row.tgid: row for row in account.read(now + 2 * SLICE_NS)}[22].used_ns > SLICE_NS // 2
+
+
+def test_a_process_that_moves_is_held_with_its_new_cgroup(probe: FakeProbe) -> None:
+    account = account_of(probe)
+    now = two_waiting(probe, account)
+    probe.contexts_by_slot[1].cgroup_id = CHAT + 1
+    probe.sync(1, now)
+    probe.launch(1, now, 100)
+    account.read(now)
+    account.hold([TRAIN], now)
+    assert not account._contexts.of([TRAIN])
+    account.hold([CHAT + 1], now)
+    assert [context.tgid for context in account._contexts.of([CHAT + 1]) if context.is_held] == [22]
+
+
 def test_what_is_submitted_while_it_waits_is_seen(probe: FakeProbe) -> None:
     account = account_of(probe)
     now = two_waiting(probe, account)
