@@ -27,7 +27,7 @@ import errno
 import os
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, KeysView, Sequence
 from dataclasses import dataclass, replace
 
 from fairsched.cgroup.journal import Entry, Journal, Owner, read_boot_id
@@ -85,6 +85,15 @@ class Freezer:
     def holds(self) -> dict[int, Entry]:
         """What is held now, by cgroup id."""
         return {cgroup_id: held.entry for cgroup_id, held in self._held.items()}
+
+    @property
+    def held(self) -> KeysView[int]:
+        """The ids of what is held at any time, not a copy."""
+        return self._held.keys()
+
+    def held_for(self, tenant: str) -> list[int]:
+        """The ids of the cgroups that are held for a tenant."""
+        return [cgroup_id for cgroup_id, held in self._held.items() if held.entry.tenant == tenant]
 
     def is_settled(self, cgroup_id: int) -> bool:
         """Whether a cgroup we hold has come to rest."""

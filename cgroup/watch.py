@@ -24,7 +24,9 @@ IN_MOVED_TO = 0x0080
 IN_DELETE_SELF = 0x0400
 
 _EVENT = struct.Struct("iIII")
-_READ_SIZE = 65536
+_READ_SIZE = 4096
+_LONGEST_EVENT = _EVENT.size + 256
+"""With the longest name and its end."""
 
 
 class Watch:
@@ -68,16 +70,20 @@ class Watch:
     def read(self) -> list[tuple[int, int]]:
         """(watch number, event mask) of everything that happened since the last read, oldest first."""
         events: list[tuple[int, int]] = []
-        while True:
+        is_more = True
+        while is_more:
             try:
                 data = os.read(self._fd, _READ_SIZE)
             except BlockingIOError:
-                return events
+                break
+            # The kernel gives all that fits; asking once more would be an error as a rule, and those are dear.
+            is_more = len(data) > _READ_SIZE - _LONGEST_EVENT
             offset = 0
             while offset < len(data):
                 number, mask, _cookie, name_bytes = _EVENT.unpack_from(data, offset)
                 events.append((number, mask))
                 offset += _EVENT.size + name_bytes
+        return events
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1

@@ -97,9 +97,7 @@ class Applier:
     def _grant(self, action: Action, grant_ns: int, now_ns: int) -> None:
         """Let it go until it has queued so much, then hold it again."""
         view, account = self._tree.tenants.get(action.tenant), self._account
-        held = [
-            cgroup_id for cgroup_id, entry in self._freezer.holds.items() if entry.tenant == action.tenant
-        ]
+        held = self._freezer.held_for(action.tenant)
         if view is None or not held:
             self._record(action, now_ns, self.thaw(action.tenant, now_ns), None)
             return
@@ -127,9 +125,8 @@ class Applier:
     def thaw(self, tenant: str, now_ns: int) -> int | None:
         """End our hold of a tenant; returns how long it lasted in ns, None when it was not held."""
         hold = self.holds.get(tenant)
-        for cgroup_id, entry in list(self._freezer.holds.items()):
-            if entry.tenant == tenant:
-                self._freezer.thaw(cgroup_id)
+        for cgroup_id in self._freezer.held_for(tenant):
+            self._freezer.thaw(cgroup_id)
         return self._ended(hold, now_ns)
 
     def _ended(self, hold: Hold | None, now_ns: int) -> int | None:

@@ -269,7 +269,7 @@ class Daemon:
         idle_since_ns = self._idle.take()
         rows = self._sensors.read(now_ns)
         self._misbehaviour.book(rows)
-        if self._tree.refresh(now_ns, self._freezer.holds, [row.cgroup_id for row in rows]):
+        if self._tree.refresh(now_ns, self._freezer.held, [row.cgroup_id for row in rows]):
             self._take_in_tenants()
         snapshot, strangers = build_snapshot(
             rows,

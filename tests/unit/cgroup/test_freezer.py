@@ -284,6 +284,29 @@ class StepClock:
         return self.now_ns
 
 
+def test_what_is_held_for_a_tenant_is_told_apart(fake: FakeTree, freezer: Freezer) -> None:
+    with fake.make("a") as one, fake.make("b") as two, fake.make("c") as other:
+        held = freezer.held
+        for ref, tenant in ((one, "chat"), (other, "train"), (two, "chat")):
+            hold(freezer, ref, tenant)
+        assert freezer.held_for("chat") == [one.id, two.id]
+        assert set(held) == {one.id, two.id, other.id}
+        freezer.thaw(one.id)
+        assert freezer.held_for("chat") == [two.id]
+        assert set(held) == {two.id, other.id}
+
+
+def test_more_writes_of_others_than_one_read_takes_are_all_seen(fake: FakeTree, freezer: Freezer) -> None:
+    refs = [fake.make(f"many/{number}") for number in range(400)]
+    for ref in refs:
+        hold(freezer, ref)
+    for number in range(len(refs)):
+        fake.write_freeze(f"many/{number}", "0")
+    assert kinds(freezer.settle()) == [HoldKind.RELEASED] * len(refs)
+    for ref in refs:
+        ref.close()
+
+
 def test_latency_is_measured_until_rest_and_smoothed(fake: FakeTree, journal: Journal) -> None:
     clock = StepClock()
     with Freezer(journal, clock_ns=clock) as freezer, fake.make("a") as ref:

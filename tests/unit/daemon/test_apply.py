@@ -49,6 +49,9 @@ class FakeFreezer:
             self.holds[ref.id] = SimpleNamespace(tenant=tenant)
         return GangResult(HoldKind.HELD, members)
 
+    def held_for(self, tenant: str) -> list[int]:
+        return [cgroup_id for cgroup_id, entry in self.holds.items() if entry.tenant == tenant]
+
     def thaw(self, cgroup_id: int) -> HoldResult:
         self.holds.pop(cgroup_id)
         self.thawed.append(cgroup_id)
