@@ -316,7 +316,7 @@ class Daemon:
         self._misbehaviour.look(now_ns, self._specs, self._settings.config, is_acting=is_acting)
         is_time = now_ns >= self._next_watchdog_ns
         try:
-            self._sensors.look_for_libraries(self._tree.pids() if is_time else None, now_ns)
+            self._sensors.look_for_libraries(self._tree.pids(begin=is_time), now_ns)
         except ProbesLost as lost:
             self._let_go_of_probes(lost, now_ns)
         if self._sensors.is_restarted(self._settings.config):

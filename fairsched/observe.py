@@ -4,16 +4,21 @@
 Problem: BPF speaks of cgroup ids and pids, the policy of tenants and GPU UUIDs; cgroups come, go and are made
 again under the same name while we look.
 
-Approach: the tree is walked about once a second and whenever a row names a cgroup we do not know; ids, not
+Approach: the tree is looked at about once a second and whenever a row names a cgroup we do not know; ids, not
 paths, tie rows to tenants. What a tenant is held by is the cgroup the configuration matched, opened as a
 directory descriptor when it is first seen.
+
+A look is a walk, the tenants built anew where the walk found something else than the one before, and a glance at
+each tenant's cgroup for pauses that are not ours. No tick does more than _PORTION of it: a tree of thousands of cgroups
+is looked at over many ticks, a small one at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fairsched.accounting.context import Row
@@ -27,6 +32,11 @@ from fairsched.model import Confidence, Hold, Snapshot, Use
 
 _WALK_EVERY_NS = 1_000_000_000
 _WALK_AGAIN_NS = 50_000_000
+_PORTION = 256
+"""Of a look, at one time: so many cgroups walked over, or a quarter of that looked into."""
+_LOOK_COST = 4
+_PIDS_PORTION = 64
+"""Tenants whose processes are listed at one time."""
 
 logger = logging.getLogger(__name__)
 
@@ -65,80 +75,121 @@ class Tree:
         self._mount = mount
         self._owners = owners
         self._tenant_of: dict[int, str] = {}
+        self._nodes: dict[int, str] | None = None
+        """The path of each cgroup, as it was matched; None = to be matched whatever is found."""
         self._next_walk_ns = 0
+        self._look: Iterator[int] | None = None
+        """The look that goes on; yields what each part of it cost."""
         self._strangers: set[int] = set()
         """Cgroups of no tenant that use a GPU: no reason to walk again."""
+        self._held: Collection[int] = ()
+        self._unlisted: list[str] | None = None
+        """Tenants whose processes are still to be listed; None = nobody asked."""
+        self._pids: list[int] = []
+        self.changes = 0
+        """How often the tenants were built anew."""
         self.tenants: dict[str, TenantView] = {}
 
     def set_owners(self, owners: CgroupOwners) -> None:
         """The configuration changed: match everything again."""
         self._owners = owners
         self._next_walk_ns = 0
+        self._nodes = self._look = None
         self._strangers.clear()
 
     def tenant_of(self, cgroup_id: int) -> str | None:
         """The leaf tenant a cgroup belongs to; None = nobody's or not known yet."""
         return self._tenant_of.get(cgroup_id)
 
-    def refresh(self, now_ns: int, held: Iterable[int], users: Iterable[int] = ()) -> bool:
-        """Walk the tree if it is time, or if one of ``users`` (cgroup ids with GPU work) is not known yet.
+    def refresh(self, now_ns: int, held: Collection[int], users: Iterable[int] = ()) -> bool:
+        """Look at the tree if it is time, or if one of ``users`` (cgroup ids with GPU work) is not known yet.
 
-        True when it was walked. ``held``: cgroup ids we hold ourselves.
+        True when tenants or their cgroups are not what they were. ``held``: cgroup ids we hold ourselves.
         """
-        unknown = {user for user in users if user not in self._tenant_of} - self._strangers
-        due_ns = self._next_walk_ns
-        if unknown:
-            due_ns = min(due_ns, self._next_walk_ns - _WALK_EVERY_NS + _WALK_AGAIN_NS)
-        if now_ns < due_ns:
-            return False
-        self._next_walk_ns = now_ns + _WALK_EVERY_NS
+        if self._look is None:
+            unknown = {user for user in users if user not in self._tenant_of} - self._strangers
+            due_ns = self._next_walk_ns
+            if unknown:
+                due_ns = min(due_ns, self._next_walk_ns - _WALK_EVERY_NS + _WALK_AGAIN_NS)
+            if now_ns < due_ns:
+                return False
+            self._next_walk_ns = now_ns + _WALK_EVERY_NS
+            self._look = self._look_at_all(unknown)
+        self._held, before, cost = held, self.changes, 0
+        for part in self._look:
+            cost += part
+            # Nothing can be done before all has been seen once.
+            if cost >= _PORTION and self._nodes is not None:
+                return self.changes != before
+        self._look = None
+        return self.changes != before
+
+    def _look_at_all(self, unknown: set[int]) -> Iterator[int]:
+        found: dict[int, str] = {}
+        for node in tree.walk(self._mount):
+            found[node.id] = node.path
+            yield 1
+        if found != self._nodes:
+            self._match(found)
+        self._strangers |= unknown - self._tenant_of.keys()
+        for view in list(self.tenants.values()):
+            for ref in list(view.refs.values()):
+                self._look_for_pause(view, ref)
+                yield _LOOK_COST
+
+    def _match(self, found: dict[int, str]) -> None:
+        """Build the tenants anew; what is known of a cgroup that is still there is kept."""
         before, self.tenants, self._tenant_of = self.tenants, {}, {}
         old_refs = {key: ref for view in before.values() for key, ref in view.refs.items()}
-        for node in tree.walk(self._mount):
-            owner = self._owners.owner(node.path)
+        foreign = {key for view in before.values() for key in view.foreign}
+        self._nodes = found
+        for cgroup_id, path in list(found.items()):
+            owner = self._owners.owner(path)
             if owner is None:
                 continue
-            view = self.tenants.setdefault(owner.tenant, TenantView(owner.tenant, owner.is_leaf))
-            view.cgroup_ids.add(node.id)
-            self._tenant_of[node.id] = owner.tenant
-            if owner.is_leaf and node.path == owner.cgroup:
-                self._keep_ref(view, node, old_refs)
+            view = self.tenants.get(owner.tenant)
+            if view is None:
+                view = self.tenants[owner.tenant] = TenantView(owner.tenant, owner.is_leaf)
+            view.cgroup_ids.add(cgroup_id)
+            self._tenant_of[cgroup_id] = owner.tenant
+            if owner.is_leaf and path == owner.cgroup:
+                ref = old_refs.pop(cgroup_id, None) or self._open(path)
+                if ref is None:
+                    del found[cgroup_id]  # gone again, or not to be had now: the next walk finds a difference
+                    continue
+                view.refs[ref.id] = ref
+                view.foreign |= foreign & {ref.id}
         for ref in old_refs.values():
             ref.close()
-        self._find_foreign(set(held))
-        self._strangers |= unknown - self._tenant_of.keys()
-        return True
+        self.changes += 1
 
-    def _keep_ref(self, view: TenantView, node: tree.Node, old_refs: dict[int, CgroupRef]) -> None:
-        ref = old_refs.pop(node.id, None)
-        if ref is None:
-            try:
-                ref = CgroupRef.open(self._mount, node.path)
-            except FairschedError:
-                return  # gone again: the next walk will know
-        view.refs[ref.id] = ref
+    def _open(self, path: str) -> CgroupRef | None:
+        try:
+            return CgroupRef.open(self._mount, path)
+        except FairschedError:
+            return None
 
-    def _find_foreign(self, held: set[int]) -> None:
-        for view in self.tenants.values():
-            for cgroup_id, ref in view.refs.items():
-                if cgroup_id in held:
-                    continue
-                try:
-                    if read_state(ref).is_paused:
-                        view.foreign.add(cgroup_id)
-                except (FairschedError, OSError):
-                    continue
+    def _look_for_pause(self, view: TenantView, ref: CgroupRef) -> None:
+        try:
+            is_foreign = ref.id not in self._held and read_state(ref).is_paused
+        except (FairschedError, OSError):
+            return
+        (view.foreign.add if is_foreign else view.foreign.discard)(ref.id)
 
-    def pids(self) -> list[int]:
-        """Every process of every tenant, now."""
-        found: list[int] = []
-        for view in self.tenants.values():
-            for ref in view.refs.values():
-                try:
-                    found += tree.read_pids_recursive(self._mount, ref.path)
-                except (FairschedError, OSError):
-                    continue
-        return found
+    def pids(self, *, begin: bool) -> list[int] | None:
+        """Every process of every tenant, once; None while that takes further calls. ``begin``: again, if it is over."""
+        if begin and self._unlisted is None:
+            self._unlisted, self._pids = list(self.tenants), []
+        if self._unlisted is None:
+            return None
+        portion, rest = self._unlisted[:_PIDS_PORTION], self._unlisted[_PIDS_PORTION:]
+        for name in portion:
+            view = self.tenants.get(name)
+            for ref in view.refs.values() if view is not None else ():
+                with contextlib.suppress(FairschedError, OSError):
+                    self._pids += tree.read_pids_recursive(self._mount, ref.path)
+        self._unlisted = rest or None
+        return None if rest else self._pids
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -148,7 +199,7 @@ class Tree:
         self.tenants = {}
 
 
-@dataclass
+@dataclass(slots=True)
 class _Sum:
     used_ns: int = 0
     has_demand: bool = False
@@ -176,13 +227,16 @@ def build_snapshot(
     """
     sums: dict[tuple[str, str], _Sum] = {}
     strangers: dict[str, int] = {}
+    labels: dict[int, str] = {}
     for row in rows:
+        gpu = labels.get(row.gpu) or labels.setdefault(row.gpu, gpu_label(gpus, row.gpu))
         tenant = tree_view.tenant_of(row.cgroup_id)
-        gpu = gpu_label(gpus, row.gpu)
         if tenant is None:
             strangers[gpu] = strangers.get(gpu, 0) + row.used_ns
             continue
-        total = sums.setdefault((tenant, gpu), _Sum())
+        total = sums.get((tenant, gpu))
+        if total is None:
+            total = sums[tenant, gpu] = _Sum()
         total.used_ns += row.used_ns
         total.has_demand |= row.has_demand
         total.outstanding_ns += row.outstanding_ns

@@ -15,6 +15,9 @@ from fairsched.config import patterns
 from fairsched.config.models import MAX_NAME_CHARS, Child, Config, Tenant
 from fairsched.model import TenantSpec
 
+_REMEMBERED = 16384
+"""Paths. Pods come and go: then all are forgotten and asked again."""
+
 
 @dataclass(frozen=True)
 class Owner:
@@ -35,17 +38,38 @@ class CgroupOwners:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._claims: list[tuple[str, str]] = [
-            (pattern, name) for name in config.tenants for pattern in config.cgroup_patterns(name)
-        ]
+        claims = [(pattern, name) for name in config.tenants for pattern in config.cgroup_patterns(name)]
+        # No two claims meet, so the order in which they are tried does not matter.
+        self._literal = {pattern: name for pattern, name in claims if patterns.is_literal(pattern)}
+        self._globs = [claim for claim in claims if not patterns.is_literal(claim[0])]
+        self._known: dict[str, Owner | None] = {}
+        """Answers given: a walk asks for the same paths every second."""
 
     def owner(self, path: str) -> Owner | None:
         """The owner of the cgroup at `path` (from the mount, ``/gpu.slice/chat``); None = nobody's."""
-        path = path.strip("/")
-        for pattern, name in self._claims:
+        if path not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[path] = self._find(path.strip("/"))
+        return self._known[path]
+
+    def _find(self, path: str) -> Owner | None:
+        claim = self._claim_on(path)
+        return (
+            None if claim is None else self._descend(claim[0], self._config.tenants[claim[0]], claim[1], path)
+        )
+
+    def _claim_on(self, path: str) -> tuple[str, str] | None:
+        """The tenant, and its cgroup: the path or a prefix of it."""
+        parts = path.split("/")
+        for depth in range(1, len(parts) + 1 if self._literal else 1):
+            prefix = "/".join(parts[:depth])
+            if prefix in self._literal:
+                return self._literal[prefix], prefix
+        for pattern, name in self._globs:
             cgroup = patterns.claimed_prefix(pattern, path)
             if cgroup is not None:
-                return self._descend(name, self._config.tenants[name], cgroup, path)
+                return name, cgroup
         return None
 
     def _descend(self, name: str, node: Tenant | Child, cgroup: str, path: str) -> Owner:

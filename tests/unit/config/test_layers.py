@@ -65,6 +65,15 @@ def test_a_cgroup_nobody_claims_has_no_owner() -> None:
     assert CgroupOwners(config()).owner("/") is None
 
 
+def test_answers_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairsched.config.owners._REMEMBERED", 2)
+    owners = CgroupOwners(config())
+    for _ in range(2):
+        for number in range(5):
+            assert owners.owner(f"/system.slice/{number}") is None
+            assert len(owners._known) <= 2
+
+
 def test_a_plain_name_wins_over_a_pattern() -> None:
     text = "tenants: {t: {children: {'*': {weight: 3}, a: {weight: 5}}}}"
     owners = CgroupOwners(config(text))

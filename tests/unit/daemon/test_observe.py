@@ -4,12 +4,18 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fairsched import observe
 from fairsched.accounting.context import Row
+from fairsched.cgroup import tree as cgroup_tree
+from fairsched.cgroup.path import CgroupRef, Mount
+from fairsched.cgroup.tree import Node
 from fairsched.config import CgroupOwners, from_bytes
+from fairsched.errors import KernelRefused
 from fairsched.gpu import Gpu
 from fairsched.model import Confidence, Hold, Use
 from fairsched.observe import Tree, build_snapshot
@@ -63,9 +69,25 @@ def test_everything_below_a_tenants_cgroup_is_its_use_and_the_top_is_what_is_hel
     assert tree.tenant_of(id_of(files, "/other")) is None
 
 
-def test_the_tree_is_walked_once_a_second(tree: Tree) -> None:
+def test_the_tree_is_walked_once_a_second(tree: Tree, files: FakeTree) -> None:
+    files.make("/gpu/chat/new").close()
     assert not tree.refresh(S - 1, ())
     assert tree.refresh(S, ())
+    assert not tree.refresh(2 * S, ()), "nothing has changed"
+
+
+@pytest.fixture
+def walks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows with each walk."""
+    begun: list[str] = []
+    walk = cgroup_tree.walk
+
+    def counted(mount: Mount, under: str = "/") -> Iterator[Node]:
+        begun.append(under)
+        return walk(mount, under)
+
+    monkeypatch.setattr(cgroup_tree, "walk", counted)
+    return begun
 
 
 def test_an_unknown_user_has_it_walked_sooner_but_not_at_every_tick(tree: Tree, files: FakeTree) -> None:
@@ -76,10 +98,65 @@ def test_an_unknown_user_has_it_walked_sooner_but_not_at_every_tick(tree: Tree, 
     assert tree.tenant_of(new) == "chat"
 
 
-def test_a_stranger_is_no_reason_to_walk_for_ever(tree: Tree, files: FakeTree) -> None:
+def test_a_stranger_is_no_reason_to_walk_for_ever(tree: Tree, files: FakeTree, walks: list[str]) -> None:
     stranger = id_of(files, "/other")
-    walks = sum(tree.refresh(tick * S // 20, (), [stranger]) for tick in range(1, 201))
-    assert walks <= 12
+    for tick in range(1, 201):
+        tree.refresh(tick * S // 20, (), [stranger])
+    assert 10 <= len(walks) <= 12
+
+
+def test_a_large_tree_is_looked_at_a_portion_at_a_time(
+    files: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observe, "_PORTION", 8)
+    tree = Tree(
+        files.mount, CgroupOwners(from_bytes(b"tenants: {t: {cgroup: /many, children: {'*': {}}}}", "f"))
+    )
+    for number in range(20):
+        files.make(f"/many/{number}").close()
+    assert tree.refresh(0, ())
+    assert len(tree.tenants) == 21, "the first time all at once: nobody could be held before"
+    assert not any(tree.refresh(step, ()) for step in range(20)), "that look ends without news"
+    files.make("/many/new", frozen=True).close()
+    new = id_of(files, "/many/new")
+    steps = [tree.refresh(10 * S + step, (), [new]) for step in range(40)]
+    assert 2 <= steps.index(True) < 5, "25 cgroups, 8 at a time"
+    assert sum(steps) == 1
+    assert tree.tenants["t/new"].foreign == {new}, "its 21 tenants, 2 at a time"
+
+
+def test_what_could_not_be_opened_is_tried_again(
+    tree: Tree, files: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.set_owners(CgroupOwners(from_bytes(b"tenants: {rest: {cgroup: /other}}", "f")))
+    with monkeypatch.context() as patch:
+        patch.setattr(CgroupRef, "open", classmethod(refuse))
+        tree.refresh(1, ())
+        assert tree.tenants["rest"].refs == {}
+    tree.refresh(2 * S, ())
+    assert set(tree.tenants["rest"].refs) == {id_of(files, "/other")}
+
+
+def refuse(_cls: type[CgroupRef], _mount: Mount, path: str) -> CgroupRef:
+    raise KernelRefused(path, 24, "cannot open the cgroup")
+
+
+def test_pauses_are_remembered_when_the_tenants_are_built_anew(
+    tree: Tree, files: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat, train = id_of(files, "/gpu/chat"), id_of(files, "/gpu/train")
+    files.make("/gpu/chat", frozen=True).close()
+    tree.refresh(S, ())
+    tree.tenants["train"].foreign.add(train)
+    files.make("/gpu/train/new").close()
+    monkeypatch.setattr(observe, "_PORTION", 1)
+    step = next(step for step in range(20) if tree.refresh(2 * S + step, ()))
+    assert (tree.tenants["chat"].foreign, tree.tenants["train"].foreign) == ({chat}, {train})
+    for more in range(10):
+        tree.refresh(2 * S + step + more, ())
+    assert (tree.tenants["chat"].foreign, tree.tenants["train"].foreign) == ({chat}, set()), (
+        "that one is over"
+    )
 
 
 def test_a_cgroup_made_again_under_its_name_is_another(tree: Tree, files: FakeTree) -> None:
@@ -127,7 +204,19 @@ def test_the_processes_of_all_tenants_are_listed(tree: Tree, files: FakeTree) ->
     files.make("/gpu/chat", pids=[1, 2]).close()
     files.make("/gpu/chat/worker", pids=[3]).close()
     files.make("/other", pids=[9]).close()
-    assert sorted(tree.pids()) == [1, 2, 3]
+    assert tree.pids(begin=False) is None
+    assert sorted(tree.pids(begin=True) or []) == [1, 2, 3]
+    assert tree.pids(begin=False) is None
+
+
+def test_the_processes_of_many_tenants_are_listed_a_portion_at_a_time(
+    tree: Tree, files: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observe, "_PIDS_PORTION", 1)
+    files.make("/gpu/chat", pids=[1, 2]).close()
+    files.make("/gpu/train", pids=[3]).close()
+    assert tree.pids(begin=True) is None
+    assert sorted(tree.pids(begin=True) or []) == [1, 2, 3], "begun once, though asked for twice"
 
 
 # ---- the snapshot ----
