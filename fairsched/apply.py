@@ -56,6 +56,10 @@ class Applier:
         self.held_count: dict[str, int] = {}
         self.errors = 0
         self._dry_seen: dict[tuple[str, ActionKind], int] = {}
+        self._latency_ns: dict[str, int] = {}
+        self._latency_of_changes = -1
+        self._latency_dirty: set[str] = set()
+        """Tenants that were frozen or thawed since their latency was asked for."""
 
     def apply(self, plan: Iterable[Action], now_ns: int) -> None:
         """Carry out every action; one that fails is recorded and counted, the others go on."""
@@ -83,6 +87,7 @@ class Applier:
         view = self._tree.tenants.get(action.tenant)
         if view is None or not view.refs:
             return "its cgroup is gone"
+        self._latency_dirty.add(action.tenant)
         result = self._freezer.hold_gang(
             list(view.refs.values()), action.tenant, action.deadline_ns, action.reason.code.value
         )
@@ -133,6 +138,7 @@ class Applier:
         if hold is None:
             return None
         self.holds.pop(hold.tenant, None)
+        self._latency_dirty.add(hold.tenant)
         view = self._tree.tenants.get(hold.tenant) or TenantView(hold.tenant)
         self._account.thaw(view.cgroup_ids, now_ns)
         lasted_ns = now_ns - hold.since_ns
@@ -143,6 +149,7 @@ class Applier:
     def settle(self, now_ns: int) -> None:
         """Take in what the kernel and others did to our holds since the last call."""
         for change in self._freezer.settle():
+            self._latency_dirty.add(change.tenant)
             if change.kind is HoldKind.SETTLED:
                 continue
             hold = self.holds.get(change.tenant)
@@ -178,12 +185,17 @@ class Applier:
 
     def freeze_latency_ns(self) -> dict[str, int]:
         """Measured cost of holding each tenant; a gang costs what its slowest member does."""
-        found: dict[str, int] = {}
-        for name, view in self._tree.tenants.items():
-            known = [ns for ref in view.refs if (ns := self._freezer.latency_ns(ref)) is not None]
+        if self._latency_of_changes != self._tree.changes:
+            self._latency_of_changes, self._latency_ns = self._tree.changes, {}
+            self._latency_dirty = set(self._tree.tenants)
+        for name in self._latency_dirty & self._tree.tenants.keys():
+            refs = self._tree.tenants[name].refs
+            known = [ns for ref in refs if (ns := self._freezer.latency_ns(ref)) is not None]
+            self._latency_ns.pop(name, None)
             if known:
-                found[name] = max(known)
-        return found
+                self._latency_ns[name] = max(known)
+        self._latency_dirty = set()
+        return dict(self._latency_ns)
 
     def _pretend(self, action: Action, now_ns: int) -> None:
         """Nothing is frozen in a dry run, so the same wish comes back every tick: said once a second."""

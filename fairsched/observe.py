@@ -19,7 +19,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fairsched.accounting.context import Row
 from fairsched.cgroup import tree
@@ -199,13 +199,16 @@ class Tree:
         self.tenants = {}
 
 
-@dataclass(slots=True)
-class _Sum:
-    used_ns: int = 0
-    has_demand: bool = False
-    outstanding_ns: int = 0
-    confidence: Confidence = Confidence.HIGH
-    launches: int = 0
+def _sum(one: Row, other: Row) -> Row:
+    """Two processes of one tenant on one GPU; as sure as the less sure of them."""
+    return replace(
+        one,
+        used_ns=one.used_ns + other.used_ns,
+        has_demand=one.has_demand or other.has_demand,
+        outstanding_ns=one.outstanding_ns + other.outstanding_ns,
+        confidence=other.confidence if other.confidence is not Confidence.HIGH else one.confidence,
+        launches=one.launches + other.launches,
+    )
 
 
 def build_snapshot(
@@ -225,7 +228,7 @@ def build_snapshot(
     ``idle_since_ns``: by slot, when GPUs last fell idle in this interval, where that is known. ``doubted``: (tenant,
     UUID) whose account is not to be believed, whatever it says of itself.
     """
-    sums: dict[tuple[str, str], _Sum] = {}
+    found: dict[tuple[str, str], Row] = {}
     strangers: dict[str, int] = {}
     labels: dict[int, str] = {}
     for row in rows:
@@ -234,21 +237,18 @@ def build_snapshot(
         if tenant is None:
             strangers[gpu] = strangers.get(gpu, 0) + row.used_ns
             continue
-        total = sums.get((tenant, gpu))
-        if total is None:
-            total = sums[tenant, gpu] = _Sum()
-        total.used_ns += row.used_ns
-        total.has_demand |= row.has_demand
-        total.outstanding_ns += row.outstanding_ns
-        total.launches += row.launches
-        if row.confidence is not Confidence.HIGH:
-            total.confidence = row.confidence
-    for key in doubted:
-        if key in sums:
-            sums[key].confidence = Confidence.LOW
+        key = (tenant, gpu)
+        found[key] = row if key not in found else _sum(found[key], row)
     uses = tuple(
-        Use(tenant, gpu, s.used_ns, s.has_demand, s.outstanding_ns, s.confidence, launches=s.launches)
-        for (tenant, gpu), s in sums.items()
+        Use(
+            *key,
+            row.used_ns,
+            row.has_demand,
+            row.outstanding_ns,
+            row.confidence if key not in doubted else Confidence.LOW,
+            launches=row.launches,
+        )
+        for key, row in found.items()
     )
     snapshot = Snapshot(
         now_ns=now_ns,

@@ -109,9 +109,14 @@ class FakeAccount:
 @dataclass
 class World:
     freezer: FakeFreezer
-    tenants: dict[str, TenantView]
+    tree: SimpleNamespace
     account: FakeAccount
     applier: Applier
+
+    @property
+    def tenants(self) -> dict[str, TenantView]:
+        found: dict[str, TenantView] = self.tree.tenants
+        return found
 
     def hold(self, tenant: str = "chat", now_ns: int = 0, deadline_ns: int = 500) -> None:
         self.applier.apply([Action(ActionKind.HOLD, tenant, OVER, deadline_ns)], now_ns)
@@ -132,9 +137,9 @@ def view(name: str, *ids: int) -> TenantView:
 def make_world(*, is_dry_run: bool = False) -> World:
     tenants = {"chat": view("chat", 1), "train": view("train", 2, 3)}
     freezer, account = FakeFreezer(), FakeAccount()
-    tree = SimpleNamespace(tenants=tenants)
+    tree = SimpleNamespace(tenants=tenants, changes=0)
     applier = Applier(freezer, tree, account, is_dry_run=is_dry_run)  # type: ignore[arg-type]
-    return World(freezer, tenants, account, applier)
+    return World(freezer, tree, account, applier)
 
 
 @pytest.fixture
@@ -254,6 +259,27 @@ def test_everybody_is_let_go_at_the_end(world: World) -> None:
 def test_a_gang_is_as_slow_to_freeze_as_its_slowest_member(world: World) -> None:
     world.freezer.latencies = {2: 1000, 3: 5000}
     assert world.applier.freeze_latency_ns() == {"train": 5000}
+
+
+def test_a_latency_is_learnt_when_a_hold_has_settled_and_when_it_ends(world: World) -> None:
+    assert world.applier.freeze_latency_ns() == {}
+    world.hold()
+    world.freezer.latencies = {1: 1000}
+    world.change(HoldKind.SETTLED, 1, "chat")
+    assert world.applier.freeze_latency_ns() == {"chat": 1000}
+    world.freezer.latencies = {1: 2000}
+    world.thaw()
+    assert world.applier.freeze_latency_ns() == {"chat": 2000}
+    world.freezer.refuse, world.freezer.latencies = {1: HoldKind.FOREIGN}, {}
+    world.hold()
+    assert world.applier.freeze_latency_ns() == {}
+
+
+def test_a_latency_is_that_of_the_cgroups_it_has_now(world: World) -> None:
+    world.freezer.latencies = {1: 1000}
+    assert world.applier.freeze_latency_ns() == {"chat": 1000}
+    world.tree.tenants, world.tree.changes = {"chat": view("chat", 7)}, 1
+    assert world.applier.freeze_latency_ns() == {}
 
 
 def test_thawing_what_is_not_held_is_nothing(world: World) -> None:
