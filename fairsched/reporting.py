@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import add
 
 from fairsched import __version__
 from fairsched.accounting.queue_delay import quantile_ms
@@ -18,7 +19,14 @@ from fairsched.model import Confidence, ShareView, Source, TenantSpec
 from fairsched.observe import TenantView, Tree
 from fairsched.sensors import Sensors
 from fairsched.settings import Settings
-from fairsched.status import GpuStatus, StatusReport, TenantGpuStatus, TenantState, TenantStatus
+from fairsched.status import (
+    DecisionRecord,
+    GpuStatus,
+    StatusReport,
+    TenantGpuStatus,
+    TenantState,
+    TenantStatus,
+)
 
 _HELD_WINDOW_NS = 10_000_000_000
 
@@ -35,6 +43,29 @@ class Vitals:
     cpu_ratio: float | None
     late_ticks: int
     errors: int
+
+
+@dataclass
+class _Past:
+    """What is on record, by tenant: gone through once for all of them."""
+
+    total_ns: dict[str, dict[str, int]] = field(default_factory=dict)
+    """GPU time by UUID."""
+    last: dict[str, DecisionRecord] = field(default_factory=dict)
+    recently_held_ns: dict[str, int] = field(default_factory=dict)
+    """Of holds that ended in the last ten seconds."""
+
+    @classmethod
+    def of(cls, ledger: Ledger, records: Sequence[DecisionRecord], now_ns: int) -> _Past:
+        past, begin_ns = cls(), now_ns - _HELD_WINDOW_NS
+        for (tenant, gpu), ns in ledger.total_ns.items():
+            past.total_ns.setdefault(tenant, {})[gpu] = ns
+        for record in records:
+            past.last[record.tenant] = record
+            if record.held_ns is not None and record.t_ns >= begin_ns:
+                known_ns = past.recently_held_ns.get(record.tenant, 0)
+                past.recently_held_ns[record.tenant] = known_ns + min(record.held_ns, record.t_ns - begin_ns)
+        return past
 
 
 def build_status(
@@ -55,7 +86,8 @@ def build_status(
     delays = _delays(sensors, tree)
     inner = {name.rpartition("/")[0] for name in (*specs, *tree.tenants)}
     names = sorted({*specs, *tree.tenants} - (inner - tree.tenants.keys()))
-    parts = (vitals, settings, tree, applier, ledger, misbehaviour)
+    past = _Past.of(ledger, applier.records, vitals.now_ns)
+    parts = (vitals, settings, tree, applier, past, misbehaviour)
     tenants = tuple(_tenant(name, *parts, by_tenant.get(name, []), specs, delays, sensors) for name in names)
     errors = [
         abs(gpu.entitled_ratio - gpu.used_ratio)
@@ -112,7 +144,7 @@ def _tenant(
     settings: Settings,
     tree: Tree,
     applier: Applier,
-    ledger: Ledger,
+    past: _Past,
     misbehaviour: Misbehaviour,
     shares: list[ShareView],
     specs: Mapping[str, TenantSpec],
@@ -133,7 +165,7 @@ def _tenant(
         for share in shares
     )
     worst = min(gpus, key=lambda gpu: gpu.lag_ms or 0.0, default=None)
-    total_ns = {gpu: ns for (tenant, gpu), ns in ledger.total_ns.items() if tenant == name}
+    total_ns = past.total_ns.get(name, {})
     episodes = misbehaviour.statuses(name, vitals.now_ns)
     confidence = worst.confidence if worst else Confidence.NONE
     buckets = delays.get(name)
@@ -147,7 +179,7 @@ def _tenant(
         lag_ms=worst.lag_ms if worst else None,
         queue_delay_p50_ms=quantile_ms(buckets, 0.5) if buckets else None,
         queue_delay_p99_ms=quantile_ms(buckets, 0.99) if buckets else None,
-        held_ms_per_s=_held_ms_per_s(name, applier, vitals.now_ns),
+        held_ms_per_s=_held_ms_per_s(name, applier, past, vitals.now_ns),
         held_s=_held_s(name, applier, vitals.now_ns),
         gpu_time_s=sum(total_ns.values()) / 1e9 if total_ns else None,
         gpu_time_by_gpu_s={gpu: ns / 1e9 for gpu, ns in total_ns.items()},
@@ -157,7 +189,7 @@ def _tenant(
         is_overridden=name in settings.overrides.tenants,
         cgroups=tuple(sorted(ref.path for ref in view.refs.values())) if view else (),
         gpus=gpus,
-        last=next((record for record in reversed(applier.records) if record.tenant == name), None),
+        last=past.last.get(name),
         note=None if episodes else _note(worst, is_sampled=sensors.source is Source.NVML),
         misbehaviour=episodes[0] if episodes else None,
         misbehaviours=episodes,
@@ -201,20 +233,14 @@ def _held_s(name: str, applier: Applier, now_ns: int) -> float | None:
     return (applier.held_ns.get(name, 0) + (now_ns - hold.since_ns if hold else 0)) / 1e9
 
 
-def _held_ms_per_s(name: str, applier: Applier, now_ns: int) -> float | None:
+def _held_ms_per_s(name: str, applier: Applier, past: _Past, now_ns: int) -> float | None:
     """Over the last ten seconds, the hold in progress included."""
     if applier.is_dry_run:
         return None
-    begin_ns = now_ns - _HELD_WINDOW_NS
-    held_ns = 0
-    for record in reversed(applier.records):
-        if record.t_ns < begin_ns:
-            break
-        if record.tenant == name and record.held_ns is not None:
-            held_ns += min(record.held_ns, record.t_ns - begin_ns)
+    held_ns = past.recently_held_ns.get(name, 0)
     hold = applier.holds.get(name)
     if hold is not None:
-        held_ns += now_ns - max(hold.since_ns, begin_ns)
+        held_ns += now_ns - max(hold.since_ns, now_ns - _HELD_WINDOW_NS)
     return held_ns / (_HELD_WINDOW_NS / 1e9) / 1e6
 
 
@@ -226,9 +252,8 @@ def _delays(sensors: Sensors, tree: Tree) -> dict[str, list[int]]:
         tenant = tree.tenant_of(key.cgroup_id)
         if tenant is None:
             continue
-        sums = found.setdefault(tenant, [0] * len(delay.bucket))
-        for index, count in enumerate(delay.bucket):
-            sums[index] += count
+        counts, known = delay.bucket[:], found.get(tenant)
+        found[tenant] = counts if known is None else [*map(add, counts, known)]
     return found
 
 
