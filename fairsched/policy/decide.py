@@ -122,6 +122,8 @@ class Desk:
     rows: dict[str, list[Row]] = field(default_factory=dict)
     """By tenant, in the order of the GPUs' UUIDs."""
     is_contended: bool = False
+    beyond: set[str] = field(default_factory=set)
+    """Tenants with work whose margin is beyond the threshold on some GPU."""
     held: set[str] = field(default_factory=set)
     """Held now or by this plan, by anybody."""
     running: dict[str, set[str]] = field(default_factory=dict)
@@ -131,12 +133,7 @@ class Desk:
     _creditors: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        wanted: set[str] = set()
-        for use in self.snapshot.uses:
-            self.rows.setdefault(use.tenant, []).append(self._judged(use))
-            if use.has_demand:
-                self.is_contended |= use.gpu in wanted
-                wanted.add(use.gpu)
+        self._judge()
         for rows in self.rows.values():
             if len(rows) > 1:
                 rows.sort(key=lambda row: row.gpu)
@@ -148,15 +145,21 @@ class Desk:
                     key = (node, use.gpu)
                     self.outstanding_ns[key] = self.outstanding_ns.get(key, 0) + use.outstanding_ns
 
-    def _judged(self, use: Use) -> Row:
-        account, params = self.books.accounts[use.tenant, use.gpu], self.params
-        clamp, latency_ns = params.lag_clamp_ns, self.latency_ns(use.tenant)
-        threshold = max(
-            float(params.threshold_floor_ns),
-            float(params.threshold_latency_factor * latency_ns),
-            min(account.drain_ns, clamp) / 2,
-        )
-        return Row(use, account, account.lag_ns - min(use.outstanding_ns, clamp), threshold)
+    def _judge(self) -> None:
+        params, accounts, latency_ns = self.params, self.books.accounts, self.snapshot.freeze_latency_ns
+        clamp, floor = params.lag_clamp_ns, float(params.threshold_floor_ns)
+        wanted: set[str] = set()
+        for use in self.snapshot.uses:
+            tenant, account = use.tenant, accounts[use.tenant, use.gpu]
+            slow = params.threshold_latency_factor * latency_ns.get(tenant, params.default_freeze_latency_ns)
+            threshold = max(floor, float(slow), min(account.drain_ns, clamp) / 2)
+            margin = account.lag_ns - min(use.outstanding_ns, clamp)
+            self.rows.setdefault(tenant, []).append(Row(use, account, margin, threshold))
+            if use.has_demand:
+                self.is_contended |= use.gpu in wanted
+                wanted.add(use.gpu)
+                if margin < -threshold:
+                    self.beyond.add(tenant)
 
     def sync_gates(self) -> None:
         """Trust the snapshot over memory: a hold may have failed, or been ended by somebody else."""
@@ -361,9 +364,10 @@ def _plan_holds(desk: Desk) -> None:
     """Batch before latency, then the most overdrawn first: the earlier ones use up the beneficiaries."""
     thawed = {action.tenant for action in desk.plan}
     candidates: list[tuple[bool, float, str]] = []
-    for tenant, rows in desk.rows.items():
+    for tenant in desk.rows if desk.books.quota_level_ns else desk.beyond:
         if tenant in desk.held or tenant in thawed:
             continue
+        rows = desk.rows[tenant]
         is_over = desk.over_quota(tenant, is_held=False) is not None
         if (is_over or any(_is_overdrawn(desk, row) for row in rows)) and _may_be_held(desk, tenant):
             candidates.append((not desk.is_batch(tenant), min(row.margin_ns for row in rows), tenant))

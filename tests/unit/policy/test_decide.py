@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairsched.model import ActionKind, Confidence, PolicyParams, ReasonCode, TenantClass, TenantSpec
+from fairsched.model import ActionKind, Confidence, PolicyParams, ReasonCode, TenantClass, TenantSpec, Use
 from fairsched.policy import Decision, PolicyState
 from fairsched.policy.lag import Account
 from tests.unit.policy.builders import MS, actions, held, hold, judge, lags, only, snapshot, specs, use
@@ -391,3 +391,20 @@ def test_while_it_runs_its_queue_is_looked_at_soon_and_often() -> None:
     running = snapshot(100, use("a", 10), use("b", 10))
     assert judge(running, deep(a=0, b=0)).quiet_until_ns is None
     assert judge(running, deep(20, a=0, b=0)).quiet_until_ns is not None
+
+
+def test_alone_on_its_gpu_even_one_of_deep_queues_may_queue_at_any_moment() -> None:
+    assert judge(snapshot(100, use("a", 20, queued=5)), deep(600, a=0)).quiet_until_ns is not None
+
+
+@pytest.mark.parametrize(
+    ("uses", "is_contended"),
+    [
+        ((use("a"), use("b")), True),
+        ((use("a"), use("b", demand=False)), False),
+        ((use("a"), use("b", gpu="gpu1")), False),
+        ((use("a"), use("a", gpu="gpu1"), use("b", gpu="gpu1")), True),
+    ],
+)
+def test_a_gpu_is_contended_when_two_want_it(uses: tuple[Use, ...], is_contended: bool) -> None:
+    assert judge(snapshot(100, *uses)).is_contended is is_contended
