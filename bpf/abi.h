@@ -40,6 +40,8 @@ typedef unsigned long long fs_u64;
 #define FS_TIGHT_NS 100000
 #define FS_PAUSE_NS 500000
 #define FS_TIGHT_LAUNCHES 2
+/* A context whose last burst began longer ago than this wants the GPU anew. */
+#define FS_COMEBACK_NS 250000000
 
 /* clock word: n in the top 8 bits, B in the low 56, V(t) = B + t/n */
 #define FS_CLOCK_SHIFT 56

@@ -105,7 +105,7 @@ static __always_inline void open_busy(u32 slot, struct fs_ctx *c, u32 engine, fs
 	struct fs_busy *b = &c->busy[engine & 1];
 	u32 gpu = c->gpu;
 	struct fs_clock *clock = clock_by_gpu.lookup(&gpu);
-	fs_u64 v, n;
+	fs_u64 v, n, wake = BPF_RB_NO_WAKEUP;
 	int err;
 
 	if (!clock)
@@ -118,9 +118,12 @@ static __always_inline void open_busy(u32 slot, struct fs_ctx *c, u32 engine, fs
 	}
 	if (!n)
 		clock->busy_open_ns[engine & 1] = now;
+	/* Others have filled the GPU meanwhile: whoever comes back to it shall not wait for the next look. */
+	if (n && now - b->open_ns > FS_COMEBACK_NS)
+		wake = BPF_RB_FORCE_WAKEUP;
 	b->v_open_ns = v;
 	b->open_ns = now;
-	emit(FS_EDGE_OPEN, slot, c, engine, now, c->submitted, BPF_RB_NO_WAKEUP);
+	emit(FS_EDGE_OPEN, slot, c, engine, now, c->submitted, wake);
 }
 
 /*

@@ -228,12 +228,14 @@ class Sensors:
         return self.account.next_drain_end_ns() if self.account is not None else None
 
     def peek(self) -> tuple[bool, dict[int, int]]:
-        """Of edges that no tick has read: whether a process came or went, and when GPU slots fell idle."""
-        if self.probe is None:
+        """Of edges that no tick has read: whether a process came or went, or came back to a GPU it had left, and
+        when GPU slots fell idle."""
+        if self.probe is None or self.account is None:
             return False, {}
         edges = self.probe.peek_edges()
         idle = {edge.gpu: edge.t_ns for edge in edges if edge.kind == abi.EdgeKind.GPU_IDLE}
-        return any(edge.kind in _PROCESS_EDGES for edge in edges), idle
+        is_urgent = any(edge.kind in _PROCESS_EDGES or self.account.is_comeback(edge) for edge in edges)
+        return is_urgent, idle
 
     def is_idle(self, slot: int) -> bool:
         """Whether nobody's work is open on a GPU right now, as BPF knows it."""

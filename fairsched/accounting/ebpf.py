@@ -384,6 +384,11 @@ class EbpfAccount:
                 context.still = None
                 self._drains[context.gpu].thaw(context, now_ns)
 
+    def is_comeback(self, edge: Edge) -> bool:
+        """Whether an edge says that somebody wants a GPU again after a long pause of its own."""
+        context = self._contexts.get((edge.slot, edge.generation)) if edge.kind == _OPEN else None
+        return context is not None and edge.t_ns - context.busy_ns > abi.COMEBACK_NS
+
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """GPU time these cgroups have submitted since they were last held, whatever has been read of it."""
         return queued_ns(self._contexts.of(cgroup_ids), self._probe.context, self._launch)
