@@ -312,6 +312,7 @@ class Daemon:
         self._next_housekeeping_ns = now_ns + _HOUSEKEEPING_NS // 5
         self._control.handle_ready()
         self._applier.thaw_expired(now_ns)
+        self._sensors.tune(now_ns)
         is_acting = self._mode() == "enforce"
         self._misbehaviour.look(now_ns, self._specs, self._settings.config, is_acting=is_acting)
         is_time = now_ns >= self._next_watchdog_ns

@@ -270,8 +270,10 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         yield f"NVML is not usable ({sensors.nvml.error}): GPUs are unnamed"
     if sensors.account is not None:
         for slot, ratio in sensors.account.hit_ratios().items():
-            if not sensors.account.is_replay_trusted(slot):
-                label = gpu_label(sensors.gpus, slot)
+            label = gpu_label(sensors.gpus, slot)
+            if sensors.account.turns[slot].is_unsure:
+                yield f"{label}: takes turns in a way the account cannot follow; nobody is held there"
+            elif not sensors.account.is_replay_trusted(slot):
                 yield f"{label}: the time-slice replay agrees in {ratio:.0%} of cases; using the clock"
     if vitals.errors:
         yield f"{vitals.errors} ticks or actions have failed; see the log"

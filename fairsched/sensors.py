@@ -251,6 +251,14 @@ class Sensors:
         if self.account is not None:
             self.account.thaw(cgroup_ids, now_ns)
 
+    def tune(self, now_ns: int) -> None:
+        """Let the account find out how the GPUs take turns; some milliseconds, when it has to."""
+        for slot, turns in self.account.turns.items() if self.account is not None else ():
+            if turns.step(now_ns) and self.account is not None:
+                self.account.relearn(slot)
+                slice_us, switch_us = turns.replay.slice_ns // 1000, turns.replay.switch_ns // 1000
+                logger.warning("gpu=%d turns=learnt slice_us=%d switch_us=%d", slot, slice_us, switch_us)
+
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """See :meth:`EbpfAccount.queued_since_hold_ns`; 0 without an account."""
         return 0 if self.account is None else self.account.queued_since_hold_ns(cgroup_ids)

@@ -34,6 +34,7 @@ from fairsched.accounting.outstanding import (
 )
 from fairsched.accounting.pauses import Pauses
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
+from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
 from fairsched.model import Confidence
@@ -77,6 +78,8 @@ class EbpfAccount:
         self._contexts = Contexts()
         self._dropped = 0
         self._drains: dict[int, Drains] = {}
+        self.turns: dict[int, Turns] = {}
+        """By GPU; step them between two reads."""
         self._launches = LaunchMemory(REMEMBERED_CGROUPS)
         self.single_gpu_processes: set[int] = set()
         """Processes that can see one GPU only: which one a context of theirs is on needs no guess."""
@@ -102,6 +105,10 @@ class EbpfAccount:
         for context in self._contexts.all():  # looking may drop one
             if has_lost or not self._is_still(context, now_ns, rows):
                 self._look(context, now_ns, has_lost, rows)
+        unsure = {gpu for gpu, turns in self.turns.items() if turns.is_unsure}
+        if unsure:
+            for row in rows.values():
+                row.confidence = Confidence.LOW if row.gpu in unsure else row.confidence
         return list(rows.values())
 
     def _is_still(self, context: Context, now_ns: int, rows: dict[tuple[int, int, int], Row]) -> bool:
@@ -258,6 +265,7 @@ class EbpfAccount:
             self._contexts.add(context)
             context.rank = self._rank(edge)
             self._replay(edge.gpu).add(key, context.rank)
+            self.turns[edge.gpu].note_change(edge.t_ns)
         return context
 
     def _adopt_unknown(self, now_ns: int, rows: dict[tuple[int, int, int], Row]) -> None:
@@ -292,6 +300,7 @@ class EbpfAccount:
         if gpu not in self._replays:
             replay = self._replays[gpu] = Replay(self._slice_ns, self._switch_ns)
             self._drains[gpu] = Drains(replay, self._launch, self._probe.end_drain)
+            self.turns[gpu] = Turns(replay)
         return self._replays[gpu]
 
     def _begin_burst(self, context: Context, replay: Replay, edge: Edge) -> None:
@@ -302,6 +311,8 @@ class EbpfAccount:
         context.is_tainted = context.is_held or (context.is_unseen and context.seq == 0)
         context.seq = max(context.seq, edge.seq - 1)
         context.seq_exec_ns, context.seq_ns = replay.exec_ns(context.key), edge.t_ns
+        if replay.tape is not None:
+            replay.tape.note("begin", context.key)
 
     def _learn(self, context: Context, replay: Replay, edge: Edge) -> None:
         context.proven_ns = edge.t_ns
@@ -311,10 +322,14 @@ class EbpfAccount:
             return
         exec_ns = replay.exec_ns(context.key)
         spent_ns = exec_ns - context.seq_exec_ns
+        if replay.tape is not None:
+            replay.tape.note("burst", context.key, launches, not context.is_tainted)
         if not context.is_tainted and spent_ns > 0:
             drains = self._drains[context.gpu]
             moved_ns, is_clean = drains.witnessed(context, spent_ns, launches, edge.t_ns)
             spent_ns -= moved_ns
+            turns, wall_ns = self.turns[context.gpu], edge.t_ns - context.seq_ns
+            turns.evenness.note(context.key, spent_ns, launches, wall_ns, edge.t_ns)
             if spent_ns > 0 and is_clean:
                 context.launch.learn(spent_ns, launches)
                 self._launches.remember(context.cgroup_id, context.launch)
@@ -340,6 +355,8 @@ class EbpfAccount:
         self._book(context, replay, rows)
         replay.remove(context.key, t_ns)
         self._drains[context.gpu].forget(context)
+        self.turns[context.gpu].note_change(t_ns)
+        self.turns[context.gpu].evenness.forget(context.key)
         self._contexts.drop(context)
 
     def _resync(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> None:
@@ -389,6 +406,14 @@ class EbpfAccount:
         context = self._contexts.get((edge.slot, edge.generation)) if edge.kind == _OPEN else None
         return context is not None and edge.t_ns - context.busy_ns > abi.COMEBACK_NS
 
+    def relearn(self, gpu: int) -> None:
+        """What was learnt of the work there was measured by another nature."""
+        self._launches = LaunchMemory(REMEMBERED_CGROUPS)
+        for context in self._contexts.all():
+            if context.gpu == gpu:
+                context.launch = LaunchTime()
+                context.is_tainted = True
+
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """GPU time these cgroups have submitted since they were last held, whatever has been read of it."""
         return queued_ns(self._contexts.of(cgroup_ids), self._probe.context, self._launch)
@@ -435,4 +460,4 @@ class EbpfAccount:
 
     def is_replay_trusted(self, gpu: int) -> bool:
         """False: its account comes from the clock for now."""
-        return self._replays[gpu].hit_ratio >= TRUSTED_HIT_RATIO
+        return self._replays[gpu].hit_ratio >= TRUSTED_HIT_RATIO or self.turns[gpu].tuner.is_settled

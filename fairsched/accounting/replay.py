@@ -27,12 +27,18 @@ from __future__ import annotations
 import bisect
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 DEFAULT_SLICE_NS = 2_000_000
 DEFAULT_SWITCH_NS = 100_000
 TRUSTED_HIT_RATIO = 0.6
 _HIT_MEMORY = 1 / 64
+
+
+class Recorder(Protocol):
+    """Takes down calls, to be made again."""
+
+    def note(self, name: str, *arguments: Any) -> None: ...
 
 
 @dataclass(slots=True)
@@ -68,11 +74,15 @@ class Replay:
         self._charged_to_ns = 0
         self._drained: list[tuple[Any, int]] = []
         self._doubted: set[Hashable] = set()
+        self.tape: Recorder | None = None
+        """Whoever wants to hear what this replay is told."""
 
     # ---- what is observed ----
 
     def add(self, key: Hashable, rank: tuple[int, ...]) -> None:
         """A context exists; contexts of lower rank come earlier in the circle. Idempotent."""
+        if self.tape is not None:
+            self.tape.note("add", key, rank)
         if key in self._contexts:
             return
         context = _Context(key, rank)
@@ -84,6 +94,8 @@ class Replay:
 
     def open(self, key: Hashable, t_ns: int) -> None:
         """The context has outstanding work from now on."""
+        if self.tape is not None:
+            self.tape.note("open", key, t_ns)
         self.advance(t_ns)
         context = self._contexts[key]
         context.left_ns = None
@@ -96,6 +108,8 @@ class Replay:
 
     def close(self, key: Hashable, t_ns: int, *, is_anchor: bool = True) -> None:
         """All work of the context is complete. An anchor: it completed at this very moment."""
+        if self.tape is not None:
+            self.tape.note("close", key, t_ns, is_anchor)
         self.advance(t_ns)
         context = self._contexts[key]
         if not context.is_runnable:
@@ -109,6 +123,8 @@ class Replay:
 
         If that was within its last slice, the next context had its turn earlier than the replay thought.
         """
+        if self.tape is not None:
+            self.tape.note("close_before", key, t_ns, late_ns)
         self.advance(t_ns)
         context = self._contexts[key]
         if not context.is_runnable:
@@ -132,6 +148,8 @@ class Replay:
 
     def progress(self, key: Hashable, t_ns: int, *, is_anchor: bool) -> None:
         """Some of its work is complete and it goes on with the rest."""
+        if self.tape is not None:
+            self.tape.note("progress", key, t_ns, is_anchor)
         self.advance(t_ns)
         context = self._contexts[key]
         if is_anchor and context.is_runnable and self._runnable > 1:
@@ -139,6 +157,8 @@ class Replay:
 
     def remove(self, key: Hashable, t_ns: int) -> None:
         """The context is gone; whatever it had queued is gone with it. Its total is forgotten."""
+        if self.tape is not None:
+            self.tape.note("remove", key, t_ns)
         self.advance(t_ns)
         context = self._contexts.pop(key, None)
         if context is None:
@@ -160,6 +180,8 @@ class Replay:
 
     def drain(self, key: Hashable, t_ns: int, left_ns: int) -> None:
         """Nothing more will be submitted: the context stops by itself after ``left_ns`` of execution."""
+        if self.tape is not None:
+            self.tape.note("drain", key, t_ns, left_ns)
         self.advance(t_ns)
         context = self._contexts[key]
         if context.is_runnable:
@@ -167,6 +189,8 @@ class Replay:
 
     def resume(self, key: Hashable, t_ns: int) -> None:
         """The context may submit again: observed edges end its work from now on."""
+        if self.tape is not None:
+            self.tape.note("resume", key, t_ns)
         self.advance(t_ns)
         self._contexts[key].left_ns = None
 
@@ -175,6 +199,23 @@ class Replay:
         if source in self._contexts and target in self._contexts:
             self._contexts[source].exec_ns -= ns
             self._contexts[target].exec_ns += ns
+
+    # ---- nature ----
+
+    def set_nature(self, slice_ns: int, switch_ns: int) -> None:
+        """From now on turns are these; whether they fit is to be seen."""
+        self.slice_ns, self.switch_ns = slice_ns, switch_ns
+        self.hit_ratio = 1.0
+
+    def as_calls(self, t_ns: int) -> list[tuple[str, tuple[Any, ...]]]:
+        """What makes another replay know the contexts of this one, and which of them have work."""
+        calls: list[tuple[str, tuple[Any, ...]]] = [("add", (c.key, c.rank)) for c in self._circle]
+        for context in self._circle:
+            if context.is_runnable:
+                calls.append(("open", (context.key, t_ns)))
+                if context.left_ns is not None:
+                    calls.append(("drain", (context.key, t_ns, context.left_ns)))
+        return calls
 
     # ---- what is computed ----
 

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether work costs the same alone and in company: if not, the GPU does not share as the replay thinks (pure).
+
+Problem. The replay gives every context equal turns. Where turns are longer for some (kernels that cannot be
+interrupted, slices set by somebody), it charges them too little and the others too much, and its anchors need not
+miss: the account is wrong and looks well.
+
+Approach. A launch costs what it costs, whoever else is there. Bursts that ran alone measure that; those in company are
+what the replay made of it. Where the two differ for one context by more than chance and habit explain, its GPU is
+*uneven*, and the account of nobody there is to be relied on.
+
+Terms. alone: charged for nearly all the time the burst took; company: for at most two thirds. Only recent bursts count,
+because the work itself changes over the day.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Hashable
+
+_ALONE = 0.93
+_COMPANY = 0.67
+_RECENT_NS = 10_000_000_000
+_ENOUGH = 8
+_KEPT = 48
+_UNEVEN = 0.22
+"""Difference of the mean logarithms: a fifth too little or a quarter too much."""
+_SURE = 4.0
+"""Standard errors the difference must have besides."""
+_STAYS_NS = 60_000_000_000
+"""For so long a verdict holds: without holds there are few bursts alone to renew it."""
+
+Sample = tuple[int, float]
+
+
+class Evenness:
+    """Of one GPU."""
+
+    def __init__(self) -> None:
+        self._alone: dict[Hashable, deque[Sample]] = {}
+        self._company: dict[Hashable, deque[Sample]] = {}
+        self._uneven_until_ns = 0
+
+    def note(self, key: Hashable, spent_ns: int, launches: int, wall_ns: int, now_ns: int) -> None:
+        """A burst that no hold touched: it took ``wall_ns`` and was charged ``spent_ns``."""
+        part = spent_ns / max(1, wall_ns)
+        kind = self._alone if part >= _ALONE else self._company if part <= _COMPANY else None
+        if kind is None or spent_ns <= 0:
+            return
+        kind.setdefault(key, deque(maxlen=_KEPT)).append((now_ns, math.log(spent_ns / launches)))
+        if self._differs(key, now_ns):
+            self._uneven_until_ns = now_ns + _STAYS_NS
+
+    def forget(self, key: Hashable) -> None:
+        """The context is gone."""
+        self._alone.pop(key, None)
+        self._company.pop(key, None)
+
+    def reset(self) -> None:
+        """The replay is another now: what it charged says nothing any more."""
+        self._alone.clear()
+        self._company.clear()
+        self._uneven_until_ns = 0
+
+    def is_uneven(self, now_ns: int) -> bool:
+        """Nobody's account on this GPU is to be relied on."""
+        return now_ns < self._uneven_until_ns
+
+    def _differs(self, key: Hashable, now_ns: int) -> bool:
+        alone = _recent(self._alone.get(key), now_ns)
+        company = _recent(self._company.get(key), now_ns)
+        if min(len(alone), len(company)) < _ENOUGH:
+            return False
+        (mean_a, error_a), (mean_c, error_c) = _mean(alone), _mean(company)
+        return abs(mean_a - mean_c) > max(_UNEVEN, _SURE * math.hypot(error_a, error_c))
+
+
+def _recent(samples: deque[Sample] | None, now_ns: int) -> list[float]:
+    return [value for t_ns, value in samples or () if now_ns - t_ns < _RECENT_NS]
+
+
+def _mean(values: list[float]) -> tuple[float, float]:
+    """Mean and its standard error."""
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
+    return mean, math.sqrt(variance / len(values))
