@@ -38,6 +38,8 @@ from fairsched.cgroup.watch import IN_CLOSE_WRITE, IN_MODIFY, Watch
 from fairsched.errors import CgroupGone, KernelRefused
 
 _PULSE_LOOK_S = 20e-6
+_SWEEP_NS = 100_000_000
+"""All holds are looked at so often, if any: a cgroup that is removed need not make its file readable."""
 _LATENCY_WEIGHT = 0.25  # of the newest sample: four or five holds forget an outlier
 
 
@@ -52,6 +54,8 @@ class _Held:
     asked_ns: int = 0
     """When 1 was written; 0 before that."""
     is_settled: bool = False
+    is_polled: bool = True
+    """epoll tells when there is news of it."""
 
 
 class Freezer:
@@ -67,6 +71,7 @@ class Freezer:
         self._by_watch: dict[int, int] = {}
         self._latency_ns: dict[int, float] = {}
         self._changes: list[HoldResult] = []
+        self._swept_ns = 0
         self._watch = Watch()
         self._epoll = select.epoll()
         self._epoll.register(self._watch.fileno(), select.EPOLLIN)
@@ -266,7 +271,7 @@ class Freezer:
     def settle(self) -> list[HoldResult]:
         """What happened since the last call: SETTLED, FOREIGN, RELEASED, GONE. Never blocks."""
         self._read_watch()
-        for held in list(self._held.values()):
+        for held in self._with_news():
             try:
                 # also of settled ones: a read is what makes fileno() quiet again
                 is_frozen = read_frozen(held.events_fd)
@@ -281,6 +286,19 @@ class Freezer:
         self._read_watch()  # holds that ended just now left an event that nobody need wake for
         changes, self._changes = self._changes, []
         return changes
+
+    def _with_news(self) -> list[_Held]:
+        """Holds of which cgroup.events may say something that was not read yet."""
+        now_ns = self._clock_ns()
+        if now_ns - self._swept_ns >= _SWEEP_NS:
+            self._swept_ns = now_ns
+            return list(self._held.values())
+        ready = {fd for fd, _ in self._epoll.poll(0)}
+        return [
+            held
+            for held in self._held.values()
+            if not held.is_settled or held.events_fd in ready or not held.is_polled
+        ]
 
     def close(self) -> list[HoldResult]:
         """Thaw everything we hold and give the descriptors back. Called twice it does nothing.
@@ -309,10 +327,13 @@ class Freezer:
                 raise CgroupGone(ref.path) from error
             undo.pop_all()
         self._by_watch[watch] = ref.id
+        held = _Held(entry, freeze_fd, events_fd, watch)
         # epoll only wakes the daemon; what is true is read. A plain file (EPERM) is never waited for.
-        with contextlib.suppress(PermissionError):
+        try:
             self._epoll.register(events_fd, select.EPOLLPRI)
-        return _Held(entry, freeze_fd, events_fd, watch)
+        except PermissionError:
+            held.is_polled = False
+        return held
 
     def _is_paused(self, held: _Held) -> bool:
         """Somebody else's pause, here or above. Also arms epoll: it reports changes since this read."""

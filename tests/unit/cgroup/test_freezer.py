@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fairsched.cgroup import freezer as freezer_module
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Entry, Journal
 from fairsched.cgroup.outcome import HoldKind, HoldResult
@@ -282,6 +283,35 @@ class StepClock:
 
     def __call__(self) -> int:
         return self.now_ns
+
+
+def test_what_is_at_rest_is_read_where_there_is_news_and_after_a_while(
+    fake: FakeTree, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, reads = [SECOND_NS], list[int]()
+    read_frozen = freezer_module.read_frozen
+    monkeypatch.setattr(freezer_module, "read_frozen", lambda fd: reads.append(fd) or read_frozen(fd))
+    with fake.make("a") as ref, Freezer(journal, clock_ns=lambda: now[0]) as freezer:
+        freezer.hold(ref, "chat", 60 * SECOND_NS, "over_entitlement")
+        held = freezer._held[ref.id]
+        assert not held.is_polled, "a plain file: nobody tells"
+        held.is_polled = True
+        freezer.settle()
+
+        def reads_of_a_settle() -> int:
+            reads.clear()
+            freezer.settle()
+            return len(reads)
+
+        assert reads_of_a_settle() == 1, "it is not at rest yet"
+        fake.settle("a")
+        assert reads_of_a_settle() == 1
+        assert reads_of_a_settle() == 0
+        now[0] += SECOND_NS
+        assert reads_of_a_settle() == 1
+        assert reads_of_a_settle() == 0
+        held.is_polled = False
+        assert reads_of_a_settle() == 1
 
 
 def test_what_is_held_for_a_tenant_is_told_apart(fake: FakeTree, freezer: Freezer) -> None:
