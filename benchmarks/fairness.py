@@ -12,12 +12,16 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 if __package__ in (None, ""):
@@ -32,6 +36,7 @@ from benchmarks.machine import describe
 from fairsched.errors import ConfigError, FairschedError
 
 OURS = ("none", "fairsched")
+_AT_ONCE = 2
 QUICK_SCENARIOS = ("seed-4", "weights-4211")
 QUICK_S = 15.0
 QUICK_RESULTS = results.ROOT / "quick"
@@ -132,10 +137,40 @@ class Performance:
         todo = [job for job in self.jobs if not self._is_done(job)]
         if len(todo) < len(self.jobs):
             print(f"{len(self.jobs) - len(todo)} of {len(self.jobs)} are done already", file=sys.stderr)
-        with tempfile.TemporaryDirectory(prefix="fairsched-bench-build-") as scratch, _Bar(todo) as bar:
-            for job in todo:
-                bar.begin(job)
-                self._one(job, Path(scratch), bar)
+        alone = [job for job in todo if not job.play.scenario.beside_others]
+        paired = [job for job in todo if job.play.scenario.beside_others]
+        with tempfile.TemporaryDirectory(prefix="fairsched-bench-build-") as scratch:
+            with _Bar(alone) as bar:
+                for job in alone:
+                    bar.begin(job)
+                    self._one(job, Path(scratch), bar)
+            with _Bar(paired, at_once=_AT_ONCE) as bar, ThreadPoolExecutor(_AT_ONCE) as pool:
+                slots: Queue[Path] = Queue()
+                for number in range(_AT_ONCE):
+                    slots.put(Path(scratch) / f"slot{number}")
+                for done in [pool.submit(self._beside_others, job, slots, bar) for job in paired]:
+                    done.result()
+
+    def _beside_others(self, job: Job, slots: Queue[Path], bar: _Bar) -> None:
+        """In a process of its own with libraries of its own: probes belong to an inode."""
+        slot = slots.get()
+        bar.begin(job)
+        output = slot.with_suffix(".json")
+        command = [sys.executable, __file__, "--scenario", str(job.file), "--policy", job.policy]
+        command += ["--seed", str(job.seed), "--seconds", str(job.seconds)]
+        command += ["--json", str(output), "--build", str(slot)]
+        try:
+            ended = subprocess.run(command, capture_output=True, text=True)
+            if ended.returncode:
+                self.failed.append(f"{job.title}: {ended.stderr.strip()[-300:]}")
+                bar.say(f"failed: {self.failed[-1]}")
+                return
+            document = json.loads(output.read_text())
+            results.write(document, self._root)
+            for note in document["notes"]:
+                bar.say(f"{job.title}: {note}")
+        finally:
+            slots.put(slot)
 
     def _is_done(self, job: Job) -> bool:
         if self._is_fresh:
@@ -159,7 +194,7 @@ class Performance:
 class _Bar:
     """Progress over all jobs by their estimated time; plain lines where stderr is no terminal."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job], at_once: int = 1) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -173,8 +208,8 @@ class _Bar:
             console=self._console,
             disable=not self._console.is_terminal,
         )
-        self._count, self._number = len(jobs), 0
-        self._task = self._progress.add_task("", total=sum(job.estimate_s for job in jobs))
+        self._count, self._number, self._at_once = len(jobs), 0, at_once
+        self._task = self._progress.add_task("", total=sum(job.estimate_s for job in jobs) / at_once)
         self._done_s, self._job_s = 0.0, 0.0
 
     def __enter__(self) -> _Bar:
@@ -187,7 +222,7 @@ class _Bar:
 
     def begin(self, job: Job) -> None:
         self._done_s += self._job_s
-        self._job_s, self._number = job.estimate_s, self._number + 1
+        self._job_s, self._number = job.estimate_s / self._at_once, self._number + 1
         what = f"{self._number}/{self._count} {job.title}"
         self._progress.update(self._task, description=what, completed=self._done_s)
         if not self._console.is_terminal:
@@ -236,6 +271,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="DIR",
         help="default: benchmarks/results",
     )
+    add("--build", type=Path, metavar="DIR", help="where the simulated libraries are built; for --json")
     add("--fresh", action="store_true", help="measure again what has been measured")
     add("--no-plots", action="store_true", help="tables only")
     add("--strict", action="store_true", help="exit with 1 when a bar is missed")
@@ -269,10 +305,10 @@ def _list_scenarios() -> int:
     return 0
 
 
-def _single(job: Job, output: Path) -> int:
+def _single(job: Job, output: Path, build_dir: Path | None) -> int:
     with tempfile.TemporaryDirectory(prefix="fairsched-bench-build-") as scratch, _Bar([job]) as bar:
         bar.begin(job)
-        document = perform(job, Path(scratch), bar.progress)
+        document = perform(job, build_dir or Path(scratch), bar.progress)
     results.write_json(output, document)
     print("\n".join(table.one_run(document)))
     return 0
@@ -288,7 +324,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError("--json is for one run", remedy="give one --scenario, --policy and --seed")
         with stop_signals():
             if options.json is not None:
-                return _single(jobs[0], options.json)
+                return _single(jobs[0], options.json, options.build)
             root = options.results or (QUICK_RESULTS if options.suite == "quick" else results.ROOT)
             performance = Performance(jobs, root, is_fresh=options.fresh)
             performance.run()

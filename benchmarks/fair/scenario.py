@@ -216,6 +216,9 @@ class Scenario(_Section):
     gpus: tuple[Gpu, ...] = Field(default=(Gpu(),), min_length=1, max_length=16, description="The GPUs.")
     tenants: dict[Name, Tenant] = Field(min_length=1, max_length=1024, description="By name.")
     strangers: tuple[Load, ...] = Field(default=(), description="Processes that belong to no tenant.")
+    beside_others: bool = Field(
+        default=False, description="A second scenario may be played beside it: nothing is timed finely in it."
+    )
     headline: bool = Field(default=False, description="Played under every policy by `make bench`.")
 
     @model_validator(mode="before")
