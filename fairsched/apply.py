@@ -26,6 +26,8 @@ _REMEMBER = 4096
 _DRY_RUN_REPEAT_NS = 1_000_000_000
 _GRANT_LIMIT_NS = 3_000_000
 """A queue that fills more slowly than this is seen by the next tick."""
+_GRANTS_LIMIT_NS = 6_000_000
+"""All queues of one plan together: nothing else is done meanwhile."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,8 @@ class Applier:
         self.held_count: dict[str, int] = {}
         self.errors = 0
         self._dry_seen: dict[tuple[str, ActionKind], int] = {}
+        self._granted_ns = 0
+        """Spent in this plan waiting for queues to fill."""
         self._latency_ns: dict[str, int] = {}
         self._latency_of_changes = -1
         self._latency_dirty: set[str] = set()
@@ -63,6 +67,7 @@ class Applier:
 
     def apply(self, plan: Iterable[Action], now_ns: int) -> None:
         """Carry out every action; one that fails is recorded and counted, the others go on."""
+        self._granted_ns = 0
         for action in plan:
             if self.is_dry_run:
                 self._pretend(action, now_ns)
@@ -107,6 +112,7 @@ class Applier:
             self._record(action, now_ns, self.thaw(action.tenant, now_ns), None)
             return
         code, kind = ReasonCode.DEEP_QUEUE, HoldKind.THAWED
+        begin_ns, left_ns = time.monotonic_ns(), max(0, _GRANTS_LIMIT_NS - self._granted_ns)
         try:
             with punctual():
                 kind = self._freezer.pulse(
@@ -114,9 +120,10 @@ class Applier:
                     action.deadline_ns,
                     code.value,
                     lambda: account.queued_since_hold_ns(view.cgroup_ids) >= grant_ns,
-                    _GRANT_LIMIT_NS,
+                    min(_GRANT_LIMIT_NS, left_ns),
                 )
         finally:
+            self._granted_ns += time.monotonic_ns() - begin_ns
             held_ns = self._ended(self.holds.get(action.tenant), now_ns)
         self._record(action, now_ns, held_ns, None)
         if kind is not HoldKind.HELD:

@@ -31,6 +31,9 @@ class FakeFreezer:
     deadlines: list[int] = field(default_factory=list)
     thawed: list[int] = field(default_factory=list)
     pulsed: list[list[int]] = field(default_factory=list)
+    limits_ns: list[int] = field(default_factory=list)
+    """How long each pulse may take; ``clock`` goes on by that."""
+    clock: list[int] = field(default_factory=lambda: [0])
     is_broken: bool = False
 
     def hold_gang(
@@ -63,11 +66,13 @@ class FakeFreezer:
         deadline_ns: int,
         _why: str,
         is_enough: Callable[[], bool],
-        _limit_ns: int,
+        limit_ns: int,
     ) -> HoldKind:
         if self.is_broken:
             raise FairschedError("cgroup.freeze: no space left on device")
         self.pulsed.append(list(cgroup_ids))
+        self.limits_ns.append(limit_ns)
+        self.clock[0] += limit_ns
         for _ in range(3):
             if is_enough() and not self.refuse:
                 self.deadlines.append(deadline_ns)
@@ -337,6 +342,22 @@ def test_a_grant_is_a_thaw_and_a_hold_as_soon_as_it_is_used_up(world: World) -> 
     said = [(record.action, record.reason.code) for record in world.applier.records][-2:]
     assert said == [(ActionKind.THAW, ReasonCode.CAUGHT_UP), (ActionKind.HOLD, ReasonCode.DEEP_QUEUE)]
     assert [what for what, _, _ in world.account.told] == ["hold", "thaw", "hold"]
+
+
+def test_the_grants_of_one_plan_do_not_hold_up_the_loop(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairsched.apply.time.monotonic_ns", lambda: world.freezer.clock[0])
+    monkeypatch.setattr(world.account, "queued_since_hold_ns", lambda _ids: 0)
+    world.tree.tenants.update({f"t{number}": view(f"t{number}", number) for number in range(10, 15)})
+    grants = [replace(GRANT, tenant=f"t{number}") for number in range(10, 15)]
+    for _ in range(2):
+        for grant in grants:
+            world.hold(grant.tenant)
+        world.freezer.limits_ns.clear()
+        world.applier.apply(grants, 400)
+        assert [limit / 1e6 for limit in world.freezer.limits_ns] == [3, 3, 0, 0, 0]
+        assert not world.freezer.holds
 
 
 def test_a_gang_is_granted_as_one(world: World) -> None:
