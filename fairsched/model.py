@@ -219,6 +219,10 @@ class PolicyParams:
     """How long a GPU must stay idle, while a tenant is only in such a gap, before a hold is ended for it."""
     min_run_ns: int = 30_000_000
     """Shortest run between a hold that ended at its deadline and the next one."""
+    away_ns: int = 100_000_000
+    """Whoever wanted nothing for so long comes back to a GPU that others have filled: ..."""
+    give_way_ns: int = 150_000_000
+    """... for so long batch work gives way to a latency tenant that did."""
     deep_queue_ratio: float = 1.0
     """A queue is deep when it is worth more than so many times what the longest hold can repay ..."""
     queue_memory_ns: int = 60_000_000_000

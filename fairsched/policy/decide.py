@@ -264,6 +264,12 @@ class Desk:
         free = self.gates.get(tenant, Gate()).free_ns
         self.gates[tenant] = Gate(row.gpu, code is ReasonCode.OVER_QUOTA, free)
 
+    def gives_way(self, row: Row) -> bool:
+        """It is batch work, and somebody with deadlines has just come back to its GPU."""
+        back_ns, now_ns = self.books.gpus[row.gpu].back_ns, self.snapshot.now_ns
+        is_now = back_ns is not None and 0 <= now_ns - back_ns <= self.params.give_way_ns
+        return is_now and self.is_batch(row.use.tenant)
+
     def is_batch(self, tenant: str) -> bool:
         return spec_for(tenant, self.specs).tenant_class is TenantClass.BATCH
 
@@ -396,8 +402,10 @@ def _is_overdrawn(desk: Desk, row: Row) -> bool:
     """Whether it has taken so much that it is held if somebody who runs is behind."""
     if row.margin_ns >= -row.threshold_ns or not row.use.has_demand:
         return False
-    # Everybody has something queued: the drain says how early to stop, not whether anything is wrong.
-    return row.account.lag_ns < -desk.params.threshold_floor_ns / 2
+    # Everybody has something queued: the drain says how early to stop, not whether anything is wrong. But its queue
+    # drains anyway, so batch work gives way at once, and does not settle first what it owes to other batch work.
+    least_ns = desk.params.threshold_floor_ns / 2
+    return row.account.lag_ns < (least_ns if desk.gives_way(row) else -least_ns)
 
 
 def _used_ratio(account: Account, gpu: GpuAccount, of_wall: bool) -> float:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _AIM_RATIO = 0.05
 """Of a threshold: look that much behind it, because a look just before it would be in vain."""
 _PATIENCE = 3
+_BACK_LOOK_NS = 8_000_000
+"""Whoever has come back is owed something only when the others have had their turns."""
 _GRANT_LOOK_NS = 5_000_000
 """After a grant: what was queued is known to the account only when that is read."""
 
@@ -72,6 +74,8 @@ def wake(desk: Desk) -> int | None:
                 moments.append(account.idle_since_ns + desk.params.idle_confirm_ns)
     if any(action.grant_ns is not None for action in desk.plan):
         moments.append(desk.snapshot.now_ns + _GRANT_LOOK_NS)
+    if any(account.back_ns == desk.snapshot.now_ns for account in desk.books.gpus.values()):
+        moments.append(desk.snapshot.now_ns + _BACK_LOOK_NS)
     moments += _quota_moments(desk)
     ahead = [moment for moment in moments if moment > desk.snapshot.now_ns]
     return min(ahead, default=None)

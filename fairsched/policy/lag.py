@@ -34,10 +34,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from fairsched.model import Confidence, PolicyParams, Snapshot, TenantSpec, Use
+from fairsched.model import Confidence, PolicyParams, Snapshot, TenantClass, TenantSpec, Use
 from fairsched.policy.shares import ancestors, entitlements, spec_for
 
 Key = tuple[str, str]
@@ -65,6 +65,8 @@ class GpuAccount:
     delivered_window_ns: float = 0.0
     wall_window_ns: float = 0.0
     idle_since_ns: int | None = None
+    back_ns: int | None = None
+    """When somebody of class latency last came back to it."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,10 @@ def advance(
         rows = uses.get(gpu, [])
         aside = {tenant for tenant, held_for in parked.items() if held_for != gpu}
         _book_gpu(gpu, rows, before[gpu], aside, step, books)
+        back = books.gpus.get(gpu)
         books.gpus[gpu] = _book_window(gpu, rows, gpus.get(gpu, GpuAccount()), step)
+        if back is not None:
+            books.gpus[gpu] = replace(books.gpus[gpu], back_ns=back.back_ns)
     _book_quotas(quota_level_ns, step, books)
     return books
 
@@ -211,11 +216,19 @@ def _book_gpu(
         lag[name] = min(lag[name], most)
     takers = {name: part[name] for name in part if name not in aside} if aside else part
     _settle(lag, takers, part, surplus, step)
+    if any(_is_back(name, before[name], step) for name in active):
+        books.gpus[gpu] = GpuAccount(back_ns=step.snapshot.now_ns)
     books.owed[gpu], books.enforced[gpu] = owed, enforced
     for name, account in before.items():
         use = used.get(name)
         if use is not None or abs(lag[name]) > _FORGOTTEN_NS:
             books.accounts[name, gpu] = _moved(account, use, lag[name], active_ns[name], step)
+
+
+def _is_back(name: str, before: Account, step: _Step) -> bool:
+    if spec_for(name, step.specs).tenant_class is not TenantClass.LATENCY:
+        return False
+    return before.active_ns is None or step.snapshot.now_ns - before.active_ns > step.params.away_ns
 
 
 def _active_ns(name: str, account: Account, use: Use | None, step: _Step) -> int | None:
@@ -273,6 +286,7 @@ def _book_window(gpu: str, rows: Iterable[Use], before: GpuAccount, step: _Step)
         before.delivered_window_ns * step.kept_ratio + delivered,
         before.wall_window_ns * step.kept_ratio + snapshot.interval_ns,
         idle_since,
+        before.back_ns,
     )
 
 
