@@ -35,6 +35,10 @@ class Row:
     launches: int
 
 
+Rows = dict[tuple[int, int, int], Row]
+"""By (cgroup id, process, GPU)."""
+
+
 class Still(NamedTuple):
     """What a look found, at a context where the next one finds the same unless it, or one of these, has changed."""
 
@@ -111,6 +115,10 @@ class Context:
         """Whether the work ended as the call that proved it returned: it had waited, and not through a hold."""
         return waited_ns >= WAITED_NS and not self.is_tainted
 
+    def is_end_of_drain(self, proven_seq: int) -> bool:
+        """Whether progress up to there closes it: for BPF, told earlier that the drain is over, it had been idle."""
+        return self.is_ended_in_bpf and proven_seq >= self.drain_seq
+
     def may_be_still(self, live: abi.Ctx, now_ns: int) -> bool:
         """Whether, if nothing is heard of it, a look at some later time finds what a look finds now."""
         if self.clock_ns is not None:  # the clock goes on
@@ -128,3 +136,12 @@ class Events:
 
     new_processes: list[int] = field(default_factory=list)
     gone_processes: list[int] = field(default_factory=list)
+
+
+def row_of(rows: Rows, context: Context) -> Row:
+    """Where what a context used and wants is added up."""
+    key = (context.cgroup_id, context.tgid, context.gpu)
+    row = rows.get(key)
+    if row is None:
+        row = rows[key] = Row(*key, 0, False, 0, Confidence.HIGH, 0)
+    return row

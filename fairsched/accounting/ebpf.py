@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
 from fairsched.accounting.confidence import confidence
-from fairsched.accounting.context import DEMAND_LINGER_NS, Context, Events, Row, Still
+from fairsched.accounting.context import DEMAND_LINGER_NS, Context, Events, Row, Rows, Still, row_of
 from fairsched.accounting.contexts import Contexts
 from fairsched.accounting.drains import Drains
 from fairsched.accounting.launch_time import LaunchMemory, LaunchTime
@@ -91,7 +91,7 @@ class EbpfAccount:
 
     def read(self, now_ns: int) -> list[Row]:
         """Everything since the previous read, one row per (cgroup, process, GPU) that exists or just ended."""
-        rows: dict[tuple[int, int, int], Row] = {}
+        rows: Rows = {}
         self.events = Events()
         for edge in self._probe.read_edges():
             self._on_edge(edge, rows)
@@ -111,7 +111,7 @@ class EbpfAccount:
                 row.confidence = Confidence.LOW if row.gpu in unsure else row.confidence
         return list(rows.values())
 
-    def _is_still(self, context: Context, now_ns: int, rows: dict[tuple[int, int, int], Row]) -> bool:
+    def _is_still(self, context: Context, now_ns: int, rows: Rows) -> bool:
         """Since the last look nothing of it has changed but the time: most are, most of the time.
 
         It waits for its turn among many, wants nothing, or is held and drains or has drained.
@@ -130,16 +130,14 @@ class EbpfAccount:
             return False
         if still.is_running:
             context.busy_ns = now_ns
-        row = self._row(rows, context)
+        row = row_of(rows, context)
         row.has_demand |= still.has_demand
         row.outstanding_ns += still.outstanding_ns
         if still.sure is not Confidence.HIGH:
             row.confidence = still.sure
         return True
 
-    def _look(
-        self, context: Context, now_ns: int, has_lost: bool, rows: dict[tuple[int, int, int], Row]
-    ) -> None:
+    def _look(self, context: Context, now_ns: int, has_lost: bool, rows: Rows) -> None:
         live, context.still = self._probe.context(context.key[0]), None
         if live.generation != context.key[1] or not live.flags & _LIVE:
             if has_lost:
@@ -163,7 +161,7 @@ class EbpfAccount:
             used_ns = self._take(context, replay)
             context.clock_ns = None
         launches, context.launches = live.submitted - context.launches, live.submitted
-        row = self._row(rows, context)
+        row = row_of(rows, context)
         row.used_ns += used_ns
         row.launches += launches
         has_demand = self._demand(context, now_ns)
@@ -198,21 +196,13 @@ class EbpfAccount:
         context.reported_ns = exec_ns
         return used_ns
 
-    @staticmethod
-    def _row(rows: dict[tuple[int, int, int], Row], context: Context) -> Row:
-        key = (context.cgroup_id, context.tgid, context.gpu)
-        row = rows.get(key)
-        if row is None:
-            row = rows[key] = Row(*key, 0, False, 0, Confidence.HIGH, 0)
-        return row
-
-    def _book(self, context: Context, replay: Replay, rows: dict[tuple[int, int, int], Row]) -> None:
+    def _book(self, context: Context, replay: Replay, rows: Rows) -> None:
         """What it used up to here goes to where it is now: it is about to move, or to go."""
-        self._row(rows, context).used_ns += self._take(context, replay)
+        row_of(rows, context).used_ns += self._take(context, replay)
 
     # ---- edges ----
 
-    def _on_edge(self, edge: Edge, rows: dict[tuple[int, int, int], Row]) -> None:
+    def _on_edge(self, edge: Edge, rows: Rows) -> None:
         if edge.kind == _PROC_NEW:
             self.events.new_processes.append(edge.tgid)
             return
@@ -236,7 +226,7 @@ class EbpfAccount:
             replay.open(context.key, edge.t_ns)
             context.busy_ns = edge.t_ns
             self._begin_burst(context, replay, edge)
-        elif edge.kind == _CLOSE or self._is_end_of_drain(context, edge):
+        elif edge.kind == _CLOSE or (edge.kind == _PROGRESS and context.is_end_of_drain(edge.seq)):
             replay.close(context.key, edge.t_ns, is_anchor=context.is_anchor(edge.arg))
             context.busy_ns = context.closed_at_ns = edge.t_ns
             self._learn(context, replay, edge)
@@ -248,13 +238,7 @@ class EbpfAccount:
         elif edge.kind == _CTX_GONE:
             self._drop(context, edge.t_ns, rows)
 
-    @staticmethod
-    def _is_end_of_drain(context: Context, edge: Edge) -> bool:
-        """For BPF, told earlier that the drain is over, the context had been idle: this is no close to it."""
-        is_all = edge.kind == _PROGRESS and edge.seq >= context.drain_seq
-        return is_all and context.is_ended_in_bpf
-
-    def _context_of(self, edge: Edge, rows: dict[tuple[int, int, int], Row]) -> Context:
+    def _context_of(self, edge: Edge, rows: Rows) -> Context:
         key = (edge.slot, edge.generation)
         context = self._contexts.get(key)
         if context is not None and context.gpu != edge.gpu:
@@ -268,7 +252,7 @@ class EbpfAccount:
             self.turns[edge.gpu].note_change(edge.t_ns)
         return context
 
-    def _adopt_unknown(self, now_ns: int, rows: dict[tuple[int, int, int], Row]) -> None:
+    def _adopt_unknown(self, now_ns: int, rows: Rows) -> None:
         """Contexts whose first edges were lost, and that may never fall idle: BPF knows them."""
         for slot, live in self._probe.contexts():
             if (slot, live.generation) not in self._contexts and live.gpu != abi.NO_GPU:
@@ -276,7 +260,7 @@ class EbpfAccount:
                 new = Edge(now_ns, live.cgroup_id, 0, 0, slot, *whose, _CTX_NEW, abi.COMPUTE)
                 self._context_of(new, rows)
 
-    def _move(self, context: Context, edge: Edge, rows: dict[tuple[int, int, int], Row]) -> None:
+    def _move(self, context: Context, edge: Edge, rows: Rows) -> None:
         """Its GPU had been a guess and has been named: it goes on, between two bursts, on the right one."""
         replay = self._replays[context.gpu]
         context.still = None
@@ -349,7 +333,7 @@ class EbpfAccount:
         replay.close_before(context.key, t_ns, self._pauses.mean_ns(context.gpu))
         replay.open(context.key, t_ns)
 
-    def _drop(self, context: Context, t_ns: int, rows: dict[tuple[int, int, int], Row]) -> None:
+    def _drop(self, context: Context, t_ns: int, rows: Rows) -> None:
         replay = self._replays[context.gpu]
         replay.advance(t_ns)
         self._book(context, replay, rows)
