@@ -120,6 +120,17 @@ def account_of(probe: FakeProbe, *, gpus: int = 1, born: dict[int, int] | None =
     )
 
 
+def taught(probe: FakeProbe, account: EbpfAccount, slot: int = 0, tau_ms: int = 2, start_ns: int = 0) -> int:
+    """The context runs alone for thirty bursts of ten launches; returns when it is done."""
+    now = start_ns
+    for _ in range(30):
+        probe.launch(slot, now, 10)
+        now += 10 * tau_ms * MS
+        probe.sync(slot, now)
+    account.read(now)
+    return now
+
+
 def used(rows: Iterable[Row]) -> dict[int, int]:
     """Time by cgroup."""
     found: dict[int, int] = {}

@@ -7,10 +7,11 @@ import pytest
 
 from fairsched.accounting.confidence import UNSYNCED_NS
 from fairsched.accounting.context import DEMAND_LINGER_NS, Row
-from fairsched.accounting.ebpf import REMEMBERED_CGROUPS, UNSYNCED_IDLE_NS, EbpfAccount
+from fairsched.accounting.ebpf import REMEMBERED_CGROUPS
+from fairsched.accounting.outstanding import UNSYNCED_IDLE_NS
 from fairsched.bpf import abi
 from fairsched.model import Confidence
-from tests.unit.accounting.fake_probe import MS, SLICE_NS, SWITCH_NS, FakeProbe, account_of, used
+from tests.unit.accounting.fake_probe import MS, SLICE_NS, SWITCH_NS, FakeProbe, account_of, taught, used
 
 CHAT, TRAIN = 100, 200
 S = 1000 * MS
@@ -19,17 +20,6 @@ S = 1000 * MS
 @pytest.fixture
 def probe() -> FakeProbe:
     return FakeProbe()
-
-
-def taught(probe: FakeProbe, account: EbpfAccount, slot: int = 0, tau_ms: int = 2, start_ns: int = 0) -> int:
-    """The context runs alone for thirty bursts of ten launches; returns when it is done."""
-    now = start_ns
-    for _ in range(30):
-        probe.launch(slot, now, 10)
-        now += 10 * tau_ms * MS
-        probe.sync(slot, now)
-    account.read(now)
-    return now
 
 
 def only(rows: list[Row]) -> Row:
@@ -263,88 +253,6 @@ def test_a_burst_after_a_long_silence_counts_from_its_beginning(probe: FakeProbe
     assert only(account.read(begin + MS)).confidence is Confidence.HIGH
     probe.launch(0, begin + UNSYNCED_NS + MS)
     assert only(account.read(begin + UNSYNCED_NS + MS)).confidence is Confidence.LOW
-
-
-# ---- those of which nothing is heard ----
-
-
-def two_waiting(probe: FakeProbe, account: EbpfAccount) -> int:
-    """Slot 0 runs, and slot 1 waits for its turn; both have been looked at. Returns the time."""
-    probe.create(0, 11, CHAT)
-    probe.create(1, 22, TRAIN)
-    now = max(taught(probe, account), taught(probe, account, 1, start_ns=S))
-    probe.launch(0, now, 100)
-    probe.launch(1, now, 100)
-    account.read(now + MS // 4)
-    account.read(now + MS // 2)
-    return now + MS // 2
-
-
-def test_what_waits_for_its_turn_still_wants_the_gpu_and_has_as_much_queued(probe: FakeProbe) -> None:
-    account = account_of(probe)
-    now = two_waiting(probe, account)
-    first, then = ({row.tgid: row for row in account.read(now + wait)}[22] for wait in (1, MS))
-    assert (then.used_ns, then.launches) == (0, 0)
-    assert then.has_demand and then.confidence is Confidence.HIGH
-    assert then.outstanding_ns == first.outstanding_ns > 100 * MS
-
-
-def test_what_has_waited_for_its_turn_is_charged_for_it(probe: FakeProbe) -> None:
-    account = account_of(probe)
-    now = two_waiting(probe, account)
-    assert {row.tgid: row for row in account.read(now + 2 * SLICE_NS)}[22].used_ns > SLICE_NS // 2
-
-
-def test_a_process_that_moves_is_held_with_its_new_cgroup(probe: FakeProbe) -> None:
-    account = account_of(probe)
-    now = two_waiting(probe, account)
-    probe.contexts_by_slot[1].cgroup_id = CHAT + 1
-    probe.sync(1, now)
-    probe.launch(1, now, 100)
-    account.read(now)
-    account.hold([TRAIN], now)
-    assert not account._contexts.of([TRAIN])
-    account.hold([CHAT + 1], now)
-    assert [context.tgid for context in account._contexts.of([CHAT + 1]) if context.is_held] == [22]
-
-
-def test_what_is_submitted_while_it_waits_is_seen(probe: FakeProbe) -> None:
-    account = account_of(probe)
-    now = two_waiting(probe, account)
-    before = {row.tgid: row for row in account.read(now)}[22]
-    probe.launch(1, now, 50)
-    after = {row.tgid: row for row in account.read(now + 1)}[22]
-    assert after.launches == 50
-    assert after.outstanding_ns > before.outstanding_ns + 50 * MS
-
-
-def test_what_waits_is_held_as_any_other(probe: FakeProbe) -> None:
-    account = account_of(probe)
-    now = two_waiting(probe, account)
-    account.hold([TRAIN], now)
-    rows = {row.tgid: row for row in account.read(now + 1000 * MS)}
-    assert rows[22].used_ns > 100 * MS and rows[22].outstanding_ns == 0, "its drain ran, and is over"
-
-
-def test_an_idle_context_is_charged_by_the_clock_when_the_replay_is_not_trusted(probe: FakeProbe) -> None:
-    account = account_of(probe)
-    now = two_waiting(probe, account)
-    account._replays[0].hit_ratio = 0.0
-    account.read(now)
-    probe.contexts_by_slot[1].busy[abi.COMPUTE].gpu_time_ns += 7 * MS
-    assert {row.tgid: row for row in account.read(now)}[22].used_ns == 7 * MS
-
-
-def test_what_the_clock_added_while_the_replay_was_the_account_is_not_charged_later(probe: FakeProbe) -> None:
-    account = account_of(probe)
-    now = two_waiting(probe, account)
-    probe.dropped += 1
-    account.read(now)
-    account.read(now)
-    probe.contexts_by_slot[1].busy[abi.COMPUTE].gpu_time_ns += 7 * MS
-    account.read(now)
-    probe.dropped += 1
-    assert {row.tgid: row for row in account.read(now)}[22].used_ns == 0
 
 
 @pytest.mark.parametrize(
