@@ -192,13 +192,14 @@ class Desk:
         running = self.running[row.gpu]
         return len(running) > (row.use.tenant in running)
 
-    def has_creditor(self, gpu: str) -> bool:
-        """Whether somebody who runs there is behind."""
+    def has_creditor(self, row: Row) -> bool:
+        """Whether another who runs on this GPU is behind."""
+        gpu = row.gpu
         if gpu not in self._creditors:
             accounts = self.books.accounts
             self._creditors[gpu] = [name for name in self.books.owed[gpu] if accounts[name, gpu].lag_ns > 0]
         running = self.running[gpu]
-        return any(name in running for name in self._creditors[gpu])
+        return any(name in running and name != row.use.tenant for name in self._creditors[gpu])
 
     def contended(self, tenant: str) -> list[Row]:
         return [row for row in self.rows[tenant] if row.use.has_demand and self.has_rival(row)]
@@ -383,7 +384,7 @@ def _plan_holds(desk: Desk) -> None:
             desk.hold(over, ReasonCode.OVER_QUOTA)
             continue
         overdrawn = [row for row in desk.rows[tenant] if _is_overdrawn(desk, row)]
-        worst = min((row for row in overdrawn if desk.has_creditor(row.gpu)), key=_by_margin, default=None)
+        worst = min((row for row in overdrawn if desk.has_creditor(row)), key=_by_margin, default=None)
         if worst is not None:
             desk.hold(worst, ReasonCode.OVER_ENTITLEMENT)
 

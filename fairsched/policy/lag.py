@@ -226,9 +226,8 @@ def _book_gpu(
 
 
 def _is_back(name: str, before: Account, step: _Step) -> bool:
-    if spec_for(name, step.specs).tenant_class is not TenantClass.LATENCY:
-        return False
-    return before.active_ns is None or step.snapshot.now_ns - before.active_ns > step.params.away_ns
+    was_away = before.active_ns is None or step.snapshot.now_ns - before.active_ns > step.params.away_ns
+    return was_away and spec_for(name, step.specs).tenant_class is TenantClass.LATENCY
 
 
 def _active_ns(name: str, account: Account, use: Use | None, step: _Step) -> int | None:

@@ -9,7 +9,7 @@ import pytest
 
 from fairsched.model import ActionKind, Confidence, PolicyParams, ReasonCode, TenantClass, TenantSpec, Use
 from fairsched.policy import Decision, PolicyState
-from fairsched.policy.lag import Account
+from fairsched.policy.lag import Account, GpuAccount
 from tests.unit.policy.builders import MS, actions, held, hold, judge, lags, only, snapshot, specs, use
 
 
@@ -408,3 +408,17 @@ def test_alone_on_its_gpu_even_one_of_deep_queues_may_queue_at_any_moment() -> N
 )
 def test_a_gpu_is_contended_when_two_want_it(uses: tuple[Use, ...], is_contended: bool) -> None:
     assert judge(snapshot(100, *uses)).is_contended is is_contended
+
+
+def test_nobody_gives_way_to_himself() -> None:
+    known = specs(TenantSpec("a", tenant_class=TenantClass.BATCH), TenantSpec("b"))
+    state = replace(lags(active=80, a=2, b=0), gpus={"gpu0": GpuAccount(back_ns=90 * MS)})
+    nobody_behind = judge(snapshot(100, use("a", 0, queued=100), use("b", 0)), state, known)
+    assert held(nobody_behind) == []
+    one_behind = judge(snapshot(100, use("a", 0, queued=100), use("b", 0)), _with_lag(state, "b", 1), known)
+    assert held(one_behind) == ["a"]
+
+
+def _with_lag(state: PolicyState, tenant: str, lag: float) -> PolicyState:
+    key = (tenant, "gpu0")
+    return replace(state, accounts={**state.accounts, key: state.accounts[key]._replace(lag_ns=lag * MS)})
