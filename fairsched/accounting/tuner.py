@@ -4,15 +4,16 @@
 Problem. The replay assumes a time slice and a cost of switching. Where the hardware has others, completions come when
 the replay has somebody else on the GPU, and tenants are charged up to a third too much.
 
-Approach. The right model is the one under which the same work costs the same. When too many anchors miss, what the
-replay was told for a while is kept (*tape*) and played again to replays of other natures. Each is judged by how much
-what it charges per launch scatters around each context's own median: a context that runs beside one neighbour now and
-three later is charged alike only by a model that knows how they share. The best nature is adopted if it is clearly
-better than the present one. A fluid (very short slices that cost nothing to switch) is among them: it is what remains
-where contexts run side by side, or where turns are irregular.
+Approach. When too many anchors miss, what the replay is told from then on is kept for a while (*tape*) and played again
+to replays of other natures. Each is judged twice: by how often its anchors hit, and by how much what it charges per
+launch scatters around each context's own median, because a context that runs beside one neighbour now and three later
+is charged alike only by a model that knows how they share. Of those that scatter about as little as the least, the one
+that is hit most often is the best. It is adopted if it is hit often, clearly more often than the present nature, and
+does not scatter more. Either judge alone errs: see docs/decisions/0008-turns.md. A fluid (very short slices that cost
+nothing to switch) is among the natures: contexts may run side by side.
 
-Terms. nature: slice and switch cost. burst: launches between two proofs of completion, none of them under a hold.
-scatter: mean absolute deviation of the logarithm of what a launch costs; .1 is 10 %.
+Terms. nature: slice and switch cost. burst: launches between two proofs of completion, counted where no hold was in
+between. scatter: mean absolute deviation of the logarithm of what a launch costs; .1 is 10 %.
 """
 
 from __future__ import annotations
@@ -30,27 +31,32 @@ POOR_HIT_RATIO = 0.8
 """Below this the tape starts."""
 _TAPE_CALLS = 1000
 _LEAST_BURSTS = 24
+"""In all; with fewer on the tape nothing is decided."""
 _LEAST_OF_ONE = 5
+"""A context with fewer has no median worth the name."""
 _GOOD_HIT_RATIO = 0.7
+"""Another nature must be hit so often to be adopted ..."""
 _MORE_HITS = 0.1
-"""Another nature must be hit so often, and so much more often than the present one."""
-"""Of the present scatter, at most, for another nature to be adopted."""
+"""... and so much more often than the present one."""
 _NEAR = 1.15
-"""As little scatter as the least, for what chance can tell."""
+"""Times the least scatter: as little, for what chance can tell."""
 _AGAIN_NS = 10_000_000_000
+"""From the end of a search to the next tape."""
 _TRIES_PER_STEP = 3
 _SLICES_US = (500, 1000, 1500, 2000, 3000, 4000, 6000, 10_000)
 _SWITCHES_US = (0, 50, 100, 200, 350, 500)
-FLUID = (100_000, 0)
-"""Slice and switch cost in ns."""
+_REPORTED = 4
+_FLUID = (100_000, 0)
 
 Call = tuple[str, tuple[Any, ...]]
+Nature = tuple[int, int]
+"""(slice, switch cost) in ns."""
 
 
-def natures() -> list[tuple[int, int]]:
-    """Every (slice, switch cost) that is tried, in ns."""
+def natures() -> list[Nature]:
+    """Every one that is tried."""
     grid = [(s * 1000, w * 1000) for s in _SLICES_US for w in _SWITCHES_US if w * 2 <= s]
-    return [*grid, FLUID]
+    return [*grid, _FLUID]
 
 
 @dataclass
@@ -78,6 +84,31 @@ class Fit:
     scatter: float
     hit_ratio: float
     """Of the anchors that had company."""
+
+    def __str__(self) -> str:
+        return f"hit={self.hit_ratio:.2f} scatter={self.scatter:.3f}"
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search found."""
+
+    present: Nature
+    """The one in force when it ended."""
+    present_fit: Fit | None
+    """None: the tape said too little about it, and nothing was decided."""
+    best: tuple[tuple[Nature, Fit], ...]
+    """The few that are hit most often, most often first."""
+    adopted: Nature | None
+
+    def __str__(self) -> str:
+        best = " ".join(f"{_name(nature)}({one})" for nature, one in self.best)
+        adopted = "none" if self.adopted is None else _name(self.adopted)
+        return f"now={_name(self.present)}({self.present_fit}) adopted={adopted} best={best or None}"
+
+
+def _name(nature: Nature) -> str:
+    return f"{nature[0] // 1000}/{nature[1] // 1000}us"
 
 
 def fit(tape: Tape, slice_ns: int, switch_ns: int) -> Fit | None:
@@ -115,19 +146,14 @@ class Tuner:
     def __init__(self, replay: Replay) -> None:
         self.replay = replay
         self._next_ns = 0
-        self._search: Iterator[tuple[int, int]] | None = None
         self._tape: Tape | None = None
-        self._found: dict[tuple[int, int], Fit] = {}
-        self.tried = 0
-        """In this search."""
+        self._search: Iterator[Nature] | None = None
+        self._left = 0
+        """Natures that the search has still to try."""
+        self._found: dict[Nature, Fit] = {}
         self.is_settled = False
-        """A search has ended: no other nature explains this GPU better than the one it has now."""
-        self.report = ""
-
-    @property
-    def is_searching(self) -> bool:
-        """The present nature is in doubt."""
-        return self._tape is not None
+        """A search has had enough to decide by: whatever nature is in force since, none tried explained more."""
+        self.last: Search | None = None
 
     def step(self, now_ns: int) -> bool:
         """Start, go on or finish; True when another nature was adopted just now."""
@@ -140,44 +166,49 @@ class Tuner:
             return False
         replay.tape = None
         if self._search is None:
-            self._search = iter(natures())
-            self._try((replay.slice_ns, replay.switch_ns))
+            others = natures()
+            self._search, self._left = iter(others), len(others)
+            self._try(self._present)
             return False
         for nature in itertools.islice(self._search, _TRIES_PER_STEP):
             self._try(nature)
-            self.tried += 1
-        return self.tried >= len(natures()) and self._conclude(now_ns)
+            self._left -= 1
+        return self._left == 0 and self._conclude(now_ns)
 
-    def _try(self, nature: tuple[int, int]) -> None:
+    @property
+    def _present(self) -> Nature:
+        return self.replay.slice_ns, self.replay.switch_ns
+
+    def _try(self, nature: Nature) -> None:
         assert self._tape is not None
         found = fit(self._tape, *nature)
         if found is not None:
             self._found[nature] = found
 
     def _conclude(self, now_ns: int) -> bool:
-        found, present = self._found, (self.replay.slice_ns, self.replay.switch_ns)
+        found, present = self._found, self._present
         self._tape, self._search, self._found = None, None, {}
         self._next_ns = now_ns + _AGAIN_NS
-        self.tried = 0
-        self.report = (
-            " ".join(
-                f"{s // 1000}/{w // 1000}:{v.scatter:.3f},{v.hit_ratio:.2f}"
-                for (s, w), v in sorted(found.items(), key=lambda i: -i[1].hit_ratio)[:4]
-            )
-            + f" now {found.get(present)} hits {self.replay.hit_ratio:.2f}"
-        )
-        if present not in found:
+        adopted = _better(found, present)
+        most = sorted(found.items(), key=lambda item: -item[1].hit_ratio)[:_REPORTED]
+        self.last = Search(present, found.get(present), tuple(most), adopted)
+        self.is_settled |= present in found
+        if adopted is None:
             return False
-        best, now = _best(found), found[present]
-        self.is_settled = True
-        fits = found[best].hit_ratio >= _GOOD_HIT_RATIO and found[best].hit_ratio > now.hit_ratio + _MORE_HITS
-        if best == present or not (fits and found[best].scatter <= now.scatter):
-            return False
-        self.replay.set_nature(*best)
+        self.replay.set_nature(*adopted)
         return True
 
 
-def _best(found: Mapping[tuple[int, int], Fit]) -> tuple[int, int]:
+def _better(found: Mapping[Nature, Fit], present: Nature) -> Nature | None:
+    """The one to adopt instead of the present one; None: it stays."""
+    if present not in found:
+        return None
+    best, now = _best(found), found[present]
+    is_hit = found[best].hit_ratio >= _GOOD_HIT_RATIO and found[best].hit_ratio > now.hit_ratio + _MORE_HITS
+    return best if is_hit and found[best].scatter <= now.scatter else None
+
+
+def _best(found: Mapping[Nature, Fit]) -> Nature:
     """Of those that scatter about as little as the least, the one that is hit most often."""
     least = min(one.scatter for one in found.values())
     near = [nature for nature, one in found.items() if one.scatter <= _NEAR * least]

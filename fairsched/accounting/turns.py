@@ -4,16 +4,23 @@
 Two witnesses. Anchors that miss call for another nature (tuner.py); when none fits, the account is a guess. Work that
 costs another time in company than alone shows what anchors do not (evenness.py). While one of them objects nobody's
 account on that GPU is sure, and nobody is held there.
+
+Contexts that come and go make anchors miss as well, and a tenant may do that on purpose, to be held no more. So anchors
+begin to object only on a GPU where none has come or gone for a while.
 """
 
 from __future__ import annotations
+
+import logging
 
 from fairsched.accounting.evenness import Evenness
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
 from fairsched.accounting.tuner import Tuner
 
 _QUIET_NS = 10_000_000_000
-"""Contexts that come and go make anchors miss, too, and may do so on purpose: without any for so long, they do not."""
+"""For so long no context came or went: anchors that miss now have another reason."""
+
+logger = logging.getLogger(__name__)
 
 
 class Turns:
@@ -32,7 +39,10 @@ class Turns:
 
     def step(self, now_ns: int) -> bool:
         """A few times a second: some milliseconds of search, when it is due. True: the replay is another now."""
+        before = self.tuner.last
         is_another = self.tuner.step(now_ns)
+        if self.tuner.last is not before:
+            logger.debug("turns=searched %s", self.tuner.last)
         if is_another:
             self.evenness.reset()
         is_lost = self.tuner.is_settled and self.replay.hit_ratio < TRUSTED_HIT_RATIO
