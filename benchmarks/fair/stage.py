@@ -8,7 +8,7 @@ Approach. Everything real but the GPU: tenants are processes in cgroups of their
 with the same seeds; the policy (our daemon, a rival, or nobody) is a process beside them. One loop samples the
 engine's truth every 20 ms, the kernel's count of frozen time every 10, and the engine's list of stays every
 half second; the workloads write their own step logs. Processes are attributed by the owner tag they inherit,
-whatever cgroup they move to. Nothing is printed and nothing is asked of the policy meanwhile, but once a
+whatever cgroup they move to. Nothing is printed and nothing is asked of the policy meanwhile, but twice a
 second of our daemon whether it is sure of its account.
 
 Terms. clock: seconds since everybody who is there from the start works. cast: the processes of the tenants.
@@ -41,7 +41,7 @@ _CROWD_SAMPLE_NS = 100_000_000
 _CROWD = 150
 """Contexts; more of them (dead ones count) make a sample so dear that it would disturb what it measures."""
 _STAYS_NS = 500_000_000
-_ASK_NS = 1_000_000_000
+_ASK_NS = 500_000_000
 
 Progress = Callable[[float], None]
 """Called with the part that is done, 0..1."""
