@@ -4,13 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +16,6 @@ from benchmarks.fair.recording import Recording
 from benchmarks.fair.scenario import Play, Scenario
 from benchmarks.fair.stage import Stage
 from benchmarks.rig import BenchError
-from fairsched.simgpu.host import default_state_root
 from tests.node.benchmarks.plays import (
     PATIENCE_S,
     SeenRig,
@@ -37,7 +29,6 @@ from tests.node.benchmarks.plays import (
 )
 from tests.support import wait_until
 
-ROOT = Path(__file__).resolve().parents[3]
 MS = 1_000_000
 SECONDS = 2.5
 # One is on both GPUs, one comes and goes while it is measured, one is capped so that every policy holds somebody.
@@ -59,13 +50,6 @@ LEAVES = ("capped", "team/both", "team/late")
 PAIRS = {("capped", 0), ("team/both", 0), ("team/both", 1), ("team/late", 1)}
 DRAINED_NS = 80 * MS
 """After that nothing is left of a decoder's queue of one step."""
-LIGHT = """
-settle_s: 1
-seconds: 2
-tenants:
-  a: {loads: [{}]}
-  b: {loads: [{}]}
-"""
 
 
 def staged() -> Play:
@@ -207,7 +191,7 @@ def test_holds_are_recorded_where_a_policy_holds_and_nothing_runs_in_them(record
     for hold in long:
         stays = [s for s in recording.stays if s.leaf == hold.leaf and s.end_ns > hold.start_ns + DRAINED_NS]
         assert not [s for s in stays if s.start_ns < hold.end_ns - MS], hold
-    if recording.policy in RIVALS:  # they hold for a good part of their periods
+    if recording.policy in ("window-sigstop", "token"):  # the other's period is hardly longer than a drain
         assert long
 
 
@@ -285,16 +269,7 @@ def test_a_rival_that_was_killed_leaves_nobody_held(build_dir: Path, rival: str)
         with controller(rival).running(rig, play, stage.directories()) as control:
             stage.open()
             (process,) = control.processes()
-
-            def is_caught() -> bool:
-                process.send_signal(signal.SIGSTOP)
-                wait_until(lambda: state_of(process.pid) == "T", PATIENCE_S, "the rival is stopped")
-                if any(map(held, there)):
-                    return True
-                process.send_signal(signal.SIGCONT)
-                return False
-
-            wait_until(is_caught, PATIENCE_S, "somebody is held")
+            wait_until(lambda: any(map(held, there)), PATIENCE_S, "somebody is held")
             process.kill()
             wait_until(lambda: state_of(process.pid) == "Z", PATIENCE_S, "the rival is dead")
             assert any(map(held, there)), "nobody else lets them go"
@@ -312,65 +287,3 @@ def exec_ns(rig: SeenRig) -> dict[int, int]:
     for truth in rig.host.truth(sync=False):
         found[truth.owner] = found.get(truth.owner, 0) + truth.exec_ns
     return found
-
-
-@pytest.fixture
-def scratch() -> Iterator[Path]:
-    """With a path so short that sockets may lie in it."""
-    path = Path(tempfile.mkdtemp(prefix="fairness-"))
-    yield path
-    shutil.rmtree(path)
-
-
-def test_after_ctrl_c_the_same_command_does_only_what_is_missing(scratch: Path) -> None:
-    file, root, temporary = scratch / "light.yaml", scratch / "results", scratch / "t"
-    file.write_text(LIGHT)
-    temporary.mkdir()
-    command = [sys.executable, "benchmarks/fairness.py", "--scenario", str(file), "--results", str(root)]
-    command += ["--policy", "none", "--policy", "fairsched", "--no-plots"]
-    env = {**os.environ, "TMPDIR": str(temporary)}
-    first = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    prefix = f"bench-{first.pid}-"
-    try:
-        none = root / "light" / "none-seed1.json"
-        wait_until(none.exists, 4 * PATIENCE_S, "the first is done")
-
-        def is_in_the_middle() -> bool:
-            assert first.poll() is None
-            return any((path / "cgroup.procs").read_text() for path in cgroups(prefix)) and bool(
-                list(temporary.glob("fairsched-bench-*/daemon1/run/*.sock"))
-            )
-
-        wait_until(is_in_the_middle, 4 * PATIENCE_S, "the second is played beside a daemon")
-        os.killpg(first.pid, signal.SIGINT)  # as a terminal does
-        _, errors = first.communicate(timeout=4 * PATIENCE_S)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(first.pid, signal.SIGKILL)
-    assert first.returncode == 130, errors
-    assert "Traceback" not in errors
-    assert cgroups(prefix) == []
-    assert list(temporary.iterdir()) == []
-    assert list(default_state_root().glob(f"{first.pid}-*")) == []
-    wait_until(lambda: not users_of(temporary), PATIENCE_S, "daemon and helpers are gone")
-    assert [path.name for path in root.rglob("*.json")] == [none.name]
-
-    done_at = none.stat().st_mtime_ns
-    begun_s = time.time()
-    second = subprocess.run(
-        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=8 * PATIENCE_S
-    )
-    assert second.returncode == 0, second.stderr
-    assert "1 of 2 are done already" in second.stderr
-    assert "light none" not in second.stderr
-    assert none.stat().st_mtime_ns == done_at
-    assert (root / "light" / "fairsched-seed1.json").stat().st_mtime > begun_s
-    assert list(temporary.iterdir()) == []
