@@ -68,6 +68,8 @@ class Evenness:
         return now_ns < self._uneven_until_ns
 
     def _differs(self, key: Hashable, now_ns: int) -> bool:
+        if len(self._alone.get(key, ())) < _ENOUGH or len(self._company.get(key, ())) < _ENOUGH:
+            return False
         alone = _recent(self._alone.get(key), now_ns)
         company = _recent(self._company.get(key), now_ns)
         if min(len(alone), len(company)) < _ENOUGH:

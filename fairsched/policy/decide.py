@@ -238,9 +238,10 @@ class Desk:
         tenant = row.use.tenant
         longest_ns = spec_for(tenant, self.specs).max_freeze_ns
         repaid_ns = self.books.owed[row.gpu].get(tenant, 0.0) * longest_ns
-        if row.account.refill_ns <= self.params.deep_queue_ratio * repaid_ns:
-            return None
         grant = max(self.params.threshold_floor_ns, round(self.params.grant_ratio * repaid_ns))
+        # Whoever never queues a whole grant would only be watched in vain.
+        if row.account.refill_ns <= max(self.params.deep_queue_ratio * repaid_ns, grant):
+            return None
         return grant if self.has_rival(row) else None
 
     def thaw(self, tenant: str, code: ReasonCode, row: Row | None) -> None:

@@ -422,3 +422,11 @@ def test_nobody_gives_way_to_himself() -> None:
 def _with_lag(state: PolicyState, tenant: str, lag: float) -> PolicyState:
     key = (tenant, "gpu0")
     return replace(state, accounts={**state.accounts, key: state.accounts[key]._replace(lag_ns=lag * MS)})
+
+
+def test_a_queue_that_no_grant_would_cut_is_let_go_without_one() -> None:
+    # Owed a hundredth: a hold of 500 ms repays 5 ms, and the least grant is 10.
+    known = specs(TenantSpec("a", 1), TenantSpec("b", 99))
+    snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a")])
+    assert only(judge(snap, deep(9, a=-1, b=1), known)).grant_ns is None
+    assert only(judge(snap, deep(11, a=-1, b=1), known)).grant_ns == 10 * MS
