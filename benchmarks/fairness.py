@@ -16,8 +16,9 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +133,10 @@ class Performance:
     def __init__(self, jobs: Sequence[Job], root: Path, *, is_fresh: bool) -> None:
         self.jobs, self._root, self._is_fresh = jobs, root, is_fresh
         self.failed: list[str] = []
+        self._children: set[subprocess.Popen[str]] = set()
+        self._is_ending = False
+        self._lock = threading.Lock()
+        """Of the two above."""
 
     def run(self) -> None:
         todo = [job for job in self.jobs if not self._is_done(job)]
@@ -148,21 +153,27 @@ class Performance:
                 slots: Queue[Path] = Queue()
                 for number in range(_AT_ONCE):
                     slots.put(Path(scratch) / f"slot{number}")
-                for done in [pool.submit(self._beside_others, job, slots, bar) for job in paired]:
-                    done.result()
+                try:
+                    for done in [pool.submit(self._beside_others, job, slots, bar) for job in paired]:
+                        done.result()
+                except BaseException:
+                    self._end_children()
+                    pool.shutdown(cancel_futures=True)
+                    raise
 
     def _beside_others(self, job: Job, slots: Queue[Path], bar: _Bar) -> None:
         """In a process of its own with libraries of its own: probes belong to an inode."""
         slot = slots.get()
-        bar.begin(job)
         output = slot.with_suffix(".json")
         command = [sys.executable, __file__, "--scenario", str(job.file), "--policy", job.policy]
         command += ["--seed", str(job.seed), "--seconds", str(job.seconds)]
         command += ["--json", str(output), "--build", str(slot)]
         try:
-            ended = subprocess.run(command, capture_output=True, text=True)
-            if ended.returncode:
-                self.failed.append(f"{job.title}: {ended.stderr.strip()[-300:]}")
+            status, errors = self._run_child(command, lambda: bar.begin(job))
+            if self._is_ending:
+                return
+            if status:
+                self.failed.append(f"{job.title}: {errors.strip()[-300:]}")
                 bar.say(f"failed: {self.failed[-1]}")
                 return
             document = json.loads(output.read_text())
@@ -171,6 +182,30 @@ class Performance:
                 bar.say(f"{job.title}: {note}")
         finally:
             slots.put(slot)
+
+    def _run_child(self, command: list[str], on_start: Callable[[], None]) -> tuple[int, str]:
+        """Exit status and stderr. In a session of its own, so that it is we who end it, by a signal or not."""
+        with self._lock:
+            if self._is_ending:
+                return INTERRUPTED, ""
+            on_start()
+            child = subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+            )
+            self._children.add(child)
+        try:
+            _, errors = child.communicate()
+        finally:
+            with self._lock:
+                self._children.discard(child)
+        return child.returncode, errors
+
+    def _end_children(self) -> None:
+        """They clean up after themselves; no other is started."""
+        with self._lock:
+            self._is_ending = True
+            for child in self._children:
+                child.terminate()
 
     def _is_done(self, job: Job) -> bool:
         if self._is_fresh:

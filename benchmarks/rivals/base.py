@@ -157,7 +157,9 @@ def die_with_parent() -> None:
 def wait_for_end(until_ns: int) -> bool:
     """Whether we were asked to end by then."""
     left_s = (until_ns - time.monotonic_ns()) / 1e9
-    return signal.sigtimedwait(_ENDS, max(0.0, left_s)) is not None
+    info = signal.sigtimedwait(_ENDS, max(0.0, left_s))
+    # After an interruption at the very end of the wait the answer is no signal of ours.
+    return info is not None and info.si_signo in _ENDS
 
 
 def control(

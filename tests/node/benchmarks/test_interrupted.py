@@ -90,3 +90,32 @@ def test_after_ctrl_c_the_same_command_does_only_what_is_missing(scratch: Path) 
     assert none.stat().st_mtime_ns == done_at
     assert (root / "light" / "fairsched-seed1.json").stat().st_mtime > begun_s
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("end", ["ctrl-c", "sigterm"])
+def test_what_is_played_beside_others_ends_with_the_command(scratch: Path, end: str) -> None:
+    file, root, temporary = scratch / "pair.yaml", scratch / "results", scratch / "t"
+    file.write_text(f"beside_others: true\n{LIGHT}")
+    temporary.mkdir()
+    command = [sys.executable, "benchmarks/fairness.py", "--scenario", str(file), "--results", str(root)]
+    command += ["--policy", "none", "--no-plots", *(word for n in range(1, 7) for word in ("--seed", str(n)))]
+    env = {**os.environ, "TMPDIR": str(temporary)}
+    played = subprocess.Popen(
+        command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        wait_until(lambda: list(root.rglob("*.json")), 4 * PATIENCE_S, "one is done")
+        wait_until(lambda: users_of(temporary), PATIENCE_S, "another is played")
+        if end == "ctrl-c":
+            os.killpg(played.pid, signal.SIGINT)
+        else:
+            played.send_signal(signal.SIGTERM)
+        _, errors = played.communicate(timeout=4 * PATIENCE_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(played.pid, signal.SIGKILL)
+    assert played.returncode == 130, errors
+    assert "Traceback" not in errors and "failed" not in errors
+    assert list(temporary.iterdir()) == []
+    wait_until(lambda: not users_of(temporary), PATIENCE_S, "all processes are gone")
+    assert len(list(root.rglob("*.json"))) < 6, "those that had not begun were not begun"
