@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,8 @@ _TRIES_PER_STEP = 3
 _SLICES_US = (500, 1000, 1500, 2000, 3000, 4000, 6000, 10_000)
 _SWITCHES_US = (0, 50, 100, 200, 350, 500)
 _REPORTED = 4
+_MARKS = ("begin", "burst")
+_JUDGING = ("close", "progress")
 _FLUID = (100_000, 0)
 
 Call = tuple[str, tuple[Any, ...]]
@@ -61,16 +63,15 @@ def natures() -> list[Nature]:
 
 @dataclass
 class Tape:
-    """What a replay was told since it was started, and which bursts ended meanwhile."""
+    """What a replay was told since it was started, and which bursts began and ended meanwhile."""
 
     start: list[Call]
+    """What makes another replay know the contexts there were; not where in its slice the running one was."""
     calls: list[Call] = field(default_factory=list)
-    bursts: int = 0
 
     def note(self, name: str, *arguments: Any) -> None:
-        """Replay calls by name, and ``begin`` and ``burst`` of a context."""
+        """A call of the replay, ``begin`` (key) or ``burst`` (key, launches, whether no hold was in between)."""
         self.calls.append((name, arguments))
-        self.bursts += name == "burst"
 
     @property
     def is_full(self) -> bool:
@@ -111,27 +112,34 @@ def _name(nature: Nature) -> str:
     return f"{nature[0] // 1000}/{nature[1] // 1000}us"
 
 
-def fit(tape: Tape, slice_ns: int, switch_ns: int) -> Fit | None:
-    """None when too little ended on the tape."""
-    replay = Replay(slice_ns, switch_ns)
-    for name, arguments in tape.start:
-        getattr(replay, name)(*arguments)
-    marks: dict[Hashable, int] = {}
-    costs: dict[Hashable, list[float]] = {}
-    for name, arguments in tape.calls:
-        if name == "begin":
-            marks[arguments[0]] = replay.exec_ns(arguments[0])
-        elif name == "burst":
-            key, launches, is_whole = arguments
-            exec_ns = replay.exec_ns(key)
-            spent_ns = exec_ns - marks.get(key, exec_ns)
-            marks[key] = exec_ns
-            if is_whole and spent_ns > 0:
-                costs.setdefault(key, []).append(math.log(spent_ns / launches))
-        elif name in ("close", "progress"):
+def play(tape: Tape, replay: Replay, hear: Callable[[str, tuple[Any, ...]], None]) -> None:
+    """Tell a new replay what the other one was told; ``hear`` is called for ``begin`` and ``burst``."""
+    for name, arguments in itertools.chain(tape.start, tape.calls):
+        if name in _MARKS:
+            hear(name, arguments)
+        elif name in _JUDGING:
             getattr(replay, name)(*arguments[:2], is_anchor=arguments[2])
         else:
             getattr(replay, name)(*arguments)
+
+
+def fit(tape: Tape, slice_ns: int, switch_ns: int) -> Fit | None:
+    """None when too little ended on the tape."""
+    replay = Replay(slice_ns, switch_ns)
+    marks: dict[Hashable, int] = {}
+    costs: dict[Hashable, list[float]] = {}
+
+    def hear(name: str, arguments: tuple[Any, ...]) -> None:
+        key = arguments[0]
+        exec_ns = replay.exec_ns(key)
+        if name == "burst":
+            _, launches, is_whole = arguments
+            spent_ns = exec_ns - marks.get(key, exec_ns)
+            if is_whole and spent_ns > 0:
+                costs.setdefault(key, []).append(math.log(spent_ns / launches))
+        marks[key] = exec_ns
+
+    play(tape, replay, hear)
     known = [values for values in costs.values() if len(values) >= _LEAST_OF_ONE]
     count = sum(map(len, known))
     if count < _LEAST_BURSTS:

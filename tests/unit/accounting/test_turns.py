@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When nobody's account on a GPU is to be relied on, what cannot bring that about, and both in the closed loop."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from fairsched.accounting import turns as turns_module
+from fairsched.accounting.ebpf import EbpfAccount
+from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
+from fairsched.accounting.tuner import Tape
+from fairsched.accounting.turns import Turns
+from fairsched.bpf import abi
+from fairsched.model import Confidence, Snapshot, TenantSpec
+from tests.unit.accounting.closed_loop import KINDS, MS, ClosedLoop
+from tests.unit.accounting.fake_probe import FakeProbe, account_of
+from tests.unit.policy import model_gpu
+from tests.unit.policy.model_gpu import Tenant
+
+S = 1000 * MS
+QUIET_NS = turns_module._QUIET_NS
+LOST, FINE = TRUSTED_HIT_RATIO - 0.1, TRUSTED_HIT_RATIO
+
+
+def turns(*, is_settled: bool = True, hit_ratio: float = LOST) -> Turns:
+    found = Turns(Replay())
+    found.tuner.is_settled, found.replay.hit_ratio = is_settled, hit_ratio
+    return found
+
+
+def make_uneven(one: Turns, now_ns: int) -> None:
+    for part in (1.0, 0.5):
+        for _ in range(8):
+            one.evenness.note("a", round(MS * part), 1, MS, now_ns)
+
+
+# ---- anchors ----
+
+
+def test_a_gpu_whose_nature_was_not_found_is_unsure() -> None:
+    one = turns()
+    assert not one.is_unsure
+    one.step(QUIET_NS + 1)
+    assert one.is_unsure
+
+
+@pytest.mark.parametrize(("is_settled", "hit_ratio"), [(False, LOST), (True, FINE)])
+def test_while_it_is_looked_for_or_when_it_fits_the_gpu_is_not(is_settled: bool, hit_ratio: float) -> None:
+    one = turns(is_settled=is_settled, hit_ratio=hit_ratio)
+    one.step(QUIET_NS + 1)
+    assert not one.is_unsure
+
+
+def test_who_forks_on_and_on_cannot_bring_it_about() -> None:
+    one = turns()
+    for now_ns in range(0, 10 * QUIET_NS, S // 5):
+        if now_ns % QUIET_NS == 0:
+            one.note_change(now_ns)
+        one.step(now_ns)
+        assert not one.is_unsure
+    one.step(now_ns + QUIET_NS)
+    assert one.is_unsure, "when it is quiet, it is the hardware"
+
+
+def test_who_forks_once_it_is_so_does_not_end_it() -> None:
+    one = turns()
+    one.step(QUIET_NS + 1)
+    for now_ns in range(QUIET_NS + 2, 3 * QUIET_NS, S):
+        one.note_change(now_ns)
+        one.step(now_ns)
+        assert one.is_unsure
+
+
+def test_it_ends_when_anchors_are_hit_again() -> None:
+    one = turns()
+    one.step(QUIET_NS + 1)
+    one.replay.hit_ratio = FINE
+    one.step(QUIET_NS + 2)
+    assert not one.is_unsure
+
+
+# ---- evenness ----
+
+
+def test_a_gpu_on_which_work_costs_another_time_in_company_is_unsure_whatever_the_anchors_say() -> None:
+    one = turns(is_settled=False, hit_ratio=1.0)
+    make_uneven(one, S)
+    one.note_change(S)
+    one.step(S)
+    assert one.is_unsure
+    one.step(S + 61 * S)
+    assert not one.is_unsure
+
+
+def test_with_another_nature_evenness_is_judged_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = turns(is_settled=False, hit_ratio=1.0)
+    make_uneven(one, S)
+    monkeypatch.setattr(one.tuner, "step", lambda _now_ns: True)
+    assert one.step(S)
+    assert not one.is_unsure
+    monkeypatch.setattr(one.tuner, "step", lambda _now_ns: False)
+    assert not one.step(2 * S)
+    assert not one.is_unsure
+
+
+def test_a_search_leaves_one_line_for_whoever_debugs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = turns()
+    caplog.set_level(logging.DEBUG, turns_module.__name__)
+    one.step(S)
+    assert caplog.messages == []
+
+    def ends(_now_ns: int) -> bool:
+        one.tuner.last = one.tuner.last or "what was found"  # type: ignore[assignment]
+        return False
+
+    monkeypatch.setattr(one.tuner, "step", ends)
+    one.step(2 * S)
+    one.step(3 * S)
+    assert caplog.messages == ["turns=searched what was found"]
+
+
+# ---- in the account ----
+
+
+@pytest.fixture
+def probe() -> FakeProbe:
+    return FakeProbe()
+
+
+def two_gpus(probe: FakeProbe) -> EbpfAccount:
+    """A tenant on each, both taught."""
+    account = account_of(probe, gpus=2)
+    for gpu in (0, 1):
+        probe.create(gpu, 11 + gpu, 100 + gpu, gpu=gpu)
+        teach(probe, gpu, 0)
+    assert sure(account, 2 * S) == {0: Confidence.HIGH, 1: Confidence.HIGH}
+    return account
+
+
+def teach(probe: FakeProbe, slot: int, start_ns: int) -> int:
+    """Thirty bursts of ten launches; when they are done."""
+    for _ in range(30):
+        probe.launch(slot, start_ns, 10)
+        start_ns += 20 * MS
+        probe.sync(slot, start_ns)
+    return start_ns
+
+
+def sure(account: EbpfAccount, now_ns: int) -> dict[int, Confidence]:
+    return {row.gpu: row.confidence for row in account.read(now_ns)}
+
+
+def test_on_an_unsure_gpu_all_rows_are_low_and_on_the_others_they_are_not(probe: FakeProbe) -> None:
+    account = two_gpus(probe)
+    probe.create(2, 13, 102, gpu=1)
+    teach(probe, 2, 2 * S)
+    make_uneven(account.turns[1], 3 * S)
+    account.turns[1].step(3 * S)
+    rows = account.read(3 * S)
+    assert {(row.cgroup_id, row.confidence) for row in rows} == {
+        (100, Confidence.HIGH),
+        (101, Confidence.LOW),
+        (102, Confidence.LOW),
+    }
+    account.turns[1].step(3 * S + 61 * S)
+    assert set(sure(account, 64 * S).values()) == {Confidence.HIGH}
+
+
+def test_a_settled_gpu_is_accounted_by_the_replay_however_few_anchors_hit(probe: FakeProbe) -> None:
+    account = two_gpus(probe)
+    account.turns[0].replay.hit_ratio = LOST
+    assert (account.is_replay_trusted(0), account.is_replay_trusted(1)) == (False, True)
+    account.turns[0].tuner.is_settled = True
+    assert account.is_replay_trusted(0)
+
+
+def test_contexts_that_come_or_go_are_no_reason_to_be_unsure(probe: FakeProbe) -> None:
+    account = two_gpus(probe)
+    one = account.turns[0]
+    one.tuner.is_settled, one.replay.hit_ratio = True, LOST
+    came_ns, went_ns = 20 * S, 25 * S
+    probe.create(2, 13, 100, t_ns=came_ns)
+    account.read(came_ns)
+    one.step(came_ns)
+    assert not one.is_unsure
+    probe.end(2, went_ns)
+    account.read(went_ns)
+    one.step(came_ns + QUIET_NS + 1)
+    assert not one.is_unsure
+    one.step(went_ns + QUIET_NS + 1)
+    assert one.is_unsure
+
+
+def test_bursts_begin_and_end_on_the_tape(probe: FakeProbe) -> None:
+    account = two_gpus(probe)
+    tape = account.turns[0].replay.tape = Tape([])
+    probe.launch(0, 3 * S, 10)
+    probe.sync(0, 3 * S + 20 * MS)
+    account.read(4 * S)
+    assert [(name, rest[1:]) for name, rest in tape.calls if name in ("begin", "burst")] == [
+        ("begin", ()),
+        ("burst", (10, True)),
+    ]
+
+
+def test_what_bursts_are_charged_is_compared_on_their_gpu(probe: FakeProbe) -> None:
+    account = two_gpus(probe)
+    probe.create(2, 13, 102, gpu=1)
+    for number in range(16):
+        start = 3 * S + number * 200 * MS
+        probe.launch(1, start, 10)
+        if (
+            number % 2
+        ):  # each would have half of the GPU: this one had a quarter, and is charged twice its cost
+            probe.launch(2, start)
+        probe.sync(1, start + (80 if number % 2 else 20) * MS)
+        probe.sync(2, start + 90 * MS)
+    account.read(7 * S)
+    assert account.turns[1].evenness.is_uneven(7 * S)
+    assert not account.turns[0].evenness.is_uneven(7 * S)
+    probe.end(1, 7 * S)
+    account.read(7 * S)
+    assert not account.turns[1].evenness._alone
+
+
+def test_with_another_nature_what_was_learnt_of_the_work_there_is_learnt_anew(probe: FakeProbe) -> None:
+    account = two_gpus(probe)
+    for gpu in (0, 1):
+        probe.launch(gpu, 3 * S, 10)
+    account.read(3 * S)
+    account.relearn(0)
+    assert sure(account, 3 * S + MS) == {0: Confidence.LOW, 1: Confidence.HIGH}
+    probe.sync(0, 3 * S + 20 * MS)  # this burst began under the nature before
+    assert sure(account, 3 * S + 30 * MS)[0] is Confidence.LOW
+    teach(probe, 0, 4 * S)
+    assert sure(account, 5 * S) == {0: Confidence.HIGH, 1: Confidence.HIGH}
+
+
+def test_nor_is_it_borrowed_from_a_process_that_has_ended(probe: FakeProbe) -> None:
+    account = two_gpus(probe)
+    account.relearn(0)
+    probe.end(0, 3 * S)
+    probe.create(2, 13, 100, t_ns=4 * S)
+    probe.launch(2, 4 * S)
+    assert sure(account, 5 * S)[0] is Confidence.LOW
+
+
+COMEBACK_NS = abi.COMEBACK_NS
+
+
+@pytest.mark.parametrize(("pause_ns", "says"), [(COMEBACK_NS, False), (COMEBACK_NS + 1, True)])
+def test_who_opens_after_a_long_pause_has_come_back(probe: FakeProbe, pause_ns: int, says: bool) -> None:
+    account = account_of(probe)
+    probe.create(0, 11, 100)
+    probe.launch(0, 0)
+    probe.sync(0, 10 * MS)
+    account.read(10 * MS)
+    probe.launch(0, 10 * MS + pause_ns)
+    assert [account.is_comeback(edge) for edge in probe.edges] == [says]
+
+
+def test_nothing_but_an_open_of_a_known_context_is_a_comeback(probe: FakeProbe) -> None:
+    account = account_of(probe)
+    probe.create(0, 11, 100)
+    probe.launch(0, S)
+    probe.sync(0, 2 * S)
+    assert not any(account.is_comeback(edge) for edge in probe.edges), "nobody it knows"
+    account.read(2 * S)
+    probe.launch(0, 10 * S)
+    (opened,) = probe.edges
+    for kind in abi.EdgeKind:
+        assert account.is_comeback(opened._replace(kind=int(kind))) is (kind is abi.EdgeKind.OPEN)
+    assert not account.is_comeback(opened._replace(generation=opened.generation + 1))
+
+
+# ---- the closed loop ----
+
+
+class Tuned(ClosedLoop):
+    """As the daemon does it: five times a second the account may look for another nature."""
+
+    next_ns = 0
+    learnt_ns: int | None = None
+    unsure_ns: int | None = None
+
+    def snapshot(self) -> Snapshot:
+        seen = super().snapshot()
+        if self.now >= self.next_ns:
+            self.next_ns = self.now + S // 5
+            for gpu, one in self.account.turns.items():
+                if one.step(self.now):
+                    self.account.relearn(gpu)
+                    self.learnt_ns = self.now
+                if one.is_unsure and self.unsure_ns is None:
+                    self.unsure_ns = self.now
+        return seen
+
+
+class Unequal(Tuned):
+    """Turns of the tenant ``greedy`` are three times as long."""
+
+    def _next(self, name: str) -> None:
+        super()._next(name)
+        gpu = self.gpus[name]
+        process = gpu.running
+        is_new = process is not None and gpu.slice_left_ns == model_gpu.SLICE_NS
+        if process is None or not is_new or self.owner[process].name != "greedy":
+            return
+        gpu.slice_left_ns = 3 * model_gpu.SLICE_NS
+        gpu.chunk_ns = min(gpu.slice_left_ns, process.queue[0])
+        gpu.serial += 1
+        serial = gpu.serial
+        self.at(gpu.chunk_start_ns + gpu.chunk_ns, lambda: self._chunk_done(name, serial))
+
+
+def tenants(**kinds: str) -> list[Tenant]:
+    """Of weights n ... 1."""
+    weights = range(len(kinds), 0, -1)
+    return [
+        Tenant(TenantSpec(name, weight=weight), [KINDS[kind]()])
+        for weight, (name, kind) in zip(weights, kinds.items(), strict=True)
+    ]
+
+
+def take_turns(monkeypatch: pytest.MonkeyPatch, slice_ns: int, switch_ns: int) -> None:
+    monkeypatch.setattr(model_gpu, "SLICE_NS", slice_ns)
+    monkeypatch.setattr(model_gpu, "SWITCH_NS", switch_ns)
+
+
+@pytest.mark.parametrize("other", [(MS, 100_000), (2 * MS, 0)])
+def test_under_holds_the_account_finds_out_how_turns_are_taken(
+    monkeypatch: pytest.MonkeyPatch, other: tuple[int, int]
+) -> None:
+    take_turns(monkeypatch, *other)
+    sim = Tuned(tenants(a="decode", b="graph", c="trainer"), seed=1)
+    errors = sim.errors(20 * S, 30 * S)
+    assert sim.learnt_ns is not None
+    assert sim.account.turns[0].replay.slice_ns == other[0]
+    assert max(map(abs, errors.values())) < 0.02
+    assert sim.unsure_ns is None
+
+
+def test_where_turns_are_unequal_nobody_is_sure_and_nobody_held() -> None:
+    sim = Unequal(tenants(chat="decode", greedy="trainer"), seed=1)
+    sim.run(20 * S)
+    assert sim.unsure_ns is not None
+    assert {use.confidence for use in sim.snapshot().uses} == {Confidence.LOW}
+    assert not [record for record in sim.records if record.since_ns > sim.unsure_ns]
+
+
+def test_where_turns_are_as_assumed_everybody_is_sure_all_the_time() -> None:
+    sim = Tuned(tenants(chat="decode", greedy="trainer", graph="graph"), seed=1)
+    sim.run(20 * S)
+    assert (sim.unsure_ns, sim.learnt_ns) == (None, None)
