@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.accounting import evenness as evenness_module
 from fairsched.accounting.evenness import Evenness
 
 MS = 1_000_000
 S = 1000 * MS
 BURST_NS = 20 * MS
 LAUNCHES = 20
-STAYS_NS = evenness_module._STAYS_NS
-RECENT_NS = evenness_module._RECENT_NS
-ENOUGH = evenness_module._ENOUGH
+STAYS_NS = 60 * S
+RECENT_NS = 10 * S
+ENOUGH = 8
 
 
 class Day:
@@ -97,13 +96,17 @@ def test_old_samples_say_nothing() -> None:
     assert day.in_company(ENOUGH, 0.5).is_uneven
 
 
-def test_bursts_neither_alone_nor_in_company_are_not_counted() -> None:
+@pytest.mark.parametrize(
+    ("alone", "company", "counts"), [(0.92, 0.5, False), (1.0, 0.68, False), (0.93, 0.66, True)]
+)
+def test_bursts_neither_alone_nor_in_company_are_not_counted(
+    alone: float, company: float, counts: bool
+) -> None:
     evenness, now = Evenness(), 0
-    for part, factor in [(0.92, 1.0), (0.68, 0.3)] * 40:
+    for part, spent_ns in [(alone, BURST_NS), (company, BURST_NS // 2)] * 40:
         now += 50 * MS
-        spent_ns = round(BURST_NS * factor)
         evenness.note("a", spent_ns, LAUNCHES, round(spent_ns / part), now)
-    assert not evenness.is_uneven(now)
+    assert evenness.is_uneven(now) is counts
 
 
 def test_a_burst_that_was_charged_nothing_is_passed_over() -> None:

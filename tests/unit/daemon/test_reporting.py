@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from fairsched import reporting
+from fairsched.gpu import Gpu
 from fairsched.ledger import Ledger
 from fairsched.model import ActionKind, Confidence, Hold, Reason, ReasonCode, Source
 from fairsched.reporting import Vitals
@@ -54,6 +55,26 @@ def test_to_ask_for_holds_where_samples_are_all_there_is_is_warned_of() -> None:
 )
 def test_what_bpf_could_not_count_is_said(what: str) -> None:
     assert warnings(probe=probe(**{what: 3, "dep_dropped": 5})) == [f"BPF counted {what}: 3"]
+
+
+def turns(**unsure: bool) -> SimpleNamespace:
+    """An account of GPUs that are in doubt or not; their anchors hit in half of the cases."""
+    slots = {int(name[3:]): SimpleNamespace(is_unsure=is_unsure) for name, is_unsure in unsure.items()}
+    return SimpleNamespace(
+        turns=slots,
+        hit_ratios=lambda: dict.fromkeys(slots, 0.5),
+        is_replay_trusted=lambda slot: slot == 2,
+    )
+
+
+def test_a_gpu_whose_turns_cannot_be_followed_is_named_and_that_nobody_is_held_there() -> None:
+    gpus = (Gpu("GPU-a"), Gpu("GPU-b"))
+    said = warnings(account=turns(gpu0=False, gpu1=True, gpu2=False), gpus=gpus)
+    assert said == [
+        "GPU-a: the time-slice replay agrees in 50% of cases; using the clock",
+        "GPU-b: takes turns in a way the account cannot follow; nobody is held there",
+    ]
+    assert warnings(account=turns(gpu2=False), gpus=gpus) == []
 
 
 def record(tenant: str, t_ns: int, held_ns: int | None) -> DecisionRecord:

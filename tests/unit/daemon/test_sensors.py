@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which account the daemon takes: what doctor says for the same host, and never a silent one."""
+"""Which account the daemon takes: what doctor says for the same host, and never a silent one.
+
+And what it asks of that account between two reads: who is back, and how the GPUs take turns.
+"""
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 
 import pytest
 
 from fairsched import sensors as sensors_module
+from fairsched.accounting.replay import Replay
+from fairsched.bpf import abi
+from fairsched.bpf.gpu_time import Edge
 from fairsched.config import Config, from_bytes
 from fairsched.errors import HostUnsupported
 from fairsched.gpu import Gpu
 from fairsched.host import NVML_LIMIT, choose_source
 from fairsched.model import Source
 from fairsched.sensors import Sensors
+from tests.unit.accounting.fake_probe import MS, FakeProbe
 
 REFUSED = "the BPF loader was killed by SIGABRT before it had an answer"
 
@@ -111,3 +119,90 @@ def test_the_daemon_takes_what_doctor_names(host: Host, has_bpf: bool, has_nvml:
     except HostUnsupported:
         taken = None
     assert taken is named
+
+
+# ---- between two reads ----
+
+
+class Peeked(FakeProbe):
+    """A probe whose edges may be looked at before they are read."""
+
+    def peek_edges(self) -> list[Edge]:
+        return list(self.edges)
+
+    def set_uuids(self, named: dict[bytes, int]) -> None:
+        pass
+
+
+@pytest.fixture
+def probe(host: Host, monkeypatch: pytest.MonkeyPatch) -> Peeked:
+    """With one context, that worked for the first 10 ms and is idle."""
+    found = Peeked()
+    monkeypatch.setattr(sensors_module, "GpuTimeProbe", lambda: found)
+    found.create(0, 11, 100)
+    found.launch(0, 0)
+    found.sync(0, 10 * MS)
+    return found
+
+
+@pytest.fixture
+def sensors(probe: Peeked) -> Sensors:
+    found = Sensors(config())
+    found.read(10 * MS)
+    return found
+
+
+@pytest.mark.parametrize("kind", [abi.EdgeKind.PROC_NEW, abi.EdgeKind.PROC_EXIT])
+def test_a_process_that_comes_or_goes_is_urgent(sensors: Sensors, probe: Peeked, kind: abi.EdgeKind) -> None:
+    assert sensors.peek() == (False, {})
+    probe._emit(kind, 0, 20 * MS)
+    assert sensors.peek() == (True, {})
+
+
+@pytest.mark.parametrize(("pause_ns", "is_urgent"), [(MS, False), (abi.COMEBACK_NS + 1, True)])
+def test_who_comes_back_to_a_gpu_is_urgent_and_who_goes_on_is_not(
+    sensors: Sensors, probe: Peeked, pause_ns: int, is_urgent: bool
+) -> None:
+    probe.launch(0, 10 * MS + pause_ns)
+    assert sensors.peek() == (is_urgent, {})
+    probe.sync(0, 11 * MS + pause_ns)
+    sensors.read(11 * MS + pause_ns)
+    assert sensors.peek() == (False, {}), "it has been read"
+
+
+def test_a_gpu_that_fell_idle_is_named_with_the_time_and_is_not_urgent(
+    sensors: Sensors, probe: Peeked
+) -> None:
+    probe._emit(abi.EdgeKind.GPU_IDLE, 0, 20 * MS)
+    probe._emit(abi.EdgeKind.GPU_IDLE, 0, 30 * MS)
+    assert sensors.peek() == (False, {0: 30 * MS})
+
+
+def test_without_the_account_nothing_is_peeked_at_and_nothing_tuned(host: Host) -> None:
+    host.has_bpf = False
+    sampled = Sensors(config())
+    sampled.tune(0)
+    assert sampled.peek() == (False, {})
+
+
+def test_a_nature_that_was_learnt_is_said_and_what_rested_on_the_old_one_is_forgotten(
+    sensors: Sensors, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    relearnt: list[int] = []
+    stepped: list[tuple[int, int]] = []
+
+    def turns(slot: int, *, is_another: bool) -> SimpleNamespace:
+        def step(now_ns: int) -> bool:
+            stepped.append((slot, now_ns))
+            return is_another
+
+        return SimpleNamespace(step=step, replay=Replay(6 * MS, 50_000))
+
+    assert sensors.account is not None
+    watched = {0: turns(0, is_another=False), 1: turns(1, is_another=True)}
+    monkeypatch.setattr(sensors.account, "turns", watched)
+    monkeypatch.setattr(sensors.account, "relearn", relearnt.append)
+    caplog.set_level(logging.INFO, sensors_module.__name__)
+    sensors.tune(77)
+    assert (stepped, relearnt) == ([(0, 77), (1, 77)], [1])
+    assert caplog.messages == ["gpu=1 turns=learnt slice_us=6000 switch_us=50"]
