@@ -268,8 +268,10 @@ class EbpfAccount:
         self._book(context, replay, rows)
         replay.remove(context.key, edge.t_ns)
         self._drains[context.gpu].forget(context)
+        self.turns[context.gpu].forget(context.key, edge.t_ns)
         context.gpu, context.reported_ns, context.seq_exec_ns = edge.gpu, 0, 0
         self._replay(edge.gpu).add(context.key, context.rank)
+        self.turns[edge.gpu].note_change(edge.t_ns)
 
     def _rank(self, edge: Edge) -> tuple[int, ...]:
         """Place in the runlist: contexts are taken to stand there in the order they were created.
@@ -339,8 +341,7 @@ class EbpfAccount:
         self._book(context, replay, rows)
         replay.remove(context.key, t_ns)
         self._drains[context.gpu].forget(context)
-        self.turns[context.gpu].note_change(t_ns)
-        self.turns[context.gpu].evenness.forget(context.key)
+        self.turns[context.gpu].forget(context.key, t_ns)
         self._contexts.drop(context)
 
     def _resync(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> None:

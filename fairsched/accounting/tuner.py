@@ -7,10 +7,10 @@ the replay has somebody else on the GPU, and tenants are charged up to a third t
 Approach. When too many anchors miss, what the replay is told from then on is kept for a while (*tape*) and played again
 to replays of other natures. Each is judged twice: by how often its anchors hit, and by how much what it charges per
 launch scatters around each context's own median, because a context that runs beside one neighbour now and three later
-is charged alike only by a model that knows how they share. Of those that scatter about as little as the least, the one
-that is hit most often is the best. It is adopted if it is hit often, clearly more often than the present nature, and
-does not scatter more. Either judge alone errs: see docs/decisions/0008-turns.md. A fluid (very short slices that cost
-nothing to switch) is among the natures: contexts may run side by side.
+is charged alike only by a model that knows how they share. Of those that are hit often and scatter about as little as
+the least of them, the one that is hit most often is the best. It is adopted if it is hit clearly more often than the
+present nature and scatters little more. Either judge alone errs: see docs/decisions/0008-turns.md. A fluid (very short
+slices that cost nothing to switch) is among the natures: contexts may run side by side.
 
 Terms. nature: slice and switch cost. burst: launches between two proofs of completion, counted where no hold was in
 between. scatter: mean absolute deviation of the logarithm of what a launch costs; .1 is 10 %.
@@ -30,6 +30,8 @@ from fairsched.accounting.replay import Replay
 POOR_HIT_RATIO = 0.8
 """Below this the tape starts."""
 _TAPE_CALLS = 1000
+_TAPE_NS = 5_000_000_000
+"""The tape ends after so many calls, or so long."""
 _LEAST_BURSTS = 24
 """In all; with fewer on the tape nothing is decided."""
 _LEAST_OF_ONE = 5
@@ -57,7 +59,7 @@ Nature = tuple[int, int]
 
 def natures() -> list[Nature]:
     """Every one that is tried."""
-    grid = [(s * 1000, w * 1000) for s in _SLICES_US for w in _SWITCHES_US if w * 2 <= s]
+    grid = [(s * 1000, w * 1000) for s in _SLICES_US for w in _SWITCHES_US if w * 4 <= s]
     return [*grid, _FLUID]
 
 
@@ -75,7 +77,14 @@ class Tape:
 
     @property
     def is_full(self) -> bool:
-        return len(self.calls) >= _TAPE_CALLS
+        return len(self.calls) >= _TAPE_CALLS or self._span_ns() >= _TAPE_NS
+
+    def _span_ns(self) -> int:
+        """From the first call that has a time to the last one; what a replay of short slices costs."""
+        times = (int(arguments[1]) for name, arguments in self.calls if name in _JUDGING)
+        first = next(times, 0)
+        last = next((int(a[1]) for name, a in reversed(self.calls) if name in _JUDGING), first)
+        return last - first
 
 
 @dataclass(frozen=True)
@@ -211,9 +220,11 @@ def _better(found: Mapping[Nature, Fit], present: Nature) -> Nature | None:
     """The one to adopt instead of the present one; None: it stays."""
     if present not in found:
         return None
-    best, now = _best(found), found[present]
-    is_hit = found[best].hit_ratio >= _GOOD_HIT_RATIO and found[best].hit_ratio > now.hit_ratio + _MORE_HITS
-    return best if is_hit and found[best].scatter <= now.scatter else None
+    now = found[present]
+    hit = {nature: one for nature, one in found.items() if one.hit_ratio >= _GOOD_HIT_RATIO}
+    best = _best(hit) if hit else present
+    is_hit = found[best].hit_ratio > now.hit_ratio + _MORE_HITS
+    return best if is_hit and found[best].scatter <= _NEAR * now.scatter else None
 
 
 def _best(found: Mapping[Nature, Fit]) -> Nature:

@@ -12,6 +12,7 @@ begin to object only on a GPU where none has come or gone for a while.
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable
 
 from fairsched.accounting.evenness import Evenness
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
@@ -36,6 +37,11 @@ class Turns:
     def note_change(self, now_ns: int) -> None:
         """A context came or went."""
         self._changed_ns = now_ns
+
+    def forget(self, key: Hashable, now_ns: int) -> None:
+        """This one went."""
+        self.note_change(now_ns)
+        self.evenness.forget(key)
 
     def step(self, now_ns: int) -> bool:
         """A few times a second: some milliseconds of search, when it is due. True: the replay is another now."""

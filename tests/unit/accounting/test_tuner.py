@@ -150,7 +150,7 @@ OTHER = (6 * MS, 100_000)
         (Fit(0.2, 0.4), Fit(0.1, 0.9), True),
         (Fit(0.2, 0.4), Fit(0.1, 0.69), False),  # not hit often
         (Fit(0.2, 0.75), Fit(0.1, 0.84), False),  # hardly more often
-        (Fit(0.2, 0.4), Fit(0.21, 0.9), False),  # the same work costs more different times
+        (Fit(0.2, 0.4), Fit(0.24, 0.9), False),  # the same work costs more different times
         (Fit(0.1, 0.4), None, False),
     ],
 )
