@@ -3,6 +3,7 @@
 
     <!-- fairness: overview -->   every bar on every scenario, without and with fairsched
     <!-- fairness: policies -->   all policies side by side, for the scenarios that were played under them
+    <!-- fairness: headline -->   the few figures of them that a reader asks for first, means only
     <!-- fairness: nature -->     what the account was worth on GPUs of another nature
     <!-- fairness: made -->       machine, kernel, commit, seeds
     <!-- fairness: end -->        ends each of them
@@ -24,6 +25,7 @@ from benchmarks.fair.rows import (
     cell,
     changed,
     extent,
+    figure_of,
     figure_rows,
     made,
     mean_text,
@@ -33,6 +35,14 @@ from benchmarks.fair.rows import (
 from benchmarks.fair.scenario import shipped
 
 REPOSITORY = results.ROOT.parents[1]
+HEADLINE = (
+    ("share_error_max_points", "largest share error, points", False),
+    ("tokens_cv_across_ratio", "CV of token/s across equal tenants, %", False),
+    ("jain_1s_mean", "Jain's index, 1 s", False),
+    ("busy_ratio", "GPU busy, %", False),
+    ("hold_longest_ms", "longest hold, ms", False),
+    ("cpu_ratio", "CPU of the policy, %", False),
+)
 DOCUMENTS = (Path("README.md"), Path("docs/fairness.md"))
 
 
@@ -48,6 +58,21 @@ def _md_overview(documents: Sequence[Document]) -> str:
     rows = [(f"`{name}`", *cells, "**NO**" if met == "NO" else met) for name, *cells, met in found.rows]
     head = ("scenario", "figure", "none", "fairsched", "bar", "met")
     return "\n".join([_markdown(head, rows), "", *(f"- {note}" for note in found.notes)]).rstrip()
+
+
+def _md_headline(documents: Sequence[Document]) -> str:
+    parts = []
+    for name, same in sorted(scenarios_of(documents).items()):
+        columns = by_policy(same)
+        if set(columns) <= {BASELINE, OURS}:
+            continue
+        rows = []
+        for figure, label, is_worst in HEADLINE:
+            spreads = [spread(figure_of(d, figure, is_worst) for d in part) for part in columns.values()]
+            if any(spreads):
+                rows.append((label, *(mean_text(value, figure) for value in spreads)))
+        parts.append(f"`{name}`, {extent(same)}:\n\n{_markdown(('', *columns), rows)}")
+    return "\n\n".join(parts) or NOT_MEASURED
 
 
 def _md_policies(documents: Sequence[Document]) -> str:
@@ -86,6 +111,7 @@ def _md_made(documents: Sequence[Document]) -> str:
 SECTIONS: Mapping[str, Callable[[Sequence[Document]], str]] = {
     "overview": _md_overview,
     "policies": _md_policies,
+    "headline": _md_headline,
     "nature": _md_nature,
     "made": _md_made,
 }
