@@ -190,7 +190,8 @@ def test_holds_are_recorded_where_a_policy_holds_and_nothing_runs_in_them(record
     long = [hold for hold in inside if hold.end_ns - hold.start_ns > 1.2 * DRAINED_NS]
     for hold in long:
         stays = [s for s in recording.stays if s.leaf == hold.leaf and s.end_ns > hold.start_ns + DRAINED_NS]
-        assert not [s for s in stays if s.start_ns < hold.end_ns - MS], hold
+        # A hold is dated by a clock and a count that are read a moment apart, longer when we lose the processor.
+        assert not [s for s in stays if s.start_ns < hold.end_ns - 3 * MS], hold
     if recording.policy in ("window-sigstop", "token"):  # the other's period is hardly longer than a drain
         assert long
 

@@ -129,12 +129,12 @@ def test_a_killed_trick_leaves_no_process_behind(scene: Scene, name: str) -> Non
 def test_sigcont_undoes_a_stop_of_the_whole_tenant_but_not_a_hold(scene: Scene) -> None:
     trick = scene.start("sigcont")
     wait_until(lambda: family(trick.process) != [], PATIENCE_S, "it has a helper")
-    helpers = [
-        pid
-        for pid in scene.pids()
-        if pid not in tree.read_pids_recursive(scene.mount, scene.slice + "/tenant")
-    ]
-    assert len(helpers) == 1, "one process is outside of any stop"
+
+    def outside() -> list[int]:
+        inside = tree.read_pids_recursive(scene.mount, scene.slice + "/tenant")
+        return [pid for pid in scene.pids() if pid not in inside]
+
+    wait_until(lambda: len(outside()) == 1, PATIENCE_S, "one process is outside of any stop")
     for _ in range(5):
         steps = trick.step_count()
         for pid in (scene.tenant / "cgroup.procs").read_text().split():

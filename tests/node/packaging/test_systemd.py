@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 UNITS = Path(__file__).resolve().parents[3] / "packaging/systemd"
-EXPOSURE_LIMIT = 4.5
-"""Of 10. What keeps it from being lower is said line by line in the unit."""
+EXPOSURE_LIMIT = 4.6
+"""Of 10. What keeps it from being lower is said line by line in the unit; .1 of it is real-time priority (grants)."""
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
