@@ -24,8 +24,16 @@ demo: setup-run ## Fair shares on a simulated GPU, in a minute (root)
 	@exec $(CLEAN_ENV) PYTHONDONTWRITEBYTECODE=1 $(BIN)/fairsched demo $(ARGS)
 
 .PHONY: test
-test: lint typecheck ## Linters, types, unit and node tests (root)
+test: lint typecheck setup-vm ## Linters, types, unit and node tests (root)
 	@$(CLEAN_ENV) $(BIN)/python -m pytest tests/unit tests/node $(ARGS); $(OWN)
+
+.PHONY: test-vm
+test-vm: setup-vm ## tests/vm under KERNEL=5.10, 6.1, 6.12 or 7.2 (root)
+	@$(CLEAN_ENV) $(BIN)/python scripts/vm/run.py $(or $(KERNEL),6.1) $(ARGS); $(OWN)
+
+.PHONY: test-vm-all
+test-vm-all: setup-vm ## The same under all four; docs/support-matrix.md (root)
+	@$(CLEAN_ENV) $(BIN)/python scripts/vm/matrix.py --run $(ARGS); $(OWN)
 
 .PHONY: test-unit
 test-unit: setup ## The tests that need no root
@@ -52,7 +60,7 @@ bench-core: setup ## Fairness, accounting error, overhead (root)
 	@$(CLEAN_ENV) $(BIN)/python -m benchmarks.core $(ARGS); $(OWN)
 
 .PHONY: bench-quick
-bench-quick: setup ## Fairness on two scenarios, 4 minutes (root)
+bench-quick: setup ## Fairness on two scenarios, 2 minutes (root)
 	@$(CLEAN_ENV) $(BIN)/python benchmarks/fairness.py --suite quick $(ARGS); $(OWN)
 
 .PHONY: bench
@@ -67,6 +75,18 @@ bench-full: setup ## The same with five seeds; hours (root)
 bench-scale: setup ## Ticks, CPU and memory with up to 1,000 tenants (root)
 	@$(CLEAN_ENV) $(BIN)/python -m benchmarks.scale $(ARGS); $(OWN)
 
+.PHONY: bench-scrape
+bench-scrape: setup ## The exporter: a scrape's time, attacked, its truth (root)
+	@$(CLEAN_ENV) $(BIN)/python -m benchmarks.scrape $(ARGS); $(OWN)
+
+.PHONY: bench-ioctl
+bench-ioctl: setup ## Cost of seeing the driver's ioctls (root)
+	@$(CLEAN_ENV) $(BIN)/python -m benchmarks.ioctl_cost $(ARGS); $(OWN)
+
+.PHONY: bench-pid-view
+bench-pid-view: setup ## Cost of rewriting a process list (root)
+	@$(CLEAN_ENV) $(BIN)/python -m benchmarks.pid_view_cost $(ARGS); $(OWN)
+
 .PHONY: doctor
 doctor: setup-run ## Say what this host can do, and why
 	@exec $(CLEAN_ENV) PYTHONDONTWRITEBYTECODE=1 $(BIN)/fairsched doctor $(ARGS)
@@ -78,6 +98,10 @@ setup: ## Install packages (root) and .venv
 .PHONY: setup-run
 setup-run: # the smaller set-up: what `demo` and `doctor` need
 	@scripts/setup run
+
+.PHONY: setup-vm
+setup-vm: # what test-vm needs besides: qemu, busybox, runc
+	@scripts/setup vm
 
 .PHONY: install-service
 install-service: ## Install and enable the systemd service (root)

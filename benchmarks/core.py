@@ -163,11 +163,13 @@ class Run:
             report.notes["account_unsure_count"] = ", ".join(
                 f"{e.tenant} in {e.case}, {e.mode}" for e in unsure
             )
-        unseen = [e for e in errors if e.counts_for == "confidence"]
-        if unseen:
-            least = min(unseen, key=lambda e: e.low_ratio or 0.0)
-            report.values["unseeable_low_ratio"] = least.low_ratio or 0.0
-            report.notes["unseeable_low_ratio"] = f"least: {least.tenant} in {least.case}, {least.mode}"
+        trusted = [e for e in errors if e.counts_for == "confidence" and (e.low_ratio or 0.0) < 1.0]
+        worst = max(trusted, key=lambda e: abs(e.error_ratio or 0.0), default=None)
+        report.values["unseeable_trusted_error_max"] = abs(worst.error_ratio or 0.0) if worst else 0.0
+        if worst is not None:
+            report.notes["unseeable_trusted_error_max"] = (
+                f"{worst.tenant} in {worst.case}, {worst.mode}: {worst.error_ratio or 0.0:+.2%}"
+            )
 
     def _share(self, rig: Rig) -> None:
         plan, report = self._plan, self.report

@@ -18,18 +18,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
-from benchmarks.fair import bars, overview_plot, plots, results, stage, table
+from benchmarks.fair import bars, overview_plot, plots, results, solo, stage, table
+from benchmarks.fair.against import beside_solo
 from benchmarks.fair.controllers import POLICIES, RIVALS
 from benchmarks.fair.measures import measure
 from benchmarks.fair.scenario import Play, find, load, shipped
@@ -41,8 +41,12 @@ _AT_ONCE = 2
 QUICK_SCENARIOS = ("seed-4", "weights-4211")
 QUICK_S = 15.0
 QUICK_RESULTS = results.ROOT / "quick"
-_AROUND_S = {"none": 3.0, "fairsched": 7.0}
-_RIVAL_AROUND_S = 4.0
+_AROUND_S = {"none": 0.5, "fairsched": 6.5}
+"""What a performance takes besides being played, on two cores: starting and stopping the daemon, judging."""
+_RIVAL_AROUND_S = 1.5
+_SOLO_S = solo.SETTLE_S + solo.SECONDS + _AROUND_S["none"]
+_CHILD_S = 0.5
+"""More for one that is played beside another: it has a process of its own."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,8 @@ class Job:
 
     @property
     def estimate_s(self) -> float:
-        return self.play.scenario.settle_s + self.seconds + _AROUND_S.get(self.policy, _RIVAL_AROUND_S)
+        around_s = _AROUND_S.get(self.policy, _RIVAL_AROUND_S)
+        return self.play.settle_s(self.policy) + self.seconds + around_s
 
 
 def jobs_of(
@@ -74,30 +79,34 @@ def jobs_of(
     seeds: Sequence[int],
     seconds: float | None,
     *,
-    rivals_on_headlines: bool = False,
+    rival_seeds: Sequence[int] = (),
 ) -> list[Job]:
     """In the order in which they are played: the policies of one scenario and seed right after each other,
-    because the machine is another one an hour later."""
+    because the machine is another one an hour later. ``rival_seeds``: with which of them rivals play the headlines."""
     jobs = []
     for file in map(find, files):
         play = load(file)
-        names = list(policies)
-        if rivals_on_headlines and play.scenario.headline:
-            names += [name for name in RIVALS if name not in names]
         for seed in seeds:
+            names = list(policies)
+            if play.scenario.headline and seed in rival_seeds:
+                names += [name for name in RIVALS if name not in names]
             # Turned around every other seed, so that whoever comes second is not always the same.
             order = names if seed % 2 else names[::-1]
             jobs += [Job(file, play, name, seed, seconds or play.scenario.seconds) for name in order]
     return jobs
 
 
-def perform(job: Job, build_dir: Path, on_progress: stage.Progress) -> dict[str, Any]:
-    """Play it and measure: the result document."""
+def perform(
+    job: Job, build_dir: Path, on_progress: stage.Progress, solos: solo.Solos | None = None
+) -> dict[str, Any]:
+    """Play it and measure: the result document. ``solos``: what has been played alone before."""
     about, started_s = describe(), time.monotonic()
     recording = stage.play(
         job.play, job.policy, job.seed, job.seconds, build_dir=build_dir, on_progress=on_progress
     )
     figures = measure(recording, equal_groups=equal_groups(job.play)).to_dict()
+    for leaf, steps in (solos or solo.Solos()).of(job.play, job.seed, build_dir).items():
+        figures["leaves"][leaf] |= beside_solo(figures["leaves"][leaf], steps)
     return {
         "scenario": job.play.name,
         "policy": job.policy,
@@ -127,13 +136,40 @@ def equal_groups(play: Play) -> list[list[str]]:
 # ---- running many ----
 
 
+def batches_of(jobs: Sequence[Job]) -> list[tuple[Job, ...]]:
+    """What is played at the same time, in order: a job by itself, or seeds of one scenario under one policy where the
+    scenario may be played so. Never two scenarios: a figure must not depend on who happened to play beside it."""
+    batches: dict[tuple[Any, ...], tuple[Job, ...]] = {}
+    counts: dict[tuple[Path, str], int] = {}
+    for number, job in enumerate(jobs):
+        same = job.file, job.policy
+        if job.play.scenario.beside_others:
+            key: tuple[Any, ...] = (*same, counts.get(same, 0) // _AT_ONCE)
+            counts[same] = counts.get(same, 0) + 1
+        else:
+            key = (number,)
+        batches[key] = (*batches.get(key, ()), job)
+    return list(batches.values())
+
+
+def estimate_s(jobs: Sequence[Job]) -> float:
+    """How long they take, without tables and pictures."""
+    solos_s = len(solo.keys((job.play, job.seed) for job in jobs)) * _SOLO_S
+    return solos_s + sum(_batch_s(batch) for batch in batches_of(jobs))
+
+
+def _batch_s(batch: Sequence[Job]) -> float:
+    return max(job.estimate_s for job in batch) + (_CHILD_S if len(batch) > 1 else 0.0)
+
+
 class Performance:
-    """A list of jobs, done one after the other; what is done already is left out."""
+    """A list of jobs, done batch by batch; what is done already is left out."""
 
     def __init__(self, jobs: Sequence[Job], root: Path, *, is_fresh: bool) -> None:
         self.jobs, self._root, self._is_fresh = jobs, root, is_fresh
         self.failed: list[str] = []
         self._children: set[subprocess.Popen[str]] = set()
+        self._solos = solo.Solos()
         self._is_ending = False
         self._lock = threading.Lock()
         """Of the two above."""
@@ -142,53 +178,49 @@ class Performance:
         todo = [job for job in self.jobs if not self._is_done(job)]
         if len(todo) < len(self.jobs):
             print(f"{len(self.jobs) - len(todo)} of {len(self.jobs)} are done already", file=sys.stderr)
-        alone = [job for job in todo if not job.play.scenario.beside_others]
-        paired = [job for job in todo if job.play.scenario.beside_others]
-        with tempfile.TemporaryDirectory(prefix="fairsched-bench-build-") as scratch:
-            with _Bar(alone) as bar:
-                for job in alone:
-                    bar.begin(job)
-                    self._one(job, Path(scratch), bar)
-            with _Bar(paired, at_once=_AT_ONCE) as bar, ThreadPoolExecutor(_AT_ONCE) as pool:
-                slots: Queue[Path] = Queue()
-                for number in range(_AT_ONCE):
-                    slots.put(Path(scratch) / f"slot{number}")
-                try:
-                    for done in [pool.submit(self._beside_others, job, slots, bar) for job in paired]:
-                        done.result()
-                except BaseException:
-                    self._end_children()
-                    pool.shutdown(cancel_futures=True)
-                    raise
+        with (
+            tempfile.TemporaryDirectory(prefix="fairsched-bench-build-") as scratch,
+            _Bar(todo) as bar,
+            ThreadPoolExecutor(_AT_ONCE) as pool,
+        ):
+            for batch in batches_of(todo):
+                bar.begin(batch)
+                if len(batch) == 1:
+                    self._one(batch[0], Path(scratch), bar)
+                else:
+                    self._together(batch, Path(scratch), pool, bar)
 
-    def _beside_others(self, job: Job, slots: Queue[Path], bar: _Bar) -> None:
+    def _together(self, batch: Sequence[Job], scratch: Path, pool: ThreadPoolExecutor, bar: _Bar) -> None:
+        try:
+            played = [
+                pool.submit(self._beside_another, job, scratch / f"slot{number}", bar)
+                for number, job in enumerate(batch)
+            ]
+            for done in played:
+                done.result()
+        except BaseException:
+            self._end_children()
+            raise
+
+    def _beside_another(self, job: Job, slot: Path, bar: _Bar) -> None:
         """In a process of its own with libraries of its own: probes belong to an inode."""
-        slot = slots.get()
         output = slot.with_suffix(".json")
         command = [sys.executable, __file__, "--scenario", str(job.file), "--policy", job.policy]
         command += ["--seed", str(job.seed), "--seconds", str(job.seconds)]
         command += ["--json", str(output), "--build", str(slot)]
-        try:
-            status, errors = self._run_child(command, lambda: bar.begin(job))
-            if self._is_ending:
-                return
-            if status:
-                self.failed.append(f"{job.title}: {errors.strip()[-300:]}")
-                bar.say(f"failed: {self.failed[-1]}")
-                return
-            document = json.loads(output.read_text())
-            results.write(document, self._root)
-            for note in document["notes"]:
-                bar.say(f"{job.title}: {note}")
-        finally:
-            slots.put(slot)
+        status, errors = self._run_child(command)
+        if self._is_ending:
+            return
+        if status:
+            self._fail(job, errors.strip()[-300:], bar)
+        else:
+            self._keep(job, json.loads(output.read_text()), bar)
 
-    def _run_child(self, command: list[str], on_start: Callable[[], None]) -> tuple[int, str]:
+    def _run_child(self, command: list[str]) -> tuple[int, str]:
         """Exit status and stderr. In a session of its own, so that it is we who end it, by a signal or not."""
         with self._lock:
             if self._is_ending:
                 return INTERRUPTED, ""
-            on_start()
             child = subprocess.Popen(
                 command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
             )
@@ -214,22 +246,28 @@ class Performance:
 
     def _one(self, job: Job, build_dir: Path, bar: _Bar) -> None:
         try:
-            document = perform(job, build_dir, bar.progress)
+            document = perform(job, build_dir, bar.progress, self._solos)
         except FairschedError as error:
             if error.exit_status != 1:  # a host or a file that cannot do: no other run will
                 raise
-            self.failed.append(f"{job.title}: {error}")
-            bar.say(f"failed: {self.failed[-1]}")
-            return
+            self._fail(job, str(error), bar)
+        else:
+            self._keep(job, document, bar)
+
+    def _keep(self, job: Job, document: results.Document, bar: _Bar) -> None:
         results.write(document, self._root)
         for note in document["notes"]:
             bar.say(f"{job.title}: {note}")
+
+    def _fail(self, job: Job, why: str, bar: _Bar) -> None:
+        self.failed.append(f"{job.title}: {why}")
+        bar.say(f"failed: {self.failed[-1]}")
 
 
 class _Bar:
     """Progress over all jobs by their estimated time; plain lines where stderr is no terminal."""
 
-    def __init__(self, jobs: Sequence[Job], at_once: int = 1) -> None:
+    def __init__(self, jobs: Sequence[Job]) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -243,33 +281,34 @@ class _Bar:
             console=self._console,
             disable=not self._console.is_terminal,
         )
-        self._count, self._number, self._at_once = len(jobs), 0, at_once
-        self._task = self._progress.add_task("", total=sum(job.estimate_s for job in jobs) / at_once)
-        self._done_s, self._job_s = 0.0, 0.0
+        self._count, self._number = len(jobs), 0
+        self._task = self._progress.add_task("", total=estimate_s(jobs))
+        self._done_s, self._batch_s = 0.0, 0.0
 
     def __enter__(self) -> _Bar:
         self._progress.start()
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._progress.update(self._task, completed=self._done_s + self._job_s)
+        self._progress.update(self._task, completed=self._done_s + self._batch_s)
         self._progress.stop()
 
-    def begin(self, job: Job) -> None:
-        self._done_s += self._job_s
-        self._job_s, self._number = job.estimate_s / self._at_once, self._number + 1
-        what = f"{self._number}/{self._count} {job.title}"
+    def begin(self, batch: Sequence[Job]) -> None:
+        self._done_s += self._batch_s
+        self._batch_s, self._number = _batch_s(batch), self._number + len(batch)
+        what = f"{self._number}/{self._count} {', '.join(job.title for job in batch)}"
         self._progress.update(self._task, description=what, completed=self._done_s)
         if not self._console.is_terminal:
             print(what, file=sys.stderr, flush=True)
 
     def progress(self, done: float) -> None:
-        self._progress.update(self._task, completed=self._done_s + done * self._job_s)
+        self._progress.update(self._task, completed=self._done_s + done * self._batch_s)
 
     def say(self, line: str) -> None:
-        self._progress.print(line, markup=False, highlight=False) if self._console.is_terminal else print(
-            line, file=sys.stderr, flush=True
-        )
+        if self._console.is_terminal:
+            self._progress.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
 
 
 def show(names: Sequence[str], root: Path, *, pictures: bool) -> None:
@@ -321,12 +360,13 @@ def chosen_jobs(options: argparse.Namespace) -> list[Job]:
         return jobs_of(files, options.policy or OURS, options.seed or [1], options.seconds or QUICK_S)
     if options.suite:
         seeds = options.seed or list(range(1, 3 if options.suite == "bench" else 6))
+        rival_seeds = [] if options.policy else seeds[:1] if options.suite == "bench" else seeds
         return jobs_of(
             options.scenario or shipped(),
             options.policy or OURS,
             seeds,
             options.seconds,
-            rivals_on_headlines=not options.policy,
+            rival_seeds=rival_seeds,
         )
     if not options.scenario:
         raise ConfigError("nothing to play", remedy="--scenario FILE, --suite NAME, or --list")
@@ -342,7 +382,7 @@ def _list_scenarios() -> int:
 
 def _single(job: Job, output: Path, build_dir: Path | None) -> int:
     with tempfile.TemporaryDirectory(prefix="fairsched-bench-build-") as scratch, _Bar([job]) as bar:
-        bar.begin(job)
+        bar.begin([job])
         document = perform(job, build_dir or Path(scratch), bar.progress)
     results.write_json(output, document)
     print("\n".join(table.one_run(document)))

@@ -33,7 +33,7 @@ BARS = (
     Bar("account_error_max", "account, largest error of a tenant", 0.02, True, "percent"),
     Bar("account_error_others_max", "the same beside a hostile one", 0.05, True, "percent"),
     Bar("account_unsure_count", "seeable tenants not of high confidence", 0, True, "count"),
-    Bar("unseeable_low_ratio", "status says that it cannot see", 1.0, False),
+    Bar("unseeable_trusted_error_max", "who cannot be seen, wherever it was trusted", 0.05, True, "percent"),
     Bar("share_error_max_points", "weights 4:2:1:1, largest error", 1.5, True, "points"),
     Bar("busy_ratio", "GPU busy, scheduled / not", 0.98, False),
     Bar("probe_ratio", "probe at +10 / at +0", 0.4, True),

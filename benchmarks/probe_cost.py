@@ -50,20 +50,20 @@ def measure(rig: Rig, *, rounds: int) -> list[ProbeCost]:
     if export.skip != elf.STUB_SKIP:
         raise BenchError(f"{SYMBOL} of the simulated libcuda does not begin with the stub")
     offsets = {"at_0": export.offset, "at_10": export.offset + export.skip}
-    with _caller(rig) as call, _real_program() as (program, is_multi), _empty_program(is_multi) as empty:
+    with caller(rig) as call, _real_program() as (program, is_multi), empty_program(is_multi) as empty:
         costs = []
         for name, fd in ((PROGRAM, program), (EMPTY, empty)):
             call_ns: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
             for _ in range(rounds):
                 for variant in VARIANTS:
-                    with _attached(fd, path, offsets.get(variant), is_multi):
+                    with attached(fd, path, offsets.get(variant), is_multi):
                         call_ns[variant] += call()
             costs.append(ProbeCost(name, call_ns))
     return costs
 
 
 @contextlib.contextmanager
-def _attached(program: int, path: str, offset: int | None, is_multi: bool) -> Iterator[None]:
+def attached(program: int, path: str, offset: int | None, is_multi: bool) -> Iterator[None]:
     if offset is None:
         yield
         return
@@ -78,7 +78,7 @@ def _attached(program: int, path: str, offset: int | None, is_multi: bool) -> It
 
 
 @contextlib.contextmanager
-def _caller(rig: Rig) -> Iterator[Callable[[], list[float]]]:
+def caller(rig: Rig) -> Iterator[Callable[[], list[float]]]:
     """A process that calls; the function yielded has it call once more and returns its times."""
     program = rig.directory / "probe_caller"
     source = Path(__file__).with_name("probe_caller.c")
@@ -136,7 +136,7 @@ def _real_program() -> Iterator[tuple[int, bool]]:
 
 
 @contextlib.contextmanager
-def _empty_program(is_multi: bool) -> Iterator[int]:
+def empty_program(is_multi: bool) -> Iterator[int]:
     attach_type = syscall.TRACE_UPROBE_MULTI if is_multi else 0
     fd = syscall.load_program(syscall.PROG_TYPE_KPROBE, _RETURN_0, attach_type)
     try:

@@ -23,14 +23,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import yaml
 
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef, Mount, find_mount
-from fairsched.control_client import ControlClient
+from fairsched.control_client import TIMEOUT_S, ControlClient
 from fairsched.errors import ControlError, FairschedError, HostUnsupported
 from fairsched.simgpu import GpuSpec, GpuTruth, SimHost, Worker, Workload, build
 from fairsched.simgpu.workload import enter_command
@@ -39,7 +39,8 @@ PARENT = "/gpu.slice"
 _START_S = 60.0
 _STOP_S = 20.0
 _REMOVE_S = 5.0
-_TICK_S = 0.15
+AnswerT = TypeVar("AnswerT")
+_TICK_NS = 150_000_000
 """Longer than a tick: an account that stands still for so long is up to date."""
 
 
@@ -197,15 +198,24 @@ class Rig:
 
 
 class RunningDaemon:
-    """``fairsched run`` as a subprocess."""
+    """``fairsched run`` as a subprocess, or ``argv`` that does the same."""
 
-    def __init__(self, config: Path, directory: Path, env: dict[str, str]) -> None:
+    def __init__(
+        self,
+        config: Path,
+        directory: Path,
+        env: dict[str, str],
+        argv: Sequence[str] | None = None,
+        patience_s: float = TIMEOUT_S,
+    ) -> None:
+        """``patience_s``: for an answer of its control socket."""
+        self._inside = f"{directory}/"
         self._log = directory / "log"
-        self._client = ControlClient(directory / "run/fairsched.sock")
-        program = Path(sys.executable).parent / "fairsched"
-        argv = [str(program), "run", "--config", str(config)]
+        self._client = ControlClient(directory / "run/fairsched.sock", timeout_s=patience_s)
+        if argv is None:
+            argv = [str(Path(sys.executable).parent / "fairsched"), "run", "--config", str(config)]
         # It dies with us, should we be killed; in a session of its own Ctrl-C leaves its end to stop().
-        command = enter_command(build().load, argv, None, True)
+        command = enter_command(build().load, list(argv), None, True)
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -263,16 +273,27 @@ class RunningDaemon:
         return found
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL (said so) when that is not enough. Idempotent."""
-        if self._process.poll() is not None:
-            return
-        self._process.terminate()
+        """SIGTERM, and SIGKILL (said so) when that is not enough. Idempotent.
+
+        The helpers are waited for: the guardian of a daemon that was killed is about to let everybody go.
+        """
+        if self._process.poll() is None:
+            self._process.terminate()
         try:
             self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             print(f"warning: the daemon did not end within {_STOP_S:g} s", file=sys.stderr)
             self._process.kill()
             self._process.wait()
+        wait_until(lambda: not self._helpers(), _STOP_S, "the daemon's helpers have gone")
+
+    def _helpers(self) -> list[psutil.Process]:
+        """Also those that outlived it. The guardian's command names the journal."""
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if any(word.startswith(self._inside) for word in process.info["cmdline"] or ())
+        ]
 
 
 def cpu_s(process: psutil.Process) -> float:
@@ -323,12 +344,21 @@ def read_together(rig: Rig, daemon: RunningDaemon, workers: dict[str, list[Worke
 
     Its account is as old as its last tick, up to 100 ms: half a percent of 20 s that would not be its error.
     """
-    before, end_s = _account_ns(daemon), time.monotonic() + _TICK_S
-    account = before
-    while account == before and time.monotonic() < end_s:
-        time.sleep(0.002)
-        account = _account_ns(daemon)
+    account = after_a_tick(lambda: _account_ns(daemon))
     return replace(read_truth(rig, workers), account_ns=account)
+
+
+def after_a_tick(read: Callable[[], AnswerT]) -> AnswerT:
+    """What is read once it is another answer than now; the same one when nothing moves for longer than a tick.
+
+    None is no answer, and not waited for.
+    """
+    before, end_ns = read(), time.monotonic_ns() + _TICK_NS
+    answer = before
+    while answer is not None and answer == before and time.monotonic_ns() < end_ns:
+        time.sleep(0.002)
+        answer = read()
+    return answer
 
 
 def _account_ns(daemon: RunningDaemon) -> dict[str, int]:

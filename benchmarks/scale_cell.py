@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from benchmarks.scale_figures import Cell, summarise
 from benchmarks.scale_maps import MOST_BUSY, Injector, Program
 from benchmarks.scale_world import Step, World
 from fairsched.cgroup import tree
-from fairsched.control_client import ControlClient
 from fairsched.simgpu import PRESETS, Workload, build
 from fairsched.simgpu.workload import enter_command
 
@@ -39,19 +38,9 @@ class ScaleDaemon(RunningDaemon):
     """``fairsched run`` with the stopwatch; :meth:`laps` after :meth:`stop`."""
 
     def __init__(self, config: Path, directory: Path, env: dict[str, str]) -> None:
-        self._log = directory / "log"
         self._times = directory / "times"
-        self._client = ControlClient(directory / "run/fairsched.sock", timeout_s=30.0)
         argv = [sys.executable, "-m", "benchmarks.scale_daemon", str(self._times), str(config)]
-        with open(self._log, "wb") as log:
-            self._process = subprocess.Popen(
-                enter_command(build().load, argv, None, True),
-                env={**os.environ, **env, "PYTHONPATH": str(ROOT)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        super().__init__(config, directory, {**env, "PYTHONPATH": str(ROOT)}, argv, patience_s=30.0)
 
     @property
     def pid(self) -> int:
@@ -94,8 +83,11 @@ def tenant_name(number: int) -> str:
 
 
 @contextlib.contextmanager
-def daemon(rig: Rig, tenants: int) -> Iterator[tuple[ScaleDaemon, float]]:
-    """It, and how long it took to be ready. Each tenant is named in the configuration, by the path of its cgroup.
+def daemon(
+    rig: Rig, tenants: int, more: Mapping[str, Any] | None = None
+) -> Iterator[tuple[ScaleDaemon, float]]:
+    """It, and how long it took to be ready. Each tenant is named in the configuration, by the path of its cgroup;
+    ``more`` is what the configuration has besides.
 
     Its directories are in memory, as /run is: each hold is journalled there.
     """
@@ -119,6 +111,7 @@ def daemon(rig: Rig, tenants: int) -> Iterator[tuple[ScaleDaemon, float]]:
                 }
                 for number in range(tenants)
             },
+            **(more or {}),
         }
         config = directory / "config.yaml"
         config.write_text(yaml.safe_dump(document))
@@ -147,7 +140,7 @@ class _Window:
         return _Window(time.monotonic_ns(), cpu, cpu_pressure_s(), steps, edges)
 
 
-class _Driver:
+class Driver:
     """Keeps the daemon's maps moving."""
 
     def __init__(
@@ -206,7 +199,7 @@ def measure_cell(
             programs = undo.enter_context(crowd(rig, tenants))
             running, start_s = undo.enter_context(daemon(rig, tenants))
             injector = undo.enter_context(Injector(running.pid, programs))
-            driver: _Driver | _Sleeper = _Driver(injector, programs, len(rig.specs), step, seed)
+            driver: Driver | _Sleeper = Driver(injector, programs, len(rig.specs), step, seed)
         else:
             running, start_s = undo.enter_context(daemon(rig, tenants))
             loads = [TenantLoad(tenant_name(number), _real(step)) for number in range(tenants)]

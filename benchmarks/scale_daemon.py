@@ -73,6 +73,7 @@ def read_laps(path: Path) -> list[Lap]:
 def instrument(watch: Stopwatch) -> None:
     """Put the stopwatch on the daemon's loop."""
     from fairsched import daemon
+    from fairsched.answers import Answers
     from fairsched.apply import Applier
     from fairsched.observe import Tree
     from fairsched.sensors import Sensors
@@ -85,7 +86,7 @@ def instrument(watch: Stopwatch) -> None:
     watch.wrap(Sensors, "look_for_libraries", "library")
     watch.wrap(Tree, "pids", "pids")
     watch.wrap(daemon.Daemon, "_housekeep", "housekeep")
-    watch.wrap(daemon.Daemon, "status", "status")
+    watch.wrap(Answers, "status", "status")
     watch.wrap(daemon.Daemon, "_tick", "tick")
     _note_lateness(watch, daemon.Daemon)
     _note_actions(watch, Applier)

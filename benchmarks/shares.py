@@ -12,6 +12,7 @@ import psutil
 
 from benchmarks.rig import Rig, RunningDaemon, TenantLoad, cpu_s, read_truth
 from benchmarks.stats import share_errors_points, shares
+from fairsched.own_status import own_from_plain
 from fairsched.simgpu import Workload
 
 _CHAT = Workload("decode", kernels=40, kernel_us=500, jitter_ratio=0.1, gap_us=1000)
@@ -32,6 +33,8 @@ class DaemonCost:
     cpu_ratio_by_role: dict[str, float]
     rss_bytes: dict[str, int]
     """By role, at the end."""
+    ticks_per_second: float | None
+    """None: the daemon did not tell."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ def _window(rig: Rig, daemon: RunningDaemon | None, seconds: float, settle_s: fl
     with rig.tenants(LOADS, seed) as workers:
         time.sleep(settle_s)
         processes = daemon.processes() if daemon else {}
+        ticks = _ticks(daemon)
         before, start_s, used_s = read_truth(rig, workers), time.monotonic(), _cpu_by_role(processes)
         time.sleep(seconds)
         after, wall_s, used_now_s = (
@@ -66,11 +70,13 @@ def _window(rig: Rig, daemon: RunningDaemon | None, seconds: float, settle_s: fl
             time.monotonic() - start_s,
             _cpu_by_role(processes),
         )
+        ticks_now = _ticks(daemon)
         cost = None
         if daemon:
             by_role = {role: (used_now_s[role] - used_s[role]) / wall_s for role in processes}
             rss = {role: int(process.memory_info().rss) for role, process in processes.items()}
-            cost = DaemonCost(sum(by_role.values()), by_role, rss)
+            per_s = None if ticks is None or ticks_now is None else (ticks_now - ticks) / wall_s
+            cost = DaemonCost(sum(by_role.values()), by_role, rss, per_s)
     used = {name: after.truth_ns[name] - before.truth_ns[name] for name in after.truth_ns}
     span_ns = after.gpu.as_of_ns - before.gpu.as_of_ns
     return Run(
@@ -81,6 +87,12 @@ def _window(rig: Rig, daemon: RunningDaemon | None, seconds: float, settle_s: fl
         share_error_points=share_errors_points(used, {load.name: load.weight for load in LOADS}),
         cost=cost,
     )
+
+
+def _ticks(daemon: RunningDaemon | None) -> int | None:
+    """How many it has made; asked outside of what is measured."""
+    own = own_from_plain(daemon.status().get("own")) if daemon else None
+    return None if own is None or own.ticks is None else own.ticks.total
 
 
 def _cpu_by_role(processes: dict[str, psutil.Process]) -> dict[str, float]:
@@ -111,6 +123,7 @@ def notes(runs: Sequence[Run]) -> dict[str, str]:
         "share_error_max_points": shown,
         "busy_ratio": f"{fmean(run.busy_ratio for run in scheduled):.4f} / "
         f"{fmean(run.busy_ratio for run in plain):.4f}",
-        "daemon_cpu_ratio": ", ".join(f"{r} {c:.2%}" for r, c in cost.cpu_ratio_by_role.items()),
+        "daemon_cpu_ratio": ", ".join(f"{r} {c:.2%}" for r, c in cost.cpu_ratio_by_role.items())
+        + ("" if cost.ticks_per_second is None else f"; {cost.ticks_per_second:.1f} ticks a second"),
         "daemon_rss_bytes": ", ".join(f"{r} {b / 1e6:.1f} MB" for r, b in cost.rss_bytes.items()),
     }

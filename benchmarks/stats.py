@@ -16,7 +16,8 @@ def tokens_in(steps: Iterable[Step], start_ns: int, end_ns: int) -> float:
     """Tokens made in the window; a step across an edge counts by the part of its latency inside.
 
     Whole tokens would make a slow tenant's throughput jump by one token per window, which is rounding and
-    nothing else. A step is logged at its end: read the log one step later than the window's end.
+    nothing else. A step is logged at its end: read the log one step later than the window's end. Of a program that
+    waits for each step; one with several in flight is for fair/windows.py, where those that wait do not count.
     """
     total = 0.0
     for step in steps:

@@ -31,6 +31,8 @@ from fairsched.simgpu import Workload, build
 ROOT = Path(__file__).resolve().parent.parent
 ENDLESS_US = 3_600_000_000
 """The longest kernel the simulated GPU knows: an hour."""
+FEIGN_RATIO = 0.6
+"""What a kernel takes in company: clearly less than the account forgives."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class Trick:
 
 def _endless(company: Company) -> None:
     company.start_worker("--kernels", "1", "--jitter", "0", "--kernel-us", str(ENDLESS_US))
+    company.wait()
+
+
+def _feign(company: Company) -> None:
+    company.start_worker("--feign", str(FEIGN_RATIO))
     company.wait()
 
 
@@ -88,6 +95,7 @@ TRICKS: Mapping[str, Trick] = MappingProxyType(
                 "starve_cpu", "Two busy processes per processor beside the worker.", trick_crowds.starve_cpu
             ),
             Trick("ptrace", "A helper traces the worker, stops it and sends it on.", trick_tracing.trace),
+            Trick("feign", "Kernels are shorter while others are there, as if turns were unequal.", _feign),
             Trick("endless", "One kernel of an hour in each context.", _endless),
             Trick("dlopen_copy", "libcuda is a copy of the file, under another name.", _dlopen_copy),
         )

@@ -23,8 +23,27 @@ TIGHT_NS = 100_000
 PAUSE_NS = 500_000
 TIGHT_LAUNCHES = 2
 COMEBACK_NS = 250_000_000
+MAX_OBJECTS = 131072
+GPU_UNKNOWN = 32
+GPUS_HELD = 33
+MAX_FILE_CLIENTS = 16
+MAX_MAJOR = 4096
+MAX_GATES = 16384
+MAX_GATE_LEVELS = 32
+MAX_CAPS = 8192
+GATE_WORDS = 4
+GATE_MAGIC = 0x66736761746531
+MAX_CGROUP_DEPTH = 12
+MAX_LIMIT_CGROUPS = 32
+MAX_LIMIT_LEVELS = 3
 CLOCK_SHIFT = 56
 CLOCK_MASK = (1 << CLOCK_SHIFT) - 1
+
+VIEW_LIST_MAX = 950
+VIEW_INFO_MAX = 200
+VIEW_SAMPLES_MAX = 72
+VIEW_NO_PID = 0xFFFFFFFF
+VIEW_NOBODY = 0x7FFFFFFF
 
 COMPUTE = 0
 COPY = 1
@@ -35,6 +54,13 @@ class CtxFlag(enum.IntFlag):
     LIVE = 1
     UNSEEN = 2
     GPU_GUESSED = 4
+
+
+class Node(enum.IntEnum):
+    GPU = 1
+    UVM = 2
+    CAPS = 3
+    OTHER = 4
 
 
 class Count(enum.IntEnum):
@@ -51,6 +77,32 @@ class Count(enum.IntEnum):
     GPU_GUESSED = 10
     EVENT_UNKNOWN = 11
     DEP_DROPPED = 12
+    STREAM_FULL = 13
+    THREAD_FULL = 14
+    STACK_DEEP = 15
+    SLOT_LOST = 16
+
+
+class DriverCount(enum.IntEnum):
+    OBJECTS_MADE = 0
+    OBJECTS_GONE = 1
+    BAD_READ = 2
+    CALL_FULL = 3
+    CALL_LOST = 4
+    CLIENT_FULL = 5
+    OBJECT_FULL = 6
+    FILE_FULL = 7
+    HELD_FULL = 8
+    CALLER_FULL = 9
+    UNSEEN = 10
+    GPU_UNKNOWN = 11
+    TOO_DEEP = 12
+    REPLACED = 13
+    RACE = 14
+    BAD_SIZE = 15
+    BLIND = 16
+    VRAM_FULL = 17
+    DEEP_CGROUP = 18
 
 
 class EdgeKind(enum.IntEnum):
@@ -65,7 +117,39 @@ class EdgeKind(enum.IntEnum):
     RESUBMIT = 9
 
 
+class ViewKind(enum.IntEnum):
+    LIST = 0
+    INFO = 1
+    SAMPLES = 2
+
+
+class ViewBy(enum.IntEnum):
+    UNDECIDED = 0
+    US = 1
+    DRIVER = 2
+
+
+class ViewCount(enum.IntEnum):
+    LISTS = 0
+    INFOS = 1
+    SAMPLES = 2
+    HIDDEN = 3
+    BOOK_FULL = 4
+    CALL_FULL = 5
+    BAD_READ = 6
+    BAD_WRITE = 7
+    BAD_NUMBER = 8
+    RETURN_LOST = 9
+    CONFLICT = 10
+    CHANGED = 11
+
+
+class GateFlag(enum.IntFlag):
+    ALL = 1
+
+
 _u8, _u16, _u32, _u64 = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
+_i64 = ctypes.c_int64
 
 
 class Busy(ctypes.Structure):
@@ -160,6 +244,102 @@ class DrainArgs(ctypes.Structure):
     _fields_ = (("slot", _u64), ("generation", _u64), ("v_end_ns", _u64), ("engine", _u64))
 
 
+class ObjectKey(ctypes.Structure):
+    _fields_ = (("client", _u32), ("handle", _u32))
+
+
+class Object(ctypes.Structure):
+    _fields_ = (
+        ("serial", _u64),
+        ("parent_serial", _u64),
+        ("vram_bytes", _i64),
+        ("computes", _i64),
+        ("contexts", _i64),
+        ("parent", _u32),
+        ("class", _u32),
+        ("gpu", _u32),
+        ("is_group", _u32),
+    )
+
+
+class Held(ctypes.Structure):
+    _fields_ = (("vram_bytes", _i64), ("contexts", _i64))
+
+
+class Client(ctypes.Structure):
+    _fields_ = (
+        ("serial", _u64),
+        ("file", _u64),
+        ("file_serial", _u64),
+        ("cgroup_id", _u64),
+        ("is_gone", _u64),
+        ("tgid", _u32),
+        ("handle", _u32),
+        ("held", Held * GPUS_HELD),
+        ("above", _u64 * MAX_CGROUP_DEPTH),
+        ("freed", _i64 * MAX_GPUS),
+    )
+
+
+class CgroupVram(ctypes.Structure):
+    _fields_ = (("bytes", _i64 * MAX_GPUS), ("begun", _u64), ("ended", _u64))
+
+
+class VramLimit(ctypes.Structure):
+    _fields_ = (
+        ("bytes", _u64),
+        ("above", _u64),
+        ("tenant", _u64),
+        ("cgroup", _u64 * MAX_LIMIT_CGROUPS),
+    )
+
+
+class RefusalKey(ctypes.Structure):
+    _fields_ = (("tenant", _u64), ("gpu", _u32), ("pad", _u32))
+
+
+class Refusal(ctypes.Structure):
+    _fields_ = (
+        ("refused", _u64),
+        ("t_ns", _u64),
+        ("asked_bytes", _u64),
+        ("held_bytes", _u64),
+        ("tgid", _u64),
+    )
+
+
+class File(ctypes.Structure):
+    _fields_ = (("serial", _u64), ("client", _u64 * MAX_FILE_CLIENTS))
+
+
+class Caller(ctypes.Structure):
+    _fields_ = (("cgroup_id", _u64), ("tgid", _u32), ("pad", _u32))
+
+
+class Calls(ctypes.Structure):
+    _fields_ = (("ioctls", _u64), ("failed", _u64), ("time_ns", _u64), ("opens", _u64))
+
+
+class Inode(ctypes.Structure):
+    _fields_ = (("device", _u64), ("inode", _u64))
+
+
+class GoneArgs(ctypes.Structure):
+    _fields_ = (("client", _u64), ("serial", _u64))
+
+
+class PidKey(ctypes.Structure):
+    _fields_ = (("ns", _u32), ("pid", _u32))
+
+
+class Gate(ctypes.Structure):
+    _fields_ = (("gpus", _u64 * GATE_WORDS), ("flags", _u32), ("pad", _u32))
+
+
+class GateHead(ctypes.Structure):
+    _fields_ = (("magic", _u64), ("owner", _u64), ("build", _u8 * 16), ("denied", _u64), ("blind", _u64))
+
+
 STRUCTS: dict[str, type[ctypes.Structure]] = {
     "fs_busy": Busy,
     "fs_ctx": Ctx,
@@ -172,6 +352,22 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "fs_dev_key": DevKey,
     "fs_uuid": Uuid,
     "fs_drain_args": DrainArgs,
+    "fs_object_key": ObjectKey,
+    "fs_object": Object,
+    "fs_held": Held,
+    "fs_client": Client,
+    "fs_cgroup_vram": CgroupVram,
+    "fs_vram_limit": VramLimit,
+    "fs_refusal_key": RefusalKey,
+    "fs_refusal": Refusal,
+    "fs_file": File,
+    "fs_caller": Caller,
+    "fs_calls": Calls,
+    "fs_inode": Inode,
+    "fs_gone_args": GoneArgs,
+    "fs_pid_key": PidKey,
+    "fs_gate": Gate,
+    "fs_gate_head": GateHead,
 }
 
 

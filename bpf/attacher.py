@@ -9,7 +9,8 @@ Approach: this process holds them. It serves one request per line (``{"path": ..
 program where the kernel can (6.6), else one perf event per probe, and ends, closing in parallel, when the daemon's
 end of the socket is closed, however that came about.
 
-Answer per request: path, device, inode, probes, cheap, failures {symbol: why}, or error and remedy.
+Answer per request: path as asked, device, inode, probes, cheap, failures {symbol: why}, or error, remedy,
+is_gone and is_libcuda.
 """
 
 from __future__ import annotations
@@ -48,16 +49,20 @@ class Attacher:
             stat = os.stat(path)
             key = (stat.st_dev, stat.st_ino)
             if key not in self._done:
-                self._done[key] = {"path": path, "device": key[0], "inode": key[1], **self._attach(path)}
-            return self._done[key]
+                self._done[key] = {"device": key[0], "inode": key[1], **self._attach(path)}
+            return {"path": path, **self._done[key]}
         except (FairschedError, OSError) as error:
-            return {"path": path, "error": str(error), "remedy": getattr(error, "remedy", "")}
+            is_gone = isinstance(error, FileNotFoundError | ProcessLookupError)
+            is_libcuda = not isinstance(error, elf.NotLibcuda)
+            remedy = getattr(error, "remedy", "")
+            why = {"error": str(error), "remedy": remedy, "is_gone": is_gone, "is_libcuda": is_libcuda}
+            return {"path": path, **why}
 
     def _attach(self, path: str) -> dict[str, Any]:
         by_name = {export.name: export for export in elf.read_exports(path)}
         wanted = exports.choose_probes(by_name)
         if not wanted:
-            raise FairschedError(f"{path}: exports no CUDA driver entry point")
+            raise elf.NotLibcuda(f"{path}: exports no CUDA driver entry point")
         sites: dict[Site, list[elf.Export]] = {}
         for probe in wanted:
             export = by_name[probe.symbol]

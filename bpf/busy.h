@@ -47,9 +47,10 @@ static __always_inline void emit(u32 kind, u32 slot, struct fs_ctx *c, u32 engin
 static __always_inline void add_delay(struct fs_ctx *c, fs_u64 wait)
 {
 	struct fs_delay_key key = {.cgroup_id = c->cgroup_id, .gpu = c->gpu};
-	u32 i = 0;
-	struct fs_delay *zero = zero_delay.lookup((int *)&i), *d;
-	fs_u64 rest = wait;
+	u32 first = 0;
+	struct fs_delay *zero = zero_delay.lookup((int *)&first), *d;
+	/* 64 bits each: Linux 6.1 forgets the bound of an index that is cut to 32 bits after it was compared. */
+	fs_u64 rest = wait, i = 0;
 
 	if (!zero)
 		return;

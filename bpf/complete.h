@@ -70,6 +70,7 @@ static __always_inline void stream_enter(fs_u64 stream)
 	if (!c)
 		return;
 	mark_stream(&m, slot, c, stream);
+	m.waits = ~0U;
 	/* The legacy default stream answers for others even when it has no work of its own. */
 	if (m.index != FS_NO_INDEX || stream == FS_STREAM_LEGACY)
 		remember(CALL_STREAM_SYNC, stream, bpf_ktime_get_ns(), &m);
@@ -137,11 +138,17 @@ static __always_inline void record_event(fs_u64 event, fs_u64 stream)
 	struct handle_key key = {.handle = event, .tgid = bpf_get_current_pid_tgid() >> 32};
 	u32 slot = find_slot();
 	struct fs_ctx *c = ctx_at(slot);
-	struct mark m = {};
+	struct mark m = {}, key_of_deps;
+	struct deps *deps;
 
 	if (!c)
 		return;
 	mark_stream(&m, slot, c, stream);
+	key_of_deps = m;
+	key_of_deps.seq = 0;
+	deps = deps_by_stream.lookup(&key_of_deps);
+	if (deps)
+		m.waits = deps->next;
 	if (mark_by_event.update(&key, &m))
 		count(FS_COUNT_HANDLE_FULL);
 }
@@ -167,6 +174,8 @@ static __always_inline void wait_event(fs_u64 stream, fs_u64 event)
 	struct deps *deps, *init = zero_deps.lookup((int *)&zero);
 	struct dep *dep;
 
+	if (!on)
+		count(FS_COUNT_EVENT_UNKNOWN);
 	if (!on || !c || !init)
 		return;
 	m.slot = slot;
@@ -174,8 +183,10 @@ static __always_inline void wait_event(fs_u64 stream, fs_u64 event)
 	m.index =
 		add_index(slot, c, stream, stream <= FS_STREAM_PER_THREAD); /* seq 0: the stream, no moment */
 	deps = deps_by_stream.lookup_or_try_init(&m, init);
-	if (!deps)
+	if (!deps) {
+		count(FS_COUNT_DEP_DROPPED);
 		return;
+	}
 	dep = &deps->dep[deps->next++ & (FS_MAX_DEPS - 1)];
 	if (dep->at > c->completed)
 		count(FS_COUNT_DEP_DROPPED);

@@ -35,6 +35,12 @@ static __always_inline void name_gpu(struct fs_ctx *c)
 	c->flags &= ~FS_CTX_GPU_GUESSED;
 }
 
+static __always_inline void give_back(u32 slot)
+{
+	if (free_slots.push(&slot, BPF_EXIST))
+		count(FS_COUNT_SLOT_LOST);
+}
+
 /* Give a context of this process a slot; FS_NO_SLOT when there is none left. */
 static __always_inline u32 add_ctx(u32 tgid, fs_u64 handle, u32 ordinal, fs_u16 flags)
 {
@@ -79,7 +85,7 @@ static __always_inline u32 add_ctx(u32 tgid, fs_u64 handle, u32 ordinal, fs_u16 
 		count(FS_COUNT_PROC_FULL);
 		c->flags = 0;
 		ctx_by_handle.delete(&key);
-		free_slots.push(&slot, BPF_EXIST);
+		give_back(slot);
 		return FS_NO_SLOT;
 	}
 	emit(FS_EDGE_CTX_NEW, slot, c, 0, bpf_ktime_get_ns(), 0, BPF_RB_NO_WAKEUP);
@@ -96,7 +102,7 @@ static __always_inline void drop_ctx(u32 slot, struct fs_ctx *c, fs_u64 now)
 	c->flags = 0;
 	emit(FS_EDGE_CTX_GONE, slot, c, 0, now, 0, BPF_RB_NO_WAKEUP);
 	ctx_by_handle.delete(&key);
-	free_slots.push(&slot, BPF_EXIST);
+	give_back(slot);
 }
 
 /*
@@ -145,12 +151,16 @@ static __always_inline u32 find_index(u32 slot, struct fs_ctx *c, fs_u64 stream)
 
 static __always_inline u32 add_index(u32 slot, struct fs_ctx *c, fs_u64 stream, fs_u64 is_blocking)
 {
+	u32 what = FS_COUNT_STREAM_FULL;
+	fs_u64 *full = counts_by_what.lookup(&what);
 	struct stream_key key = stream_key(slot, c, stream);
 	u32 *have = index_by_stream.lookup(&key), index = FS_MAX_STREAMS - 1;
 	fs_u64 used;
 
 	if (have)
 		return *have & (FS_MAX_STREAMS - 1);
+	if (!full)
+		return index;
 	used = c->stream_used;
 	FS_LOOP
 	for (int i = 0; i < 8; i++) {
@@ -179,7 +189,8 @@ static __always_inline u32 add_index(u32 slot, struct fs_ctx *c, fs_u64 stream, 
 		}
 		used = seen;
 	}
-	index_by_stream.update(&key, &index);
+	/* Without a branch: it would double what the verifier has to walk behind it. */
+	__sync_fetch_and_add(full, (u32)index_by_stream.update(&key, &index) >> 31);
 	return index;
 }
 

@@ -22,6 +22,10 @@ _CMPL_RIP = b"\x81\x3d"
 _JE_REL8 = 0x74
 
 
+class NotLibcuda(FairschedError):
+    """A file that is called libcuda and is none."""
+
+
 @dataclass(frozen=True)
 class Export:
     """One exported function."""
@@ -43,14 +47,14 @@ def stub_skip(head: bytes) -> int:
 def read_exports(path: str) -> list[Export]:
     """Exported functions of the ELF shared object at ``path``.
 
-    Raises FairschedError when the file is not a readable x86-64 ELF file, OSError when it cannot be opened.
+    Raises NotLibcuda when the file is not a readable x86-64 ELF file, OSError when it cannot be opened.
     """
     with open(path, "rb") as file:
         try:
             elf = ELFFile(file)
             table = elf.get_section_by_name(".dynsym")
             if elf.get_machine_arch() != "x64" or not isinstance(table, SymbolTableSection):
-                raise FairschedError(f"{path}: not an x86-64 shared object with exported symbols")
+                raise NotLibcuda(f"{path}: not an x86-64 shared object with exported symbols")
             exports = []
             for symbol in table.iter_symbols():
                 info = symbol["st_info"]
@@ -63,4 +67,4 @@ def read_exports(path: str) -> list[Export]:
                 exports.append(Export(symbol.name, offset, stub_skip(file.read(STUB_SKIP + 2))))
             return exports
         except ELFError as error:
-            raise FairschedError(f"{path}: not a readable ELF file: {error}") from error
+            raise NotLibcuda(f"{path}: not a readable ELF file: {error}") from error

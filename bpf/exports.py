@@ -12,7 +12,9 @@ Terms: *submit* hands work to the GPU, *complete* proves work finished when it r
 events, streams and contexts together. Sources: the CUDA driver API reference for the argument positions.
 
 Left out on purpose: synchronous ``cuMemset*`` and device-to-device ``cuMemcpy``. The runtime documents them
-as possibly asynchronous to the host, so their return proves nothing.
+as possibly asynchronous to the host, so their return proves nothing. Nor is their entry taken for a submit: who makes
+such a call need not ask afterwards, so the interval would stay open for as long as the process is idle
+(docs/accounting.md, What cannot be seen).
 """
 
 from __future__ import annotations

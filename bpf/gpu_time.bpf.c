@@ -59,10 +59,14 @@ static __always_inline void set_current(fs_u64 id, fs_u64 handle, int is_push)
 {
 	struct ctx_stack fresh = {}, *stack = ctxs_by_thread.lookup_or_try_init(&id, &fresh);
 
-	if (!stack)
+	if (!stack) {
+		count(FS_COUNT_THREAD_FULL);
 		return;
+	}
 	if (is_push || !stack->depth)
 		stack->depth++;
+	if (is_push && stack->depth > FS_MAX_CTX_STACK)
+		count(FS_COUNT_STACK_DEEP);
 	stack->handle[(stack->depth - 1) & (FS_MAX_CTX_STACK - 1)] = handle;
 }
 
@@ -179,7 +183,7 @@ static __always_inline void synced_deps(struct call *call, fs_u64 now)
 	struct mark key = call->mark;
 	struct deps *deps;
 
-	key.seq = 0;
+	key.seq = key.waits = 0;
 	deps = deps_by_stream.lookup(&key);
 	if (!deps)
 		return;
@@ -190,6 +194,9 @@ static __always_inline void synced_deps(struct call *call, fs_u64 now)
 		struct fs_ctx *c = ctx_at(slot);
 
 		if (!dep->on.seq || dep->at > call->mark.seq)
+			continue;
+		/* The number of the wait that is kept here: it may have come later, with nothing submitted in between. */
+		if ((u32)(deps->next - 1 - ((deps->next - 1 - i) & (FS_MAX_DEPS - 1))) >= call->mark.waits)
 			continue;
 		if (!c || c->generation != dep->on.generation || dep->on.index >= FS_MAX_STREAMS - 1)
 			continue;
@@ -261,7 +268,11 @@ int on_return(struct pt_regs *ctx)
 	case CALL_STREAM_NEW:
 		slot = find_slot();
 		c = ctx_at(slot);
-		if (c && !bpf_probe_read_user(&handle, sizeof(handle), (void *)call->arg))
+		if (!c)
+			break;
+		if (bpf_probe_read_user(&handle, sizeof(handle), (void *)call->arg))
+			count(FS_COUNT_BAD_READ);
+		else
 			add_index(slot, c, handle, !(call->arg2 & STREAM_NON_BLOCKING));
 		break;
 	}

@@ -13,22 +13,18 @@ import json
 import mmap
 import os
 import select
-import signal
-import socket
 import struct
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from fairsched.bpf import abi, syscall
+from fairsched.bpf import abi, child, syscall
 from fairsched.bpf.ring import RingReader
 from fairsched.errors import FairschedError, HostUnsupported
 
 _PAGE = mmap.PAGESIZE
-_START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 20.0
 _Value = TypeVar("_Value", abi.Ctx, abi.Clock, ctypes.c_uint64)
 EDGE = struct.Struct("=QQQQIIIHBB")
@@ -65,6 +61,10 @@ class Library:
     error: str | None = None
     """Why there is no probe at all on it."""
     remedy: str = ""
+    is_gone: bool = False
+    """Why: there is no such file any more."""
+    is_libcuda: bool = True
+    """False: only its name is a libcuda's."""
 
 
 class _MappedArray(Generic[_Value]):
@@ -83,69 +83,26 @@ class GpuTimeProbe:
     """
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._channel = ours
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "fairsched.bpf.loader", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": _python_path()},
-            )
+        self._channel, self._process = child.start()
         try:
-            self._fds = self._receive()
+            answer, self._fds = child.receive(self._channel, self._process)
+            self.is_multi = bool(answer["is_multi"])
             self._answers = b""
-            self._read_answer(_START_TIMEOUT_S)
+            self._read_answer(child.TIMEOUT_S)
         except BaseException:
-            ours.close()
+            self._channel.close()
             self._process.kill()
             self._process.wait()
             raise
         self.libraries: list[Library] = []
         self._ctxs = _MappedArray(self._fds["ctx_by_slot"], abi.Ctx, abi.MAX_CTXS)
+        # Each look at an array of structures makes an object; one for each place is enough.
+        self._views: list[abi.Ctx] = list(self._ctxs.items)
         self._clocks = _MappedArray(self._fds["clock_by_gpu"], abi.Clock, abi.MAX_GPUS)
         self._counts = _MappedArray(self._fds["counts_by_what"], ctypes.c_uint64, len(abi.Count))
         self._uses = syscall.BatchReader(self._fds["gpu_time_by_key"], abi.UseKey, abi.Use)
         self._delays = syscall.BatchReader(self._fds["delay_by_key"], abi.DelayKey, abi.Delay)
         self._edges = RingReader(self._fds["edges"], abi.EDGE_PAGES * _PAGE)
-
-    def _receive(self) -> dict[str, int]:
-        from fairsched.bpf.loader import MAX_FDS
-
-        self._channel.settimeout(_START_TIMEOUT_S)
-        try:
-            data, fds, _, _ = socket.recv_fds(self._channel, 65536, MAX_FDS)
-        except TimeoutError:
-            raise HostUnsupported(
-                f"the BPF loader is not done after {_START_TIMEOUT_S:.0f} s",
-                remedy="it needs seconds of a processor; fairsched doctor tries its compiler alone",
-            ) from None
-        if not data:
-            raise self._loader_died()
-        answer = json.loads(data)
-        if "error" in answer:
-            raise HostUnsupported(answer["error"], remedy=answer.get("remedy", ""))
-        self.is_multi = bool(answer["is_multi"])
-        for fd in fds:
-            os.set_inheritable(fd, False)
-        return dict(zip(answer["names"], fds, strict=True))
-
-    def _loader_died(self) -> HostUnsupported:
-        """It closed its end without an answer: something ended it, and how it ended says what."""
-        from fairsched.bpf.probe import NEWER_BCC, exit_words
-
-        try:
-            status = self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            return HostUnsupported("the BPF loader closed its socket and goes on", remedy="see its stderr")
-        remedy = "see its stderr, and fairsched doctor"
-        if status == -signal.SIGKILL:
-            remedy = "most likely out of memory: the compiler in bcc needs 150 MB while the daemon starts"
-        elif status in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGILL):
-            remedy = f"the compiler in bcc gave up (its LLVM may be too old): {NEWER_BCC}"
-        return HostUnsupported(f"the BPF loader {exit_words(status)} before it had an answer", remedy=remedy)
 
     # ---- probes ----
 
@@ -213,8 +170,7 @@ class GpuTimeProbe:
 
     def contexts(self) -> Iterator[tuple[int, abi.Ctx]]:
         """(slot, live context) of every context that exists now."""
-        for slot in range(abi.MAX_CTXS):
-            item = self._ctxs.items[slot]
+        for slot, item in enumerate(self._views):
             if item.flags & abi.CtxFlag.LIVE:
                 yield slot, item
             elif not item.generation:
@@ -222,7 +178,7 @@ class GpuTimeProbe:
 
     def context(self, slot: int) -> abi.Ctx:
         """The live context in ``slot``."""
-        return self._ctxs.items[slot]
+        return self._views[slot]
 
     def count(self, what: abi.Count) -> int:
         """How often one thing that should not happen did."""
@@ -239,6 +195,16 @@ class GpuTimeProbe:
     def delays(self) -> list[tuple[abi.DelayKey, abi.Delay]]:
         """Queue delay histograms, in one batch."""
         return self._delays.read()  # type: ignore[return-value]
+
+    def forget_delays(self, keys: Iterable[tuple[int, int]]) -> None:
+        """Delete queue delay histograms by (cgroup id, GPU slot)."""
+        for cgroup_id, gpu in keys:
+            with contextlib.suppress(FileNotFoundError):
+                syscall.delete(self._fds["delay_by_key"], abi.DelayKey(cgroup_id, gpu))
+
+    def map_fds(self) -> list[tuple[str, int]]:
+        """Descriptors by name, those of programs among them; for fdinfo."""
+        return list(self._fds.items())
 
     def fileno(self) -> int:
         """Readable when an edge wants attention at once (GPU idle, process new or gone).
@@ -302,12 +268,3 @@ class GpuTimeProbe:
         for fd in self._fds.values():
             os.close(fd)
         self._fds = {}
-
-
-def _python_path() -> str:
-    """So that the child finds this package wherever it lies."""
-    import fairsched
-
-    paths = [os.path.dirname(os.path.dirname(os.path.abspath(fairsched.__file__)))]
-    inherited = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([*paths, inherited] if inherited else paths)

@@ -5,8 +5,8 @@ Problem: bcc brings a compiler of 130 MB into the process, wants kernel headers,
 the daemon should have none of that.
 
 Approach: the daemon starts this module as a child with one end of a socket. It compiles (against the header
-stand-in in headers/), loads, sends the descriptors of all maps and programs back, and becomes the attacher
-(attacher.py) by exec, which frees the compiler.
+stand-in in headers/), loads, and sends the descriptors of all maps and programs back. With the GPU time programs it
+then becomes the attacher (attacher.py) by exec, which frees the compiler; with a set of program_sets.py it ends.
 
 bcc rewrites map accesses only in the file it is given, so :func:`flatten` puts our own headers into that one
 file, with ``#line`` so that errors still name the right place.
@@ -26,7 +26,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fairsched.bpf import abi, exports, syscall
+from fairsched.bpf import abi, ancestor, btf, exports, syscall
+from fairsched.bpf.program_sets import SETS, Kind, ProgramSet
 from fairsched.errors import FairschedError, HostUnsupported
 
 HERE = Path(__file__).resolve().parent
@@ -43,7 +44,6 @@ MAPS = (
     "edges",
 )
 """Maps user space reads or writes; the programs keep the others alive."""
-MAX_FDS = 250
 _INCLUDE = re.compile(r'^#include "([^"]+)"')
 
 
@@ -115,8 +115,97 @@ def load(*, multi: bool) -> tuple[Any, dict[str, int]]:
     return bpf, programs
 
 
+def without_autoload(bcc: Any) -> Any:
+    """bcc's BPF class, that attaches nothing by itself: it would whatever is named ``lsm__<hook>``, and it demands
+    that name of programs of that kind."""
+    return type("Bpf", (bcc.BPF,), {"_trace_autoload": lambda self: None})
+
+
+def load_set(
+    wanted: ProgramSet, groups: list[str], defines: dict[str, int], plus: list[str]
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Descriptors of maps and of ``group/program``, and why the other groups were refused. Raises HostUnsupported."""
+    bcc = import_bcc()
+    if wanted.reads_files:
+        defines = btf.file_defines(btf.read_btf()) | defines
+    if wanted.reads_pids:
+        defines = btf.pid_defines(btf.read_btf()) | defines
+    if wanted.reads_cgroups and not ancestor.can_ask(is_tracing=wanted.reads_files):
+        defines = btf.cgroup_defines(btf.read_btf()) | defines
+    if not has_atomics():
+        defines = {"FS_NO_FETCH": 1, **defines}
+    flags = [*cflags(), *(f"-D{name}={value}" for name, value in sorted(defines.items()))]
+    try:
+        bpf = without_autoload(bcc)(text=flatten(HERE / wanted.source), cflags=flags)
+    except Exception as error:  # bcc raises bare Exception
+        raise HostUnsupported(
+            f"{wanted.source} cannot be compiled: {str(error).strip()[-400:]}",
+            remedy="fairsched doctor tries the compiler in bcc",
+        ) from error
+    kinds = {
+        Kind.KPROBE: bcc.BPF.KPROBE,
+        Kind.TRACEPOINT: bcc.BPF.TRACEPOINT,
+        Kind.RAW_TRACEPOINT: bcc.BPF.RAW_TRACEPOINT,
+        Kind.LSM: getattr(bcc.BPF, "LSM", None),
+        Kind.CGROUP_DEVICE: bcc.BPF.CGROUP_DEVICE,
+    }
+    fds = {name: int(bpf[name].map_fd) for name in [*wanted.maps, *plus]}
+    refused: dict[str, str] = {}
+    for group in groups:
+        loaded: dict[str, int] = {}
+        try:
+            for name, kind in wanted.groups[group].items():
+                if kinds[kind] is None:
+                    raise HostUnsupported(f"this bcc cannot load {kind.value} programs")
+                loaded[f"{group}/{name}"] = int(bpf.load_func(name, kinds[kind]).fd)
+        except Exception as error:
+            refused[group] = str(error).strip()[-400:]
+        else:
+            fds |= loaded
+    if len(refused) == len(groups):
+        raise HostUnsupported(
+            f"the kernel or bcc refused {wanted.source}: {'; '.join(refused.values())}",
+            remedy="fairsched doctor shows what is missing",
+        )
+    keep_alive.append(bpf)
+    return fds, refused
+
+
+keep_alive: list[Any] = []
+"""bcc closes the descriptors of a BPF object that nobody refers to."""
+
+
+def has_atomics() -> bool:
+    """Whether BPF programs may fetch while they add and swap (Linux 5.12)."""
+    from fairsched.bpf import probe
+
+    try:
+        prog_fd = syscall.load_program(syscall.PROG_TYPE_RAW_TRACEPOINT, probe.ATOMICS)
+    except OSError:
+        return False
+    os.close(prog_fd)
+    return True
+
+
+def send_set(channel: socket.socket, name: str, request: dict[str, Any]) -> int:
+    """Load a set of program_sets.py and send its descriptors."""
+    try:
+        fds, refused = load_set(SETS[name], request["groups"], request["defines"], request["plus"])
+    except FairschedError as error:
+        with contextlib.suppress(ConnectionError):
+            channel.sendall(json.dumps({"error": str(error), "remedy": error.remedy}).encode())
+        return error.exit_status
+    answer = json.dumps({"names": list(fds), "refused": refused}).encode()
+    with contextlib.suppress(ConnectionError):  # who wanted them has ended meanwhile
+        socket.send_fds(channel, [answer], list(fds.values()))
+    return 0
+
+
 def main(argv: list[str]) -> int:
-    """Child process: ``loader FD``, where FD is a connected unix socket."""
+    """Child process: ``loader FD [SET REQUEST]``, where FD is a connected unix socket; REQUEST is JSON."""
+    if len(argv) > 1:
+        with socket.socket(fileno=int(argv[0])) as channel:
+            return send_set(channel, argv[1], json.loads(argv[2]))
     with socket.socket(fileno=int(argv[0])) as channel:
         try:
             multi = syscall.has_uprobe_multi() and can_name_attach_type()

@@ -34,7 +34,7 @@ struct mark {
 	fs_u32 slot;
 	fs_u32 generation;
 	fs_u32 index;
-	fs_u32 pad;
+	fs_u32 waits; /* of these, how many cuStreamWaitEvent: they take no sequence number */
 };
 
 struct seqs {

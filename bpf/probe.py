@@ -171,7 +171,7 @@ def _jit() -> Fact:
 
 def compiler() -> Fact:
     """Whether the bcc of this host can compile and load what we need; survives its abort."""
-    from fairsched.bpf.gpu_time import _python_path
+    from fairsched.bpf.child import python_path
 
     try:
         child = subprocess.run(
@@ -180,7 +180,7 @@ def compiler() -> Fact:
             text=True,
             timeout=_COMPILE_TIMEOUT_S,
             check=False,
-            env={**os.environ, "PYTHONPATH": _python_path()},
+            env={**os.environ, "PYTHONPATH": python_path()},
         )
     except subprocess.TimeoutExpired:
         return Fact("compiler", False, f"not done after {_COMPILE_TIMEOUT_S} s", "try again on a calmer host")

@@ -11,14 +11,19 @@ import ctypes
 import errno
 import os
 import platform
+import resource
+from collections.abc import Iterator
+from typing import TypeVar
 
 _NR_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine(), 321)
 _libc = ctypes.CDLL(None, use_errno=True)
+_NO_LIMIT = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
 MAP_CREATE = 0
 MAP_LOOKUP_ELEM = 1
 MAP_UPDATE_ELEM = 2
 MAP_DELETE_ELEM = 3
+MAP_GET_NEXT_KEY = 4
 PROG_LOAD = 5
 PROG_TEST_RUN = 10
 RAW_TRACEPOINT_OPEN = 17
@@ -40,6 +45,7 @@ PROG_TYPE_KPROBE = 2
 PROG_TYPE_RAW_TRACEPOINT = 17
 
 _u32, _u64 = ctypes.c_uint32, ctypes.c_uint64
+_Key = TypeVar("_Key", bound="ctypes._CData")
 
 
 class _BatchAttr(ctypes.Structure):
@@ -126,7 +132,8 @@ class _UprobeMultiAttr(ctypes.Structure):
     )
 
 
-def _bpf(command: int, attr: ctypes.Structure) -> int:
+def call(command: int, attr: ctypes.Structure) -> int:
+    """bpf(2). Raises OSError with the kernel's errno."""
     result = int(_libc.syscall(_NR_BPF, command, ctypes.byref(attr), ctypes.sizeof(attr)))
     if result < 0:
         code = ctypes.get_errno()
@@ -134,9 +141,30 @@ def _bpf(command: int, attr: ctypes.Structure) -> int:
     return result
 
 
+def _make(command: int, attr: ctypes.Structure) -> int:
+    """What takes memory. Before Linux 5.11 that counts as locked memory of the user, and too much of it is EPERM."""
+    try:
+        return call(command, attr)
+    except PermissionError:
+        if not _lift_memory_limit():
+            raise
+        return call(command, attr)
+
+
+def _lift_memory_limit() -> bool:
+    """RLIMIT_MEMLOCK of this process, for good; False when it was lifted before, or may not be."""
+    if resource.getrlimit(resource.RLIMIT_MEMLOCK) == _NO_LIMIT:
+        return False
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, _NO_LIMIT)
+    except (ValueError, OSError):
+        return False
+    return True
+
+
 def create_map(map_type: int, key_size: int, value_size: int, max_entries: int, flags: int = 0) -> int:
     """BPF_MAP_CREATE; returns an fd the caller closes."""
-    return _bpf(MAP_CREATE, _MapAttr(map_type, key_size, value_size, max_entries, flags))
+    return _make(MAP_CREATE, _MapAttr(map_type, key_size, value_size, max_entries, flags))
 
 
 def load_program(prog_type: int, insns: bytes, expected_attach_type: int = 0) -> int:
@@ -150,29 +178,56 @@ def load_program(prog_type: int, insns: bytes, expected_attach_type: int = 0) ->
         license=ctypes.addressof(licence),
         expected_attach_type=expected_attach_type,
     )
-    return _bpf(PROG_LOAD, attr)
+    return _make(PROG_LOAD, attr)
 
 
 def update(map_fd: int, key: ctypes._CData, value: ctypes._CData, flags: int = ANY) -> None:
     """BPF_MAP_UPDATE_ELEM; FileExistsError with NOEXIST when the key is there."""
     attr = _ElementAttr(map_fd, 0, ctypes.addressof(key), ctypes.addressof(value), flags)
-    _bpf(MAP_UPDATE_ELEM, attr)
+    call(MAP_UPDATE_ELEM, attr)
 
 
 def delete(map_fd: int, key: ctypes._CData) -> None:
     """BPF_MAP_DELETE_ELEM; FileNotFoundError when the key is not there."""
-    _bpf(MAP_DELETE_ELEM, _ElementAttr(map_fd, 0, ctypes.addressof(key), 0, 0))
+    call(MAP_DELETE_ELEM, _ElementAttr(map_fd, 0, ctypes.addressof(key), 0, 0))
+
+
+def lookup(map_fd: int, key: ctypes._CData, value: ctypes._CData) -> None:
+    """BPF_MAP_LOOKUP_ELEM into ``value``; FileNotFoundError when the key is not there."""
+    attr = _ElementAttr(map_fd, 0, ctypes.addressof(key), ctypes.addressof(value), 0)
+    call(MAP_LOOKUP_ELEM, attr)
+
+
+def keys(map_fd: int, key: type[_Key]) -> Iterator[_Key]:
+    """Keys of a map one by one (BPF_MAP_GET_NEXT_KEY); one that is deleted meanwhile may start it anew."""
+    last: _Key | None = None
+    while True:
+        found = key()
+        attr = _ElementAttr(
+            map_fd, 0, 0 if last is None else ctypes.addressof(last), ctypes.addressof(found), 0
+        )
+        try:
+            call(MAP_GET_NEXT_KEY, attr)
+        except FileNotFoundError:
+            return
+        last = found
+        yield found
 
 
 def push(map_fd: int, value: ctypes._CData) -> None:
     """Push onto a stack or queue map."""
-    _bpf(MAP_UPDATE_ELEM, _ElementAttr(map_fd, 0, 0, ctypes.addressof(value), 0))
+    call(MAP_UPDATE_ELEM, _ElementAttr(map_fd, 0, 0, ctypes.addressof(value), 0))
 
 
 def open_raw_tracepoint(name: str, prog_fd: int) -> int:
     """Attach a raw tracepoint program; it is detached when the returned fd is closed."""
     text = ctypes.create_string_buffer(name.encode())
-    return _bpf(RAW_TRACEPOINT_OPEN, _RawTracepointAttr(ctypes.addressof(text), prog_fd))
+    return call(RAW_TRACEPOINT_OPEN, _RawTracepointAttr(ctypes.addressof(text), prog_fd))
+
+
+def attach_lsm(prog_fd: int) -> int:
+    """Attach a program to the security hook it was loaded for; detached when the returned fd is closed."""
+    return call(RAW_TRACEPOINT_OPEN, _RawTracepointAttr(0, prog_fd))
 
 
 def has_uprobe_multi() -> bool:
@@ -210,24 +265,27 @@ def _link_uprobes(prog_fd: int, path: str, offsets: list[int], *, is_return: boo
         cnt=count,
         multi_flags=_UPROBE_MULTI_RETURN if is_return else 0,
     )
-    return _bpf(LINK_CREATE, attr)
+    return call(LINK_CREATE, attr)
 
 
 def run_raw_tracepoint(prog_fd: int, args: ctypes.Structure) -> int:
     """BPF_PROG_TEST_RUN: run a raw tracepoint program once with ``args`` as its context (kernel >= 5.10)."""
     attr = _TestAttr(prog_fd=prog_fd, ctx_in=ctypes.addressof(args), ctx_size_in=ctypes.sizeof(args))
-    _bpf(PROG_TEST_RUN, attr)
+    call(PROG_TEST_RUN, attr)
     return int(attr.retval)
 
 
 class BatchReader:
     """Reads a whole hash map in a few syscalls into reused buffers (BPF_MAP_LOOKUP_BATCH, kernel >= 5.6)."""
 
-    def __init__(self, map_fd: int, key: type[ctypes.Structure], value: type[ctypes.Structure]) -> None:
+    def __init__(
+        self, map_fd: int, key: type[ctypes.Structure], value: type[ctypes.Structure], room: int = 512
+    ) -> None:
         self._fd = map_fd
+        self._token = (ctypes.c_uint8 * max(8, ctypes.sizeof(key)))()
         self._key, self._value = key, value
         self._room = 0
-        self._grow(512)
+        self._grow(room)
 
     def _grow(self, room: int) -> None:
         self._room = room
@@ -249,7 +307,7 @@ class BatchReader:
                 map_fd=self._fd,
             )
             try:
-                _bpf(MAP_LOOKUP_BATCH, attr)
+                call(MAP_LOOKUP_BATCH, attr)
             except OSError as error:
                 if error.errno == errno.ENOSPC:  # one bucket holds more than fits: start again with more room
                     self._grow(self._room * 2)
@@ -264,6 +322,28 @@ class BatchReader:
                 pairs += [(self._keys[i], self._values[i]) for i in range(n)]
             token_in = ctypes.addressof(token)
         return pairs
+
+    def read_some(self, *, is_first: bool) -> tuple[list[tuple[ctypes.Structure, ctypes.Structure]], bool]:
+        """As many pairs as fit into the buffers, from the first or from where the last call ended; are there more?"""
+        attr = _BatchAttr(
+            in_batch=0 if is_first else ctypes.addressof(self._token),
+            out_batch=ctypes.addressof(self._token),
+            keys=ctypes.addressof(self._keys),
+            values=ctypes.addressof(self._values),
+            count=self._room,
+            map_fd=self._fd,
+        )
+        more = True
+        try:
+            call(MAP_LOOKUP_BATCH, attr)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                self._grow(self._room * 2)
+                return self.read_some(is_first=is_first)
+            if error.errno != errno.ENOENT:
+                raise
+            more = False
+        return [(self._keys[i], self._values[i]) for i in range(attr.count)], more
 
     @staticmethod
     def _copy(item: ctypes.Structure) -> ctypes.Structure:

@@ -27,7 +27,7 @@ import errno
 import os
 import select
 import time
-from collections.abc import Callable, KeysView, Sequence
+from collections.abc import Callable, Collection, KeysView, Sequence
 from dataclasses import dataclass, replace
 
 from fairsched.cgroup.journal import Entry, Journal, Owner, read_boot_id
@@ -110,11 +110,10 @@ class Freezer:
         value = self._latency_ns.get(cgroup_id)
         return None if value is None else int(value)
 
-    def forget(self, cgroup_id: int) -> None:
-        """Drop what was learned of a cgroup that is no longer a tenant. A hold of it is thawed first."""
-        if cgroup_id in self._held:
-            self.thaw(cgroup_id)
-        self._latency_ns.pop(cgroup_id, None)
+    def forget_others(self, cgroup_ids: Collection[int]) -> None:
+        """Drop what was learned of all cgroups but these, which are the tenants', and those that are held."""
+        kept = {key: ns for key, ns in self._latency_ns.items() if key in cgroup_ids or key in self._held}
+        self._latency_ns = kept
 
     def hold(self, ref: CgroupRef, tenant: str, deadline_ns: int, reason: str) -> HoldResult:
         """Freeze a cgroup until ``thaw`` or ``deadline_ns`` (CLOCK_MONOTONIC), whichever comes first.

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import enum
 import errno
-import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
@@ -118,7 +117,7 @@ def release_entries(
     # cgroup v2 refuses to rename a cgroup, but the tree may be mounted elsewhere or be seen from another
     # cgroup namespace than the daemon's; the id finds the cgroup all the same
     paths = tree.find_ids(
-        mount, {entry.cgroup_id for entry in due if not _is_at(mount, entry.path, entry.cgroup_id)}
+        mount, {entry.cgroup_id for entry in due if not tree.is_at(mount, entry.path, entry.cgroup_id)}
     )
     for entry in due:
         if journal.has(entry.name) if is_current is None else is_current(entry):
@@ -173,13 +172,6 @@ def _release_corrupt(journal: Journal, mount: Mount, item: Corrupt) -> Release:
         except KernelRefused as error:
             detail += f"; {error}"
     return Release(ReleaseKind.CORRUPT, item.name, cgroup_id, path or "", detail=detail)
-
-
-def _is_at(mount: Mount, path: str, cgroup_id: int) -> bool:
-    try:
-        return os.stat(mount.absolute(path)).st_ino == cgroup_id
-    except OSError:
-        return False
 
 
 def _finish(journal: Journal, entry: Entry, kind: ReleaseKind, path: str | None = None) -> Release:

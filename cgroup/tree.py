@@ -94,6 +94,14 @@ def find_ids(mount: Mount, cgroup_ids: Collection[int]) -> dict[int, str]:
     return found
 
 
+def is_at(mount: Mount, path: str, cgroup_id: int) -> bool:
+    """Whether this very cgroup is at ``path`` now."""
+    try:
+        return os.stat(mount.absolute(path)).st_ino == cgroup_id
+    except OSError:
+        return False
+
+
 def read_pids(ref: CgroupRef) -> list[int]:
     """The processes directly in the cgroup. Raises CgroupGone.
 

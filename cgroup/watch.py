@@ -21,6 +21,7 @@ from fairsched.errors import HostUnsupported
 IN_MODIFY = 0x0002
 IN_CLOSE_WRITE = 0x0008
 IN_MOVED_TO = 0x0080
+IN_CREATE = 0x0100
 IN_DELETE_SELF = 0x0400
 
 _EVENT = struct.Struct("iIII")

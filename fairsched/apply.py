@@ -17,6 +17,7 @@ from typing import Protocol
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.errors import FairschedError
+from fairsched.events import Limiter, decision_fields, logfmt
 from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode
 from fairsched.observe import TenantView, Tree
 from fairsched.punctual import punctual
@@ -24,6 +25,9 @@ from fairsched.status import DecisionRecord
 
 _REMEMBER = 4096
 _DRY_RUN_REPEAT_NS = 1_000_000_000
+_LOGGED_PER_S = 0.1
+_LOGGED_AT_ONCE = 5
+"""Lines of a tenant in the log; `fairsched events` has all decisions."""
 _GRANT_LIMIT_NS = 3_000_000
 """A queue that fills more slowly than this is seen by the next tick."""
 _GRANTS_LIMIT_NS = 6_000_000
@@ -52,11 +56,20 @@ class Applier:
         self.is_dry_run = is_dry_run
         self.holds: dict[str, Hold] = {}
         """By tenant; ours only."""
+        self.reserved: frozenset[str] = frozenset()
+        """Tenants whose holds are not the share policy's business now: it sees them as held by somebody else."""
         self.records: deque[DecisionRecord] = deque(maxlen=_REMEMBER)
         self.held_ns: dict[str, int] = {}
         """Time held since the start, by tenant; finished holds only."""
         self.held_count: dict[str, int] = {}
+        self.held_by_reason_ns: dict[str, dict[ReasonCode, int]] = {}
+        """The same as ``held_ns``, by tenant and why each hold began."""
+        self.done: dict[str, dict[tuple[ActionKind, ReasonCode], int]] = {}
+        """What was carried out since the start, by tenant: how often, and why."""
         self.errors = 0
+        self._reasons: dict[str, ReasonCode] = {}
+        """Why each tenant that is held was last held."""
+        self._log_limit = Limiter(per_s=_LOGGED_PER_S, burst=_LOGGED_AT_ONCE)
         self._dry_seen: dict[tuple[str, ActionKind], int] = {}
         self._granted_ns = 0
         """Spent in this plan waiting for queues to fill."""
@@ -149,6 +162,9 @@ class Applier:
         view = self._tree.tenants.get(hold.tenant) or TenantView(hold.tenant)
         self._account.thaw(view.cgroup_ids, now_ns)
         lasted_ns = now_ns - hold.since_ns
+        reason = self._reasons.pop(hold.tenant, ReasonCode.OVER_ENTITLEMENT)
+        by_reason = self.held_by_reason_ns.setdefault(hold.tenant, {})
+        by_reason[reason] = by_reason.get(reason, 0) + lasted_ns
         self.held_ns[hold.tenant] = self.held_ns.get(hold.tenant, 0) + lasted_ns
         self.held_count[hold.tenant] = self.held_count.get(hold.tenant, 0) + 1
         return lasted_ns
@@ -186,15 +202,20 @@ class Applier:
         foreign = {
             name: Hold(name, 0, 0, is_ours=False)
             for name, view in self._tree.tenants.items()
-            if view.foreign and name not in self.holds
+            if name in self.reserved or (view.foreign and name not in self.holds)
         }
-        return {**foreign, **self.holds}
+        return {**self.holds, **foreign}
+
+    def all_held(self) -> set[str]:
+        """Tenants that are frozen now, by us or by others."""
+        return {*self.holds, *(name for name, view in self._tree.tenants.items() if view.foreign)}
 
     def freeze_latency_ns(self) -> dict[str, int]:
         """Measured cost of holding each tenant; a gang costs what its slowest member does."""
         if self._latency_of_changes != self._tree.changes:
             self._latency_of_changes, self._latency_ns = self._tree.changes, {}
             self._latency_dirty = set(self._tree.tenants)
+            self._freezer.forget_others({ref for view in self._tree.tenants.values() for ref in view.refs})
         for name in self._latency_dirty & self._tree.tenants.keys():
             refs = self._tree.tenants[name].refs
             known = [ns for ref in refs if (ns := self._freezer.latency_ns(ref)) is not None]
@@ -224,26 +245,34 @@ class Applier:
             error=error,
         )
         self.records.append(record)
-        level = logging.INFO if self.is_dry_run or error else logging.DEBUG
-        if logger.isEnabledFor(level):
-            logger.log(level, "%s", decision_line(record))
+        if error is None and not self.is_dry_run:
+            self._count(action)
+        self._log(record)
 
+    def _count(self, action: Action) -> None:
+        kind, reason = action.kind, action.reason.code
+        if kind is ActionKind.HOLD:
+            self._reasons[action.tenant] = reason
+        done = self.done.setdefault(action.tenant, {})
+        done[kind, reason] = done.get((kind, reason), 0) + 1
 
-def decision_line(record: DecisionRecord) -> str:
-    """One decision as one logfmt line, with its reason and numbers."""
-    reason = record.reason
-    words = [
-        f"decision={record.action.value}",
-        f"tenant={record.tenant}",
-        f"reason={reason.code.value}",
-        f"gpu={reason.gpu}" if reason.gpu else "",
-        f"lag_ms={reason.lag_ns / 1e6:.1f}" if reason.lag_ns is not None else "",
-        f"used={reason.used_ratio:.3f}" if reason.used_ratio is not None else "",
-        f"entitled={reason.entitlement_ratio:.3f}" if reason.entitlement_ratio is not None else "",
-        f"drain_ms={reason.outstanding_ns / 1e6:.1f}" if reason.outstanding_ns is not None else "",
-        f"threshold_ms={reason.threshold_ns / 1e6:.1f}" if reason.threshold_ns is not None else "",
-        f"held_ms={record.held_ns / 1e6:.1f}" if record.held_ns is not None else "",
-        "dry_run=true" if record.is_dry_run else "",
-        f"error={record.error!r}" if record.error else "",
-    ]
-    return " ".join(word for word in words if word)
+    def held_for_ns(self, tenant: str, now_ns: int) -> dict[ReasonCode, int]:
+        """Time held since the start by why each hold began, the one in progress included."""
+        found = dict(self.held_by_reason_ns.get(tenant, {}))
+        hold = self.holds.get(tenant)
+        if hold is not None:
+            reason = self._reasons.get(tenant, ReasonCode.OVER_ENTITLEMENT)
+            found[reason] = found.get(reason, 0) + now_ns - hold.since_ns
+        return found
+
+    def _log(self, record: DecisionRecord) -> None:
+        """A line for each, but no more than a journal is worth; all of them where somebody debugs."""
+        suppressed: int | None = 0
+        if not logger.isEnabledFor(logging.DEBUG):
+            suppressed = self._log_limit.take((record.tenant, record.error is None), record.t_ns)
+        if suppressed is None or not logger.isEnabledFor(logging.INFO):
+            return
+        fields = decision_fields(record)
+        if suppressed:
+            fields["suppressed"] = suppressed
+        logger.info("%s", logfmt(fields), extra={"fields": fields})

@@ -19,6 +19,8 @@ from fairsched.errors import ControlError
 VERSION = 1
 """Of the wire protocol."""
 DEFAULT_SOCKET = Path("/run/fairsched/fairsched.sock")
+TIMEOUT_S = 5.0
+"""For a whole answer."""
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 
 
@@ -30,9 +32,9 @@ def encode_line(document: Mapping[str, Any]) -> bytes:
 class ControlClient:
     """The command line's end."""
 
-    def __init__(self, path: Path = DEFAULT_SOCKET, *, timeout_s: float = 5.0) -> None:
+    def __init__(self, path: Path = DEFAULT_SOCKET, *, timeout_s: float = TIMEOUT_S) -> None:
         self._path = path
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
 
     def request(self, name: str, **args: Any) -> Any:
         """Ask and return the plain result.
@@ -40,9 +42,9 @@ class ControlClient:
         Raises ControlError (exit status 1) when the daemon is not there, is mute or refuses; the
         status the daemon gave is kept (2 for a bad configuration).
         """
-        deadline_s = time.monotonic() + self._timeout_s
+        deadline_s = time.monotonic() + self.timeout_s
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
-            sock.settimeout(self._timeout_s)
+            sock.settimeout(self.timeout_s)
             try:
                 self._connect(sock)
                 with contextlib.suppress(BrokenPipeError):  # refused at once: the reason can be read
@@ -50,7 +52,7 @@ class ControlClient:
                 raw = self._receive(sock, deadline_s)
             except TimeoutError:
                 raise ControlError(
-                    f"the fairsched daemon did not answer within {self._timeout_s:g} s",
+                    f"the fairsched daemon did not answer within {self.timeout_s:g} s",
                     remedy="look at its log: journalctl -u fairsched",
                 ) from None
             except OSError as error:

@@ -82,6 +82,15 @@ class ControlHandler(Protocol):
     def explain(self, tenant: str) -> Any:
         """Sequence of status.DecisionRecord of the last minute, oldest first."""
 
+    def decisions(self, since_ns: int) -> Any:
+        """``{"decisions": [status.DecisionRecord later than that, oldest first], "is_gapless": bool}``."""
+
+    def processes(self) -> Any:
+        """Sequence of status.ProcessStatus."""
+
+    def tell(self, finding: Mapping[str, Any], by: Peer) -> Any:
+        """What the companion found (``companion.part.Finding``)."""
+
     def tenant_list(self) -> Any:
         """``{"settings": [config.Setting of every tenant], "stale": [names]}``."""
 
@@ -105,6 +114,13 @@ def _text(args: Mapping[str, Any], key: str) -> str:
     return value
 
 
+def _number(args: Mapping[str, Any], key: str) -> int:
+    value = args.get(key)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ControlError(f"the request lacks the number '{key}'")
+    return value
+
+
 def _keys(args: Mapping[str, Any]) -> Sequence[str]:
     keys = args.get("keys", [])
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
@@ -112,10 +128,10 @@ def _keys(args: Mapping[str, Any]) -> Sequence[str]:
     return keys
 
 
-def _values(args: Mapping[str, Any]) -> Mapping[str, Any]:
-    values = args.get("values")
+def _values(args: Mapping[str, Any], key: str = "values") -> Mapping[str, Any]:
+    values = args.get(key)
     if not isinstance(values, dict):
-        raise ControlError("'values' must be a mapping")
+        raise ControlError(f"'{key}' must be a mapping")
     return values
 
 
@@ -124,11 +140,14 @@ REQUESTS: Mapping[str, _Call] = {
     "ping": lambda handler, args, by: handler.ping(),
     "status": lambda handler, args, by: handler.status(),
     "explain": lambda handler, args, by: handler.explain(_text(args, "tenant")),
+    "decisions": lambda handler, args, by: handler.decisions(_number(args, "since_ns")),
+    "processes": lambda handler, args, by: handler.processes(),
     "tenant_list": lambda handler, args, by: handler.tenant_list(),
     "tenant_set": lambda handler, args, by: handler.tenant_set(_text(args, "tenant"), _values(args), by),
     "tenant_unset": lambda handler, args, by: handler.tenant_unset(_text(args, "tenant"), _keys(args), by),
     "config_show": lambda handler, args, by: handler.config_show(),
     "reload": lambda handler, args, by: handler.reload(by),
+    "tell": lambda handler, args, by: handler.tell(_values(args, "finding"), by),
 }
 
 

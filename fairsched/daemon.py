@@ -22,19 +22,21 @@ import os
 import select
 import signal
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fairsched import __version__
+from fairsched.answers import Answers, Parts
 from fairsched.apply import Applier
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.path import find_mount
 from fairsched.cgroup.release import release_all
+from fairsched.companion.keeper import CompanionKeeper
 from fairsched.config import CgroupOwners
-from fairsched.control_socket import ControlServer, Peer
+from fairsched.control_socket import ControlServer
+from fairsched.device_gate import DeviceGate
+from fairsched.driver import pid_view
 from fairsched.errors import ConfigError, FairschedError, HostUnsupported
 from fairsched.guardian import Guardian
 from fairsched.ledger import Ledger, load_state, save_state
@@ -42,20 +44,20 @@ from fairsched.logs import set_up_logging
 from fairsched.misbehaviour import Misbehaviour
 from fairsched.model import Snapshot
 from fairsched.observe import Tree, build_snapshot, refuse_own_cgroup
+from fairsched.own_cost import OwnCost
 from fairsched.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
 from fairsched.policy.decide import Decision, decide
 from fairsched.policy.lag import PolicyState
-from fairsched.reporting import Vitals, build_status
+from fairsched.reporting import Vitals
 from fairsched.sd_notify import Notifier
 from fairsched.sensors import ProbesLost, Sensors
 from fairsched.settings import Settings
-from fairsched.status import DecisionRecord, StatusReport
+from fairsched.vram import VramLimits
 
 _HOUSEKEEPING_NS = 1_000_000_000
 _JOIN_NS = 100_000_000
 _SAVE_NS = 10_000_000_000
-_EXPLAIN_NS = 60_000_000_000
-_CPU_WINDOW_NS = 10_000_000_000
+_FED_NS = 5_000_000_000  # and a tick: how old the last good one may be while the watchdog is fed
 
 logger = logging.getLogger(__name__)
 
@@ -87,12 +89,10 @@ class Daemon:
         self._notifier = Notifier()
         self._ledger = Ledger()
         self._is_running = self._is_stopping = self._wants_reload = False
-        self._started_ns = self._last_tick_ns = time.monotonic_ns()
+        self._started_ns = self._last_tick_ns = self._last_good_tick_ns = time.monotonic_ns()
         self._next_tick_ns = self._next_housekeeping_ns = self._next_watchdog_ns = 0
         self._next_save_ns = self._started_ns + _SAVE_NS
-        self._late_ticks = self._failed_ticks = 0
-        self._cpu_mark = (self._started_ns, time.process_time_ns())
-        self._cpu_ratio: float | None = None
+        self._cost = OwnCost(self._started_ns)
         self._decision: Decision | None = None
 
     # ---- start and end ----
@@ -114,7 +114,8 @@ class Daemon:
             self._undo.callback(signal.signal, number, signal.signal(number, self._on_signal))
         self._mount = find_mount()
         config.run_dir.mkdir(parents=True, exist_ok=True)
-        self._control = ControlServer(config.socket_path, self, group=config.control.group)
+        answers = Answers(self._settings, self._parts, self._take_in_settings, self._reload)
+        self._control = ControlServer(config.socket_path, answers, group=config.control.group)
         self._undo.callback(self._control.close)
         owners = CgroupOwners(config)
         refuse_own_cgroup(owners, self._mount, self._settings.display_path or "defaults")
@@ -131,24 +132,31 @@ class Daemon:
         self._undo.callback(self._sensors.close)
         self._tree = Tree(self._mount, owners)
         self._undo.callback(self._tree.close)
+        self._gate = DeviceGate(self._mount, self._tree, self._settings, is_dry_run=self._force_dry_run)
+        self._undo.callback(self._gate.close)
+        self._pid_view = pid_view.keep(config.mechanisms.pid_view)
+        if self._pid_view is not None:
+            self._undo.callback(self._pid_view.close)
         is_dry_run = self._mode() != "enforce"
         self._applier = Applier(self._freezer, self._tree, self._sensors, is_dry_run=is_dry_run)
         self._misbehaviour = Misbehaviour(self._sensors, self._tree, self._applier, self._mount)
         self._undo.callback(self._misbehaviour.close)
-        if config.metrics.listen is not None:
-            from fairsched.metrics import serve  # an HTTP server, where one is asked for only
-
-            self._undo.callback(serve(config.metrics.listen, config.socket_path).close)
+        self._vram = VramLimits(self._sensors, self._tree, self._applier, self._mount)
+        self._undo.callback(self._vram.close)
+        self._companion = CompanionKeeper(config)
+        self._undo.callback(self._companion.stop)
         self._undo.callback(self._save)
         self._undo.callback(lambda: self._applier.release_all(time.monotonic_ns()))
         self._specs = dict(config.tenant_specs())
         self._params = config.policy_params()
         self._idle = IdleWatch(self._params.idle_confirm_ns)
         self._set_up_epoll()
-        # What exists now lives as long as the daemon; what a tick makes is free of cycles: collect seldom.
+        # What exists now lives as long as the daemon; what a tick makes is free of cycles: collect seldom, and beside
+        # the ticks, because a collection takes as long as one.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(50_000)
+        gc.disable()
+        self._undo.callback(gc.enable)
 
     def _start_guardian(self, journal: Journal) -> Guardian | None:
         mode = self._settings.config.mechanisms.guardian
@@ -172,7 +180,7 @@ class Daemon:
         self._wake_fd = wake_read
         previous = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self._undo.callback(lambda: signal.set_wakeup_fd(previous))
-        for fd in (wake_read, self._control.fileno(), self._freezer.fileno()):
+        for fd in (wake_read, self._control.fileno(), self._freezer.fileno(), self._gate.fileno()):
             self._epoll.register(fd, select.EPOLLIN)
         self._watch_probe()
         self._watch_guardian()
@@ -200,7 +208,8 @@ class Daemon:
     def run(self, *, once: bool = False) -> int:
         """Ticks until a signal; returns the exit status."""
         self._is_running = True
-        self._housekeep(time.monotonic_ns())
+        self._last_good_tick_ns = time.monotonic_ns()  # however long the start took
+        self._housekeep(self._last_good_tick_ns)
         self._notifier.ready(f"{self._mode()}, {len(self._specs)} tenants")
         logger.info("started version=%s mode=%s pid=%d", __version__, self._mode(), os.getpid())
         while not self._is_stopping:
@@ -234,6 +243,8 @@ class Daemon:
                 self._on_edges()
             elif fd == self._freezer.fileno():
                 self._applier.settle(time.monotonic_ns())
+            elif fd == self._gate.fileno():
+                self._gate.look()
             else:  # the guardian died, or the process that holds the probes has something to say or died
                 self._next_housekeeping_ns = self._next_watchdog_ns = 0
         now_ns = time.monotonic_ns()
@@ -250,18 +261,21 @@ class Daemon:
     def _tick(self, now_ns: int) -> None:
         config = self._settings.config
         if now_ns - self._next_tick_ns > config.tick_ms * 1_000_000:
-            self._late_ticks += 1
+            self._cost.late_ticks += 1
         try:
             snapshot = self._observe(now_ns)
             self._decision = decide(snapshot, self._policy_state, self._specs, self._params)
             self._apply(self._decision, now_ns)
+            self._last_good_tick_ns = now_ns
         except Exception:
-            self._failed_ticks += 1
+            self._cost.failed_ticks += 1
             logger.exception("tick failed")
             self._applier.release_all(now_ns)  # not knowing what is true, hold nobody
         has_holds = bool(self._applier.holds)
         drain_end_ns = self._sensors.next_drain_end_ns() if has_holds else None
-        self._next_tick_ns = next_tick_ns(now_ns, self._decision, config, has_holds, drain_end_ns)
+        due_ns = next_tick_ns(now_ns, self._decision, config, has_holds, drain_end_ns)
+        self._next_tick_ns = min(due_ns, self._vram.due_ns)
+        self._cost.note_tick(time.monotonic_ns() - now_ns)
 
     def _observe(self, now_ns: int) -> Snapshot:
         """The world now."""
@@ -269,7 +283,7 @@ class Daemon:
         idle_since_ns = self._idle.take()
         rows = self._sensors.read(now_ns)
         self._misbehaviour.book(rows)
-        if self._tree.refresh(now_ns, self._freezer.held, [row.cgroup_id for row in rows]):
+        if self._tree.refresh(now_ns, self._freezer.held, {row.cgroup_id for row in rows}):
             self._take_in_tenants()
         snapshot, strangers = build_snapshot(
             rows,
@@ -290,6 +304,7 @@ class Daemon:
         self._policy_state = decision.state
         if self._settings.config.mode != "observe" or self._force_dry_run:
             self._applier.apply(decision.plan, now_ns)
+        self._vram.step(now_ns)
         self._sensors.set_wake_on_idle(bool(self._applier.holds))
 
     def _take_in_tenants(self) -> None:
@@ -312,9 +327,13 @@ class Daemon:
         self._next_housekeeping_ns = now_ns + _HOUSEKEEPING_NS // 5
         self._control.handle_ready()
         self._applier.thaw_expired(now_ns)
-        self._sensors.tune(now_ns)
+        self._gate.look()
+        self._sensors.tune(now_ns, self._tree.tenant_of)
+        self._sensors.driver.look(now_ns, self._tree.tenant_of)
         is_acting = self._mode() == "enforce"
-        self._misbehaviour.look(now_ns, self._specs, self._settings.config, is_acting=is_acting)
+        config = self._settings.config
+        self._misbehaviour.look(now_ns, self._specs, config, is_acting=is_acting)
+        self._vram.look(now_ns, self._specs, config.misbehaviour.grace_s, is_acting=is_acting)
         is_time = now_ns >= self._next_watchdog_ns
         try:
             self._sensors.look_for_libraries(self._tree.pids(begin=is_time), now_ns)
@@ -326,15 +345,14 @@ class Daemon:
             return
         self._next_watchdog_ns = now_ns + _HOUSEKEEPING_NS
         self._ensure_guardian()
-        if now_ns - self._last_tick_ns < 5 * _HOUSEKEEPING_NS:
-            self._notifier.watchdog()  # fed by real ticks: no tick, no food
-        wall_ns, cpu_ns = now_ns - self._cpu_mark[0], time.process_time_ns() - self._cpu_mark[1]
-        if wall_ns >= _CPU_WINDOW_NS:
-            self._cpu_ratio = cpu_ns / wall_ns
-            self._cpu_mark = (now_ns, time.process_time_ns())
+        self._companion.look(self._settings.config, now_ns)
+        if now_ns - self._last_good_tick_ns < config.tick_ms * 1_000_000 + _FED_NS:
+            self._notifier.watchdog()  # fed by good ticks: where all fail, no food
+        self._cost.look(now_ns)
         if now_ns >= self._next_save_ns:
             self._next_save_ns = now_ns + _SAVE_NS
             self._save()
+            gc.collect()
 
     def _let_go_of_probes(self, lost: ProbesLost, now_ns: int) -> None:
         """Nothing is seen any more: hold nobody, and have the programs loaded again beside the loop."""
@@ -400,51 +418,33 @@ class Daemon:
             return "dry_run"
         return "observe" if config.mechanisms.freezer == "off" else config.mode
 
-    # ---- control requests (ControlHandler) ----
-
-    def ping(self) -> Mapping[str, Any]:
-        return {"version": __version__, "pid": os.getpid()}
-
-    def status(self) -> StatusReport:
-        config = self._settings.config
+    def _parts(self) -> Parts:
+        """For whoever asks on the control socket."""
+        parts = (self._applier, self._misbehaviour, self._sensors.driver, self._vram)
         vitals = Vitals(
             started_ns=self._started_ns,
             now_ns=time.monotonic_ns(),
             mode=self._mode(),
             mode_reason="--dry-run" if self._force_dry_run else None,
-            tick_ms=config.tick_ms,
-            cpu_ratio=self._cpu_ratio,
-            late_ticks=self._late_ticks,
-            errors=self._failed_ticks + self._applier.errors + self._misbehaviour.errors,
+            tick_ms=self._settings.config.tick_ms,
+            errors=self._cost.failed_ticks + sum(part.errors for part in parts),
+            cost=self._cost,
         )
-        shares = self._decision.shares if self._decision else ()
-        parts = (self._settings, self._sensors, self._tree, self._applier, self._ledger, self._misbehaviour)
-        return build_status(vitals, *parts, shares, self._specs)
-
-    def explain(self, tenant: str) -> Sequence[DecisionRecord]:
-        if tenant not in self._specs and tenant not in self._tree.tenants:
-            names = ", ".join(sorted({*self._specs, *self._tree.tenants})) or "none"
-            raise ConfigError(f"no tenant '{tenant}'", remedy=f"name one of: {names}")
-        begin_ns = time.monotonic_ns() - _EXPLAIN_NS
-        return [r for r in self._applier.records if r.tenant == tenant and r.t_ns >= begin_ns]
-
-    def tenant_list(self) -> Mapping[str, Any]:
-        return self._settings.tenant_list()
-
-    def tenant_set(self, tenant: str, values: Mapping[str, Any], by: Peer) -> list[str]:
-        return self._changed(self._settings.set_tenant(tenant, values), by)
-
-    def tenant_unset(self, tenant: str, keys: Sequence[str], by: Peer) -> list[str]:
-        return self._changed(self._settings.unset_tenant(tenant, keys), by)
-
-    def _changed(self, lines: list[str], by: Peer) -> list[str]:
-        for line in lines:
-            logger.info("change=%r uid=%d pid=%d", line, by.uid, by.pid)
-        self._take_in_settings()
-        return lines
-
-    def config_show(self) -> Mapping[str, Any]:
-        return self._settings.show()
-
-    def reload(self, by: Peer) -> list[str]:
-        return self._changed(self._reload(), by)
+        return Parts(
+            vitals,
+            self._settings,
+            self._sensors,
+            self._tree,
+            self._applier,
+            self._ledger,
+            self._misbehaviour,
+            self._vram,
+            self._decision.shares if self._decision else (),
+            self._specs,
+            self._mount,
+            self._gate.status(),
+            None if self._pid_view is None else self._pid_view.status(),
+            self._companion,
+            None if self._guardian is None else self._guardian.pid,
+            self._control.counters,
+        )

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 UNKNOWN = "GPU-unknown"
+_LOST = (15, 16)
+"""NVML_ERROR_GPU_IS_LOST (it fell off the bus or is otherwise inaccessible), NVML_ERROR_RESET_REQUIRED."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,9 @@ class GpuUse:
 
     memory_used_bytes: int | None = None
     busy_ratio: float | None = None
+    temperature_celsius: float | None = None
+    is_up: bool | None = None
+    """False: the driver has lost it."""
 
 
 def _text(value: str | bytes) -> str:
@@ -78,16 +83,24 @@ class Nvml:
         return Gpu(_text(nvml.nvmlDeviceGetUUID(handle)), index, name, total)
 
     def use(self, slot: int) -> GpuUse:
-        """Memory and utilisation of one GPU; what NVML refuses to say is None."""
+        """Memory, utilisation and temperature of one GPU; what NVML refuses to say is None."""
         if slot >= len(self._handles):
             return GpuUse()
-        nvml, handle = self._nvml, self._handles[slot]
-        memory = busy = None
-        with contextlib.suppress(nvml.NVMLError):
-            memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-        with contextlib.suppress(nvml.NVMLError):
-            busy = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
-        return GpuUse(memory, busy)
+        nvml, handle, lost = self._nvml, self._handles[slot], False
+        said: list[float | None] = []
+        for ask in (
+            lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used),
+            lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100,
+            lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+        ):
+            value = None
+            try:
+                value = ask()
+            except nvml.NVMLError as error:
+                lost = lost or error.value in _LOST
+            said.append(value)
+        memory, busy, celsius = said
+        return GpuUse(None if memory is None else int(memory), busy, celsius, not lost)
 
     def slots_of(self, pids: Set[int]) -> dict[int, set[int]]:
         """On which GPUs these processes have compute contexts; empty where NVML does not say."""
@@ -97,6 +110,21 @@ class Nvml:
                 for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(handle):
                     if process.pid in pids:
                         found.setdefault(process.pid, set()).add(slot)
+        return found
+
+    def listed(self) -> dict[tuple[int, int], int | None]:
+        """VRAM in bytes by (process, slot) of every compute process; None = NVML does not say how much."""
+        return {
+            (pid, slot): size for slot, said in self.listed_by_slot().items() for pid, size in said.items()
+        }
+
+    def listed_by_slot(self) -> dict[int, dict[int, int | None]]:
+        """The same by slot and process. A GPU that gave no answer is left out; one that nobody uses is not."""
+        found: dict[int, dict[int, int | None]] = {}
+        for slot, handle in enumerate(self._handles):
+            with contextlib.suppress(self._nvml.NVMLError):
+                processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+                found[slot] = {process.pid: process.usedGpuMemory for process in processes}
         return found
 
     def close(self) -> None:

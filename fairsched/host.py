@@ -12,10 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from fairsched.driver import gate_check
+from fairsched.driver.pid_view_choice import PidViewFacts
+from fairsched.driver.pid_view_choice import choose as choose_pid_view
 from fairsched.model import Source
 
 if TYPE_CHECKING:
     from fairsched.config import Config
+    from fairsched.driver.hooks import HookFacts
 
 NEEDED_CAPABILITIES = {
     "CAP_BPF": "load BPF programs",
@@ -95,6 +99,12 @@ class HostFacts:
     """Of a fairsched that answers on the control socket."""
     leftover_holds: int
     """Entries in the journal of holds."""
+    hooks: HookFacts | None = None
+    """How calls to the driver could be seen; None: not asked."""
+    pid_view: PidViewFacts | None = None
+    """None: not looked at, as nobody wants it."""
+    gates: int | None = None
+    """Device gates of this run_dir in the kernel; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -186,13 +196,23 @@ def freezer_obstacle(facts: HostFacts, config: Config) -> str | None:
 def choose(facts: HostFacts, config: Config) -> Choices:
     """The account, whether tenants can be held, and what stands in the way."""
     ebpf, nvml = ebpf_obstacle(facts, config), nvml_obstacle(facts, config)
+    gate = gate_check.obstacle(facts, config)
     source, source_reason = choose_source(config.gpu.source, ebpf, nvml)
     freezer = freezer_obstacle(facts, config)
     obstacles = [
         f"{mechanism} is required, but {obstacle}"
-        for mechanism, obstacle in (("ebpf", ebpf), ("nvml", nvml), ("freezer", freezer))
+        for mechanism, obstacle in (
+            ("ebpf", ebpf),
+            ("nvml", nvml),
+            ("freezer", freezer),
+            ("device_gate", gate),
+        )
         if obstacle is not None and getattr(config.mechanisms, mechanism) == "required"
     ]
+    if config.mechanisms.pid_view == "required" and facts.pid_view is not None:
+        view = choose_pid_view(facts.pid_view, "required")
+        if not view.is_on and not view.is_waiting:
+            obstacles.append(f"pid_view is required, but {view.reason}")
     if not facts.is_root:
         obstacles.append("not root")
     if facts.cgroup_mount is None:
@@ -214,8 +234,6 @@ def choose_source(wanted: str, ebpf: str | None, nvml: str | None) -> tuple[Sour
 
     The daemon asks this, too, with what it met when it tried.
     """
-    if wanted == "dcgm":
-        return None, "gpu.source is dcgm, which fairsched cannot read"
     if wanted == "ebpf":
         return (Source.EBPF, "gpu.source asks for it") if ebpf is None else (None, f"ebpf: {ebpf}")
     if wanted == "nvml":
@@ -234,6 +252,9 @@ def checks(facts: HostFacts, config: Config) -> list[Check]:
         *_cgroup_checks(facts, config),
         *_bpf_checks(facts, config),
         *_gpu_checks(facts, config),
+        *_driver_checks(facts, config),
+        *_pid_view_checks(facts, config),
+        *gate_check.rows(facts, config),
         *_setting_checks(facts, config),
     ]
 
@@ -339,6 +360,28 @@ def _gpu_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
             "watched as soon as a process maps one",
             "install the driver, or name the file in gpu.libcuda",
         )
+
+
+def _driver_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
+    from fairsched.driver import hooks  # which needs Check
+
+    off = switched_off(config, "driver")
+    if off is not None:
+        yield Check("driver calls", "ok", off, "no contexts and no VRAM per tenant")
+    elif facts.hooks is not None:
+        yield hooks.check(hooks.choose(facts.hooks))
+
+
+def _pid_view_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
+    wish = config.mechanisms.pid_view
+    if facts.pid_view is None:
+        return
+    choice = choose_pid_view(facts.pid_view, wish)
+    follows = (
+        "containers see their own GPU processes" if choice.is_on else "containers see what the driver says"
+    )
+    is_well = choice.is_on or choice.is_waiting
+    yield Check("pid view", _level(is_well, wish), choice.reason, follows, choice.remedy)
 
 
 def _setting_checks(facts: HostFacts, config: Config) -> Iterator[Check]:

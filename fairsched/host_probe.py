@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairsched.cgroup.probe import probe_host
+from fairsched.driver import hooks
+from fairsched.driver.pid_view import gather as gather_pid_view
 from fairsched.errors import FairschedError
 from fairsched.host import BpfFact, GpuFact, HostFacts
 
@@ -42,13 +44,14 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
     cgroups = probe_host()
     can_freeze = cgroups.has_freeze if cgroups.can_freeze is None else cgroups.can_freeze
     driver, error, gpus = _nvml()
+    capabilities, lockdown = privileges()
     return HostFacts(
         kernel_release=os.uname().release,
         is_root=os.geteuid() == 0,
-        capabilities=_capabilities(),
+        capabilities=capabilities,
         has_btf=os.path.exists("/sys/kernel/btf/vmlinux"),
         has_uprobes=os.path.exists("/sys/bus/event_source/devices/uprobe/type"),
-        lockdown=_bracketed("/sys/kernel/security/lockdown"),
+        lockdown=lockdown,
         memlock_bytes=_memlock_bytes(),
         bcc_version=_bcc_version(),
         bpf=_bpf() if try_bpf else None,
@@ -67,6 +70,11 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         has_group=_has_group(config.control.group),
         daemon_pid=_daemon_pid(config.socket_path),
         leftover_holds=_count(config.run_dir / "holds"),
+        hooks=hooks.read_facts() if try_bpf else None,
+        pid_view=None
+        if config.mechanisms.pid_view == "off"
+        else gather_pid_view(capabilities, lockdown, try_bpf=try_bpf),
+        gates=_gates(config.run_dir),
     )
 
 
@@ -81,6 +89,11 @@ def _bracketed(path: str) -> str | None:
     """``none [integrity] confidentiality`` -> ``integrity``."""
     chosen = re.search(r"\[(\w+)\]", _read(path) or "")
     return chosen.group(1) if chosen else None
+
+
+def privileges() -> tuple[frozenset[str], str | None]:
+    """This process's capabilities, of those that matter here, and the kernel's lockdown; None = it has none."""
+    return _capabilities(), _bracketed("/sys/kernel/security/lockdown")
 
 
 def _capabilities() -> frozenset[str]:
@@ -209,6 +222,18 @@ def _daemon_pid(socket_path: Path) -> int | None:
         return int(ControlClient(socket_path, timeout_s=1.0).request("ping")["pid"])
     except (FairschedError, KeyError, TypeError, ValueError):
         return None
+
+
+def _gates(run_dir: Path) -> int | None:
+    from fairsched.bpf.gate import find_programs, owner_of
+
+    try:
+        found = find_programs(owner_of(run_dir))
+    except OSError:
+        return None
+    for program in found:
+        program.close()
+    return len(found)
 
 
 def _count(directory: Path) -> int:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the daemon remembers: totals that survive restarts, and the recent past for ``status``.
 
-Totals are GPU time in ns per (tenant, GPU UUID) and never fall. They are written, with the policy's debts, to
-``state_dir/state.json`` every few seconds and at the end, atomically; a damaged file is set aside and said so,
-because an account is worth less than a node that schedules.
+Totals are GPU time in ns per (tenant, GPU UUID). While a daemon lives they never fall. They are written, with the
+policy's debts, to ``state_dir/state.json`` every ten seconds and at the end, atomically: after ``kill -9`` or a crash
+the next daemon goes on from what was written last, up to ten seconds earlier. Who reads them as a Prometheus counter
+sees a reset. A damaged file is set aside and said so, because an account is worth less than a node that schedules.
 """
 
 from __future__ import annotations
@@ -32,10 +33,13 @@ class Ledger:
     def __init__(self) -> None:
         self.total_ns: dict[tuple[str, str], int] = {}
         self.stranger_total_ns: dict[str, int] = {}
+        self.last: Snapshot | None = None
+        """What was booked last."""
         self._recent: deque[tuple[int, int, dict[str, int], dict[str, int]]] = deque()
 
     def add(self, snapshot: Snapshot, strangers: dict[str, int]) -> None:
         """Book one snapshot; ``strangers`` is the GPU time in ns of no tenant's processes, by UUID."""
+        self.last = snapshot
         used: dict[str, int] = dict(strangers)
         for use in snapshot.uses:
             key = (use.tenant, use.gpu)

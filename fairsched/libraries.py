@@ -8,8 +8,9 @@ Approach: the paths of the configuration and the dynamic linker's cache are look
 mappings of each process are read when it is first seen and then ever more rarely while it has no libcuda, a few
 processes per call, so that a node with thousands of processes costs no more per tick than one with ten.
 
-Terms: a *sighting* is (path to open, inode) of one libcuda; paths go through /proc/PID/root, because that is the
-file the process means, whatever its mount namespace.
+Terms: a *sighting* is (path to open, inode) of one libcuda. The file that a process has mapped is the one behind
+/proc/PID/map_files: an upgrade may have removed its name since, or given it to another file. While the name still leads
+to it, the sighting has that, below /proc/PID/root because of mount namespaces.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import re
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 NAME = re.compile(r"/libcuda\.so[^/]*$")
+_DELETED = " (deleted)"
 _FIRST_RETRY_NS = 100_000_000
 _LAST_RETRY_NS = 5_000_000_000
 _CONFIGURED_EVERY_NS = 3_000_000_000
@@ -46,28 +49,74 @@ def linker_cache() -> list[str]:
     return [line.rpartition("=> ")[2] for line in out.stdout.splitlines() if NAME.search(line)]
 
 
-def mapped_libraries(pid: int, proc: str = "/proc") -> set[str] | None:
-    """Paths, as the process sees them, of the libcuda files it has mapped; None when it is gone."""
-    found = set()
+class Mapped(NamedTuple):
+    """A libcuda in the memory map of a process."""
+
+    path: str
+    """As the process named it; it may be gone, or be another file by now."""
+    extent: str
+    """START-END of one of its mappings, as /proc/PID/map_files names them."""
+    device: int
+    inode: int
+    """As the kernel's map says. On an overlay or btrfs the device, and sometimes both, are not what stat says."""
+
+
+def mapped_libraries(pid: int, proc: str = "/proc") -> tuple[Mapped, ...] | None:
+    """The libcuda files that a process has mapped, each once; None when it is gone."""
+    found: dict[tuple[str, str, str], Mapped] = {}
     try:
-        with open(f"{proc}/{pid}/maps") as file:
+        with open(f"{proc}/{pid}/maps", errors="surrogateescape") as file:
             for line in file:
-                path = line.rstrip("\n").partition("/")[2]
-                if path and NAME.search("/" + path):
-                    found.add("/" + path.removesuffix(" (deleted)"))
+                # A program may name memory that is no file as it likes: "[anon:/libcuda.so]".
+                extent, _, _, device, inode, *rest = line.rstrip("\n").split(None, 5)
+                path = rest[0] if rest else ""
+                if path.startswith("/") and NAME.search(path):
+                    major, _, minor = device.partition(":")
+                    item = Mapped(
+                        path.removesuffix(_DELETED),
+                        extent,
+                        os.makedev(int(major, 16), int(minor, 16)),
+                        int(inode),
+                    )
+                    found.setdefault((path, device, inode), item)
     except OSError:
         return None
-    return found
+    return tuple(found.values())
 
 
-def see(path: str, pid: int | None = None, proc: str = "/proc") -> Sighting | None:
+def see(path: str) -> Sighting | None:
     """The file behind a path, or None when it is gone."""
-    full = f"{proc}/{pid}/root{path}" if pid is not None else path
+    key = _identity(path)
+    return None if key is None else Sighting(path, *key)
+
+
+def see_mapped(item: Mapped, pid: int, proc: str = "/proc") -> Sighting | None:
+    """The file that a process has mapped; None when the mapping is gone, most often with its process."""
+    named, link = f"{proc}/{pid}/root{item.path}", f"{proc}/{pid}/map_files/{_link_name(item.extent)}"
+    by_name = _identity(named)
     try:
-        stat = os.stat(full)
+        status = os.stat(link)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except OSError:  # without CAP_SYS_ADMIN in the initial user namespace: what the map says has to do
+        if by_name is not None and by_name[1] == item.inode:
+            return Sighting(named, *by_name, pid)
+        return Sighting(link, item.device, item.inode, pid)  # nobody can open it, which the attacher will say
+    key = (status.st_dev, status.st_ino)
+    return Sighting(named if key == by_name else link, *key, pid)
+
+
+def _link_name(extent: str) -> str:
+    """map_files has no leading zeros, which the map has below 4 GiB."""
+    return "-".join(f"{int(end, 16):x}" for end in extent.split("-"))
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
     except OSError:
         return None
-    return Sighting(full, stat.st_dev, stat.st_ino, pid)
+    return status.st_dev, status.st_ino
 
 
 class LibraryWatch:
@@ -101,12 +150,12 @@ class LibraryWatch:
             _, pid, delay_ns = heapq.heappop(self._due)
             if pid not in self._watched:
                 continue
-            paths = mapped_libraries(pid)
-            if paths is None:
+            mapped = mapped_libraries(pid)
+            if mapped is None:
                 continue
-            found += [item for path in paths if (item := see(path, pid)) is not None]
+            found += [item for one in mapped if (item := see_mapped(one, pid)) is not None]
             # A process that has one may still load another (dlopen of a copy): look again, rarely.
-            next_ns = _LAST_RETRY_NS if paths else delay_ns
+            next_ns = _LAST_RETRY_NS if mapped else delay_ns
             heapq.heappush(self._due, (now_ns + next_ns, pid, min(2 * delay_ns, _LAST_RETRY_NS)))
         return found
 

@@ -1,12 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon's log on stderr: one line per event, logfmt or JSON."""
+"""The daemon's log on stderr: one line per event, logfmt or JSON.
+
+A record may have ``fields`` (``extra={"fields": {...}}``): decisions have. In JSON they are members of the object.
+Where stderr is systemd's journal they become fields of the entry as well, FAIRSCHED_TENANT and so on, so that
+``journalctl FAIRSCHED_TENANT=chat`` finds them; such an entry goes to the journal's own socket. Everything else
+goes through stderr, which the journal attributes to the unit even when the process has ended by the time it reads.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
+import socket
+import struct
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
+
+JOURNAL_SOCKET = "/run/systemd/journal/socket"
+DECISION_MESSAGE_ID = "6f0f2b6c1f5d4f0c9a1e7b9c3d2a8e54"
+"""Of entries that are decisions: journalctl MESSAGE_ID=..."""
+_PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+"""syslog's, by least level; 7 below."""
 
 
 class LogfmtFormatter(logging.Formatter):
@@ -24,23 +42,89 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
             + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "from": record.name.removeprefix("fairsched."),
             "message": record.getMessage(),
         }
+        line |= fields_of(record)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line)
 
 
+def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
+    """The structured part of a record; empty for most."""
+    fields = getattr(record, "fields", None)
+    return fields if isinstance(fields, dict) else {}
+
+
+class JournalHandler(logging.Handler):
+    """Records with fields to the journal, without ever waiting for it; all others, and what it refuses, to `rest`."""
+
+    def __init__(self, rest: logging.Handler, path: str = JOURNAL_SOCKET) -> None:
+        super().__init__()
+        self._rest = rest
+        self._path = path
+        self._socket = socket.socket(
+            socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        )
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = fields_of(record)
+        if fields:
+            with contextlib.suppress(OSError):  # full, gone, too long: the line is not lost, see below
+                self._socket.sendto(journal_entry(self._rest.format(record), record, fields), self._path)
+                return
+        self._rest.handle(record)
+
+    def close(self) -> None:
+        self._socket.close()
+        super().close()
+
+
+def journal_entry(message: str, record: logging.LogRecord, fields: Mapping[str, Any]) -> bytes:
+    """One entry in the journal's native protocol (systemd, "Native Journal Protocol")."""
+    priority = next((number for level, number in _PRIORITIES if record.levelno >= level), 7)
+    entry = {
+        "MESSAGE": message,
+        "PRIORITY": priority,
+        "SYSLOG_IDENTIFIER": "fairsched",
+        "FAIRSCHED_FROM": record.name.removeprefix("fairsched."),
+        **{f"FAIRSCHED_{key.upper()}": value for key, value in fields.items()},
+    }
+    if "decision" in fields:
+        entry["MESSAGE_ID"] = DECISION_MESSAGE_ID
+    data = bytearray()
+    for key, value in entry.items():
+        text = (str(value).lower() if isinstance(value, bool) else str(value)).encode()
+        if b"\n" in text:
+            data += key.encode() + b"\n" + struct.pack("<Q", len(text)) + text + b"\n"
+        else:
+            data += key.encode() + b"=" + text + b"\n"
+    return bytes(data)
+
+
+def is_journal(environ: Mapping[str, str], fd: int) -> bool:
+    """Whether this descriptor is the stream to the journal that systemd says it gave us."""
+    try:
+        stat = os.fstat(fd)
+    except OSError:
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{stat.st_dev}:{stat.st_ino}"
+
+
 def set_up_logging(line_format: str, level: str) -> None:
     """Log everything of fairsched to stderr; ``line_format`` is logfmt or json."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if line_format == "json" else LogfmtFormatter())
+    if is_journal(os.environ, 2):
+        handler = JournalHandler(handler)
     root = logging.getLogger("fairsched")
+    for old in root.handlers:
+        old.close()
     root.handlers[:] = [handler]
     root.propagate = False
     root.setLevel(level.upper())

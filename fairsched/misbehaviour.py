@@ -12,9 +12,9 @@ entitled to is counted without it. Nothing here may end the daemon: a look that 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -37,10 +37,11 @@ from fairsched.model import (
     TenantSpec,
 )
 from fairsched.observe import Tree
-from fairsched.policy.evidence import ContextWork, Episode, EpisodeKey, Evidence, Limits, Sighting
-from fairsched.policy.misbehaviour import WatchState, judge, used_ratio
+from fairsched.policy.evidence import ContextWork, Episode, EpisodeKey, Evidence, Limits, Sighting, Where
+from fairsched.policy.misbehaviour import WatchState, judge
 from fairsched.policy.shares import spec_for
-from fairsched.sensors import Sensors
+from fairsched.policy.unseen import intruded_gpus, steady_unseen
+from fairsched.sensors import ProbesLost, Sensors
 from fairsched.sightings import Sighted, SightingWatch
 from fairsched.status import MisbehaviourStatus
 from fairsched.terminate import Accused, Terminator
@@ -48,11 +49,12 @@ from fairsched.terminate import Accused, Terminator
 _LOOK_NS = 900_000_000
 """A little less than a second: housekeeping comes every 200 ms, and late at times."""
 _URGENT_NS = 350_000_000
+_EXAMINED = 16
+"""Suspects a look: each costs the reading of its memory map."""
 _BLIND_NS = 5_000_000_000
 """Contexts older than the probes are seen from their next call on."""
-
-_FULL_RATIO = 0.7
-"""Of its turn: a process that uses less has pauses."""
+_ATTACHING_NS = 60_000_000_000
+"""For so long after the account began, libraries that wait for their probes excuse everybody."""
 
 logger = logging.getLogger(__name__)
 
@@ -68,12 +70,14 @@ class Misbehaviour:
         self._terminator = Terminator(self._tenant_now)
         self._state = WatchState()
         self._account: EbpfAccount | None = None
-        self._blind_until_ns = self._next_look_ns = 0
+        self._began_ns = self._blind_until_ns = self._next_look_ns = 0
         self._charged: dict[tuple[int, int], int] = {}
         self._owners: dict[int, Owner] = {}
         """The process last seen under each pid."""
         self.doubted: frozenset[tuple[str, str]] = frozenset()
         """(tenant, GPU) whose account is not to be believed now."""
+        self._steady: frozenset[Where] = frozenset()
+        """Unseen processes that the account counts on."""
         self._actions: dict[EpisodeKey, str] = {}
         self.errors = 0
 
@@ -102,10 +106,11 @@ class Misbehaviour:
         try:
             evidence = self._evidence(account, watch.take(), now_ns)
             before, self._state = self._state, judge(evidence, self._state, limits)
+            watch.is_urgent = self._state.is_urgent
             if self._state.is_urgent:
                 self._next_look_ns = now_ns + _URGENT_NS
             if account is not None:
-                account.stand_in_for(self._hidden(evidence), now_ns)
+                self._count_on(account, evidence)
             self.doubted = frozenset((one.tenant, one.gpu) for one in self._state.episodes.values())
             self._act(before, specs, config, now_ns, is_acting=is_acting)
         except Exception:
@@ -115,7 +120,9 @@ class Misbehaviour:
     def _evidence(self, account: EbpfAccount | None, sighted: list[Sighted], now_ns: int) -> Evidence:
         charged, self._charged = self._charged, {}
         if account is not self._account:  # begun, lost, or begun anew
-            self._account, self._blind_until_ns = account, now_ns + _BLIND_NS
+            self._account, self._began_ns, self._blind_until_ns = account, now_ns, now_ns + _BLIND_NS
+        if self._sensors.is_attaching and now_ns - self._began_ns < _ATTACHING_NS:
+            self._blind_until_ns = now_ns + _BLIND_NS
         guessed = (
             account.guessed_processes() if account is not None and len(self._sensors.gpus) > 1 else set()
         )
@@ -125,21 +132,37 @@ class Misbehaviour:
             works=tuple(self._works(account)) if account is not None else (),
             sightings=tuple(sightings),
             charged_ns=self._by_uuid(charged, guessed),
+            watched_since_ns=self._watched_since_ns(now_ns),
             is_blind=account is None or now_ns < self._blind_until_ns,
             is_partial=self._is_partial(),
+            unsure=self._unsure(account),
         )
 
-    def _hidden(self, evidence: Evidence) -> set[tuple[int, int]]:
-        """Unseen processes that use what one context with endless work would get: the account counts on them."""
+    def _unsure(self, account: EbpfAccount | None) -> frozenset[str]:
+        if account is None:
+            return frozenset()
+        slots = (slot for slot, turns in account.turns.items() if turns.is_unsure)
+        return frozenset(gpu_label(self._sensors.gpus, slot) for slot in slots)
+
+    def _watched_since_ns(self, now_ns: int) -> dict[int, int]:
+        """Of the suspects; one who is gone is none."""
+        found: dict[int, int] = {}
+        for pid in sorted(self._state.suspects)[:_EXAMINED]:
+            with contextlib.suppress(ProbesLost):  # which is noticed by who attends to the probes
+                since_ns = self._sensors.watched_since_ns(pid, now_ns)
+                if since_ns is not None:
+                    found[pid] = since_ns
+        return found
+
+    def _count_on(self, account: EbpfAccount, evidence: Evidence) -> None:
+        """Unseen work that is always there has turns in the account; beside other unseen work nobody is sure."""
         slots = {gpu_label(self._sensors.gpus, slot): slot for slot in range(len(self._sensors.gpus))}
-        rivals = Counter(work.gpu for work in evidence.works if work.is_outstanding)
-        return {
-            (pid, slots[one.gpu])
-            for one in self._state.episodes.values()
-            if one.kind is MisbehaviourKind.UNSEEN and one.gpu in slots
-            for pid in one.pids
-            if used_ratio(self._state, (pid, one.gpu), evidence.now_ns) >= _FULL_RATIO / (1 + rivals[one.gpu])
-        }
+        self._steady = steady_unseen(self._state, evidence, self._steady)
+        intruded = intruded_gpus(self._state, self._steady, evidence.now_ns)
+        account.intruded = {slots[gpu] for gpu in intruded if gpu in slots}
+        account.stand_in_for(
+            {(pid, slots[gpu]) for pid, gpu in self._steady if gpu in slots}, evidence.now_ns
+        )
 
     def _sighting(self, one: Sighted) -> Sighting | None:
         if self._owners.get(one.pid, one.owner) != one.owner:  # what was remembered is another process's

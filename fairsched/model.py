@@ -17,6 +17,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 class TenantClass(str, enum.Enum):
@@ -39,7 +40,6 @@ class Source(str, enum.Enum):
 
     EBPF = "ebpf"
     NVML = "nvml"
-    DCGM = "dcgm"
 
 
 class MisbehaviourKind(str, enum.Enum):
@@ -58,6 +58,14 @@ class MisbehaviourAction(str, enum.Enum):
     TERMINATE = "terminate"
 
 
+class VramAction(str, enum.Enum):
+    """What is done about memory beyond a tenant's limit where the kernel could not refuse it."""
+
+    WARN = "warn"
+    HOLD = "hold"
+    TERMINATE = "terminate"
+
+
 DEFAULT_MAX_FREEZE_MS = {TenantClass.LATENCY: 500, TenantClass.BATCH: 2000}
 
 
@@ -73,10 +81,13 @@ class TenantSpec:
     """Guaranteed part of a GPU under contention, whatever the weights say."""
     tenant_class: TenantClass = TenantClass.LATENCY
     max_freeze_ms: int | None = None
-    """Longest contiguous hold; None means the default of the class."""
+    """Longest contiguous hold; None means the default of the class, or more for a queue that outlasts that."""
     is_exempt: bool = False
     """Accounted and shown, never held."""
     on_misbehaviour: MisbehaviourAction = MisbehaviourAction.WARN
+    vram_limit_bytes: int | None = None
+    """Memory on each GPU, of it and all tenants below it; None = no limit."""
+    on_vram_limit: VramAction = VramAction.WARN
 
     @property
     def max_freeze_ns(self) -> int:
@@ -86,9 +97,8 @@ class TenantSpec:
         return limit_ms * 1_000_000
 
 
-@dataclass(frozen=True)
-class Use:
-    """One leaf tenant on one GPU since the previous snapshot."""
+class Use(NamedTuple):
+    """One leaf tenant on one GPU since the previous snapshot. A tuple, because all are made anew at each snapshot."""
 
     tenant: str
     gpu: str
@@ -154,6 +164,7 @@ class ReasonCode(str, enum.Enum):
     NO_DEMAND = "no_demand"
     SHUTDOWN = "shutdown"
     FOREIGN = "foreign"
+    OVER_VRAM = "over_vram"
 
 
 @dataclass(frozen=True)
@@ -167,6 +178,10 @@ class Reason:
     used_ratio: float | None = None
     outstanding_ns: int | None = None
     threshold_ns: int | None = None
+    vram_bytes: int | None = None
+    vram_limit_bytes: int | None = None
+    long_hold_ns: int | None = None
+    """At most so long may the hold last, which is longer than its class allows: it owes more than those can repay."""
 
 
 @dataclass(frozen=True)
@@ -227,6 +242,12 @@ class PolicyParams:
     """A queue is deep when it is worth more than so many times what the longest hold can repay ..."""
     queue_memory_ns: int = 60_000_000_000
     """... and until that is forgotten."""
+    deep_debt_ratio: float = 3.0
+    """Whoever has such a queue and owes more than so many times what the longest hold can repay, ..."""
+    long_queue_ns: int = 50_000_000
+    """... where that queue is no single step of one among many, but so much, ..."""
+    long_hold_ns: int = DEFAULT_MAX_FREEZE_MS[TenantClass.BATCH] * 1_000_000
+    """... is held like batch work until it has repaid all, unless it was given a limit (max_freeze_ms)."""
     grant_ratio: float = 0.4
     """Of what the longest hold can repay: what a tenant of deep queues is let go to queue."""
     quota_burst_ratio: float = 0.1

@@ -41,7 +41,7 @@ _PIDS_PORTION = 64
 logger = logging.getLogger(__name__)
 
 
-@dataclass
+@dataclass(slots=True)
 class TenantView:
     """One leaf tenant on this node."""
 
@@ -97,9 +97,18 @@ class Tree:
         self._nodes = self._look = None
         self._strangers.clear()
 
+    @property
+    def paths(self) -> Mapping[int, str] | None:
+        """Every cgroup by id, as of the last look at all of them; None before that."""
+        return self._nodes
+
     def tenant_of(self, cgroup_id: int) -> str | None:
         """The leaf tenant a cgroup belongs to; None = nobody's or not known yet."""
         return self._tenant_of.get(cgroup_id)
+
+    def has_cgroup(self, cgroup_id: int) -> bool:
+        """Whether it was there at the last look, whoever's it is; True before the first."""
+        return self._nodes is None or cgroup_id in self._nodes
 
     def refresh(self, now_ns: int, held: Collection[int], users: Iterable[int] = ()) -> bool:
         """Look at the tree if it is time, or if one of ``users`` (cgroup ids with GPU work) is not known yet.
@@ -107,7 +116,7 @@ class Tree:
         True when tenants or their cgroups are not what they were. ``held``: cgroup ids we hold ourselves.
         """
         if self._look is None:
-            unknown = {user for user in users if user not in self._tenant_of} - self._strangers
+            unknown = set(users) - self._tenant_of.keys() - self._strangers
             due_ns = self._next_walk_ns
             if unknown:
                 due_ns = min(due_ns, self._next_walk_ns - _WALK_EVERY_NS + _WALK_AGAIN_NS)
@@ -231,29 +240,24 @@ def build_snapshot(
     found: dict[tuple[str, str], Row] = {}
     strangers: dict[str, int] = {}
     labels: dict[int, str] = {}
+    tenant_of = tree_view.tenant_of
     for row in rows:
         gpu = labels.get(row.gpu) or labels.setdefault(row.gpu, gpu_label(gpus, row.gpu))
-        tenant = tree_view.tenant_of(row.cgroup_id)
+        tenant = tenant_of(row.cgroup_id)
         if tenant is None:
             strangers[gpu] = strangers.get(gpu, 0) + row.used_ns
             continue
         key = (tenant, gpu)
         found[key] = row if key not in found else _sum(found[key], row)
-    uses = tuple(
-        Use(
-            *key,
-            row.used_ns,
-            row.has_demand,
-            row.outstanding_ns,
-            row.confidence if key not in doubted else Confidence.LOW,
-            launches=row.launches,
-        )
-        for key, row in found.items()
-    )
+    uses = []
+    for key, row in found.items():
+        sure = row.confidence if key not in doubted else Confidence.LOW
+        tenant, gpu = key
+        uses.append(Use(tenant, gpu, row.used_ns, row.has_demand, row.outstanding_ns, sure, 0, row.launches))
     snapshot = Snapshot(
         now_ns=now_ns,
         interval_ns=interval_ns,
-        uses=uses,
+        uses=tuple(uses),
         holds=holds,
         freeze_latency_ns=freeze_latency_ns,
         idle_gpus=frozenset(gpu_label(gpus, slot) for slot in idle_slots),

@@ -7,28 +7,36 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import add
 
 from fairsched import __version__
-from fairsched.accounting.queue_delay import quantile_ms
 from fairsched.apply import Applier
+from fairsched.driver.gate import is_asked_for
 from fairsched.gpu import GpuUse, gpu_label
 from fairsched.ledger import Ledger
+from fairsched.losses import DRIVER_LOSSES, GPU_TIME_LOSSES
 from fairsched.misbehaviour import Misbehaviour
-from fairsched.model import Confidence, ShareView, Source, TenantSpec
+from fairsched.model import ActionKind, Confidence, ReasonCode, ShareView, Source, TenantSpec
 from fairsched.observe import TenantView, Tree
+from fairsched.own_cost import OwnCost
+from fairsched.own_status import Log2Histogram
+from fairsched.recent_delays import delay_between_ms
 from fairsched.sensors import Sensors
 from fairsched.settings import Settings
 from fairsched.status import (
     DecisionRecord,
+    DriverCallsStatus,
+    GateState,
+    GateStatus,
     GpuStatus,
     StatusReport,
     TenantGpuStatus,
     TenantState,
     TenantStatus,
 )
+from fairsched.vram import VramLimits
 
 _HELD_WINDOW_NS = 10_000_000_000
+CONTEXTS_ONLY = "has contexts, no launch of it was seen: idle since, or it works past the libcuda we watch"
 
 
 @dataclass(frozen=True)
@@ -40,9 +48,8 @@ class Vitals:
     mode: str
     mode_reason: str | None
     tick_ms: int
-    cpu_ratio: float | None
-    late_ticks: int
     errors: int
+    cost: OwnCost
 
 
 @dataclass
@@ -68,6 +75,31 @@ class _Past:
         return past
 
 
+@dataclass
+class _Driver:
+    """What the driver's ioctls say, by tenant and UUID."""
+
+    contexts: dict[str, dict[str, int]] = field(default_factory=dict)
+    vram_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
+    calls: dict[str, DriverCallsStatus] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, sensors: Sensors, tree: Tree) -> _Driver:
+        found = cls()
+        for use in sensors.driver.uses():
+            tenant = tree.tenant_of(use.cgroup_id)
+            if tenant is not None and use.gpu is not None:
+                gpu = gpu_label(sensors.gpus, use.gpu)
+                for table, value in ((found.contexts, use.contexts), (found.vram_bytes, use.vram_bytes)):
+                    mine = table.setdefault(tenant, {})
+                    mine[gpu] = mine.get(gpu, 0) + value
+        for tenant, calls in sensors.driver.calls().items():
+            found.calls[tenant] = DriverCallsStatus(
+                calls.ioctls, calls.failed, calls.time_ns / 1e9, calls.opens
+            )
+        return found
+
+
 def build_status(
     vitals: Vitals,
     settings: Settings,
@@ -76,19 +108,26 @@ def build_status(
     applier: Applier,
     ledger: Ledger,
     misbehaviour: Misbehaviour,
+    vram: VramLimits,
     shares: Iterable[ShareView],
     specs: Mapping[str, TenantSpec],
+    gate: GateStatus | None = None,
 ) -> StatusReport:
     """One document for ``fairsched status``."""
     by_tenant: dict[str, list[ShareView]] = {}
     for share in shares:
         by_tenant.setdefault(share.tenant, []).append(share)
-    delays = _delays(sensors, tree)
+    delays = _Delays.of(sensors, tree, specs, vitals.now_ns)
+    drains = _drains(ledger)
     inner = {name.rpartition("/")[0] for name in (*specs, *tree.tenants)}
     names = sorted({*specs, *tree.tenants} - (inner - tree.tenants.keys()))
     past = _Past.of(ledger, applier.records, vitals.now_ns)
-    parts = (vitals, settings, tree, applier, past, misbehaviour)
-    tenants = tuple(_tenant(name, *parts, by_tenant.get(name, []), specs, delays, sensors) for name in names)
+    parts = (vitals, settings, tree, applier, past, misbehaviour, vram)
+    driver = _Driver.of(sensors, tree)
+    tenants = tuple(
+        _tenant(name, *parts, by_tenant.get(name, []), specs, delays, sensors, driver, drains)
+        for name in names
+    )
     errors = [
         abs(gpu.entitled_ratio - gpu.used_ratio)
         for tenant in tenants
@@ -110,17 +149,29 @@ def build_status(
         config_path=settings.display_path,
         config_error=settings.error,
         fairness_error_ratio=max(errors, default=None),
-        cpu_ratio=vitals.cpu_ratio,
-        late_ticks_total=vitals.late_ticks,
-        gpus=_gpus(vitals, settings, sensors, ledger),
+        cpu_ratio=vitals.cost.cpu_ratio,
+        late_ticks_total=vitals.cost.late_ticks,
+        driver_hook=sensors.driver.hook,
+        driver_reason=sensors.driver.reason,
+        driver_counts=sensors.driver.counts(),
+        bpf_counts=sensors.probe.counts() if sensors.probe is not None else {},
+        gate=gate,
+        gpus=_gpus(vitals, settings, sensors, ledger, tenants),
         tenants=tenants,
-        warnings=tuple(_warnings(vitals, settings, sensors)),
+        warnings=(*_warnings(vitals, settings, sensors), *_gate_warnings(settings, gate)),
     )
 
 
-def _gpus(vitals: Vitals, settings: Settings, sensors: Sensors, ledger: Ledger) -> tuple[GpuStatus, ...]:
+def _gpus(
+    vitals: Vitals,
+    settings: Settings,
+    sensors: Sensors,
+    ledger: Ledger,
+    tenants: Iterable[TenantStatus],
+) -> tuple[GpuStatus, ...]:
     window_ns = max(1, settings.config.window_s) * 1_000_000_000
     found = []
+    jain = _jain_by_gpu(tenants)
     for slot, gpu in enumerate(sensors.gpus):
         use = sensors.nvml.use(slot) if sensors.nvml else GpuUse()
         busy = ledger.busy_ratio(gpu.uuid, window_ns, vitals.now_ns) if sensors.source else None
@@ -133,9 +184,30 @@ def _gpus(vitals: Vitals, settings: Settings, sensors: Sensors, ledger: Ledger) 
                 unmanaged_ratio=busy[1] if busy else None,
                 memory_used_bytes=use.memory_used_bytes,
                 memory_total_bytes=gpu.memory_total_bytes,
+                is_up=use.is_up,
+                utilization_ratio=use.busy_ratio,
+                temperature_celsius=use.temperature_celsius,
+                jain_ratio=jain.get(gpu.uuid),
             )
         )
     return tuple(found)
+
+
+def _jain_by_gpu(tenants: Iterable[TenantStatus]) -> dict[str, float]:
+    """Jain's index of what each tenant with demand got by what it was entitled to: (sum x)^2 / (n sum x^2).
+
+    1 when all got the same part of their due, 1/n when one got everything. A GPU that nobody got anything of has none.
+    """
+    parts: dict[str, list[float]] = {}
+    for tenant in tenants:
+        for gpu in tenant.gpus:
+            if gpu.has_demand and gpu.entitled_ratio and gpu.used_ratio is not None:
+                parts.setdefault(gpu.uuid, []).append(gpu.used_ratio / gpu.entitled_ratio)
+    return {
+        uuid: sum(values) ** 2 / (len(values) * sum(value * value for value in values))
+        for uuid, values in parts.items()
+        if any(values)
+    }
 
 
 def _tenant(
@@ -146,10 +218,13 @@ def _tenant(
     applier: Applier,
     past: _Past,
     misbehaviour: Misbehaviour,
+    vram: VramLimits,
     shares: list[ShareView],
     specs: Mapping[str, TenantSpec],
-    delays: Mapping[str, list[int]],
+    delays: _Delays,
     sensors: Sensors,
+    driver: _Driver,
+    drains: Mapping[tuple[str, str], int],
 ) -> TenantStatus:
     spec = specs.get(name) or TenantSpec(name)
     view = tree.tenants.get(name)
@@ -161,6 +236,7 @@ def _tenant(
             lag_ms=share.lag_ns / 1e6,
             has_demand=share.has_demand,
             confidence=share.confidence,
+            drain_ms=drains[name, share.gpu] / 1e6 if (name, share.gpu) in drains else None,
         )
         for share in shares
     )
@@ -168,19 +244,29 @@ def _tenant(
     total_ns = past.total_ns.get(name, {})
     episodes = misbehaviour.statuses(name, vitals.now_ns)
     confidence = worst.confidence if worst else Confidence.NONE
-    buckets = delays.get(name)
+    contexts = driver.contexts.get(name, {})
+    is_unlaunched = not gpus and not episodes and any(contexts.values())
+    if is_unlaunched:
+        confidence = Confidence.LOW
+    note = CONTEXTS_ONLY if is_unlaunched else _note(worst, is_sampled=sensors.source is Source.NVML)
     return TenantStatus(
         name=name,
-        state=_state(name, spec, view, applier, gpus, is_seen=bool(episodes)),
+        state=_state(name, spec, view, applier, gpus, is_seen=bool(episodes), is_open=is_unlaunched),
         weight=spec.weight,
         tenant_class=spec.tenant_class,
         entitled_ratio=worst.entitled_ratio if worst else None,
         used_ratio=worst.used_ratio if worst else None,
         lag_ms=worst.lag_ms if worst else None,
-        queue_delay_p50_ms=quantile_ms(buckets, 0.5) if buckets else None,
-        queue_delay_p99_ms=quantile_ms(buckets, 0.99) if buckets else None,
+        queue_delay_p50_ms=delays.quantile_ms(name, 0.5),
+        queue_delay_p99_ms=delays.quantile_ms(name, 0.99),
+        queue_delays=delays.now.get(name, {}),
         held_ms_per_s=_held_ms_per_s(name, applier, past, vitals.now_ns),
         held_s=_held_s(name, applier, vitals.now_ns),
+        held_by_reason_s=_held_by_reason_s(name, applier, vitals.now_ns),
+        holds=_done(name, applier, ActionKind.HOLD),
+        thaws=_done(name, applier, ActionKind.THAW),
+        hold_age_s=_hold_age_s(name, applier, vitals.now_ns),
+        hold_limit_s=_hold_limit_s(name, spec, applier),
         gpu_time_s=sum(total_ns.values()) / 1e9 if total_ns else None,
         gpu_time_by_gpu_s={gpu: ns / 1e9 for gpu, ns in total_ns.items()},
         confidence=Confidence.LOW if episodes else confidence,
@@ -190,10 +276,15 @@ def _tenant(
         cgroups=tuple(sorted(ref.path for ref in view.refs.values())) if view else (),
         gpus=gpus,
         last=past.last.get(name),
-        note=None if episodes else _note(worst, is_sampled=sensors.source is Source.NVML),
+        note=None if episodes else note,
         misbehaviour=episodes[0] if episodes else None,
         misbehaviours=episodes,
-        terminations=misbehaviour.terminations(name),
+        contexts_by_gpu=contexts,
+        vram_by_gpu_bytes=driver.vram_bytes.get(name, {}),
+        driver_calls=driver.calls.get(name),
+        terminations=misbehaviour.terminations(name) | vram.terminations(name),
+        vram_limit_bytes=spec.vram_limit_bytes,
+        vram=vram.statuses(name, vitals.now_ns),
     )
 
 
@@ -212,13 +303,15 @@ def _state(
     gpus: tuple[TenantGpuStatus, ...],
     *,
     is_seen: bool,
+    is_open: bool,
 ) -> TenantState:
-    """``is_seen``: the GPU works for it, though the account may know nothing of that."""
+    """``is_seen``: the GPU works for it, though the account may know nothing of that. ``is_open``: it has a context
+    of which the account knows nothing."""
     if name in applier.holds:
         return TenantState.HELD
     if view is not None and view.foreign:
         return TenantState.FOREIGN
-    if view is None or not (gpus or is_seen):
+    if view is None or not (gpus or is_seen or is_open):
         return TenantState.UNSEEN
     if spec.is_exempt:
         return TenantState.EXEMPT
@@ -244,17 +337,61 @@ def _held_ms_per_s(name: str, applier: Applier, past: _Past, now_ns: int) -> flo
     return held_ns / (_HELD_WINDOW_NS / 1e9) / 1e6
 
 
-def _delays(sensors: Sensors, tree: Tree) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    if sensors.probe is None:
+def _held_by_reason_s(name: str, applier: Applier, now_ns: int) -> dict[str, float]:
+    """Time in a hold over its entitlement is known from the start: 0 as well."""
+    if applier.is_dry_run:
+        return {}
+    held = {ReasonCode.OVER_ENTITLEMENT: 0, **applier.held_for_ns(name, now_ns)}
+    return {reason.value: ns / 1e9 for reason, ns in held.items()}
+
+
+def _done(name: str, applier: Applier, kind: ActionKind) -> dict[str, int]:
+    done = applier.done.get(name, {})
+    return {reason.value: count for (what, reason), count in done.items() if what is kind}
+
+
+def _hold_age_s(name: str, applier: Applier, now_ns: int) -> float | None:
+    if applier.is_dry_run:
+        return None
+    hold = applier.holds.get(name)
+    return (now_ns - hold.since_ns) / 1e9 if hold is not None else 0.0
+
+
+def _hold_limit_s(name: str, spec: TenantSpec, applier: Applier) -> float:
+    """Of the hold that lasts, which may be a longer one (a deep queue); else what is promised."""
+    hold = applier.holds.get(name)
+    now_ns = 0 if hold is None else hold.deadline_ns - hold.since_ns
+    return max(spec.max_freeze_ns, now_ns) / 1e9
+
+
+def _drains(ledger: Ledger) -> dict[tuple[str, str], int]:
+    """What each (tenant, GPU) has queued in ns, as of the last tick."""
+    uses = ledger.last.uses if ledger.last is not None else ()
+    return {(use.tenant, use.gpu): use.outstanding_ns for use in uses}
+
+
+@dataclass
+class _Delays:
+    """Queue delays by tenant, each by UUID."""
+
+    now: dict[str, dict[str, Log2Histogram]] = field(default_factory=dict)
+    """Since the start."""
+    before: Mapping[str, Mapping[str, Log2Histogram]] = field(default_factory=dict)
+    """As they were a minute ago."""
+
+    @classmethod
+    def of(cls, sensors: Sensors, tree: Tree, specs: Mapping[str, TenantSpec], now_ns: int) -> _Delays:
+        found = cls()
+        counts = sensors.queue_delays(tree.tenant_of, tree.has_cgroup, {*specs, *tree.tenants})
+        for (tenant, slot), (*buckets, sum_ns) in counts.items():
+            mine = found.now.setdefault(tenant, {})
+            mine[gpu_label(sensors.gpus, slot)] = Log2Histogram.of(buckets, sum_ns)
+        found.before = sensors.a_minute_ago.take(now_ns, found.now)
         return found
-    for key, delay in sensors.probe.delays():
-        tenant = tree.tenant_of(key.cgroup_id)
-        if tenant is None:
-            continue
-        counts, known = delay.bucket[:], found.get(tenant)
-        found[tenant] = counts if known is None else [*map(add, counts, known)]
-    return found
+
+    def quantile_ms(self, tenant: str, q: float) -> float | None:
+        """Of the last minute."""
+        return delay_between_ms(self.before.get(tenant, {}), self.now.get(tenant, {}), q)
 
 
 def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[str]:
@@ -266,6 +403,8 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         yield "nobody is held although the mode is enforce: NVML samples are too coarse; see fairsched doctor"
     elif sensors.probe is not None and not sensors.probe.libraries:
         yield "no libcuda was found yet: GPU work cannot be seen"
+    if sensors.unprobed_libraries:
+        yield f"{sensors.unprobed_libraries} libcuda could not be probed, calls through them are not seen: see the log"
     if sensors.nvml is not None and sensors.nvml.error:
         yield f"NVML is not usable ({sensors.nvml.error}): GPUs are unnamed"
     if sensors.account is not None:
@@ -273,18 +412,28 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
             label = gpu_label(sensors.gpus, slot)
             if sensors.account.turns[slot].is_unsure:
                 yield f"{label}: takes turns in a way the account cannot follow; nobody is held there"
-            elif not sensors.account.is_replay_trusted(slot):
+            elif slot in sensors.account.intruded:
+                yield f"{label}: work that comes and goes there is in no account; nobody is held there"
+            elif not sensors.account.turns[slot].is_replay_trusted:
                 yield f"{label}: the time-slice replay agrees in {ratio:.0%} of cases; using the clock"
     if vitals.errors:
         yield f"{vitals.errors} ticks or actions have failed; see the log"
     if sensors.probe is not None:
         for name, count in sensors.probe.counts().items():
-            if count and name in (
-                "ctx_full",
-                "use_full",
-                "proc_full",
-                "handle_full",
-                "edge_dropped",
-                "clock_range",
-            ):
+            if count and name in GPU_TIME_LOSSES:
                 yield f"BPF counted {name}: {count}"
+    lost = {name: n for name, n in sensors.driver.counts().items() if n and name in DRIVER_LOSSES}
+    for name, count in lost.items():
+        yield f"calls to the driver: BPF counted {name}: {count}; contexts and VRAM may be wrong"
+
+
+def _gate_warnings(settings: Settings, gate: GateStatus | None) -> Iterable[str]:
+    if gate is None:
+        return
+    yield from gate.warnings
+    if gate.state is GateState.FAILED:
+        yield f"the device gate is not wholly in force: {gate.reason}"
+    elif gate.state is GateState.OFF and is_asked_for(settings.config):
+        yield f"GPUs are not gated as the configuration says: {gate.reason}"
+    if gate.blind:
+        yield f"opens of GPUs let through because the cgroup could not be read: {gate.blind}"

@@ -14,22 +14,27 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from fairsched.accounting.context import Events, Row
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.accounting.nvml import NvmlAccount, open_account
+from fairsched.accounting.queue_delay import Counts, DelayBook
+from fairsched.attachments import Attachments
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import GpuTimeProbe, Library
 from fairsched.cgroup.journal import Owner
 from fairsched.cgroup.path import find_mount
 from fairsched.config import Config
+from fairsched.driver.watch import DriverWatch
 from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.gpu import Gpu, Nvml, read_environ, visible_slots
 from fairsched.host import NVML_LIMIT, choose_source, switched_off
-from fairsched.libraries import LibraryWatch
+from fairsched.libraries import LibraryWatch, Sighting, mapped_libraries, see_mapped
 from fairsched.model import Source
+from fairsched.policy.evidence import NEVER_NS
+from fairsched.recent_delays import AMinuteAgo
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _CHECKED_PER_CALL = 128
@@ -128,13 +133,13 @@ class Sensors:
         """Instead of ``account`` where there is no better source; tells nothing of holds and drains."""
         self.reason: str | None = None
         self._libraries = LibraryWatch(str(path) for path in config.gpu.libcuda)
-        self._asked: set[tuple[int, int]] = set()
+        self._attachments = Attachments()
         self._resolved: dict[int, int] = {}
         """Processes whose ordinals BPF was told, and when each started."""
         self._reload: _Reload | None = None
-        self.unprobed_libraries = 0
-        """On which no probe could be attached: calls through them are in no account."""
+        self._delays, self.a_minute_ago = DelayBook(), AMinuteAgo()
         self._start(config)
+        self.driver = DriverWatch(config.mechanisms.driver, config.gpu.device_dir, self.gpus)
 
     @property
     def source(self) -> Source | None:
@@ -191,7 +196,7 @@ class Sensors:
         lost, self.probe, self.account = self.probe, None, None
         self.reason = "the probes were lost and are being put back"
         self._libraries = LibraryWatch(str(path) for path in config.gpu.libcuda)
-        self._asked, self._resolved, self.unprobed_libraries = set(), {}, 0
+        self._attachments, self._resolved = Attachments(), {}
         if lost is not None:
             self._reload = _Reload(lost)
 
@@ -251,13 +256,17 @@ class Sensors:
         if self.account is not None:
             self.account.thaw(cgroup_ids, now_ns)
 
-    def tune(self, now_ns: int) -> None:
-        """Let the account find out how the GPUs take turns; some milliseconds, when it has to."""
+    def tune(self, now_ns: int, tenant_of: Callable[[int], str | None]) -> None:
+        """Let the account find out how the GPUs take turns; some milliseconds, when it has to.
+
+        ``tenant_of``: of a cgroup; what the cgroups of one tenant say about a GPU is one voice.
+        """
+        if self.account is not None:
+            self.account.tenant_of = tenant_of
         for slot, turns in self.account.turns.items() if self.account is not None else ():
             if turns.step(now_ns) and self.account is not None:
                 self.account.relearn(slot)
-                slice_us, switch_us = turns.replay.slice_ns // 1000, turns.replay.switch_ns // 1000
-                logger.warning("gpu=%d turns=learnt slice_us=%d switch_us=%d", slot, slice_us, switch_us)
+                logger.warning("gpu=%d turns=learnt %s", slot, turns.learnt)
 
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """See :meth:`EbpfAccount.queued_since_hold_ns`; 0 without an account."""
@@ -282,10 +291,7 @@ class Sensors:
             self._forget_the_gone()
             self._name_guessed()
         for sighting in self._libraries.poll(now_ns):
-            key = (sighting.device, sighting.inode)
-            if key not in self._asked:
-                self._asked.add(key)
-                self._request(self.probe, sighting.path)
+            self._ask_for(self.probe, sighting, now_ns)
             if sighting.pid is not None:
                 self._resolve(sighting.pid)
         try:
@@ -293,8 +299,43 @@ class Sensors:
         except (FairschedError, OSError) as error:
             raise ProbesLost(str(error)) from error
         for library in attached:
-            self._report(library)
-            self.unprobed_libraries += library.error is not None
+            if self._attachments.note(library, now_ns):
+                self._report(library)
+
+    @property
+    def is_attaching(self) -> bool:
+        """Some libcuda that was asked for has no probes yet."""
+        return self._attachments.is_attaching
+
+    @property
+    def unprobed_libraries(self) -> int:
+        """On which no probe could be attached: calls through them are in no account."""
+        return self._attachments.unprobed
+
+    def watched_since_ns(self, pid: int, now_ns: int) -> int | None:
+        """Since when every libcuda that a process maps has probes; now, while one has none; 0 = it maps none;
+        NEVER_NS: an attempt to attach to one has failed.
+
+        None: it is gone, or its mapping is. One that was not known is asked for: a process may load it long after it
+        was first read. Raises ProbesLost.
+        """
+        mapped = mapped_libraries(pid)
+        if mapped is None or self.probe is None:
+            return None
+        since_ns = 0
+        for sighting in (see_mapped(item, pid) for item in mapped):
+            if sighting is None:
+                return None
+            self._ask_for(self.probe, sighting, now_ns)
+            if self._attachments.is_unprobed(sighting):
+                return NEVER_NS
+            attached_ns = self._attachments.since_ns(sighting)
+            since_ns = max(since_ns, now_ns if attached_ns is None else attached_ns)
+        return since_ns
+
+    def _ask_for(self, probe: GpuTimeProbe, sighting: Sighting, now_ns: int) -> None:
+        if self._attachments.wants(sighting, now_ns):
+            self._request(probe, sighting.path)
 
     @staticmethod
     def _request(probe: GpuTimeProbe, path: str) -> None:
@@ -334,13 +375,16 @@ class Sensors:
             logger.warning("pid=%d gpu=unknown error=%r", pid, error.strerror)
 
     def _name_guessed(self) -> None:
-        """Contexts older than our probes: NVML knows on which GPU a process computes, if on one only."""
-        if self.account is None or self.probe is None or self.nvml is None or len(self.gpus) < 2:
+        """Contexts older than our probes: the driver's ioctls, else NVML, tell on which GPU a process computes."""
+        if self.account is None or self.probe is None or len(self.gpus) < 2:
             return
         guessed = self.account.guessed_processes()
-        for pid, slots in (self.nvml.slots_of(guessed) if guessed else {}).items():
+        if not guessed:
+            return
+        listed = self.nvml.slots_of(guessed) if self.nvml is not None else {}
+        for pid, slots in {**listed, **self.driver.slots_of(guessed)}.items():
             if len(slots) == 1:
-                self.probe.set_device(pid, abi.ORDINAL_UNSEEN, slots.pop())
+                self.probe.set_device(pid, abi.ORDINAL_UNSEEN, next(iter(slots)))
                 self.account.single_gpu_processes.add(pid)
 
     def _forget(self, pids: set[int]) -> None:
@@ -363,6 +407,32 @@ class Sensors:
         if gone:
             self._forget(gone)
 
+    def queue_delays(
+        self,
+        tenant_of: Callable[[int], str | None],
+        is_there: Callable[[int], bool],
+        tenants: Collection[str],
+    ) -> dict[tuple[str, int], Counts]:
+        """Totals by (tenant, GPU slot), see :class:`DelayBook`. ``is_there``: a cgroup, by its id."""
+        if self.probe is None:
+            return {}
+        found = self._delays.read(self.probe.delays(), tenant_of, tenants)
+        self.probe.forget_delays(self._delays.gone(is_there))
+        return found
+
+    def map_fds(self) -> list[tuple[str, int]]:
+        """Of all maps we hold, by name; programs among them."""
+        own = [] if self.probe is None else self.probe.map_fds()
+        return [*own, *self.driver.map_fds()]
+
+    def map_entries(self) -> dict[str, int]:
+        """Entries now, of maps for which that is known or quickly found out."""
+        own = {}
+        if self.probe is not None:
+            contexts = sum(1 for _ in self.probe.contexts())
+            own = {"ctx_by_slot": contexts, "delay_by_key": self._delays.entries}
+        return {**own, **self.driver.map_entries()}
+
     def set_wake_on_idle(self, wake: bool) -> None:
         """Whether a GPU that falls idle wakes the daemon at once."""
         if self.probe is not None:
@@ -371,6 +441,7 @@ class Sensors:
 
     def close(self) -> None:
         """Detach everything."""
+        self.driver.close()
         if self._reload is not None:
             self._reload.abandon()
         if self.probe is not None:

@@ -4,8 +4,8 @@
 Problem: a call into the driver can take milliseconds, or not return at all, and the loop that freezes people's
 processes must not wait for it.
 
-Approach: one thread asks every POLL_S and keeps what was seen until the loop takes it. If NVML hangs, so does the
-thread; then nothing is seen, and nobody is accused of anything.
+Approach: one thread asks every POLL_S and keeps what was seen until the loop takes it; it asks oftener while somebody
+is suspected. If NVML hangs, so does the thread; then nothing is seen, and nobody is accused of anything.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fairsched.accounting.nvml import NvmlReader, Sampler
 from fairsched.cgroup.journal import Owner
 
 POLL_S = 0.5
+_URGENT_PART = 4
 _SEEN_FOR_NS = 5_000_000_000
 _CLOSE_S = 2.0
 _LAGS = 64
@@ -100,6 +101,8 @@ class SightingWatch:
         self._found: dict[Where, Sighted] = {}
         self.seen_running: Mapping[Where, int] = {}
         """When each was last seen. Replaced, never changed."""
+        self.is_urgent = False
+        """Somebody waits for the next samples."""
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sightings", daemon=True)
         self._thread.start()
@@ -118,7 +121,7 @@ class SightingWatch:
             logger.warning("nvml=hangs: left behind")
 
     def _run(self) -> None:
-        while not self._is_closing.wait(self._poll_s):
+        while not self._is_closing.wait(self._poll_s / (_URGENT_PART if self.is_urgent else 1)):
             try:
                 self.poll(time.monotonic_ns())
             except Exception:

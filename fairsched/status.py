@@ -15,6 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairsched.gate_status import GateState as GateState
+from fairsched.gate_status import GateStatus as GateStatus
+from fairsched.gate_status import gate_from_plain
 from fairsched.model import (
     ActionKind,
     Confidence,
@@ -24,6 +27,10 @@ from fairsched.model import (
     Source,
     TenantClass,
 )
+from fairsched.own_status import Log2Histogram, OwnStatus, histogram_from_plain, own_from_plain
+from fairsched.sli_status import SliStatus as SliStatus
+from fairsched.sli_status import TokenRate as TokenRate
+from fairsched.sli_status import rate_from_plain, slis_from_plain
 
 SCHEMA_VERSION = 1
 
@@ -80,6 +87,13 @@ class GpuStatus:
     """Part of the last window used by processes of no tenant."""
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
+    is_up: bool | None = None
+    """Whether the driver answers for it; False: it has been lost. None = NVML is not there to ask."""
+    utilization_ratio: float | None = None
+    """As NVML says: part of its last sampling period in which any kernel ran."""
+    temperature_celsius: float | None = None
+    jain_ratio: float | None = None
+    """Jain's index of used by entitled of the tenants with demand, last window; 1 = fair."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +108,8 @@ class TenantGpuStatus:
     """Entitled minus received; negative = it is ahead and owes."""
     has_demand: bool | None = None
     confidence: Confidence = Confidence.NONE
+    drain_ms: float | None = None
+    """GPU time it has queued: what would still run if it were frozen now."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +128,49 @@ class MisbehaviourStatus:
 
 
 @dataclass(frozen=True)
+class DriverCallsStatus:
+    """Calls of a tenant to NVIDIA's driver since the daemon began to see them."""
+
+    ioctls: int
+    failed: int
+    time_s: float
+    """Spent in them."""
+    opens: int
+
+
+@dataclass(frozen=True)
+class VramStatus:
+    """Memory of a tenant with a limit on one GPU, that of the tenants below it included."""
+
+    gpu: str
+    """UUID."""
+    limit_bytes: int
+    used_bytes: int | None = None
+    source: str | None = None
+    """Of `used_bytes`: ioctls (the driver's calls were seen) or nvml."""
+    is_kept_by_kernel: bool = False
+    """Allocations beyond it are refused."""
+    refused: int = 0
+    """Allocations refused since the daemon started."""
+    over_since_s: float | None = None
+    """Unix time since when it is beyond its limit; None = it is not."""
+    action: str | None = None
+    """Beyond it: warn, hold, terminate, would_hold or would_terminate (the mode is not enforce)."""
+    pid: int | None = None
+    """The process that is to end for it."""
+
+
+@dataclass(frozen=True)
+class CompanionStatus:
+    """The process beside the daemon that exports, scrapes, keeps history and escalates."""
+
+    pid: int | None = None
+    """None = it does not run now."""
+    starts: int = 0
+    """More than one means that it died."""
+
+
+@dataclass(frozen=True)
 class TenantStatus:
     """One tenant. Ratios and lag are of the GPU on which it owes most (the one that decides)."""
 
@@ -123,12 +182,24 @@ class TenantStatus:
     used_ratio: float | None = None
     lag_ms: float | None = None
     queue_delay_p50_ms: float | None = None
-    """Time its work waited while others ran, median over the last window."""
+    """Time its work waited while others ran: median of the last minute, or since somebody last asked before that."""
     queue_delay_p99_ms: float | None = None
+    queue_delays: Mapping[str, Log2Histogram] = field(default_factory=dict)
+    """Every wait since the daemon started, by GPU UUID."""
     held_ms_per_s: float | None = None
     """Time held by us in each second, over the last ten seconds."""
     held_s: float | None = None
     """Time held by us since the daemon started."""
+    held_by_reason_s: Mapping[str, float] = field(default_factory=dict)
+    """The same, by why the hold began; empty while nobody may be held."""
+    holds: Mapping[str, int] = field(default_factory=dict)
+    """Holds begun since the daemon started, by why."""
+    thaws: Mapping[str, int] = field(default_factory=dict)
+    """Holds ended since the daemon started, by why."""
+    hold_age_s: float | None = None
+    """How long the present hold has lasted; 0 = it is not held; None = nobody may be held."""
+    hold_limit_s: float | None = None
+    """Of the hold that lasts, which may be longer than its class promises (a deep queue); else what is promised."""
     gpu_time_s: float | None = None
     """GPU time since the daemon started, over all GPUs."""
     gpu_time_by_gpu_s: Mapping[str, float] = field(default_factory=dict)
@@ -150,8 +221,47 @@ class TenantStatus:
     """What goes on now, for longest; None = nothing."""
     misbehaviours: tuple[MisbehaviourStatus, ...] = ()
     """All that goes on now, `misbehaviour` first."""
+    contexts_by_gpu: Mapping[str, int] = field(default_factory=dict)
+    """Open compute contexts by GPU UUID, from the driver's ioctls; empty where they are not seen."""
+    vram_by_gpu_bytes: Mapping[str, int] = field(default_factory=dict)
+    """GPU memory, the same way."""
+    driver_calls: DriverCallsStatus | None = None
     terminations: Mapping[str, int] = field(default_factory=dict)
-    """Processes told to end since the daemon started, by kind of misbehaviour."""
+    """Processes told to end since the daemon started, by kind of misbehaviour, or over_vram."""
+    vram_limit_bytes: int | None = None
+    """Of memory on each GPU; None = no limit."""
+    vram: tuple[VramStatus, ...] = ()
+    """By GPU, where there is a limit."""
+    tokens: TokenRate | None = None
+    """None = nothing is known of its output."""
+
+
+@dataclass(frozen=True)
+class ProcessStatus:
+    """One process on one GPU, the answer to ``fairsched ps``."""
+
+    pid: int
+    """As the daemon sees it."""
+    gpu: str
+    """UUID."""
+    tenant: str | None = None
+    """None = no tenant's."""
+    cgroup: str | None = None
+    """As in /proc/PID/cgroup."""
+    runtime: str | None = None
+    """docker, containerd, cri-o, podman, lxc; None where its cgroup does not say."""
+    container_id: str | None = None
+    pod_uid: str | None = None
+    namespace_pid: int | None = None
+    """Its pid in its own PID namespace; None = it has none of its own."""
+    contexts: int | None = None
+    """Open compute contexts, from the driver's ioctls."""
+    vram_bytes: int | None = None
+    """From the driver's ioctls, else as NVML says."""
+    gpu_time_s: float | None = None
+    """Of the contexts it has now."""
+    command: str | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -181,6 +291,24 @@ class StatusReport:
     cpu_ratio: float | None = None
     """What fairsched itself costs: part of one CPU over the last ten seconds."""
     late_ticks_total: int | None = None
+    driver_hook: str | None = None
+    """How calls to NVIDIA's driver are seen: kprobe, lsm or tracepoint; None = they are not."""
+    driver_reason: str | None = None
+    """Why they are not seen; None when they are."""
+    driver_counts: Mapping[str, int] = field(default_factory=dict)
+    """What BPF could not follow of them, and how often."""
+    bpf_counts: Mapping[str, int] = field(default_factory=dict)
+    """What BPF could not follow of GPU work, and how often."""
+    own: OwnStatus | None = None
+    """What fairsched costs, in detail."""
+    gate: GateStatus | None = None
+    pid_view: Mapping[str, Any] | None = None
+    """Whether containers see their own processes in nvidia-smi (``is_on``), why or why not (``reason``), and what was
+    rewritten; None = mechanisms.pid_view is off."""
+    slis: SliStatus | None = None
+    """None = nobody measures them."""
+    companion: CompanionStatus | None = None
+    """None = the configuration asks for nothing that it does."""
     gpus: tuple[GpuStatus, ...] = ()
     tenants: tuple[TenantStatus, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -188,16 +316,36 @@ class StatusReport:
     schema_version: int = field(default=SCHEMA_VERSION)
 
 
+_PLAIN = (int, str, float, type(None), bool)
+"""As they are. The document is made of thousands of them, and the daemon's loop waits for it."""
+
+
+_FIELD_NAMES: dict[type[Any], tuple[str, ...] | None] = {}
+
+
+def _field_names(kind: type[Any]) -> tuple[str, ...] | None:
+    """Of a dataclass; None = it is none."""
+    if kind not in _FIELD_NAMES:
+        is_one = dataclasses.is_dataclass(kind)
+        _FIELD_NAMES[kind] = tuple(item.name for item in dataclasses.fields(kind)) if is_one else None
+    return _FIELD_NAMES[kind]
+
+
 def to_plain(value: Any) -> Any:
     """Dataclasses, enums, tuples and mappings as data that ``json.dumps`` takes."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: to_plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    names = _field_names(kind)
+    if names is not None:
+        fields = [(name, getattr(value, name)) for name in names]
+        return {name: item if type(item) in _PLAIN else to_plain(item) for name, item in fields}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {str(key): to_plain(item) for key, item in value.items()}
+        return {str(key): item if type(item) in _PLAIN else to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [to_plain(item) for item in value]
+        return [item if type(item) in _PLAIN else to_plain(item) for item in value]
     return value
 
 
@@ -211,6 +359,11 @@ def decision_from_plain(data: Mapping[str, Any]) -> DecisionRecord:
     return DecisionRecord(**known)
 
 
+def process_from_plain(data: Mapping[str, Any]) -> ProcessStatus:
+    """The inverse of :func:`to_plain`; fields of a newer daemon are ignored."""
+    return ProcessStatus(**_known(ProcessStatus, data))
+
+
 def status_from_plain(data: Mapping[str, Any]) -> StatusReport:
     """The inverse of :func:`to_plain`. Raises ValueError for a document of another version."""
     if data.get("schema_version") != SCHEMA_VERSION:
@@ -220,6 +373,11 @@ def status_from_plain(data: Mapping[str, Any]) -> StatusReport:
     known["gpus"] = tuple(GpuStatus(**_known(GpuStatus, gpu)) for gpu in data["gpus"])
     known["tenants"] = tuple(_tenant_from_plain(tenant) for tenant in data["tenants"])
     known["warnings"] = tuple(data["warnings"])
+    known["gate"] = None if known.get("gate") is None else gate_from_plain(known["gate"])
+    known["slis"] = slis_from_plain(known.get("slis"))
+    companion = known.get("companion")
+    known["companion"] = None if companion is None else CompanionStatus(**_known(CompanionStatus, companion))
+    known["own"] = own_from_plain(known.get("own"))
     return StatusReport(**known)
 
 
@@ -229,11 +387,17 @@ def _tenant_from_plain(data: Mapping[str, Any]) -> TenantStatus:
     known["tenant_class"] = TenantClass(known["tenant_class"])
     known["confidence"] = Confidence(known["confidence"])
     known["cgroups"] = tuple(known["cgroups"])
+    tokens, calls = known.get("tokens"), known.get("driver_calls")
+    known["tokens"] = None if tokens is None else rate_from_plain(tokens)
+    known["driver_calls"] = None if calls is None else DriverCallsStatus(**_known(DriverCallsStatus, calls))
     known["last"] = None if known.get("last") is None else decision_from_plain(known["last"])
     known["gpus"] = tuple(
         TenantGpuStatus(**{**_known(TenantGpuStatus, gpu), "confidence": Confidence(gpu["confidence"])})
         for gpu in data["gpus"]
     )
+    delays = known.get("queue_delays") or {}
+    known["queue_delays"] = {gpu: histogram_from_plain(delay) for gpu, delay in delays.items()}
+    known["vram"] = tuple(VramStatus(**_known(VramStatus, one)) for one in known.get("vram", ()))
     known["misbehaviours"] = tuple(map(_misbehaviour_from_plain, known.get("misbehaviours", ())))
     known["misbehaviour"] = next(iter(known["misbehaviours"]), None)
     return TenantStatus(**known)
@@ -245,5 +409,5 @@ def _misbehaviour_from_plain(data: Mapping[str, Any]) -> MisbehaviourStatus:
 
 
 def _known(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    names = {item.name for item in dataclasses.fields(cls)}
-    return {key: value for key, value in data.items() if key in names}
+    names = _field_names(cls) or ()
+    return {name: data[name] for name in names if name in data}

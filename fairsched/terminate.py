@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends processes that misbehave: SIGTERM, and SIGKILL if they go on.
+"""Ends processes that misbehave or have too much memory: SIGTERM, and SIGKILL if they go on.
 
 Problem: a signal to a pid may reach somebody else by the time it is sent, and there is no taking it back.
 
@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from fairsched.cgroup.journal import Owner
-from fairsched.model import MisbehaviourKind
+from fairsched.model import MisbehaviourKind, ReasonCode
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Accused:
     """A process that is to end."""
 
     tenant: str
-    kind: MisbehaviourKind
+    kind: MisbehaviourKind | ReasonCode
     owner: Owner
 
 
@@ -49,7 +49,7 @@ class Terminator:
         self._tenant_of = tenant_of
         self._endings: dict[Owner, _Ending] = {}
         self._protected = frozenset((0, 1, os.getpid(), os.getppid()))
-        self.total: Counter[tuple[str, MisbehaviourKind]] = Counter()
+        self.total: Counter[tuple[str, MisbehaviourKind | ReasonCode]] = Counter()
         """Processes that were told to end, by (tenant, kind)."""
 
     def is_asked(self, owner: Owner) -> bool:

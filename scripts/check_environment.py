@@ -14,6 +14,7 @@ from pathlib import Path
 
 # Distribution -> what it is imported as. bcc is the distribution's, seen through system site-packages.
 RUN = {
+    "bcrypt": "bcrypt",
     "click": "click",
     "nvidia-ml-py": "pynvml",
     "prometheus-client": "prometheus_client",
@@ -28,6 +29,7 @@ LOOK_ONLY = {
 }
 DEV = {
     "clang-format": "clang_format",
+    "grafana-foundation-sdk": "grafana_foundation_sdk",
     "hypothesis": "hypothesis",
     "mypy": "mypy",
     "pytest": "pytest",
@@ -37,6 +39,8 @@ DEV = {
     "types-psutil": "psutil-stubs",
     "types-PyYAML": "yaml-stubs",
 }
+FROM_PYTHON = {"grafana-foundation-sdk": (3, 11)}
+"""What is not wanted on an older Python, as pyproject.toml says."""
 
 
 def faults(root: Path, profile: str) -> list[str]:
@@ -52,7 +56,9 @@ def faults(root: Path, profile: str) -> list[str]:
     found += [
         f"{name} is not installed"
         for name, module in look.items()
-        if not (site / module).is_dir() and importlib.util.find_spec(module) is None
+        if sys.version_info >= FROM_PYTHON.get(name, (3,))
+        and not (site / module).is_dir()
+        and importlib.util.find_spec(module) is None
     ]
     spec = importlib.util.find_spec("fairsched")
     if spec is None or spec.origin is None or Path(spec.origin).resolve().parent != root / "fairsched":

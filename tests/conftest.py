@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of the tiers, in one place.
 
-A test's tier is the directory it lies in: tests/unit, tests/node, tests/vm, tests/gpu. The tier is also a
-pytest marker, so ``-m node`` works. What a host cannot do is a skip that says why.
+A test's tier is the directory it lies in: tests/unit, tests/node, tests/vm. The tier is also a pytest marker, so
+``-m node`` works. What a host cannot do is a skip that says why. What wants a GPU is no test but a program that
+judges (benchmarks/gpu, docs/gpu-validation.md).
 
 A skip can also hide a broken set-up. FAIRSCHED_REQUIRE_NODE=1 (continuous integration sets it) therefore
 turns a skipped node test into a failure, unless its reason begins with ``host:``. That word is a claim
@@ -16,16 +17,23 @@ or ``--hypothesis-seed=N`` tries others.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests import support
+
 TESTS = Path(__file__).resolve().parent
-TIERS = ("node", "vm", "gpu")
+TIERS = ("node", "vm")
 HOST_REASON = "host:"
+HOW_TO_FORCE = {
+    "node": "FAIRSCHED_REQUIRE_NODE=1 makes this a failure",
+    "unit": "sudo make setup installs what is missing, and sudo make test-unit is root",
+}
+IMPORT_REASON = "could not import "
+"""What importorskip says of itself."""
 
 
 def is_node_required() -> bool:
@@ -38,7 +46,7 @@ def is_full() -> bool:
 
 
 def tier_of(path: Path) -> str:
-    """'unit', 'node', 'vm' or 'gpu'."""
+    """'unit', 'node' or 'vm'."""
     try:
         return path.resolve().relative_to(TESTS).parts[0]
     except ValueError:
@@ -75,10 +83,31 @@ def judge_skip(tier: str, longrepr: object) -> str | None:
     return f"skipped, but FAIRSCHED_REQUIRE_NODE=1 forbids it: {reason}"
 
 
+def is_said_how(tier: str, reason: str) -> bool:
+    """Whether a reason names the way itself. That of a unit test does behind a colon: ``no openssl: apt-get ...``."""
+    if tier == "node":
+        return "FAIRSCHED_REQUIRE_NODE" in reason
+    return ": " in reason and not reason.startswith(IMPORT_REASON)
+
+
+def say_how_to_force(tier: str, report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Nobody who reads why a test was skipped must search for how to have it run."""
+    if tier not in HOW_TO_FORCE or not isinstance(report.longrepr, tuple):
+        return
+    path, line, reason = report.longrepr
+    bare = reason.removeprefix("Skipped: ")
+    if bare.startswith(HOST_REASON):
+        reason += " (no set-up changes that: it runs on another host)"
+    elif not is_said_how(tier, bare):
+        reason += f" ({HOW_TO_FORCE[tier]})"
+    report.longrepr = (path, line, reason)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.skipped and not hasattr(report, "wasxfail"):
+        say_how_to_force(tier_of(item.path), report)
         failure = judge_skip(tier_of(item.path), report.longrepr)
         if failure is not None:
             report.outcome = "failed"
@@ -92,6 +121,7 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
     if report.skipped:
+        say_how_to_force(tier_of(collector.path), report)
         failure = judge_skip(tier_of(collector.path), report.longrepr)
         if failure is not None:
             report.outcome = "failed"
@@ -107,17 +137,6 @@ def wait_until() -> WaitUntil:
     """Wait for a claim to become true: ``wait_until(lambda: ready(), 2.0, "the daemon is ready")``."""
 
     def wait(condition: Callable[[], object], deadline_s: float = 5.0, claim: str = "the condition") -> None:
-        end = time.monotonic() + deadline_s
-        nap_s = 0.001
-        while not condition():
-            if time.monotonic() > end:
-                pytest.fail(f"after {deadline_s} s it is still not true that {claim}")
-            _nap(nap_s)
-            nap_s = min(nap_s * 2, 0.05)
+        support.wait_until(condition, deadline_s, claim)
 
     return wait
-
-
-def _nap(duration_s: float) -> None:
-    """The one sleep of the tests: the pause between two looks of wait_until."""
-    time.sleep(duration_s)

@@ -13,7 +13,7 @@ from fairsched.cgroup.path import CgroupRef, Mount
 def wait_until(condition: Callable[[], object], deadline_s: float, what: str) -> None:
     """Return as soon as ``condition()`` is true; fail with ``what`` when it is not by the deadline.
 
-    The fixture of the same name in conftest.py is for tests; this one is for helpers and processes.
+    The fixture of the same name in conftest.py calls it; this one is for helpers and processes.
     """
     end = time.monotonic() + deadline_s
     nap_s = 0.0005

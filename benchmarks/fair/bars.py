@@ -7,9 +7,10 @@ that is met.
 Approach. A bar names scenarios, a figure, whose figure it is (``Of``), a limit and its side. ``judge`` takes the
 documents of all seeds, forms the value of each seed, and compares their mean. The verdict is ``met``, ``missed``
 or ``not measured``; what was never detected is missed, with an endless time. A value against ``none`` is
-formed seed by seed with the run of the same seed.
+formed seed by seed with the run of the same seed. And every scenario has a bar that is only shown where it is missed:
+no tenant is called names that has done nothing (``HONEST``).
 
-Terms. scale: see ``show``. hostile leaf: one with ``gain_points``.
+Terms. scale: see ``show``. hostile leaf: one with ``gain_points``; honest: any other.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ UNSURE_RATIO = 0.8
 """Of the samples must say low confidence before an account may be wrong ..."""
 UNSURE_HELD_MS_PER_S = 50.0
 """... and then its tenant is not held: more than this is enforcing on noise."""
+GAIN = "gain by the trick"
+GAIN_WITHOUT_BAR = ("beyond-*", "escape-*", "silent-*", "unsure-*")
+"""Scenarios of what cannot be held, or not be seen well enough to be: the gain is shown, and no equal turns pass for
+a bar that is met."""
 
 
 class Of(Enum):
@@ -42,6 +47,7 @@ class Of(Enum):
     LONE_LEAF = "the tenant that works alone"
     HOSTILE_LEAVES = "every hostile tenant"
     SURE_LEAVES = "tenants of high confidence and a tenth of the GPU"
+    HONEST_LEAVES = "every tenant that is not hostile"
 
 
 @dataclass(frozen=True)
@@ -101,11 +107,22 @@ BARS = (
         is_upper=False,
         against_none=True,
     ),
-    Bar("hostile-*", "gain_points", 2.0, "gain by the trick", Of.HOSTILE_LEAVES),
+    Bar("caps-on-off", "share_error_max_points", 1.0, "share error, largest"),
+    Bar("min-beside-heavy", "share_error_max_points", 1.0, "share error, largest"),
+    Bar("hostile-*", "gain_points", 2.0, GAIN, Of.HOSTILE_LEAVES),
     Bar("beyond-*", "misbehaviour_after_s", 5.0, "detected after", Of.HOSTILE_LEAVES),
+    Bar(
+        "unsure-*",
+        "low_confidence_ratio",
+        UNSURE_RATIO,
+        "said to be unsure",
+        Of.HOSTILE_LEAVES,
+        is_upper=False,
+    ),
     Bar("two-gpus*", "share_error_max_points", 1.5, "share error of any GPU"),
     Bar("nature-*", "account_error_ratio", 0.05, "account error where sure", Of.SURE_LEAVES),
 )
+HONEST = Bar("*", "misbehaviour_count", 0.0, "honest tenants named", Of.HONEST_LEAVES)
 
 
 @dataclass(frozen=True)
@@ -155,7 +172,8 @@ def judge(
     for bar in bars:
         for name in fnmatch.filter(known, bar.scenarios) or [bar.scenarios]:
             verdicts.append(_verdict(bar, name, [d for d in listed if d["scenario"] == name], policy))
-    return verdicts
+    named = [_verdict(HONEST, name, [d for d in listed if d["scenario"] == name], policy) for name in known]
+    return verdicts + [verdict for verdict in named if verdict.is_missed]
 
 
 def missed(verdicts: Iterable[Verdict]) -> list[Verdict]:
@@ -241,13 +259,14 @@ def _take_hostile(bar: Bar, document: Document, _without: Document | None) -> tu
         never = [leaf for leaf, value in zip(leaves, values, strict=True) if value is None]
         if never:
             return math.inf, f"never detected: {', '.join(never)} (seed {document['seed']})"
-        honest = {k for k, after in leaf_values(document, bar.figure).items() if after is not None} - {
-            *leaves
-        }
-        note = f"honest, and named as well: {', '.join(sorted(honest))} (seed {document['seed']})"
-        return max(value for value in values if value is not None), note if honest else ""
     known = [value for value in values if value is not None]
-    return (max(known) if known else None), ""
+    return ((max if bar.is_upper else min)(known) if known else None), ""
+
+
+def _take_honest(_bar: Bar, document: Document, _without: Document | None) -> tuple[float | None, str]:
+    after = leaf_values(document, "misbehaviour_after_s")
+    named = sorted({leaf for leaf, value in after.items() if value is not None} - {*hostile_leaves(document)})
+    return float(len(named)), f"{', '.join(named)} (seed {document['seed']})" if named else ""
 
 
 def unsure_leaves(document: Document) -> set[str]:
@@ -261,26 +280,35 @@ def unsure_leaves(document: Document) -> set[str]:
     }
 
 
+def _sure_errors(document: Document) -> dict[str, float | None]:
+    """Account errors of the leaves that are judged. Who is unsure and not held is judged by the while in which it was
+    sure, if there was one. Who is neither, likewise; but no sure while excuses one that is held on an unsure account.
+    """
+    unsure, low = unsure_leaves(document), leaf_values(document, "low_confidence_ratio")
+    shares = leaf_values(document, "share_ratio")
+    while_sure = leaf_values(document, "account_error_sure_ratio")
+    found = {}
+    for leaf, error in leaf_values(document, "account_error_ratio").items():
+        if _is_below(shares[leaf], LEAST_SHARE_RATIO) or (leaf in unsure and while_sure[leaf] is None):
+            continue
+        is_held_on_it = leaf not in unsure and (low[leaf] or 0.0) >= UNSURE_RATIO
+        found[leaf] = error if is_held_on_it or while_sure[leaf] is None else while_sure[leaf]
+    return found
+
+
 def _is_excused(document: Document) -> bool:
-    leaves = document["measures"]["leaves"]
-    return bool(leaves) and unsure_leaves(document) == set(leaves)
+    return bool(unsure_leaves(document)) and not _sure_errors(document)
 
 
 def _is_below(value: float | None, least: float) -> bool:
     return value is not None and value < least
 
 
-def _take_sure(bar: Bar, document: Document, _without: Document | None) -> tuple[float | None, str]:
-    unsure = unsure_leaves(document)
-    shares = leaf_values(document, "share_ratio")
-    values = {
-        leaf: value
-        for leaf, value in leaf_values(document, bar.figure).items()
-        if leaf not in unsure and not _is_below(shares[leaf], LEAST_SHARE_RATIO)
-    }
+def _take_sure(_bar: Bar, document: Document, _without: Document | None) -> tuple[float | None, str]:
+    unsure, errors = unsure_leaves(document), _sure_errors(document)
     note = f"confidence low, not held: {', '.join(sorted(unsure))}" if unsure else ""
-    known = [abs(value) for value in values.values() if value is not None]
-    return (max(known) if known and len(known) == len(values) else None), note
+    known = [abs(error) for error in errors.values() if error is not None]
+    return (max(known) if known and len(known) == len(errors) else None), note
 
 
 _Take = Callable[[Bar, Document, "Document | None"], "tuple[float | None, str]"]
@@ -291,6 +319,7 @@ _TAKE: Mapping[Of, _Take] = {
     Of.LONE_LEAF: _take_lone,
     Of.HOSTILE_LEAVES: _take_hostile,
     Of.SURE_LEAVES: _take_sure,
+    Of.HONEST_LEAVES: _take_honest,
 }
 
 
@@ -298,12 +327,15 @@ _TAKE: Mapping[Of, _Take] = {
 
 _SCALES = {"busy_ratio": "percent", "jain": "ratio", "tokens_per_s": "rate", "held_ms_per_s": "ms/s"}
 _BY_SUFFIX = {
+    "_vs_solo_ratio": "times",
     "_ratio": "percent",
     "_points": "points",
     "_ms": "ms",
     "_ns": "ns",
     "_bytes": "bytes",
     "_after_s": "s",
+    "_unsettled_s": "s",
+    "_count": "count",
 }
 
 
@@ -324,6 +356,8 @@ _FACTOR_AND_UNIT: Mapping[str, tuple[float, str]] = {
     "s": (1.0, "s"),
     "rate": (1.0, "/s"),
     "ms/s": (1.0, "ms/s"),
+    "times": (1.0, "x"),
+    "count": (1.0, ""),
     "ratio": (1.0, ""),
 }
 

@@ -30,12 +30,15 @@ from benchmarks.fair.recording import HeldTime
 from benchmarks.fair.reference import entitled
 from benchmarks.fair.scenario import Play, Tenant
 from benchmarks.rig import BenchError, Rig, RunningDaemon, cpu_s
+from fairsched.config.models import Gpu
 from fairsched.errors import ConfigError, ControlError
 
 RIVALS = ("window-sigstop", "token", "nvml-feedback")
 POLICIES = ("none", "fairsched", *RIVALS)
 _ROOT = Path(__file__).resolve().parents[2]
 _READY_S = 20.0
+_DEFAULT = Gpu()
+"""What the daemon assumes of a GPU that nobody describes."""
 
 
 class Controller:
@@ -160,7 +163,7 @@ def daemon_config(rig: Rig, play: Play) -> dict[str, Any]:
     told = play.scenario.gpus[0].told_slice_us
     return {
         "mode": "enforce",
-        "gpu": {"timeslice_us": told or 2000, "switch_us": 100},
+        "gpu": {"timeslice_us": told or _DEFAULT.timeslice_us, "switch_us": _DEFAULT.switch_us},
         "tenants": {name: node(tenant, name) for name, tenant in play.scenario.tenants.items()},
     }
 

@@ -13,10 +13,13 @@ Jain: of received / owed over the leaves that wanted the GPU in the whole window
 fewer than two such leaves: the window does not count. Mean and worst are over all GPUs.
 token/s CV in time: over seconds side by side in which the leaf wanted all the time, at least three; across: over
 leaves of one group, of token/s times what a token costs, where that differs. Both with n - 1.
-queue delay: the time a leaf's contexts could run and did not; per step, and as wait_ratio per second of demand.
+step: how long those took that ended, and those still under way, which count as old as they are (latency.py).
+queue delay: the time a leaf's contexts could run and did not; per step that ended, and as wait_ratio per second
+of demand.
 gain (hostile leaves): the largest share error, as it is: negative when the trick costs its owner something.
 account error: growth of the account over growth of the truth - 1, between the first and the last reading; for
-the whole only leaves count that have a tenth of the GPU time and high confidence in every reading.
+the whole only leaves count that have a tenth of the GPU time and high confidence in every reading. What is said of
+it since the first reading, before the measured part began: account.py.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fair import series
-from benchmarks.fair.account import Account, account, error_max_ratio
+from benchmarks.fair.account import Account, account, error_max_ratio, unsettled
+from benchmarks.fair.latency import finished_ms, latencies_ms
 from benchmarks.fair.recording import Recording
 from benchmarks.fair.reference import Fluid, Truth, fluid
 from benchmarks.fair.take_back import TakeBack, take_backs
@@ -40,6 +44,7 @@ from benchmarks.fair.windows import (
     clipped,
     covered,
     fixed,
+    intersection,
     jain,
     sliding,
     summed,
@@ -81,10 +86,17 @@ class LeafMeasures:
     take_back_p95_ms: float | None
     take_backs: int
     account_error_ratio: float | None
+    account_error_sure_ratio: float | None
+    """Where it was sure."""
+    account_error_sure_max_ratio: float | None
+    """Of the worst two seconds in which it was sure, since the first reading."""
+    held_unsettled_ms: float | None
+    """Since the first reading: until every account was right or said that it was not sure, and while one was sure and
+    wrong later."""
     low_confidence_ratio: float | None
     """Part of the readings that say so."""
     misbehaviour_after_s: float | None
-    """From its start until the daemon first named it."""
+    """From its start until the daemon first named it, as what it is."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +126,10 @@ class WholeMeasures:
     cpu_ratio: float | None
     rss_bytes: int | None
     account_error_max_ratio: float | None
+    account_error_sure_max_ratio: float | None
+    account_unsettled_s: float | None
+    """That time; and the sum of the holds in it."""
+    held_unsettled_ms: float | None
 
 
 @dataclass(frozen=True)
@@ -150,15 +166,18 @@ def measure(
     flows = [fluid(truth, gpu) for gpu in sorted({gpu for gpus in truth.gpus.values() for gpu in gpus})]
     returns = [one for flow in flows for one in take_backs(truth, flow)]
     said = account(recording)
+    unproven = unsettled(recording, said)
     tokens = {leaf: token_curve(recording.steps.get(leaf, ())) for leaf in recording.leaves}
     leaves = {
-        leaf: _leaf(truth, leaf, flows, tokens[leaf], [r for r in returns if r.leaf == leaf], said[leaf])
+        leaf: _leaf(
+            truth, leaf, flows, tokens[leaf], [r for r in returns if r.leaf == leaf], said[leaf], unproven
+        )
         for leaf in recording.leaves
     }
     rates = {leaf: figures.tokens_per_s for leaf, figures in leaves.items()}
     across = tokens_cv_across(rates, equal_groups, token_cost_ns or {})
     return Measures(
-        whole=_whole(truth, flows, returns, leaves, said, across),
+        whole=_whole(truth, flows, returns, leaves, said, unproven, across),
         leaves=leaves,
         gpus={flow.gpu: _gpu(recording, flow) for flow in flows},
         misbehaviour={leaf: one.misbehaviour for leaf, one in said.items() if one.misbehaviour},
@@ -170,14 +189,20 @@ def measure(
 
 
 def _leaf(
-    truth: Truth, leaf: str, flows: Sequence[Fluid], tokens: Curve, returns: Sequence[TakeBack], said: Account
+    truth: Truth,
+    leaf: str,
+    flows: Sequence[Fluid],
+    tokens: Curve,
+    returns: Sequence[TakeBack],
+    said: Account,
+    unproven: Array | None,
 ) -> LeafMeasures:
     recording = truth.recording
     start, end = recording.start_ns, recording.end_ns
     mine = [flow for flow in flows if leaf in flow.leaves]
     errors = [error for flow in mine if (error := _share_error_points(flow, leaf)) is not None]
     pie = sum(_grown(recording, flow.pie) for flow in mine)
-    latency = _latencies_ms(recording, leaf)
+    latency = latencies_ms(truth, leaf)
     waited = sum(_grown(recording, truth.waited[leaf, flow.gpu]) for flow in mine)
     wanted = _grown(recording, covered(truth.demand[leaf]))
     holds, overshoot = _holds(truth, leaf), _overshoots_ms(truth, leaf)
@@ -193,7 +218,7 @@ def _leaf(
         step_p50_ms=_percentile(latency, 50),
         step_p95_ms=_percentile(latency, 95),
         step_p99_ms=_percentile(latency, 99),
-        queue_delay_ms=_over(waited / MS, len(latency)) if mine else None,
+        queue_delay_ms=_over(waited / MS, len(finished_ms(recording, leaf))) if mine else None,
         wait_ratio=_over(waited, wanted) if mine else None,
         held_ms_per_s=float((clipped(holds, start, end) @ [-1, 1]).sum() / MS / recording.seconds),
         holds_per_s=float(((holds[:, 0] >= start) & (holds[:, 0] < end)).sum() / recording.seconds),
@@ -204,6 +229,9 @@ def _leaf(
         take_back_p95_ms=_percentile(took, 95),
         take_backs=len(took),
         account_error_ratio=said.error_ratio,
+        account_error_sure_ratio=said.error_sure_ratio,
+        account_error_sure_max_ratio=said.error_sure_max_ratio,
+        held_unsettled_ms=_held_in_ms(truth, leaf, unproven),
         low_confidence_ratio=said.low_confidence_ratio,
         misbehaviour_after_s=said.misbehaviour_after_s,
     )
@@ -214,12 +242,6 @@ def _share_error_points(flow: Fluid, leaf: str) -> float | None:
     over = float(flow.received[leaf].grown(first, last) - flow.owed[leaf].grown(first, last))
     part = _over(over, float(flow.pie.grown(first, last)))
     return None if part is None else 100 * part
-
-
-def _latencies_ms(recording: Recording, leaf: str) -> Array:
-    start, end = recording.start_ns, recording.end_ns
-    steps = (step for log in recording.steps.get(leaf, ()) for step in log)
-    return np.array([step.latency_ns / MS for step in steps if start < step.end_ns <= end], dtype=np.float64)
 
 
 def _tokens_per_s(recording: Recording, leaf: str, tokens: Curve) -> float | None:
@@ -247,6 +269,10 @@ def _holds(truth: Truth, leaf: str) -> Array:
     return np.asarray(held[touches], dtype=np.float64)
 
 
+def _held_in_ms(truth: Truth, leaf: str, of: Array | None) -> float | None:
+    return None if of is None else float(covered(intersection(truth.held[leaf], of)).total[-1:].sum() / MS)
+
+
 def _overshoots_ms(truth: Truth, leaf: str) -> list[float]:
     """By hold that begins in the measured part."""
     held = _holds(truth, leaf)
@@ -264,6 +290,7 @@ def _whole(
     returns: Sequence[TakeBack],
     leaves: Mapping[str, LeafMeasures],
     said: Mapping[str, Account],
+    unproven: Array | None,
     across: float | None,
 ) -> WholeMeasures:
     recording = truth.recording
@@ -295,6 +322,9 @@ def _whole(
         cpu_ratio=recording.cpu_ratio,
         rss_bytes=recording.rss_bytes,
         account_error_max_ratio=error_max_ratio(said),
+        account_error_sure_max_ratio=_most(one.error_sure_max_ratio for one in said.values()),
+        account_unsettled_s=None if unproven is None else float((unproven @ [-1, 1]).sum() / S),
+        held_unsettled_ms=_total(one.held_unsettled_ms for one in leaves.values()),
     )
 
 
@@ -357,7 +387,7 @@ def _series(truth: Truth, flows: Sequence[Fluid], tokens: Mapping[str, Curve]) -
         {leaf: curve for leaf, curve in tokens.items() if len(curve.at_ns)},
         Curve(together.at_ns, together.total / max(len(busy), 1)),
         np.where(np.isinf(worst), np.nan, worst),
-        {leaf: _latencies_ms(recording, leaf) for leaf in recording.leaves},
+        {leaf: latencies_ms(truth, leaf) for leaf in recording.leaves},
     )
 
 

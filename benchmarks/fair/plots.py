@@ -12,6 +12,7 @@ matplotlib is asked for when a picture is drawn, not before: tables and bars do 
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import os
 import tempfile
@@ -31,6 +32,7 @@ COLOURS = ("#0072B2", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#56B4E9", "#8
 CROWD = "#0072B2"
 HOSTILE = "#D55E00"
 _DPI = 110
+_COLOURS = 64
 _WIDTH_IN = 14.6
 _ROW_IN = 2.4
 _HEAD_IN, _FOOT_IN = 1.86, 0.62
@@ -358,11 +360,16 @@ def figure_class() -> Any:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Never half a picture."""
+    """Never half a picture; in so few colours that the pictures of all scenarios may lie in the repository."""
+    from PIL import Image  # matplotlib cannot do without it
+
     remedy = "free the space or name another directory"
     try:
         with _replacing(path) as scratch:
-            figure.savefig(scratch, format="png", dpi=_DPI, metadata={"Software": None})
+            drawn = io.BytesIO()
+            figure.savefig(drawn, format="png", dpi=_DPI)
+            with Image.open(drawn) as picture:
+                picture.convert("RGB").quantize(_COLOURS).save(scratch, format="png", optimize=True)
     except OSError as error:
         raise ResultError(f"{path}: {error.strerror}", remedy=remedy) from error
 

@@ -4,7 +4,7 @@
     <!-- fairness: overview -->   every bar on every scenario, without and with fairsched
     <!-- fairness: policies -->   all policies side by side, for the scenarios that were played under them
     <!-- fairness: headline -->   the few figures of them that a reader asks for first, means only
-    <!-- fairness: nature -->     what the account was worth on GPUs of another nature
+    <!-- fairness: nature -->     shares, and what the account was worth, on GPUs of another nature
     <!-- fairness: made -->       machine, kernel, commit, seeds
     <!-- fairness: end -->        ends each of them
 
@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.fair import results
-from benchmarks.fair.bars import BASELINE, OURS
-from benchmarks.fair.results import Document, ResultError, by_policy, leaf_values, spread
+from benchmarks.fair.bars import BASELINE, OURS, UNSURE_HELD_MS_PER_S
+from benchmarks.fair.results import Document, ResultError, by_policy, leaf_values, spread, whole
 from benchmarks.fair.rows import (
     NOT_MEASURED,
     cell,
@@ -42,6 +42,18 @@ HEADLINE = (
     ("busy_ratio", "GPU busy, %", False),
     ("hold_longest_ms", "longest hold, ms", False),
     ("cpu_ratio", "CPU of the policy, %", False),
+)
+_NATURE = "nature-"
+# (heading, policy, figure)
+NATURE = (
+    ("share %", OURS, "share_ratio"),
+    ("share error, none, pt", BASELINE, "share_error_points"),
+    ("fairsched, pt", OURS, "share_error_points"),
+    ("account error %", OURS, "account_error_ratio"),
+    ("worst 2 s while sure %", OURS, "account_error_sure_max_ratio"),
+    ("low confidence %", OURS, "low_confidence_ratio"),
+    ("held ms/s", OURS, "held_ms_per_s"),
+    ("held unsettled ms", OURS, "held_unsettled_ms"),
 )
 DOCUMENTS = (Path("README.md"), Path("docs/fairness.md"))
 
@@ -90,18 +102,38 @@ def _md_policies(documents: Sequence[Document]) -> str:
 
 
 def _md_nature(documents: Sequence[Document]) -> str:
-    figures = ("share_ratio", "account_error_ratio", "low_confidence_ratio", "held_ms_per_s")
     rows = []
-    for name, same in sorted(scenarios_of(documents).items()):
-        ours = by_policy(same).get(OURS, []) if name.startswith("nature-") else []
-        for leaf in dict.fromkeys(leaf for document in ours for leaf in document["measures"]["leaves"]):
-            values = [
-                spread(leaf_values(document, figure).get(leaf) for document in ours) for figure in figures
-            ]
-            cells = (mean_text(value, figure) for value, figure in zip(values, figures, strict=True))
+    for name, same in _natures(documents).items():
+        for leaf in dict.fromkeys(leaf for document in same for leaf in document["measures"]["leaves"]):
+            cells = (_mean_of(same, policy, leaf, figure) for _, policy, figure in NATURE)
             rows.append((f"`{name}`", leaf, *cells))
-    head = ("nature", "tenant", "share %", "account error %", "low confidence %", "held ms/s")
-    return _markdown(head, rows) if rows else NOT_MEASURED
+    if not rows:
+        return NOT_MEASURED
+    head = ("nature", "tenant", *(label for label, *_ in NATURE))
+    aside, natures = stepped_aside(documents), _natures(documents)
+    said = f"On {len(aside)} of {len(natures)} natures nobody is held, and shares are what they are without a daemon"
+    names = ", ".join(name.removeprefix(_NATURE) for name in aside)
+    return _markdown(head, rows) + (f"\n\n{said}: {names}." if aside else "")
+
+
+def _natures(documents: Sequence[Document]) -> dict[str, list[Document]]:
+    """Documents of each that we have scheduled."""
+    found = sorted(scenarios_of(documents).items())
+    return {name: same for name, same in found if name.startswith(_NATURE) and OURS in by_policy(same)}
+
+
+def _mean_of(documents: Sequence[Document], policy: str, leaf: str, figure: str) -> str:
+    values = (leaf_values(document, figure).get(leaf) for document in by_policy(documents).get(policy, []))
+    return mean_text(spread(values), figure)
+
+
+def stepped_aside(documents: Sequence[Document]) -> list[str]:
+    """Natures on which we hold nobody: the account is not sure of itself."""
+    return [
+        name
+        for name, same in _natures(documents).items()
+        if all((whole(d, "held_ms_per_s") or 0.0) <= UNSURE_HELD_MS_PER_S for d in by_policy(same)[OURS])
+    ]
 
 
 def _md_made(documents: Sequence[Document]) -> str:

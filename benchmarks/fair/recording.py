@@ -82,6 +82,10 @@ class Recording:
     is_always_wanting: Mapping[str, bool]
     """Leaf -> its logs do not tell when it wants the GPU (it never waits for its work): take always."""
     held: tuple[HeldTime, ...]
+    think_ns: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
+    """Leaf -> by log of ``steps`` the pause of a closed loop between two of them; None where steps come by a clock."""
+    expected: Mapping[str, str] = field(default_factory=dict)
+    """Leaf -> what it is to be called, of those that are there to be found out."""
     accounts: tuple[AccountReading, ...] = ()
     """Empty for a policy without an account."""
     cpu_ratio: float | None = None

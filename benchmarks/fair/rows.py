@@ -6,11 +6,22 @@ Terms. row: (name, cells). verdict: see bars. extent: how many seeds of what len
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.fair import results
-from benchmarks.fair.bars import BASELINE, OURS, Verdict, judge, number, scale_of, unit_of
+from benchmarks.fair.bars import (
+    BASELINE,
+    GAIN,
+    GAIN_WITHOUT_BAR,
+    OURS,
+    Verdict,
+    judge,
+    number,
+    scale_of,
+    unit_of,
+)
 from benchmarks.fair.results import Document, Spread, by_policy, leaf_values, spread, whole
 
 NOT_MEASURED = "not measured yet"
@@ -29,6 +40,9 @@ ROWS: tuple[tuple[str, str, bool], ...] = (
     ("tokens_cv_across_ratio", "token/s CV across", False),
     ("tokens_cv_ratio", "token/s CV in time", True),
     ("step_p99_ms", "step p99 worst", True),
+    ("step_p50_vs_solo_ratio", "step p50 / solo", True),
+    ("step_p99_vs_solo_ratio", "step p99 / solo", True),
+    ("queue_delay_ms", "queue delay worst", True),
     ("busy_ratio", "GPU busy", False),
     ("held_ms_per_s", "held back", False),
     ("hold_longest_ms", "longest hold", False),
@@ -38,6 +52,9 @@ ROWS: tuple[tuple[str, str, bool], ...] = (
     ("cpu_ratio", "policy's CPU", False),
     ("rss_bytes", "policy's memory", False),
     ("account_error_max_ratio", "account error max", False),
+    ("account_error_sure_max_ratio", "account worst 2 s", False),
+    ("account_unsettled_s", "unsettled", False),
+    ("held_unsettled_ms", "held meanwhile", False),
 )
 
 
@@ -93,11 +110,26 @@ def overview_of(documents: Sequence[Document], names: Iterable[str]) -> Overview
     verdicts = [v for v in judge(documents, wanted) if v.scenario in wanted]
     judged = list(dict.fromkeys(verdict.scenario for verdict in verdicts))
     verdicts.sort(key=lambda verdict: judged.index(verdict.scenario))
-    rows = [_verdict_row(verdict, documents) for verdict in verdicts]
+    rows = []
+    for name in judged:
+        rows += [_verdict_row(verdict, documents) for verdict in verdicts if verdict.scenario == name]
+        if _has_gain_without_bar(name):
+            rows.append(_unjudged_gain(name, documents))
     for name in sorted(set(wanted) - set(judged)):
-        rows.append(_unjudged_row(name, [d for d in documents if d["scenario"] == name]))
+        if _has_gain_without_bar(name):
+            rows.append(_unjudged_gain(name, documents))
+        else:
+            rows.append(_unjudged_row(name, documents, UNJUDGED, "share error, largest"))
     notes = [f"{v.scenario}, {v.bar.what}: {v.note}" for v in verdicts if v.note]
     return Overview(tuple(rows), tuple(notes))
+
+
+def _has_gain_without_bar(name: str) -> bool:
+    return any(fnmatch.fnmatch(name, glob) for glob in GAIN_WITHOUT_BAR)
+
+
+def _unjudged_gain(name: str, documents: Sequence[Document]) -> tuple[str, ...]:
+    return _unjudged_row(name, documents, "gain_points", GAIN, is_worst=True)
 
 
 def _verdict_row(verdict: Verdict, documents: Sequence[Document]) -> tuple[str, ...]:
@@ -111,12 +143,13 @@ def _verdict_row(verdict: Verdict, documents: Sequence[Document]) -> tuple[str, 
     return verdict.scenario, bar.what, none, ours, bar.limit_text(), met
 
 
-def _unjudged_row(name: str, documents: Sequence[Document]) -> tuple[str, ...]:
-    found = {
-        policy: spread(whole(d, UNJUDGED) for d in same) for policy, same in by_policy(documents).items()
-    }
-    none, ours = (mean_text(found.get(policy), UNJUDGED) for policy in (BASELINE, OURS))
-    return name, f"share error, largest, {unit_of(scale_of(UNJUDGED))}", none, ours, "-", "-"
+def _unjudged_row(
+    name: str, documents: Sequence[Document], figure: str, what: str, *, is_worst: bool = False
+) -> tuple[str, ...]:
+    played = by_policy([document for document in documents if document["scenario"] == name])
+    found = {policy: spread(figure_of(d, figure, is_worst) for d in same) for policy, same in played.items()}
+    none, ours = (mean_text(found.get(policy), figure) for policy in (BASELINE, OURS))
+    return name, f"{what}, {unit_of(scale_of(figure))}", none, ours, "-", "-"
 
 
 def mean_text(value: Spread | None, figure: str) -> str:

@@ -25,12 +25,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from benchmarks.tricks import TRICKS
 from fairsched.errors import ConfigError
-from fairsched.model import TenantClass, TenantSpec
+from fairsched.model import MisbehaviourKind, TenantClass, TenantSpec
 from fairsched.simgpu import GpuSpec, Workload
 
 DIRECTORY = Path(__file__).resolve().parent.parent / "scenarios"
 _NAME = r"^[a-z0-9][a-z0-9._-]{0,47}$"
 MAX_FILE_BYTES = 256 * 1024
+_SETTLE_UNSCHEDULED_S = 1.5
 
 
 class _Section(BaseModel):
@@ -142,6 +143,21 @@ class Load(_Section):
             raise ValueError("a graph is launched into one stream: streams must be 1")
         return self
 
+    @property
+    def think_ns(self) -> int | None:
+        """Between two steps of a closed loop; None where steps come by a clock, or nobody waits for one."""
+        if self.arrival.pattern != "closed" or self.wait == "none" or self.trick is not None:
+            return None
+        return int(self.cpu_us * 1000)
+
+    @property
+    def misbehaves_as(self) -> MisbehaviourKind | None:
+        """What it is to be called by who finds it out."""
+        if self.trick == "endless":
+            return MisbehaviourKind.ENDLESS
+        is_past_probes = self.libcuda == "static" or self.trick == "dlopen_copy"
+        return MisbehaviourKind.UNSEEN if is_past_probes else None
+
     def workload(self, libcuda: str, seed: int) -> Workload:
         """One process of it."""
         return Workload(
@@ -212,12 +228,17 @@ class Scenario(_Section):
     seconds: Positive = Field(
         default=20.0, le=3600, description="Measured, after settling; --seconds overrides it."
     )
-    settle_s: NotNegative = Field(default=3.0, le=60, description="Played before measuring starts.")
+    settle_s: NotNegative = Field(
+        default=3.0,
+        le=60,
+        description="Played before measuring starts; under `none` 1.5 s at most where nobody comes or goes.",
+    )
     gpus: tuple[Gpu, ...] = Field(default=(Gpu(),), min_length=1, max_length=16, description="The GPUs.")
     tenants: dict[Name, Tenant] = Field(min_length=1, max_length=1024, description="By name.")
     strangers: tuple[Load, ...] = Field(default=(), description="Processes that belong to no tenant.")
     beside_others: bool = Field(
-        default=False, description="A second scenario may be played beside it: nothing is timed finely in it."
+        default=False,
+        description="Two seeds of it may be played at a time (never another scenario): nothing is timed finely in it.",
     )
     headline: bool = Field(default=False, description="Played under every policy by `make bench`.")
 
@@ -263,6 +284,14 @@ class Play:
     def leaves(self) -> dict[str, Tenant]:
         """In the file's order; the position + 1 is the owner tag of its processes."""
         return dict(leaves(self.scenario.tenants))
+
+    def settle_s(self, policy: str) -> float:
+        """Played before measuring starts. Long ones are for a policy that learns how the GPU takes turns: without one
+        there is nothing to wait for, unless somebody comes or goes by the clock."""
+        is_still = all(leaf.start_s == 0 and leaf.stop_s is None for leaf in self.leaves().values())
+        if policy == "none" and is_still:
+            return min(self.scenario.settle_s, _SETTLE_UNSCHEDULED_S)
+        return self.scenario.settle_s
 
     def specs(self) -> dict[str, TenantSpec]:
         """What was promised, inner nodes too."""

@@ -9,7 +9,7 @@ with the same seeds; the policy (our daemon, a rival, or nobody) is a process be
 engine's truth every 20 ms, the kernel's count of frozen time every 10, and the engine's list of stays every
 half second; the workloads write their own step logs. Processes are attributed by the owner tag they inherit,
 whatever cgroup they move to. Nothing is printed and nothing is asked of the policy meanwhile, but twice a
-second of our daemon whether it is sure of its account.
+second of our daemon whether it is sure of its account; ten times while a tenant waits to be found out.
 
 Terms. clock: seconds since everybody who is there from the start works. cast: the processes of the tenants.
 """
@@ -30,10 +30,10 @@ from benchmarks.fair.controllers import Controller, controller
 from benchmarks.fair.holds import HoldWatch
 from benchmarks.fair.recording import AccountReading, HeldTime, Recording, Sample, Stay
 from benchmarks.fair.scenario import Load, Play, Tenant
-from benchmarks.rig import PARENT, Rig
+from benchmarks.rig import PARENT, Rig, after_a_tick
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef
-from fairsched.simgpu import Step, Worker
+from fairsched.simgpu import Worker
 
 _LOOK_NS = 10_000_000
 _SAMPLE_NS = 20_000_000
@@ -41,7 +41,11 @@ _CROWD_SAMPLE_NS = 100_000_000
 _CROWD = 150
 """Contexts; more of them (dead ones count) make a sample so dear that it would disturb what it measures."""
 _STAYS_NS = 500_000_000
+_LOG_NS = 3_000_000_000
+"""After the end: the longest hold there is, and a second."""
 _ASK_NS = 500_000_000
+_ASK_SOON_NS = 100_000_000
+"""While somebody is there whom the daemon is to find out: how soon it does is what is measured."""
 
 Progress = Callable[[float], None]
 """Called with the part that is done, 0..1."""
@@ -56,6 +60,9 @@ class _Actor:
     owner: int
     directory: str
     workers: list[Worker] = field(default_factory=list)
+    think_ns: list[int | None] = field(default_factory=list)
+    in_flight: list[int] = field(default_factory=list)
+    """Steps. This and the pause: by worker."""
     others: list[subprocess.Popen[bytes]] = field(default_factory=list)
     start_ns: int = 0
     stop_ns: int | None = None
@@ -159,6 +166,8 @@ class Stage:
                 wait=wait,
             )
             actor.workers += workers
+            actor.think_ns += [load.think_ns] * len(workers)
+            actor.in_flight += [load.queue_depth] * len(workers)
             actor.others += others
         actor.start_ns = time.monotonic_ns()
 
@@ -186,9 +195,8 @@ class Stage:
     # ---- playing ----
 
     def record(self, control: Controller, policy: str, seconds: float, on_progress: Progress) -> Recording:
-        scenario = self._play.scenario
         clock_ns = time.monotonic_ns()
-        start_ns = clock_ns + int(scenario.settle_s * 1e9)
+        start_ns = clock_ns + int(self._play.settle_s(policy) * 1e9)
         end_ns = start_ns + int(seconds * 1e9)
         watch = HoldWatch(self.directories()) if control.freezes else None
         try:
@@ -229,8 +237,8 @@ class Stage:
                 self._collect_stays()
                 on_progress(min(1.0, (now_ns - clock_ns) / (end_ns - clock_ns)))
             if now_ns >= ask_ns:
-                ask_ns = now_ns + _ASK_NS
                 self._ask(control)
+                ask_ns = now_ns + self._ask_every_ns()
             control.check()
             time.sleep(max(0, now_ns + _LOOK_NS - time.monotonic_ns()) / 1e9)
             now_ns = time.monotonic_ns()
@@ -284,13 +292,20 @@ class Stage:
         if answer is not None:
             self._accounts.append(self._reading(answer))
 
+    def _ask_every_ns(self) -> int:
+        named = {leaf for reading in self._accounts for leaf in reading.misbehaviour}
+        is_watched = any(
+            actor.start_ns and actor.stop_ns is None and actor.leaf not in named
+            for actor in self._actors
+            if actor.tenant.on_misbehaviour is not None
+        )
+        return _ASK_SOON_NS if is_watched else _ASK_NS
+
     def _reading(self, answer: dict[str, dict[str, Any]]) -> AccountReading:
+        self._sample()
         truth: dict[str, int] = {}
-        for gpu in range(len(self._rig.specs)):
-            for context in self._rig.host.snapshot(gpu, sync=False)[1]:
-                leaf = self._leaf_of.get(context.owner)
-                if leaf is not None:
-                    truth[leaf] = truth.get(leaf, 0) + context.exec_ns
+        for (leaf, _), exec_ns in self._samples[-1].exec_ns.items():
+            truth[leaf] = truth.get(leaf, 0) + exec_ns
         return AccountReading(
             time.monotonic_ns(),
             {leaf: said["gpu_time_ns"] for leaf, said in answer.items() if said["gpu_time_ns"] is not None},
@@ -301,23 +316,25 @@ class Stage:
 
     def _read_account(self, control: Controller) -> int:
         """Just after the daemon has booked a tick, because an account is as old as its last one."""
-        before, limit_ns = control.account(), time.monotonic_ns() + 150_000_000
-        answer = before
-        while answer is not None and answer == before and time.monotonic_ns() < limit_ns:
-            time.sleep(0.002)
-            answer = control.account()
+        answer = after_a_tick(control.account)
         if answer is not None:
             self._accounts.append(self._reading(answer))
         self._sample()
         return time.monotonic_ns()
 
     def _finish_logs(self, end_ns: int) -> None:
-        """A step is logged at its end: give those that were under way a moment, with samples going on."""
-        last_ns = end_ns + 1_000_000_000
-        logged = [(worker, worker.step_count()) for actor in self._actors for worker in actor.workers]
-        while time.monotonic_ns() < last_ns:
+        """A step is logged at its end: give those that were under way a moment, with samples going on.
+
+        They may have run already: whoever is held logs them when the hold has ended.
+        """
+        due = [
+            (worker, worker.step_count() + steps)
+            for actor in self._actors
+            for worker, steps in zip(actor.workers, actor.in_flight, strict=True)
+        ]
+        while time.monotonic_ns() < end_ns + _LOG_NS:
             self._sample()
-            if all(worker.step_count() > count or not worker.is_running for worker, count in logged):
+            if all(worker.step_count() >= count or not worker.is_running for worker, count in due):
                 break
             time.sleep(0.02)
         self._collect_stays()
@@ -349,19 +366,21 @@ class Stage:
             },
             samples=tuple(self._samples),
             stays=tuple(self._stays),
-            steps={actor.leaf: tuple(_steps(worker) for worker in actor.workers) for actor in self._actors},
+            steps={
+                actor.leaf: tuple(tuple(worker.steps()) for worker in actor.workers) for actor in self._actors
+            },
             is_always_wanting={actor.leaf: _never_waits(actor.tenant) for actor in self._actors},
             held=held,
+            think_ns={actor.leaf: tuple(actor.think_ns) for actor in self._actors},
+            expected={
+                actor.leaf: kind for actor in self._actors if (kind := _expected(actor.tenant)) is not None
+            },
             accounts=tuple(self._accounts),
             cpu_ratio=cpu_ratio,
             rss_bytes=rss_bytes,
             overlap=max(spec.overlap for spec in self._rig.specs),
             notes=tuple(dict.fromkeys(self._notes)),
         )
-
-
-def _steps(worker: Worker) -> tuple[Step, ...]:
-    return tuple(worker.steps())
 
 
 def _ended(actor: _Actor) -> list[str]:
@@ -377,6 +396,12 @@ def _ended(actor: _Actor) -> list[str]:
 
 def _never_waits(tenant: Tenant) -> bool:
     return any(load.wait == "none" or load.trick is not None for load in tenant.loads)
+
+
+def _expected(tenant: Tenant) -> str | None:
+    """What a detector has to call it: only of what it does can that be told."""
+    kinds = [load.misbehaves_as for load in tenant.loads]
+    return next((kind.value for kind in kinds if kind is not None), None)
 
 
 def _ratio(before_s: float | None, after_s: float | None, wall_ns: int) -> float | None:

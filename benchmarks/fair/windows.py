@@ -71,11 +71,22 @@ def ramps(start_ns: Array, end_ns: Array, amount: Array) -> Curve:
 
 
 def token_curve(logs: Iterable[Iterable[Step]]) -> Curve:
-    """Tokens made by all processes of a leaf; a step's come evenly over its latency."""
-    steps = [step for log in logs for step in log]
-    end = np.array([step.end_ns for step in steps], dtype=np.float64)
-    latency = np.array([step.latency_ns for step in steps], dtype=np.float64)
-    return ramps(end - latency, end, np.array([step.tokens for step in steps], dtype=np.float64))
+    """Tokens made by all processes of a leaf.
+
+    A step's come evenly from when it was asked for, or from when the one before it in its process was done: of eight in
+    flight seven are waiting, and what waits at an edge is no part of either side.
+    """
+    start: list[float] = []
+    end: list[float] = []
+    tokens: list[float] = []
+    for log in logs:
+        done_ns = 0.0
+        for step in sorted(log, key=lambda step: step.end_ns):
+            start.append(max(step.end_ns - step.latency_ns, done_ns))
+            end.append(step.end_ns)
+            tokens.append(step.tokens)
+            done_ns = step.end_ns
+    return ramps(np.array(start), np.array(end), np.array(tokens))
 
 
 # ---- spans ----

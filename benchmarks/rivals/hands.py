@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -38,7 +39,7 @@ class HeldLog:
             raise RivalError(f"{self._file.name}: {error}", remedy="give a held_log with room") from error
 
 
-class Hands:
+class Hands(ABC):
     """Holds tenants and lets them go; how is for the heirs."""
 
     def __init__(self, tenants: Iterable[Tenant], log: HeldLog) -> None:
@@ -73,13 +74,13 @@ class Hands:
             leaf, start_ns = self._held_ns.popitem()
             self._log.add(leaf, start_ns, end_ns)
 
+    @abstractmethod
     def hold(self, tenant: Tenant) -> bool:
         """Whether there was anything to hold. To hold twice is allowed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def let_go(self, tenant: Tenant) -> None:
         """Nothing happens to one that we do not hold."""
-        raise NotImplementedError
 
 
 class Freezer(Hands):

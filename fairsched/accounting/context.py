@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.bpf import abi
@@ -15,6 +14,8 @@ DEMAND_LINGER_NS = 25_000_000
 
 WAITED_NS = 50_000
 """A call that waited this long ended because the work did; a shorter one may have found it finished."""
+
+_HIGH = Confidence.HIGH
 
 Key = tuple[int, int]
 """(slot, generation)."""
@@ -39,7 +40,8 @@ Rows = dict[tuple[int, int, int], Row]
 """By (cgroup id, process, GPU)."""
 
 
-class Still(NamedTuple):
+@dataclass(slots=True)
+class Still:
     """What a look found, at a context where the next one finds the same unless it, or one of these, has changed."""
 
     submitted: int
@@ -140,8 +142,8 @@ class Events:
 
 def row_of(rows: Rows, context: Context) -> Row:
     """Where what a context used and wants is added up."""
-    key = (context.cgroup_id, context.tgid, context.gpu)
+    key = cgroup_id, tgid, gpu = context.cgroup_id, context.tgid, context.gpu
     row = rows.get(key)
     if row is None:
-        row = rows[key] = Row(*key, 0, False, 0, Confidence.HIGH, 0)
+        row = rows[key] = Row(cgroup_id, tgid, gpu, 0, False, 0, _HIGH, 0)
     return row

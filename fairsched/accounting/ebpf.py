@@ -5,9 +5,10 @@ Problem: BPF counts (clock, contexts, edges); somebody has to turn that into "te
 look, has 12 ms queued, and we are sure of it".
 
 Approach: the edges drive one :class:`Replay` per GPU, which is the account. The processor-sharing clock kept in
-BPF is the second opinion: used while edges are being lost, and for a GPU whose replay misses too often
-(the hardware there is not what the replay assumes). The work still queued is estimated from the learnt GPU time per
-launch; for a held context that estimate is the drain after which its interval is closed, in the replay and in BPF.
+BPF is the second opinion: used while edges are being lost, and where the replay misses too often (the hardware is not
+what it assumes) until a search for another nature has ended (turns.py). The work still queued is estimated from the
+learnt GPU time per launch; for a held context that estimate is the drain after which its interval is closed, in the
+replay and in BPF.
 
 Terms: *drain* is what a held context still executes. *tau* is the learnt execution time per launch of a context.
 *Demand* is outstanding work, now or within the last DEMAND_LINGER_NS: the few hundred microseconds a decoder spends
@@ -33,7 +34,7 @@ from fairsched.accounting.outstanding import (
     work_of,
 )
 from fairsched.accounting.pauses import Pauses
-from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
+from fairsched.accounting.replay import Replay
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
@@ -85,7 +86,11 @@ class EbpfAccount:
         """Processes that can see one GPU only: which one a context of theirs is on needs no guess."""
         self.seen_running: Mapping[tuple[int, int], int] = {}
         """By (process, GPU): when NVML last saw it run."""
+        self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
+        """Of a cgroup: what one tenant's cgroups say is one voice."""
         self.events = Events()
+        self.intruded: Set[int] = frozenset()
+        """GPUs on which work comes and goes that is in no account: what the others are charged there is too much."""
 
     # ---- read ----
 
@@ -102,10 +107,11 @@ class EbpfAccount:
         for gpu, replay in self._replays.items():
             replay.advance(now_ns)
             self._end_drains(gpu)
+        trusted = {gpu for gpu in self._replays if not has_lost and self.turns[gpu].is_replay_trusted}
         for context in self._contexts.all():  # looking may drop one
-            if has_lost or not self._is_still(context, now_ns, rows):
+            if context.gpu not in trusted or not self._is_still(context, now_ns, rows):
                 self._look(context, now_ns, has_lost, rows)
-        unsure = {gpu for gpu, turns in self.turns.items() if turns.is_unsure}
+        unsure = self.intruded | {gpu for gpu, turns in self.turns.items() if turns.is_unsure}
         if unsure:
             for row in rows.values():
                 row.confidence = Confidence.LOW if row.gpu in unsure else row.confidence
@@ -119,20 +125,20 @@ class EbpfAccount:
         still = context.still
         if still is None:
             return False
-        replay, live = self._replays[context.gpu], self._probe.context(context.key[0])
+        live = self._probe.context(context.key[0])
         if (
-            (still.exec_ns, still.is_running) != replay.state(context.key)
+            (still.exec_ns, still.is_running) != self._replays[context.gpu].state(context.key)
             or still.submitted != live.submitted
             or still.last_call_ns != live.last_call_ns
             or still.tau_ns != context.launch.tau_ns
-            or replay.hit_ratio < TRUSTED_HIT_RATIO
         ):
             return False
         if still.is_running:
             context.busy_ns = now_ns
         row = row_of(rows, context)
-        row.has_demand |= still.has_demand
-        row.outstanding_ns += still.outstanding_ns
+        if still.has_demand:
+            row.has_demand = True
+            row.outstanding_ns += still.outstanding_ns
         if still.sure is not Confidence.HIGH:
             row.confidence = still.sure
         return True
@@ -155,7 +161,7 @@ class EbpfAccount:
         is_running = replay.is_runnable(context.key)
         if is_running:
             context.busy_ns = now_ns
-        if has_lost or not self.is_replay_trusted(context.gpu):
+        if has_lost or not self.turns[context.gpu].is_replay_trusted:
             used_ns = self._take_clock(context, live, replay, now_ns)
         else:
             used_ns = self._take(context, replay)
@@ -166,13 +172,14 @@ class EbpfAccount:
         row.launches += launches
         has_demand = self._demand(context, now_ns)
         row.has_demand |= has_demand
+        is_borne_out = self.turns[context.gpu].silence.look(context, live, now_ns)
         launch, left_ns = self._launch(context), 0
         if is_running:
             spent_ns = replay.exec_ns(context.key) - context.seq_exec_ns
-            left_ns = launch.remaining(live.submitted - context.seq, spent_ns)[0]
+            left_ns = launch.left_ns(live.submitted - context.seq, spent_ns)
             row.outstanding_ns += left_ns
         is_guess = self._gpus > 1 and live.flags & _GUESSED and context.tgid not in self.single_gpu_processes
-        sure = confidence(context, launch, live, is_guess=bool(is_guess))
+        sure = confidence(launch, is_borne_out, is_guess=bool(is_guess))
         if sure is not Confidence.HIGH:
             row.confidence = sure
         if not used_ns and not launches and not is_guess and context.may_be_still(live, now_ns):
@@ -226,15 +233,15 @@ class EbpfAccount:
             replay.open(context.key, edge.t_ns)
             context.busy_ns = edge.t_ns
             self._begin_burst(context, replay, edge)
-        elif edge.kind == _CLOSE or (edge.kind == _PROGRESS and context.is_end_of_drain(edge.seq)):
-            replay.close(context.key, edge.t_ns, is_anchor=context.is_anchor(edge.arg))
-            context.busy_ns = context.closed_at_ns = edge.t_ns
-            self._learn(context, replay, edge)
-        elif edge.kind == _PROGRESS:
-            replay.progress(context.key, edge.t_ns, is_anchor=context.is_anchor(edge.arg))
+        elif edge.kind in (_CLOSE, _PROGRESS):
+            is_end = edge.kind == _CLOSE or context.is_end_of_drain(edge.seq)
+            prove, is_anchor = replay.close if is_end else replay.progress, context.is_anchor(edge.arg)
+            self.turns[context.gpu].hear(context, prove(context.key, edge.t_ns, is_anchor=is_anchor))
+            if is_end:
+                context.busy_ns = context.closed_at_ns = edge.t_ns
             self._learn(context, replay, edge)
         elif edge.kind == _RESUBMIT:
-            self._resubmit(context, replay, edge.t_ns)
+            self._resubmit(context, replay, edge)
         elif edge.kind == _CTX_GONE:
             self._drop(context, edge.t_ns, rows)
 
@@ -249,7 +256,7 @@ class EbpfAccount:
             self._contexts.add(context)
             context.rank = self._rank(edge)
             self._replay(edge.gpu).add(key, context.rank)
-            self.turns[edge.gpu].note_change(edge.t_ns)
+            self.turns[edge.gpu].note_change(edge.t_ns, is_late=context.is_unseen)
         return context
 
     def _adopt_unknown(self, now_ns: int, rows: Rows) -> None:
@@ -286,7 +293,7 @@ class EbpfAccount:
         if gpu not in self._replays:
             replay = self._replays[gpu] = Replay(self._slice_ns, self._switch_ns)
             self._drains[gpu] = Drains(replay, self._launch, self._probe.end_drain)
-            self.turns[gpu] = Turns(replay)
+            self.turns[gpu] = Turns(replay, lambda cgroup_id: self.tenant_of(cgroup_id) or cgroup_id)
         return self._replays[gpu]
 
     def _begin_burst(self, context: Context, replay: Replay, edge: Edge) -> None:
@@ -297,8 +304,7 @@ class EbpfAccount:
         context.is_tainted = context.is_held or (context.is_unseen and context.seq == 0)
         context.seq = max(context.seq, edge.seq - 1)
         context.seq_exec_ns, context.seq_ns = replay.exec_ns(context.key), edge.t_ns
-        if replay.tape is not None:
-            replay.tape.note("begin", context.key)
+        self.turns[context.gpu].begin(context, edge.t_ns)
 
     def _learn(self, context: Context, replay: Replay, edge: Edge) -> None:
         context.proven_ns = edge.t_ns
@@ -311,11 +317,9 @@ class EbpfAccount:
         if replay.tape is not None:
             replay.tape.note("burst", context.key, launches, not context.is_tainted)
         if not context.is_tainted and spent_ns > 0:
-            drains = self._drains[context.gpu]
-            moved_ns, is_clean = drains.witnessed(context, spent_ns, launches, edge.t_ns)
+            moved_ns, is_clean = self._drains[context.gpu].witnessed(context, spent_ns, launches, edge.t_ns)
             spent_ns -= moved_ns
-            turns, wall_ns = self.turns[context.gpu], edge.t_ns - context.seq_ns
-            turns.evenness.note(context.key, spent_ns, launches, wall_ns, edge.t_ns)
+            self.turns[context.gpu].end(context, spent_ns, launches, edge.t_ns)
             if spent_ns > 0 and is_clean:
                 context.launch.learn(spent_ns, launches)
                 self._launches.remember(context.cgroup_id, context.launch)
@@ -327,13 +331,11 @@ class EbpfAccount:
         context.is_tainted = context.is_held
         context.seq, context.seq_exec_ns, context.seq_ns = edge.seq, exec_ns, edge.t_ns
 
-    def _resubmit(self, context: Context, replay: Replay, t_ns: int) -> None:
-        """A program that polls begins its next burst: it saw the end of the last one, a pause ago.
-
-        How long it paused cannot be seen; as long as its neighbours do is the best guess.
-        """
-        replay.close_before(context.key, t_ns, self._pauses.mean_ns(context.gpu))
-        replay.open(context.key, t_ns)
+    def _resubmit(self, context: Context, replay: Replay, edge: Edge) -> None:
+        """It polls, and saw the end of its last burst a pause ago; as long as its neighbours' is the best guess."""
+        replay.close_before(context.key, edge.t_ns, self._pauses.mean_ns(context.gpu))
+        replay.open(context.key, edge.t_ns)
+        self.turns[context.gpu].silence.measure(context, edge.seq, edge.t_ns)
 
     def _drop(self, context: Context, t_ns: int, rows: Rows) -> None:
         replay = self._replays[context.gpu]
@@ -362,6 +364,7 @@ class EbpfAccount:
 
     def _launch(self, context: Context) -> LaunchTime:
         """What is known of the context, else of another in its cgroup."""
+        context.launch = self.turns[context.gpu].silence.launch_of(context) or context.launch
         if not context.launch.samples:
             context.launch = self._launches.borrow(context.cgroup_id) or context.launch
         return context.launch
@@ -429,7 +432,9 @@ class EbpfAccount:
 
     def stand_in_for(self, unseen: Set[tuple[int, int]], now_ns: int) -> None:
         """These (process, GPU) always have work that no edge tells of: the others have their turns with them."""
-        place_stand_ins(self._replays, unseen, self._started_ns, now_ns)
+        for gpu in place_stand_ins(self._replays, unseen, self._started_ns, now_ns):
+            if self.turns[gpu].note_stand_in(now_ns, is_there=any(where == gpu for _, where in unseen)):
+                self.relearn(gpu)
 
     def guessed_processes(self) -> set[int]:
         """Processes with a context whose GPU is a guess."""
@@ -442,7 +447,3 @@ class EbpfAccount:
     def hit_ratios(self) -> dict[int, float]:
         """How well the replay of each GPU agrees with what is observed."""
         return {gpu: replay.hit_ratio for gpu, replay in self._replays.items()}
-
-    def is_replay_trusted(self, gpu: int) -> bool:
-        """False: its account comes from the clock for now."""
-        return self._replays[gpu].hit_ratio >= TRUSTED_HIT_RATIO or self.turns[gpu].tuner.is_settled

@@ -89,15 +89,22 @@ class LaunchTime:
         """Execution time left of ``launches`` that have run for ``spent_ns``, and the doubt about it, in ns."""
         if launches <= 0 or not self.tau_ns:
             return 0, 0
+        left, sigma, z, hazard = self._left(launches, spent_ns)
+        chance = sigma * math.sqrt(max(0.0, 1.0 - hazard * (hazard - z)))
+        return round(left), round(math.hypot(chance, left * self.uncertainty))
+
+    def left_ns(self, launches: int, spent_ns: int) -> int:
+        """The first of :meth:`remaining`, for whoever asks for no more."""
+        return round(self._left(launches, spent_ns)[0]) if launches > 0 and self.tau_ns else 0
+
+    def _left(self, launches: int, spent_ns: int) -> tuple[float, float, float, float]:
         mean = self.tau_ns * launches
         # Until the spread has been observed it is taken to be large.
         spread = max(_LEAST_SPREAD, self.spread, _UNKNOWN_SPREAD / (1 + self.observed))
         sigma = mean * spread * math.sqrt(self.launches / launches)
         z = (spent_ns - mean) / sigma
         hazard = _hazard(z)
-        left = max(0.0, mean - spent_ns + sigma * hazard)
-        chance = sigma * math.sqrt(max(0.0, 1.0 - hazard * (hazard - z)))
-        return round(left), round(math.hypot(chance, left * self.uncertainty))
+        return max(0.0, mean - spent_ns + sigma * hazard), sigma, z, hazard
 
     def correct(self, ratio: float, gain: float) -> None:
         """Evidence from others: tau was off by ``ratio``."""

@@ -93,20 +93,25 @@ def place_stand_ins(
     unseen: Set[tuple[int, int]],
     started_ns: Callable[[int], int | None],
     now_ns: int,
-) -> None:
+) -> list[int]:
     """A context that always has work in the runlist of a GPU, for each (process, GPU) in ``unseen`` and no other.
 
-    Contexts have slots of 0 and more, so a slot below 0 is none of theirs.
+    Contexts have slots of 0 and more, so a slot below 0 is none of theirs. Returns the GPUs where that changed
+    anything.
     """
+    changed = []
     for gpu, replay in replays.items():
         wanted = {(-pid, 0): pid for pid, where in unseen if where == gpu}
-        for key in replay.keys():  # noqa: SIM118 - a method of the replay
-            if isinstance(key, tuple) and key[0] < 0 and key not in wanted:
-                replay.remove(key, now_ns)
+        present = {key for key in replay.keys() if isinstance(key, tuple) and key[0] < 0}  # noqa: SIM118 - a method
+        if present != wanted.keys():
+            changed.append(gpu)
+        for key in present - wanted.keys():
+            replay.remove(key, now_ns)
         for key, pid in wanted.items():
             born_ns = started_ns(pid)
             replay.add(key, (now_ns if born_ns is None else born_ns, pid, 0))
             replay.open(key, now_ns)
+    return changed
 
 
 def queued_ns(

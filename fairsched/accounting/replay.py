@@ -14,7 +14,7 @@ can only have ended while its context was running, so the replay must have it on
 that is a *hit*; if not, a *miss*, and the replay is set right. In the same model it is within 0.2 %, and the share of
 hits says whether the model of the hardware (order, slice, switch cost) holds: above .9 when it does, mostly below .6
 when the order or the slice length is wrong (not where every burst fits into one slice). Below
-:data:`TRUSTED_HIT_RATIO` the caller falls back to the clock.
+:data:`TRUSTED_HIT_RATIO` the caller falls back to the clock and looks for another nature (tuner.py).
 
 Terms: a context is *runnable* while it has outstanding work; *left* is the work a held context still has queued
 (nobody will tell us when it ends, so the replay ends it itself).
@@ -25,7 +25,7 @@ All times are integers, nanoseconds of CLOCK_MONOTONIC. Keys are any hashable; r
 from __future__ import annotations
 
 import bisect
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -106,17 +106,21 @@ class Replay:
         if self._current is None:
             self._start(context, max(t_ns, self._charged_to_ns))
 
-    def close(self, key: Hashable, t_ns: int, *, is_anchor: bool = True) -> None:
-        """All work of the context is complete. An anchor: it completed at this very moment."""
+    def close(self, key: Hashable, t_ns: int, *, is_anchor: bool = True) -> bool | None:
+        """All work of the context is complete. An anchor: it completed at this very moment.
+
+        Returns whether the replay had it on the GPU; None when that could not be judged.
+        """
         if self.tape is not None:
             self.tape.note("close", key, t_ns, is_anchor)
         self.advance(t_ns)
-        context = self._contexts[key]
+        context, is_hit = self._contexts[key], None
         if not context.is_runnable:
-            return
+            return None
         if is_anchor and self._runnable > 1:
-            self._judge(context, t_ns)
+            is_hit = self._judge(context, t_ns)
         self._stop(context, t_ns)
+        return is_hit
 
     def close_before(self, key: Hashable, t_ns: int, late_ns: int) -> None:
         """All work of the context was complete ``late_ns`` before ``t_ns``, as is found out now.
@@ -146,14 +150,15 @@ class Replay:
             following.exec_ns += over_ns
         self._slice_begin_ns -= over_ns
 
-    def progress(self, key: Hashable, t_ns: int, *, is_anchor: bool) -> None:
-        """Some of its work is complete and it goes on with the rest."""
+    def progress(self, key: Hashable, t_ns: int, *, is_anchor: bool) -> bool | None:
+        """Some of its work is complete and it goes on with the rest. Returns what ``close`` does."""
         if self.tape is not None:
             self.tape.note("progress", key, t_ns, is_anchor)
         self.advance(t_ns)
         context = self._contexts[key]
         if is_anchor and context.is_runnable and self._runnable > 1:
-            self._judge(context, t_ns)
+            return self._judge(context, t_ns)
+        return None
 
     def remove(self, key: Hashable, t_ns: int) -> None:
         """The context is gone; whatever it had queued is gone with it. Its total is forgotten."""
@@ -173,6 +178,8 @@ class Replay:
 
     def doubt(self, key: Hashable, *, is_open: bool = True) -> None:
         """Whether the context still runs is not known: until it is, anchors correct the replay but do not judge it."""
+        if self.tape is not None:
+            self.tape.note("doubt", key, is_open)
         if is_open:
             self._doubted.add(key)
         else:
@@ -207,14 +214,26 @@ class Replay:
         self.slice_ns, self.switch_ns = slice_ns, switch_ns
         self.hit_ratio = 1.0
 
+    def set_order(self, keys: Sequence[Hashable]) -> None:
+        """From now on these stand in the circle in this order, in the places that they have between them."""
+        contexts = [self._contexts[key] for key in keys if key in self._contexts]
+        ranks = sorted(context.rank for context in contexts)
+        for context, rank in zip(contexts, ranks, strict=True):
+            context.rank = rank
+        self._circle.sort(key=lambda context: context.rank)
+        self._ranks = [context.rank for context in self._circle]
+        self._number(0)
+        self.hit_ratio = 1.0
+
     def as_calls(self, t_ns: int) -> list[tuple[str, tuple[Any, ...]]]:
-        """What makes another replay know the contexts of this one, and which of them have work."""
+        """What makes another replay know the contexts of this one, which of them have work and which are doubted."""
         calls: list[tuple[str, tuple[Any, ...]]] = [("add", (c.key, c.rank)) for c in self._circle]
         for context in self._circle:
             if context.is_runnable:
                 calls.append(("open", (context.key, t_ns)))
                 if context.left_ns is not None:
                     calls.append(("drain", (context.key, t_ns, context.left_ns)))
+        calls.extend(("doubt", (key, True)) for key in self._doubted)
         return calls
 
     # ---- what is computed ----
@@ -266,6 +285,11 @@ class Replay:
     def keys(self) -> list[Hashable]:
         """Contexts in the circle."""
         return list(self._contexts)
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether some context runs is not known now."""
+        return bool(self._doubted)
 
     @property
     def runnable(self) -> int:
@@ -331,18 +355,22 @@ class Replay:
         if self._current is context:
             self._pass_on(context, t_ns)
 
-    def _judge(self, context: _Context, t_ns: int) -> None:
-        """Compare a close with what the replay believed, and put the replay where the close says it was."""
+    def _judge(self, context: _Context, t_ns: int) -> bool | None:
+        """Compare a close with what the replay believed, and put the replay where the close says it was.
+
+        Returns whether they agree; None while something is in doubt.
+        """
         is_hit = self._current is context
         if not is_hit:
             self._correct(context, t_ns)
         if self._doubted:
-            return
+            return None
         if is_hit:
             self.hits += 1
         else:
             self.misses += 1
         self.hit_ratio += (is_hit - self.hit_ratio) * _HIT_MEMORY
+        return is_hit
 
     def _correct(self, context: _Context, t_ns: int) -> None:
         believed = self._current

@@ -23,10 +23,15 @@ COMMANDS = {
     "demo": ("fairsched.cli.demo", "See it work, on a simulated GPU."),
     "doctor": ("fairsched.cli.doctor", "Say what this host can do, and what would help."),
     "status": ("fairsched.cli.status", "Who uses what, who is entitled to what."),
+    "top": ("fairsched.cli.top", "The same and more, live."),
+    "ps": ("fairsched.cli.ps", "Which processes use the GPUs, and whose they are."),
     "explain": ("fairsched.cli.explain", "Why a tenant was held, in the last minute."),
+    "events": ("fairsched.cli.events", "Holds and thaws as JSON lines, live with -f."),
+    "report": ("fairsched.cli.report", "The past as a page with plots."),
     "tenant": ("fairsched.cli.tenant", "List tenants; change weights and limits live."),
     "exec": ("fairsched.cli.execute", "Run a command as a tenant."),
     "release": ("fairsched.cli.release", "Thaw everything fairsched holds; needs no daemon."),
+    "escalation": ("fairsched.cli.escalation", "What is done when fairness stays bad."),
     "config": ("fairsched.cli.config", "Check and show the configuration."),
 }
 """Command: module (its ``command``) and the line in ``fairsched --help``."""

@@ -1,34 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``fairsched explain TENANT``: the last minute, hold by hold, in plain words with numbers."""
+"""``fairsched explain TENANT``: the last minute in plain words with numbers.
+
+A few holds are told one by one. Of many, what they have in common is told first, by reason and with the range of
+the numbers, and then the last few.
+"""
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from fairsched.cli.common import daemon_options, echo_json, json_option
-from fairsched.cli.text import milliseconds, misbehaviour_text, reason_text, wrap
+from fairsched.cli.text import (
+    milliseconds,
+    misbehaviour_text,
+    percent,
+    reason_text,
+    reason_words,
+    short_uuid,
+    vram_text,
+    wrap,
+)
 
 if TYPE_CHECKING:
     from fairsched.control_client import ControlClient
-    from fairsched.status import DecisionRecord, MisbehaviourStatus
+    from fairsched.model import ReasonCode
+    from fairsched.status import DecisionRecord, MisbehaviourStatus, TenantStatus, VramStatus
 
 WINDOW_S = 60
+FEW = 8
+"""So many holds are told one by one."""
+LAST = 5
+"""Of more than that, so many."""
 
 EPILOG = """\b
 Examples:
   fairsched explain chat
+  fairsched explain batch --all         every hold, however many
   fairsched explain team/chat --json"""
 
 
 @click.command("explain", epilog=EPILOG)
 @click.argument("tenant")
+@click.option("--all", "is_all", is_flag=True, help="Tell every hold, not only the last ones.")
 @daemon_options
 @json_option
-def command(client: ControlClient, tenant: str, as_json: bool) -> None:
+def command(client: ControlClient, tenant: str, is_all: bool, as_json: bool) -> None:
     """Why TENANT was held and thawed in the last minute."""
     from fairsched.status import decision_from_plain, status_from_plain
 
@@ -38,8 +59,11 @@ def command(client: ControlClient, tenant: str, as_json: bool) -> None:
         return
     records = [decision_from_plain(document) for document in documents]
     report = status_from_plain(client.request("status"))
-    now = next((one.misbehaviours for one in report.tenants if one.name == tenant), ())
-    click.echo("\n".join(render(tenant, records, time.monotonic_ns(), now, report.wall_time_s)))
+    now = next((one for one in report.tenants if one.name == tenant), None)
+    misbehaviours, vram = (now.misbehaviours, now.vram) if now is not None else ((), ())
+    now_ns, now_s = time.monotonic_ns(), report.wall_time_s
+    lines = render(tenant, records, now_ns, misbehaviours, now_s, vram, now=now, is_all=is_all)
+    click.echo("\n".join(lines))
 
 
 def render(
@@ -48,12 +72,25 @@ def render(
     now_ns: int,
     misbehaviours: Sequence[MisbehaviourStatus] = (),
     now_s: float = 0.0,
+    vram: Sequence[VramStatus] = (),
+    *,
+    now: TenantStatus | None = None,
+    is_all: bool = False,
 ) -> list[str]:
     """The story of `records` (oldest first), at most 80 columns a line; a summary comes first."""
     episodes = _episodes(records)
     lines = _summary(tenant, episodes, now_ns)
+    if now is not None:
+        lines += wrap(_now(now))
     for one in misbehaviours:
         lines += wrap(misbehaviour_text(one, now_s), first="! ", rest="  ")
+    for is_over, text in (vram_text(one, now_s) for one in vram):
+        lines += wrap(text, first="! " if is_over else "", rest="  ")
+    if len(episodes) > FEW:
+        lines += _digest(episodes, now_ns)
+        if not is_all:
+            lines.append(f"the last {LAST} of {len(episodes)}; --all tells all of them:")
+            episodes = episodes[-LAST:]
     for hold, thaw in episodes:
         first = hold or thaw
         assert first is not None
@@ -61,6 +98,24 @@ def render(
         stamp += f".{int(first.wall_time_s % 1 * 1000):03d}  "
         lines += wrap(_sentence(hold, thaw, now_ns), first=stamp, rest=" " * len(stamp))
     return lines
+
+
+def _now(now: TenantStatus) -> str:
+    """``now run: used 24.9%, entitled 25.0%, lag +3.0 ms; its work waits 1.2 ms, p99 8.0 ms; 51.5 tokens/s``"""
+    shares = []
+    if now.used_ratio is not None:
+        shares.append(f"used {percent(now.used_ratio)}%")
+    if now.entitled_ratio is not None:
+        shares.append(f"entitled {percent(now.entitled_ratio)}%")
+    if now.lag_ms is not None:
+        shares.append(f"lag {milliseconds(now.lag_ms, signed=True)} ms")
+    parts = [", ".join(shares)] if shares else []
+    if now.queue_delay_p50_ms is not None:
+        p99 = "" if now.queue_delay_p99_ms is None else f", p99 {milliseconds(now.queue_delay_p99_ms)} ms"
+        parts.append(f"its work waits {milliseconds(now.queue_delay_p50_ms)} ms{p99}")
+    if now.tokens is not None and now.tokens.tokens_per_s is not None:
+        parts.append(f"{now.tokens.tokens_per_s:.1f} tokens/s")
+    return f"now {now.state.value}{': ' if parts else ''}{'; '.join(parts)}"
 
 
 _Episode = tuple["DecisionRecord | None", "DecisionRecord | None"]
@@ -112,11 +167,70 @@ def _sentence(hold: DecisionRecord | None, thaw: DecisionRecord | None, now_ns: 
         if hold.error:
             parts.append(f"could not be held ({hold.error}): {reason_text(hold.reason)}")
         elif thaw is None:
-            parts.append(f"{verb}, for {length} so far: {reason_text(hold.reason)}")
+            parts.append(f"{verb}, for {length} so far{_long(hold)}: {reason_text(hold.reason)}")
         else:
-            parts.append(f"{verb} {length}: {reason_text(hold.reason)}")
+            parts.append(f"{verb} {length}{_long(hold)}: {reason_text(hold.reason)}")
     if thaw is not None:
         after = f" after {length}" if hold is None else ""
         failed = f" (failed: {thaw.error})" if thaw.error else ""
         parts.append(f"thawed{after}{failed}: {reason_text(thaw.reason)}")
     return "; ".join(parts)
+
+
+def _long(hold: DecisionRecord) -> str:
+    """Of a hold that may last longer than its class promises."""
+    limit_ns = hold.reason.long_hold_ns
+    if limit_ns is None:
+        return ""
+    return f" ({milliseconds(limit_ns / 1e6)} ms at most: it owes more than short holds repay)"
+
+
+def _digest(episodes: Sequence[_Episode], now_ns: int) -> list[str]:
+    """What many holds have in common: why they were made, with the range of each number, and why they ended."""
+    lines: list[str] = []
+    for code in _codes([hold for hold, _ in episodes]):
+        mine = [one for one in episodes if one[0] is not None and one[0].reason.code == code]
+        holds = [hold for hold, _ in mine if hold is not None]
+        lengths = [_held_ns(one, now_ns) / 1e6 for one in mine]
+        failed = sum(hold.error is not None for hold in holds)
+        words = f"held {_times(len(holds))}: {reason_words(code)}; {milliseconds(sum(lengths))} ms in all, "
+        words += f"{_range(lengths, milliseconds)} ms each{_numbers(holds)}"
+        lines += wrap(words + (f"; {failed} of them failed" if failed else ""), first="  ", rest="    ")
+    for code in _codes([thaw for _, thaw in episodes]):
+        count = sum(thaw is not None and thaw.reason.code == code for _, thaw in episodes)
+        lines += wrap(f"thawed {_times(count)}: {reason_words(code)}", first="  ", rest="    ")
+    return lines
+
+
+def _codes(records: Sequence[DecisionRecord | None]) -> list[ReasonCode]:
+    """The most frequent first."""
+    codes = [record.reason.code for record in records if record is not None]
+    return sorted(dict.fromkeys(codes), key=lambda code: -codes.count(code))
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _numbers(holds: Sequence[DecisionRecord]) -> str:
+    reasons = [hold.reason for hold in holds]
+    used = [one.used_ratio for one in reasons if one.used_ratio is not None]
+    entitled = [one.entitlement_ratio for one in reasons if one.entitlement_ratio is not None]
+    lags = [one.lag_ns / 1e6 for one in reasons if one.lag_ns is not None]
+    gpus = {one.gpu for one in reasons if one.gpu is not None}
+    parts = []
+    if used:
+        parts.append(f"used {_range(used, percent)}%")
+    if entitled:
+        parts.append(f"entitled {_range(entitled, percent)}%")
+    if parts and len(gpus) == 1:
+        parts[-1] += f" of {short_uuid(gpus.pop())}"
+    if lags:
+        parts.append(f"lag {_range(lags, lambda value: milliseconds(value, signed=True))} ms")
+    return "; " + ", ".join(parts) if parts else ""
+
+
+def _range(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """``40``, or ``12 to 80 (median 35)``."""
+    low, high, middle = text(min(values)), text(max(values)), text(statistics.median(values))
+    return low if low == high else f"{low} to {high} (median {middle})"

@@ -16,12 +16,15 @@ _INTRO = """\
 <!-- Written by `python -m fairsched.cli.reference`; a test compares it with the commands. -->
 
 Stdout is the answer, stderr the log. `--json` gives every answer a machine may read as one JSON
-document. Exit status: 0 ok, 1 failed, 2 usage or configuration, 3 this host cannot; `exec` ends with the
-status of its command. Errors name what is wrong and the remedy.
+document; `events` and `config schema` speak JSON without it, and `report` writes a page. `run` and `exec`
+have no answer to give: the one logs (`status --json` asks it), and what the other prints is its command's.
 
-`status`, `explain`, `tenant` and `config reload` ask the daemon over its control socket, which root and the
-members of the group `fairsched` (`control.group`) may use. `release`, `doctor`, `exec` and the rest of
-`config` need no daemon.
+Exit status: 0 ok, 1 failed, 2 usage or configuration, 3 this host cannot; `exec` ends with the status of
+its command. Errors name what is wrong and the remedy.
+
+`status`, `top`, `ps`, `explain`, `events`, `tenant` and `config reload` ask the daemon over its control socket,
+which root and the members of the group `fairsched` (`control.group`) may use. `release`, `doctor`, `exec`, `report`
+and the rest of `config` need no daemon.
 
 Completion of commands and options, for bash (zsh and fish alike):
 

@@ -8,6 +8,7 @@ learn of another run directory, and a broken one is a warning.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +26,9 @@ DEFAULT_RUN_DIR = Path("/run/fairsched")
 
 EPILOG = """\b
 Only what fairsched froze is thawed: a docker pause or an operator's freeze
-stays. Running it twice does no harm. A running daemon notices and goes on;
-stop it first to keep everything thawed.
+stays. The device gate is taken away, too, unless --keep-gate says that a
+daemon comes back for it. Running it twice does no harm. A running daemon
+notices and goes on; stop it first to keep everything thawed.
 \b
 Examples:
   fairsched release
@@ -40,21 +42,55 @@ Examples:
     type=click.Path(path_type=Path, file_okay=False),
     help="Only this run directory; the configuration is not read.",
 )
+@click.option("--keep-gate", is_flag=True, help="Leave the device gate as it is.")
 @json_option
 @click.pass_context
-def command(ctx: click.Context, config_path: Path | None, run_dir: Path | None, as_json: bool) -> None:
-    """Thaw everything fairsched holds. Needs no daemon."""
-    first = run_dir or DEFAULT_RUN_DIR
-    done = release_run_dir(first)
+def command(
+    ctx: click.Context, config_path: Path | None, run_dir: Path | None, keep_gate: bool, as_json: bool
+) -> None:
+    """Thaw everything fairsched holds, take its device gate away. Needs no daemon."""
+    run_dirs = [run_dir or DEFAULT_RUN_DIR]
+    done = release_run_dir(run_dirs[0])
     if run_dir is None:
         other = _configured_run_dir(config_path)
-        if other is not None and other != first:
+        if other is not None and other not in run_dirs:
+            run_dirs.append(other)
             done += release_run_dir(other)
+    opened, why_not = ([], None) if keep_gate else release_gates(run_dirs)
+    is_clean = all(one.is_clean for one in done) and why_not is None
     if as_json:
-        echo_json({"releases": [_plain(one) for one in done], "is_clean": all(one.is_clean for one in done)})
+        answer = {"releases": [_plain(one) for one in done], "gates": opened, "gate_error": why_not}
+        echo_json({**answer, "is_clean": is_clean})
     else:
-        click.echo("\n".join(render(done)))
-    ctx.exit(0 if all(one.is_clean for one in done) else 1)
+        click.echo("\n".join([*render(done), *(f"device gate removed: {path}" for path in opened)]))
+        if why_not is not None:
+            click.echo(f"error: the device gate: {why_not}", err=True)
+    ctx.exit(0 if is_clean else 1)
+
+
+def release_gates(run_dirs: list[Path]) -> tuple[list[str], str | None]:
+    """Take away the device gates of these daemons; the cgroups they were on, and why not all are gone.
+
+    Without the privilege to ask the kernel nothing is known, and nothing said: such a caller has attached none.
+    """
+    from fairsched.bpf.gate import find_programs, owner_of
+    from fairsched.cgroup.devices import detach_everywhere
+    from fairsched.cgroup.path import find_mount
+
+    found = []
+    try:
+        for run_dir in run_dirs:
+            found += find_programs(owner_of(run_dir))
+        return (detach_everywhere(find_mount(), [one.fd for one in found]) if found else []), None
+    except PermissionError:
+        return [], None
+    except FairschedError as error:
+        return [], f"{error}; {error.remedy}".rstrip("; ")
+    except OSError as error:
+        return [], None if error.errno == errno.ENOSYS else str(error)
+    finally:
+        for one in found:
+            one.close()
 
 
 def release_run_dir(run_dir: Path) -> list[Release]:

@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``fairsched status``: one screen, one line per tenant, then why."""
+"""``fairsched status``: one screen, one line per tenant, then why.
+
+The whole story of a busy node is longer than a terminal. What does not fit gives way in steps, so that the table
+stays on one screen: first the last decision about those who are not held now, then about the others. What needs a
+person (the lines with a ! and the warnings) never does.
+"""
 
 from __future__ import annotations
 
+import enum
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from fairsched.cli.common import daemon_options, echo_json, json_option
 from fairsched.cli.text import (
+    WIDTH,
     cut,
     duration,
     gibibytes,
@@ -18,12 +26,28 @@ from fairsched.cli.text import (
     percent,
     reason_text,
     short_uuid,
+    vram_text,
+    with_unit,
     wrap,
 )
 
 if TYPE_CHECKING:
     from fairsched.control_client import ControlClient
     from fairsched.status import DecisionRecord, GpuStatus, StatusReport, TenantStatus
+
+SCREEN_LINES = 23
+"""Of a terminal with 24, one of which the prompt takes."""
+
+
+class Detail(enum.IntEnum):
+    """How much is said."""
+
+    FULL = 0
+    HELD = 1
+    """Why, in one line, of those who are held now."""
+    TABLE = 2
+    """Two GPUs in a line, and of the reasons only that there are some."""
+
 
 EPILOG = """\b
 Columns:
@@ -35,8 +59,10 @@ Columns:
   QUEUE     ms its work waited while others ran, median
   HELD      ms it was held, per second
   CONF      how far its account can be believed; only "high" is held
-A line that begins with ! names GPU work that never ends or cannot be seen.
-Most overdrawn first. n/a = not known, which is not 0.
+A line that begins with ! names GPU work that never ends or cannot be seen, or
+memory beyond a tenant's limit, or token counters that cannot be read.
+Most overdrawn first. n/a = not known, which is not 0. Reasons that would not
+fit on a screen of 24 lines are left to --full, and to fairsched explain.
 \b
 Examples:
   fairsched status
@@ -44,9 +70,10 @@ Examples:
 
 
 @click.command("status", epilog=EPILOG)
+@click.option("--full", is_flag=True, help="Every reason, however long.")
 @daemon_options
 @json_option
-def command(client: ControlClient, as_json: bool) -> None:
+def command(client: ControlClient, full: bool, as_json: bool) -> None:
     """Who uses what, who is entitled to what, who is held and why."""
     from fairsched.errors import ControlError
     from fairsched.status import status_from_plain
@@ -62,17 +89,26 @@ def command(client: ControlClient, as_json: bool) -> None:
             f"the daemon's status cannot be understood: {error}",
             remedy="use the fairsched command of the same version as the daemon",
         ) from None
-    click.echo("\n".join(render(report)))
+    click.echo("\n".join(render(report, Detail.FULL if full else None)))
 
 
-def render(report: StatusReport) -> list[str]:
-    """The screen, line by line, at most 80 columns each."""
+def render(report: StatusReport, detail: Detail | None = None) -> list[str]:
+    """The screen, line by line, at most 80 columns each. None: as much as fits on one, the table in any case."""
+    if detail is not None:
+        return _render(report, detail)
+    screens = [_render(report, one) for one in Detail]
+    return next((screen for screen in screens if len(screen) <= SCREEN_LINES), screens[-1])
+
+
+def _render(report: StatusReport, detail: Detail) -> list[str]:
     lines = _head(report)
-    lines += [_gpu_line(gpu) for gpu in report.gpus] or ["no GPU known"]
+    lines += _gpu_lines(report.gpus, detail) or ["no GPU known"]
     lines += ["", _TITLES, _UNITS]
     for tenant in sorted(report.tenants, key=_debt_first):
         lines.append(_tenant_line(tenant))
-        lines += _why(tenant, report.t_ns, report.wall_time_s)
+        lines += _why(tenant, report.t_ns, report.wall_time_s, detail)
+    if detail is not Detail.FULL:
+        lines.append("why: fairsched status --full, fairsched explain TENANT")
     if not report.tenants:
         lines.append("no tenants in the configuration")
     for warning in report.warnings:
@@ -91,6 +127,8 @@ def _head(report: StatusReport) -> list[str]:
             f"largest unfairness in the last {report.window_s:g} s: "
             f"{percent(report.fairness_error_ratio)} points of a GPU"
         )
+    lines += _slis(report)
+    lines += _gate(report)
     for label, text in (
         ("mode", report.mode_reason),
         ("source", report.source_reason),
@@ -99,6 +137,51 @@ def _head(report: StatusReport) -> list[str]:
         if text and not any(text in warning for warning in report.warnings):  # said once is enough
             lines += wrap(f"{label}: {text}")
     return lines
+
+
+def _slis(report: StatusReport) -> list[str]:
+    """Nothing where nobody measures them."""
+    slis = report.slis
+    if slis is None:
+        return []
+    verdict = {True: ": fair", False: ": unfair", None: ""}[slis.is_fair]
+    if slis.token_rate_reason and any(tenant.tokens for tenant in report.tenants):
+        verdict = f": {slis.token_rate_reason}"
+    window = "" if slis.window_s is None else f"last {slis.window_s:g} s: "
+    return wrap(
+        f"{window}queue delay p99 {with_unit(milliseconds(slis.queue_delay_p99_ms), 'ms')}, "
+        f"SM stdev {with_unit(percent(slis.sm_utilization_stdev_ratio), '%')}, "
+        f"token/s CV {with_unit(percent(slis.token_rate_cv_ratio), '%')}{verdict}"
+    )
+
+
+def _gate(report: StatusReport) -> list[str]:
+    """Nothing where nobody asks for a gate; what keeps it from working is among the warnings."""
+    gate = report.gate
+    if gate is None or gate.state.value == "off":
+        return []
+    line = f"device gate: {gate.state.value}"
+    if gate.attached:
+        line += f", {gate.rules} cgroups with a rule, in {', '.join(gate.attached)}"
+    elif gate.reason and gate.state.value == "waiting":
+        line += f" ({gate.reason})"
+    refused = [f"{name or 'no tenant'} {count}" for name, count in sorted(gate.denied.items())]
+    if refused:
+        line += f"; opens refused: {', '.join(refused)}"
+    return wrap(line)
+
+
+def _gpu_lines(gpus: Sequence[GpuStatus], detail: Detail) -> list[str]:
+    if detail is not Detail.TABLE or len(gpus) < 3:
+        return [_gpu_line(gpu) for gpu in gpus]
+    cells = [
+        f"GPU {'-' if gpu.index is None else gpu.index:<2} busy {percent(gpu.busy_ratio):>5} %  "
+        f"{gibibytes(gpu.memory_used_bytes):>5}/{gibibytes(gpu.memory_total_bytes):>5} GiB"
+        for gpu in gpus
+    ]
+    return [
+        f"{left:<40}{right}".rstrip() for left, right in zip(cells[::2], [*cells[1::2], ""], strict=False)
+    ]
 
 
 def _gpu_line(gpu: GpuStatus) -> str:
@@ -126,15 +209,45 @@ def _tenant_line(tenant: TenantStatus) -> str:
     )
 
 
-def _why(tenant: TenantStatus, now_ns: int, now_s: float) -> list[str]:
+def _why(tenant: TenantStatus, now_ns: int, now_s: float, detail: Detail) -> list[str]:
+    if detail is not Detail.FULL:
+        return _briefly(tenant, now_ns, now_s, detail)
     lines: list[str] = []
     for one in tenant.misbehaviours:
         lines += wrap(misbehaviour_text(one, now_s), first="  ! ", rest="    ")
+    for is_over, text in (vram_text(one, now_s) for one in tenant.vram):
+        lines += wrap(text, first="  ! " if is_over else "  ", rest="    ")
+    lines += _tokens(tenant)
     if tenant.last is not None:
         lines += wrap(_last(tenant.last, now_ns), first="  ", rest="    ")
     if tenant.note:
         lines += wrap(tenant.note, first="  ", rest="    ")
     return lines
+
+
+def _briefly(tenant: TenantStatus, now_ns: int, now_s: float, detail: Detail) -> list[str]:
+    """One line for each thing."""
+    lines = [f"  ! {misbehaviour_text(one, now_s)}" for one in tenant.misbehaviours]
+    lines += [f"  ! {text}" for is_over, text in (vram_text(one, now_s) for one in tenant.vram) if is_over]
+    if tenant.tokens is not None and tenant.tokens.note:
+        lines.append(f"  ! {tenant.tokens.note}")
+    if detail is Detail.HELD and tenant.state.value == "held" and tenant.last is not None:
+        lines.append(f"  {_last(tenant.last, now_ns)}")
+    return [cut(line, WIDTH) for line in lines]
+
+
+def _tokens(tenant: TenantStatus) -> list[str]:
+    """Nothing for tenants without token counters."""
+    rate = tenant.tokens
+    if rate is None:
+        return []
+    if rate.note:
+        times = f" ({rate.failures} times so far)" if rate.failures > 1 else ""
+        return wrap(f"{rate.note}{times}", first="  ! ", rest="    ")
+    if rate.tokens_per_s is None:
+        return []
+    steady = "" if rate.cv_ratio is None else f", CV in time {percent(rate.cv_ratio)} %"
+    return [f"  {rate.tokens_per_s:.1f} token/s{steady}"]
 
 
 def _last(record: DecisionRecord, now_ns: int) -> str:

@@ -13,7 +13,17 @@ from fairsched.cli.text import cut, table, wrap
 if TYPE_CHECKING:
     from fairsched.control_client import ControlClient
 
-KEYS = ("weight", "class", "quota", "min", "max_freeze_ms", "exempt", "on_misbehaviour")
+KEYS = (
+    "weight",
+    "class",
+    "quota",
+    "min",
+    "max_freeze_ms",
+    "exempt",
+    "on_misbehaviour",
+    "vram_limit",
+    "on_vram_limit",
+)
 """As in the file. Not imported from fairsched.config: --help must not load the schema."""
 
 LIST_EPILOG = """\b
@@ -71,6 +81,11 @@ def render_list(answer: dict[str, Any]) -> list[str]:
     ended = sorted(name for name, cells in rows.items() if "terminate" in cells["on_misbehaviour"])
     if ended:
         lines += wrap(f"terminated on misbehaviour: {', '.join(ended)}")
+    for name, cells in rows.items():
+        if cells["vram_limit"] not in ("-", "(-)"):
+            lines += wrap(
+                f"{name}: {cells['vram_limit']} of memory on each GPU, {cells['on_vram_limit']} beyond"
+            )
     for name in answer["stale"]:
         lines += wrap(
             f"'{name}' has overrides, but is not in the configuration; to forget them: "
@@ -89,6 +104,8 @@ def _cell(setting: dict[str, Any]) -> str:
         text = "yes" if value else "no"
     elif key in ("quota", "min"):
         text = f"{value * 100:g}%"
+    elif key == "vram_limit":
+        text = f"{value / 2**30:.3g} GiB"
     else:
         text = f"{value:g}" if isinstance(value, (int, float)) else str(value)
     origin = setting["origin"]
@@ -122,6 +139,12 @@ def _ratio(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     type=click.Choice(["warn", "terminate"]),
     help="What to do about endless or unseen GPU work.",
 )
+@click.option("--vram-limit", metavar="SIZE", help="Memory on each GPU, such as 8GiB.")
+@click.option(
+    "--on-vram-limit",
+    type=click.Choice(["warn", "hold", "terminate"]),
+    help="What to do where the kernel cannot refuse more.",
+)
 @daemon_options
 @json_option
 def set_command(
@@ -134,12 +157,13 @@ def set_command(
     max_freeze_ms: int | None,
     exempt: bool | None,
     on_misbehaviour: str | None,
+    vram_limit: str | None,
+    on_vram_limit: str | None,
     as_json: bool,
 ) -> None:
     """Change what tenant NAME is promised, at once."""
-    given = dict(
-        zip(KEYS, (weight, class_, quota, min_, max_freeze_ms, exempt, on_misbehaviour), strict=True)
-    )
+    options = (weight, class_, quota, min_, max_freeze_ms, exempt, on_misbehaviour, vram_limit, on_vram_limit)
+    given = dict(zip(KEYS, options, strict=True))
     values = {key: value for key, value in given.items() if value is not None}
     if not values:
         raise click.UsageError("Nothing to set: give at least one option, such as --weight 2.")

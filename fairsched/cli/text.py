@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fairsched.model import MisbehaviourKind, Reason, ReasonCode
 
 if TYPE_CHECKING:
-    from fairsched.status import MisbehaviourStatus
+    from fairsched.status import MisbehaviourStatus, VramStatus
 
 WIDTH = 80
 NOT_KNOWN = "n/a"
@@ -28,6 +28,7 @@ _REASONS = {
     ReasonCode.NO_DEMAND: "it has no work left",
     ReasonCode.SHUTDOWN: "fairsched stopped",
     ReasonCode.FOREIGN: "somebody else paused it",
+    ReasonCode.OVER_VRAM: "it has more GPU memory than its limit",
 }
 
 
@@ -42,6 +43,11 @@ def milliseconds(value_ms: float | None, *, signed: bool = False) -> str:
     size = abs(value_ms)
     digits = 2 if 0 < size < 1 else 1 if 0 < size < 10 else 0
     return f"{value_ms:{'+' if signed else ''}.{digits}f}"
+
+
+def with_unit(number: str, unit: str) -> str:
+    """``4.2 ms``; what is not known has no unit."""
+    return number if number == NOT_KNOWN else f"{number} {unit}"
 
 
 def duration(seconds: float) -> str:
@@ -78,6 +84,11 @@ def wrap(text: str, *, first: str = "", rest: str = "  ") -> list[str]:
     return lines or [first.rstrip()]
 
 
+def reason_words(code: ReasonCode) -> str:
+    """Without numbers."""
+    return _REASONS[code]
+
+
 def reason_text(reason: Reason) -> str:
     """``it is ahead of its share: used 31.0%, entitled 25.0% of GPU-5f2c1a90, lag -62 ms``."""
     parts: list[str] = []
@@ -92,6 +103,10 @@ def reason_text(reason: Reason) -> str:
         parts.append(f"lag {milliseconds(reason.lag_ns / 1e6, signed=True)} ms{limit}")
     if reason.outstanding_ns:
         parts.append(f"{_ms(reason.outstanding_ns)} still queued")
+    if reason.vram_bytes is not None:
+        of = "" if reason.vram_limit_bytes is None else f" of {gibibytes(reason.vram_limit_bytes)}"
+        where = "" if reason.gpu is None else f" on {short_uuid(reason.gpu)}"
+        parts.append(f"{gibibytes(reason.vram_bytes)}{of} GiB{where}")
     numbers = ", ".join(parts)
     return _REASONS[reason.code] + (f": {numbers}" if numbers else "")
 
@@ -112,6 +127,27 @@ def misbehaviour_text(one: MisbehaviourStatus, now_s: float) -> str:
     lasted = duration(max(0.0, now_s - one.since_s))
     action = _ACTIONS.get(one.action, one.action)
     return f"{_MISBEHAVIOURS[one.kind]} on {short_uuid(one.gpu)} for {lasted}, {action}: {one.detail}"
+
+
+_VRAM_ACTIONS = {
+    "warn": "warned of only",
+    "hold": "held again and again",
+    "terminate": "the process that has most is being terminated",
+    "would_hold": "would be held in mode enforce",
+    "would_terminate": "the process that has most would be terminated in mode enforce",
+}
+
+
+def vram_text(one: VramStatus, now_s: float) -> tuple[bool, str]:
+    """Whether it is beyond the limit, and ``GPU memory on GPU-5f2c1a90: 3.1 of 8.0 GiB, 2 allocations refused``."""
+    refused = f", {one.refused} allocation{'s' if one.refused != 1 else ''} refused" if one.refused else ""
+    text = f"{gibibytes(one.used_bytes)} of {gibibytes(one.limit_bytes)} GiB{refused}"
+    if one.over_since_s is None:
+        return False, f"GPU memory on {short_uuid(one.gpu)}: {text}"
+    lasted = duration(max(0.0, now_s - one.over_since_s))
+    action = _VRAM_ACTIONS.get(one.action or "warn", one.action)
+    pid = "" if one.pid is None else f" (pid {one.pid})"
+    return True, f"beyond its GPU memory on {short_uuid(one.gpu)} for {lasted}, {action}{pid}: {text}"
 
 
 def _ms(value_ns: int) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fairsched.config import patterns
+from fairsched.config import escalation, patterns
+from fairsched.config.tokens import MAX_ALL_URLS
 from fairsched.config.yamlfile import Key
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _modes(config)
     yield from _levels(config)
     yield from _guarantees(config)
+    yield from _tokens(config)
     yield from _overlaps(config)
+    yield from escalation.problems(config.escalation)
 
 
 def _modes(config: Config) -> Iterator[Problem]:
@@ -42,6 +45,12 @@ def _modes(config: Config) -> Iterator[Problem]:
             ("mechanisms", "freezer"),
             "mode enforce cannot work with the freezer off",
             "set mechanisms.freezer to auto, or mode to observe",
+        )
+    if config.mechanisms.device_gate == "required" and config.mode != "enforce":
+        yield (
+            ("mechanisms", "device_gate"),
+            f"the device gate is in force in mode enforce only, and mode is {config.mode}",
+            "set mode to enforce, or mechanisms.device_gate to auto",
         )
     source = config.gpu.source
     if source in ("ebpf", "nvml") and getattr(config.mechanisms, source) == "off":
@@ -104,6 +113,47 @@ def _guarantees(config: Config) -> Iterator[Problem]:
             ("tenants",),
             f"the guarantees (min) add up to {total:g} of a GPU, more than there is",
             "lower some until the sum is 1 or less",
+        )
+
+
+def _tokens(config: Config) -> Iterator[Problem]:
+    from fairsched.config.models import walk
+
+    claims: dict[tuple[str, str], str] = {}
+    for path, node in walk(config.tenants):
+        key = key_of(path)
+        if not node.tokens_url:
+            for name in ("tokens_metric", "token_cost_ms"):
+                if (
+                    name in node.model_fields_set
+                    and getattr(node, name) != type(node).model_fields[name].default
+                ):
+                    yield (
+                        (*key, name),
+                        "without a tokens_url there are no tokens",
+                        "give tokens_url, or remove it",
+                    )
+            continue
+        if node.children or not patterns.is_literal(path):
+            why = "its children get the GPU time" if node.children else "it may be any number of tenants"
+            yield (
+                (*key, "tokens_url"),
+                f"{why}, and tokens belong to one",
+                "give it to a child by its plain name",
+            )
+        for number, url in enumerate(node.tokens_url):
+            other = claims.setdefault((url, node.tokens_metric), path)
+            if other != path:
+                yield (
+                    (*key, "tokens_url", number),
+                    f"the same counters are those of tenant '{other}'",
+                    'give each its own page, or a tokens_metric with labels: name{label="value"}',
+                )
+    if len(claims) > MAX_ALL_URLS:
+        yield (
+            ("tenants",),
+            f"{len(claims)} addresses of metrics pages, and at most {MAX_ALL_URLS} are read",
+            "put fewer replicas on one node, or name one page that adds them up",
         )
 
 

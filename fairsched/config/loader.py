@@ -14,18 +14,20 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from fairsched.config import consistency
+from fairsched.config.escalation import Escalation
 from fairsched.config.models import (
     Child,
     Config,
     Control,
+    Devices,
     Gpu,
     Log,
     Mechanisms,
-    Metrics,
     Misbehaviour,
     Tenant,
     TenantDefaults,
 )
+from fairsched.config.outward import History, Metrics, Slis
 from fairsched.config.yamlfile import MAX_BYTES, Document, Key, dotted, parse, too_large
 from fairsched.errors import ConfigError
 
@@ -36,8 +38,12 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "gpu": Gpu,
     "mechanisms": Mechanisms,
     "tenant_defaults": TenantDefaults,
+    "devices": Devices,
     "misbehaviour": Misbehaviour,
     "metrics": Metrics,
+    "history": History,
+    "escalation": Escalation,
+    "slis": Slis,
     "log": Log,
 }
 
@@ -186,4 +192,8 @@ def known_keys(section: Key) -> list[str]:
         model = Child if "children" in section else Tenant
     else:
         model = _SECTIONS.get(str(section[0]), Config)
+        for part in section[1:]:
+            below = model.model_fields.get(str(part))
+            if below is not None and isinstance(below.annotation, type):
+                model = below.annotation
     return [field.alias or name for name, field in model.model_fields.items()]

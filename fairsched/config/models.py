@@ -13,10 +13,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from fairsched.config import patterns
-from fairsched.model import MisbehaviourAction, PolicyParams, TenantClass, TenantSpec
+from fairsched.config.escalation import Escalation
+from fairsched.config.gpus import GpuWish, Under
+from fairsched.config.outward import History, Metrics, Slis
+from fairsched.config.section import AbsolutePath, Section
+from fairsched.config.tokens import AUTO, TokenMetric, TokenUrls
+from fairsched.config.values import Ratio, Size, listed
+from fairsched.model import MisbehaviourAction, PolicyParams, TenantClass, TenantSpec, VramAction
 
 MAX_TENANTS = 1024
 MAX_PATTERNS = 64
@@ -26,21 +32,6 @@ MAX_LEVELS = 3
 MAX_NAME_CHARS = 64
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*%")
-
-
-def _ratio(value: Any) -> Any:
-    if isinstance(value, str) and (percent := _PERCENT.fullmatch(value)):
-        return float(percent.group(1)) / 100
-    return value
-
-
-def _path(value: Any) -> Any:
-    if isinstance(value, str):
-        if "\0" in value or not value.startswith("/"):
-            raise ValueError("an absolute path is needed")
-        return Path(value)
-    return value
 
 
 def _patterns(value: Any) -> Any:
@@ -71,20 +62,7 @@ def _child_name(value: str) -> str:
     return patterns.normalise(value)
 
 
-def _listify(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-Ratio = Annotated[
-    float,
-    BeforeValidator(_ratio),
-    Field(ge=0, le=1, allow_inf_nan=False),
-    WithJsonSchema(
-        {"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "string", "pattern": "%$"}]}
-    ),
-]
 Weight = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
-AbsolutePath = Annotated[Path, BeforeValidator(_path), WithJsonSchema({"type": "string", "pattern": "^/"})]
 Patterns = Annotated[
     tuple[str, ...],
     BeforeValidator(_patterns),
@@ -95,20 +73,11 @@ TenantName = Annotated[str, BeforeValidator(_name)]
 ChildName = Annotated[str, BeforeValidator(_child_name)]
 ClassName = Literal["latency", "batch"]
 OnMisbehaviour = Literal["warn", "terminate"]
+OnVramLimit = Literal["warn", "hold", "terminate"]
 Mechanism = Literal["off", "auto", "required"]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_section_is_all_defaults(cls, data: Any) -> Any:
-        # "tenants:\n  chat:" is null in YAML and plainly means: chat, with the defaults.
-        return {} if data is None else data
-
-
-class Control(_Section):
+class Control(Section):
     """The socket that `fairsched status` and its siblings talk to."""
 
     socket: AbsolutePath | None = Field(
@@ -122,14 +91,19 @@ class Control(_Section):
     )
 
 
-class Gpu(_Section):
+class Gpu(Section):
     """Where GPU time is read from, and what is known of the hardware's own scheduler."""
 
-    source: Literal["auto", "ebpf", "nvml", "dcgm"] = Field(
-        default="auto", description="Account to use; auto takes the best one this host can give."
+    source: Literal["auto", "ebpf", "nvml"] = Field(
+        default="auto",
+        description="Account to use; auto takes the best one this host can give: ebpf, else nvml. DCGM is not read.",
     )
-    libcuda: Annotated[tuple[AbsolutePath, ...], BeforeValidator(_listify)] = Field(
+    libcuda: Annotated[tuple[AbsolutePath, ...], BeforeValidator(listed)] = Field(
         default=(), max_length=64, description="More libcuda.so.1 files to watch than those found by itself."
+    )
+    device_dir: AbsolutePath = Field(
+        default=Path("/dev"),
+        description="Where the driver's device nodes are; plain files there stand for those of a simulated GPU.",
     )
     timeslice_us: int = Field(
         default=2000, ge=100, le=1_000_000, description="Time slice of one context on the hardware."
@@ -139,16 +113,39 @@ class Gpu(_Section):
     )
 
 
-class Mechanisms(_Section):
+class Mechanisms(Section):
     """Each is off (never used), auto (used where it works) or required (no start without it)."""
 
     ebpf: Mechanism = Field(default="auto", description="Account of GPU time from uprobes on libcuda.")
     freezer: Mechanism = Field(default="auto", description="Holding back with cgroup.freeze.")
     nvml: Mechanism = Field(default="auto", description="GPU names and memory; fallback account.")
+    driver: Mechanism = Field(
+        default="auto", description="Contexts and memory per tenant, seen from calls to NVIDIA's driver."
+    )
     guardian: Mechanism = Field(default="auto", description="Second process that thaws when the daemon dies.")
+    pid_view: Mechanism = Field(
+        default="off",
+        description="The driver's process lists in the pids of the container that asks: docs/pid-view.md. Off by "
+        "default, as it writes to the memory of tenants.",
+    )
+    device_gate: Mechanism = Field(
+        default="auto", description="Refuses opens of GPUs that `gpus` and `devices` do not allow."
+    )
 
 
-class TenantDefaults(_Section):
+class Devices(Section):
+    """Who may open a GPU without being told so by `gpus`; see docs/device-gate.md."""
+
+    default: Literal["allow", "deny"] = Field(
+        default="allow", description="For cgroups below `under` that no tenant with `gpus` owns."
+    )
+    under: Under = Field(
+        default=("gpu.slice",),
+        description="Where default holds: a cgroup or a list of them, relative to the cgroup2 mount.",
+    )
+
+
+class TenantDefaults(Section):
     """What a tenant gets that does not say otherwise."""
 
     weight: Weight = Field(default=1.0, description="Share relative to the other tenants with demand.")
@@ -162,7 +159,11 @@ class TenantDefaults(_Section):
     )
     min: Ratio = Field(default=0.0, description="Guaranteed part of one GPU under contention.")
     max_freeze_ms: int | None = Field(
-        default=None, ge=10, le=60_000, description="Longest hold; null = 500 for latency, 2000 for batch."
+        default=None,
+        ge=10,
+        le=60_000,
+        description="Longest hold; null = 500 for latency, 2000 for batch, "
+        "and for a queue that outlasts what 500 can repay.",
     )
     exempt: bool = Field(default=False, description="Accounted and shown, never held.")
     on_misbehaviour: OnMisbehaviour = Field(
@@ -170,9 +171,19 @@ class TenantDefaults(_Section):
         description="GPU work that never ends or cannot be seen: warn says so; terminate also ends the "
         "processes it comes from (SIGTERM, then SIGKILL), in mode enforce only.",
     )
+    vram_limit: Size | None = Field(
+        default=None,
+        description="Memory on each GPU, of all its processes together, such as 8GiB; null = no limit.",
+    )
+    on_vram_limit: OnVramLimit = Field(
+        default="warn",
+        description="What is done about memory beyond vram_limit where the kernel cannot refuse it: warn says "
+        "so; hold also holds it as long as its class allows, again and again; terminate ends the process that "
+        "has most, until it fits. In mode enforce only.",
+    )
 
 
-class _Entitled(_Section):
+class _Entitled(Section):
     """The values of TenantDefaults, each null (= inherit) until it is given."""
 
     weight: Weight | None = Field(
@@ -184,6 +195,33 @@ class _Entitled(_Section):
     max_freeze_ms: int | None = Field(default=None, ge=10, le=60_000, description="As in tenant_defaults.")
     exempt: bool | None = Field(default=None, description="As in tenant_defaults.")
     on_misbehaviour: OnMisbehaviour | None = Field(default=None, description="As in tenant_defaults.")
+    vram_limit: Size | None = Field(
+        default=None, description="As in tenant_defaults; children's included, and not inherited by them."
+    )
+    on_vram_limit: OnVramLimit | None = Field(default=None, description="As in tenant_defaults.")
+    gpus: GpuWish | None = Field(
+        default=None,
+        description="GPUs it may open: a list of N of /dev/nvidiaN and UUIDs, all, or none; null = as its parent, "
+        "of a tenant: as `devices` says. Enforced in mode enforce.",
+    )
+    tokens_url: TokenUrls = Field(
+        default=(),
+        description="Metrics page of its server, such as http://127.0.0.1:8000/metrics, or a list: their token "
+        "counters are added up, see docs/slis.md.",
+    )
+    tokens_metric: TokenMetric = Field(
+        default=AUTO,
+        description='The counter of generated tokens there, name or name{label="value"}; auto knows those of vLLM, '
+        "SGLang, TGI, TensorRT-LLM and Triton.",
+    )
+    token_cost_ms: float | None = Field(
+        default=None,
+        gt=0,
+        le=1_000_000,
+        allow_inf_nan=False,
+        description="GPU milliseconds of one of its tokens, to compare it with tenants of other models; null = it is "
+        "compared with tenants of the same model only.",
+    )
 
 
 class Child(_Entitled):
@@ -209,7 +247,7 @@ class Tenant(_Entitled):
     )
 
 
-class Misbehaviour(_Section):
+class Misbehaviour(Section):
     """Tenants whose GPU work a freezer cannot stop or the account cannot see; needs eBPF and NVML."""
 
     endless_s: int = Field(
@@ -224,17 +262,7 @@ class Misbehaviour(_Section):
     )
 
 
-class Metrics(_Section):
-    """Prometheus export."""
-
-    listen: str | None = Field(
-        default=None,
-        pattern=r"^\S*:[0-9]{1,5}$",
-        description="ADDRESS:PORT of the exporter, [ADDRESS]:PORT for IPv6; :PORT is 127.0.0.1; null = off.",
-    )
-
-
-class Log(_Section):
+class Log(Section):
     """The daemon's log, on stderr."""
 
     format: Literal["logfmt", "json"] = Field(
@@ -245,7 +273,7 @@ class Log(_Section):
     )
 
 
-class Config(_Section):
+class Config(Section):
     """The configuration of one node."""
 
     mode: Literal["enforce", "observe", "dry_run"] = Field(
@@ -271,10 +299,16 @@ class Config(_Section):
     tenants: dict[TenantName, Tenant] = Field(
         default_factory=dict, max_length=MAX_TENANTS, description="Tenants by name."
     )
+    devices: Devices = Field(default_factory=Devices, description="Who may open a GPU.")
     misbehaviour: Misbehaviour = Field(
         default_factory=Misbehaviour, description="Endless and unseen GPU work."
     )
     metrics: Metrics = Field(default_factory=Metrics, description="Prometheus export.")
+    history: History = Field(default_factory=History, description="The past, for `fairsched report`.")
+    escalation: Escalation = Field(
+        default_factory=Escalation, description="What is done when fairness stays bad."
+    )
+    slis: Slis = Field(default_factory=Slis, description="Service levels and token counters.")
     log: Log = Field(default_factory=Log, description="The daemon's log.")
 
     @model_validator(mode="before")
@@ -294,6 +328,11 @@ class Config(_Section):
         """Where the daemon keeps what `fairsched tenant set` changed."""
         return self.state_dir / "overrides.yaml"
 
+    @property
+    def history_path(self) -> Path:
+        """Where the companion keeps what `fairsched report` draws from."""
+        return self.state_dir / "history.sqlite"
+
     def cgroup_patterns(self, tenant: str) -> tuple[str, ...]:
         """Patterns of a top-level tenant, relative to the cgroup2 mount."""
         return self.tenants[tenant].cgroup or (f"gpu.slice/{tenant}",)
@@ -312,8 +351,8 @@ class Config(_Section):
     def spec(self, path: str, node: Tenant | Child | None) -> TenantSpec:
         """The spec of `node` under the name `path`; None stands for an unmatched child: all defaults.
 
-        Children inherit class, max_freeze_ms, exempt and on_misbehaviour from tenant_defaults as tenants do,
-        but not weight, quota and min: those defaults speak of parts of the node, not of a tenant's part.
+        Children inherit class, max_freeze_ms, exempt, on_misbehaviour and on_vram_limit from tenant_defaults as
+        tenants do, but not weight, quota, min and vram_limit: those speak of parts of the node, not of a tenant's.
         """
         base = self.tenant_defaults
         is_child = "/" in path
@@ -328,6 +367,8 @@ class Config(_Section):
             max_freeze_ms=base.max_freeze_ms if node.max_freeze_ms is None else node.max_freeze_ms,
             is_exempt=base.exempt if node.exempt is None else node.exempt,
             on_misbehaviour=MisbehaviourAction(node.on_misbehaviour or base.on_misbehaviour),
+            vram_limit_bytes=node.vram_limit if node.vram_limit is not None or is_child else base.vram_limit,
+            on_vram_limit=VramAction(node.on_vram_limit or base.on_vram_limit),
         )
 
 

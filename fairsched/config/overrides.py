@@ -24,7 +24,17 @@ from fairsched.config.yamlfile import Document, parse
 from fairsched.errors import ConfigError
 
 VERSION = 1
-KEYS = ("weight", "class", "quota", "min", "max_freeze_ms", "exempt", "on_misbehaviour")
+KEYS = (
+    "weight",
+    "class",
+    "quota",
+    "min",
+    "max_freeze_ms",
+    "exempt",
+    "on_misbehaviour",
+    "vram_limit",
+    "on_vram_limit",
+)
 """What may be changed at run time, in the words of the file."""
 
 _HEADER = "# Written by fairsched (`fairsched tenant set`); undo with `fairsched tenant unset`.\n"

@@ -12,11 +12,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairsched.config import patterns
+from fairsched.config.gpus import GpuWish
 from fairsched.config.models import MAX_NAME_CHARS, Child, Config, Tenant
 from fairsched.model import TenantSpec
 
 _REMEMBERED = 16384
 """Paths. Pods come and go: then all are forgotten and asked again."""
+
+
+@dataclass(frozen=True)
+class GpuList:
+    """What one `gpus` key says."""
+
+    key: str
+    """Where it stands: ``tenants.team.children.chat.gpus``."""
+    gpus: GpuWish
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,8 @@ class Owner:
     is_leaf: bool
     """False: the cgroup belongs to a tenant with children, but to none of them (a process directly
     in the parent's cgroup). It is accounted to the parent; holding it would hold all children."""
+    gpu_lists: tuple[GpuList, ...] = ()
+    """The `gpus` keys that hold for it, the outermost first."""
 
 
 class CgroupOwners:
@@ -73,28 +85,38 @@ class CgroupOwners:
         return None
 
     def _descend(self, name: str, node: Tenant | Child, cgroup: str, path: str) -> Owner:
+        key = f"tenants.{name}"
+        lists = _gpu_list(key, node)
         while node.children:
             rest = path[len(cgroup) :].strip("/")
             if not rest:
-                return Owner(name, f"/{cgroup}", self._config.spec(name, node), is_leaf=False)
+                spec = self._config.spec(name, node)
+                return Owner(name, f"/{cgroup}", spec, is_leaf=False, gpu_lists=lists)
             part = rest.split("/", 1)[0]
-            child = _child(node.children, part)
+            named, child = _child(node.children, part)
             name = f"{name}/{leaf_name(part)}"
             cgroup = f"{cgroup}/{part}"
             if child is None:
-                return Owner(name, f"/{cgroup}", self._config.spec(name, None), is_leaf=True)
-            node = child
-        return Owner(name, f"/{cgroup}", self._config.spec(name, node), is_leaf=True)
+                spec = self._config.spec(name, None)
+                return Owner(name, f"/{cgroup}", spec, is_leaf=True, gpu_lists=lists)
+            key, node = f"{key}.children.{named}", child
+            lists += _gpu_list(key, node)
+        return Owner(name, f"/{cgroup}", self._config.spec(name, node), is_leaf=True, gpu_lists=lists)
 
 
-def _child(children: Mapping[str, Child], part: str) -> Child | None:
+def _gpu_list(key: str, node: Tenant | Child) -> tuple[GpuList, ...]:
+    return () if node.gpus is None else (GpuList(f"{key}.gpus", node.gpus),)
+
+
+def _child(children: Mapping[str, Child], part: str) -> tuple[str, Child | None]:
+    """What the file says of a child cgroup, and under which name."""
     exact = children.get(part)
     if exact is not None and patterns.is_literal(part):
-        return exact
+        return part, exact
     for pattern, child in children.items():
         if not patterns.is_literal(pattern) and patterns.claimed_prefix(pattern, part) is not None:
-            return child
-    return None
+            return pattern, child
+    return part, None
 
 
 def leaf_name(part: str) -> str:

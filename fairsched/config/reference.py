@@ -11,7 +11,17 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from fairsched.config.models import Child, Config, Patterns, Ratio, Tenant, Weight, _ratio, _Section
+from fairsched.config.gpus import GpuWish, Under
+from fairsched.config.models import (
+    Child,
+    Config,
+    Patterns,
+    Tenant,
+    Weight,
+)
+from fairsched.config.section import Section
+from fairsched.config.tokens import _urls
+from fairsched.config.values import Ratio, ratio
 from fairsched.config.views import _scalar
 
 _INTRO = """\
@@ -70,12 +80,12 @@ def reference() -> str:
     return _INTRO + "\n".join(_section("", Config)) + "\n"
 
 
-def _section(prefix: str, model: type[_Section]) -> Iterator[str]:
+def _section(prefix: str, model: type[Section]) -> Iterator[str]:
     title = f"`{prefix.rstrip('.')}`" if prefix else "Top level"
     about = (model.__doc__ or "").strip().splitlines()[0]
     yield f"\n### {title}\n\n{about}\n"
     yield "| Key | Value | Default | |\n|---|---|---|---|"
-    below: list[tuple[str, type[_Section]]] = []
+    below: list[tuple[str, type[Section]]] = []
     for name, field in model.model_fields.items():
         key = field.alias or name
         section = _section_of(field)
@@ -92,9 +102,9 @@ def _section(prefix: str, model: type[_Section]) -> Iterator[str]:
         yield from _section(child_prefix, section)
 
 
-def _section_of(field: FieldInfo) -> type[_Section] | None:
+def _section_of(field: FieldInfo) -> type[Section] | None:
     annotation = field.annotation
-    return annotation if isinstance(annotation, type) and issubclass(annotation, _Section) else None
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
 def _default(field: FieldInfo) -> str:
@@ -110,7 +120,9 @@ def _default(field: FieldInfo) -> str:
 
 def _kind(field: FieldInfo) -> str:
     validators = {getattr(item, "func", None) for item in field.metadata}
-    words = "ratio" if _ratio in validators else _words(field.annotation)
+    words = "ratio" if ratio in validators else _words(field.annotation)
+    if _urls in validators:
+        words = "address or list of addresses"
     bounds = {type(item).__name__: item for item in field.metadata}
     lower, upper = bounds.get("Ge"), bounds.get("Le")
     if lower is not None and upper is not None and words != "ratio":
@@ -128,12 +140,17 @@ def _words(annotation: Any) -> str:
         return ", ".join(f"`{word}`" for word in arguments)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_words(part) for part in arguments)
+    if annotation == GpuWish:
+        return "`all`, `none` or list of GPUs"
+    if annotation == Under:
+        return "path or list of paths"
     if annotation == Patterns:
         return "pattern or list of patterns"
     if origin is typing.Annotated:
         return _words(arguments[0])
     if origin is tuple:
-        return f"list of {_words(arguments[0])}s"
+        words = _words(arguments[0])
+        return f"list of {words}" if words.endswith("`") else f"list of {words}s"
     if origin is dict:
         return "mapping"
     names = {"NoneType": "`null`", "str": "text", "int": "whole number", "float": "number"}

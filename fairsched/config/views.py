@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fairsched.config.consistency import key_of, node_at
-from fairsched.config.models import Child, Config, Tenant, _Section, walk
+from fairsched.config.models import Child, Config, Tenant, walk
 from fairsched.config.overrides import KEYS, Overrides
+from fairsched.config.section import Section
 from fairsched.config.yamlfile import Key, dotted
 
 Origin = Literal["default", "file", "tenant_defaults", "override"]
 
-_RESTART = ("state_dir", "run_dir", "control", "gpu", "mechanisms", "metrics")
+_RESTART = ("state_dir", "run_dir", "control", "gpu", "mechanisms")
 """Read once at start: a reload keeps the old value and says so."""
+
+FILE_KEYS = ("gpus", "tokens_url", "tokens_metric", "token_cost_ms")
+"""Of a tenant, that nothing but the file says: neither `tenant set` nor tenant_defaults."""
 
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9/._-]*")
 _YAML11_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
@@ -73,13 +77,13 @@ def settings(config: Config, overrides: Overrides | None = None) -> list[Setting
     return found
 
 
-def _plain_settings(section: _Section, prefix: Key) -> Iterator[Setting]:
+def _plain_settings(section: Section, prefix: Key) -> Iterator[Setting]:
     for field, info in type(section).model_fields.items():
         if field == "tenants":
             continue
         value = getattr(section, field)
         key: Key = (*prefix, info.alias or field)
-        if isinstance(value, _Section):
+        if isinstance(value, Section):
             yield from _plain_settings(value, key)
         else:
             yield Setting(key, _plain(value), "file" if field in section.model_fields_set else "default")
@@ -101,6 +105,8 @@ def _tenant_settings(
         "max_freeze_ms": spec.max_freeze_ms,
         "exempt": spec.is_exempt,
         "on_misbehaviour": spec.on_misbehaviour.value,
+        "vram_limit": spec.vram_limit_bytes,
+        "on_vram_limit": spec.on_vram_limit.value,
     }
     for name in KEYS:
         field = "tenant_class" if name == "class" else name
@@ -109,12 +115,16 @@ def _tenant_settings(
         elif getattr(in_file, field) is not None:
             origin = "file"
         elif field in config.tenant_defaults.model_fields_set and not (
-            "/" in path and name in ("weight", "quota", "min")
+            "/" in path and name in ("weight", "quota", "min", "vram_limit")
         ):
             origin = "tenant_defaults"
         else:
             origin = "default"
         yield Setting((*key, name), effective[name], origin)
+    for name in FILE_KEYS:
+        default = type(in_file).model_fields[name].default
+        origin = "default" if getattr(in_file, name) == default else "file"
+        yield Setting((*key, name), _plain(getattr(node, name)), origin)
 
 
 def _plain(value: Any) -> Any:

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ from fairsched.demo.report import points
 from fairsched.demo.result import WINDOW_S, Result
 from fairsched.demo.scene import TENANTS
 from fairsched.errors import FairschedError
+from fairsched.files import replacing
 
 HOW_TO_INSTALL = "no picture: matplotlib is not installed; pip install 'fairsched[bench]'"
 _NAME_ANOTHER = "name a file that can be written: --png FILE"
@@ -37,7 +35,7 @@ def save_picture(result: Result, path: Path) -> None:
     """Write a PNG. Raises FairschedError when the file cannot be written."""
     figure = draw(result)
     try:
-        with _replacing(path) as scratch:
+        with replacing(path) as scratch:
             figure.savefig(scratch, format="png", dpi=150)
     except OSError as error:
         raise FairschedError(f"{path}: {error.strerror}", remedy=_NAME_ANOTHER) from error
@@ -161,20 +159,3 @@ def _draw_halves(axes: Any, result: Result) -> None:
         axes.annotate("settling", (settling, 0.015), fontsize=8, color="white", **place)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A scratch file that takes the place of ``path``: never half a picture, never through somebody's link."""
-    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(fd)
-    scratch = Path(name)
-    try:
-        yield scratch
-        # Drawn as root: the picture belongs to whom its directory belongs, as after every `sudo make`.
-        owner = path.parent.stat()
-        os.chown(scratch, owner.st_uid, owner.st_gid)
-        scratch.chmod(0o644)
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from fairsched.cgroup import tree
 from fairsched.cgroup.journal import Owner
@@ -145,6 +146,10 @@ class Stage:
             # It is compiling, and Python hears no signal meanwhile. If it held anybody, its guardian thaws.
             self._daemon.kill()
             self._daemon.wait()
+
+    def ask(self, request: str, **args: Any) -> Any:
+        """A request on the daemon's control socket. Raises ControlError."""
+        return self._client.request(request, **args)
 
     def status(self) -> StatusReport:
         """What the daemon says now. Raises ControlError."""

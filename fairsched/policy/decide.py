@@ -47,9 +47,11 @@ from fairsched.model import (
     TenantSpec,
     Use,
 )
+from fairsched.policy import deep
 from fairsched.policy.horizon import quiet_until, wake
-from fairsched.policy.lag import Account, Books, Gate, GpuAccount, PolicyState, advance
-from fairsched.policy.shares import ancestors, entitlements, spec_for
+from fairsched.policy.lag import Account, Books, Gate, PolicyState, advance
+from fairsched.policy.shares import ancestors, spec_for
+from fairsched.policy.views import used_ratio, views
 
 _IN_TURN = (ReasonCode.CAUGHT_UP, ReasonCode.DEADLINE)
 """Thaws after which it competes again; the others are for want of competition, or of a reason to hold."""
@@ -71,7 +73,7 @@ class Decision:
     @property
     def shares(self) -> tuple[ShareView, ...]:
         """What is believed of each row of the snapshot. Worked out when asked for: seldom, beside the decisions."""
-        return _views(self.desk) if self.desk is not None else ()
+        return views(self.desk) if self.desk is not None else ()
 
 
 def decide(
@@ -148,28 +150,39 @@ class Desk:
     def _judge(self) -> None:
         params, accounts, latency_ns = self.params, self.books.accounts, self.snapshot.freeze_latency_ns
         clamp, floor = params.lag_clamp_ns, float(params.threshold_floor_ns)
+        factor, default_ns = params.threshold_latency_factor, params.default_freeze_latency_ns
         wanted: set[str] = set()
         for use in self.snapshot.uses:
-            tenant, account = use.tenant, accounts[use.tenant, use.gpu]
-            slow = params.threshold_latency_factor * latency_ns.get(tenant, params.default_freeze_latency_ns)
-            threshold = max(floor, float(slow), min(account.drain_ns, clamp) / 2)
-            margin = account.lag_ns - min(use.outstanding_ns, clamp)
-            self.rows.setdefault(tenant, []).append(Row(use, account, margin, threshold))
+            tenant, gpu, queued_ns = use.tenant, use.gpu, use.outstanding_ns
+            account = accounts[tenant, gpu]
+            slow, drain_ns = factor * latency_ns.get(tenant, default_ns), account.drain_ns
+            threshold = slow if slow > floor else floor
+            if drain_ns > 2 * threshold:
+                threshold = max(threshold, min(drain_ns, clamp) / 2)
+            margin = account.lag_ns - (queued_ns if queued_ns < clamp else clamp)
+            row = Row(use, account, margin, threshold)
+            if tenant in self.rows:
+                self.rows[tenant].append(row)
+            else:
+                self.rows[tenant] = [row]
             if use.has_demand:
-                self.is_contended |= use.gpu in wanted
-                wanted.add(use.gpu)
+                self.is_contended |= gpu in wanted
+                wanted.add(gpu)
                 if margin < -threshold:
                     self.beyond.add(tenant)
 
     def sync_gates(self) -> None:
         """Trust the snapshot over memory: a hold may have failed, or been ended by somebody else."""
+        now_ns = self.snapshot.now_ns
         for tenant, gate in self.gates.items():
+            if gate.hold_gpu is None and gate.free_ns <= now_ns:
+                continue  # it forbids nothing
             dwell = self.dwell_ns(tenant)
             # No gate reaches further than this; one that does was saved before a reboot.
-            latest = self.snapshot.now_ns + max(dwell, self.params.min_run_ns)
+            latest = now_ns + max(dwell, self.params.min_run_ns)
             free = min(gate.free_ns, latest)
             if gate.hold_gpu is not None and tenant not in self.snapshot.holds:
-                self.gates[tenant] = Gate(free_ns=max(free, self.snapshot.now_ns + dwell))
+                self.gates[tenant] = Gate(free_ns=max(free, now_ns + dwell))
             elif free != gate.free_ns:
                 self.gates[tenant] = Gate(gate.hold_gpu, gate.is_quota, free)
 
@@ -202,6 +215,7 @@ class Desk:
         return any(name in running and name != row.use.tenant for name in self._creditors[gpu])
 
     def contended(self, tenant: str) -> list[Row]:
+        """Its rows with demand where somebody else runs, too."""
         return [row for row in self.rows[tenant] if row.use.has_demand and self.has_rival(row)]
 
     def over_quota(self, tenant: str, *, is_held: bool) -> Row | None:
@@ -219,7 +233,7 @@ class Desk:
                     return row
         return None
 
-    def reason(self, code: ReasonCode, row: Row | None) -> Reason:
+    def reason(self, code: ReasonCode, row: Row | None, long_ns: int | None = None) -> Reason:
         if row is None:
             return Reason(code)
         use, gpu = row.use, self.books.gpus[row.gpu]
@@ -228,28 +242,45 @@ class Desk:
             gpu=use.gpu,
             lag_ns=round(row.account.lag_ns),
             entitlement_ratio=self.books.owed[use.gpu].get(use.tenant, 0.0),
-            used_ratio=_used_ratio(row.account, gpu, code is ReasonCode.OVER_QUOTA),
+            used_ratio=used_ratio(row.account, gpu, code is ReasonCode.OVER_QUOTA),
             outstanding_ns=use.outstanding_ns,
             threshold_ns=round(row.threshold_ns),
+            long_hold_ns=long_ns,
         )
 
     def grant_ns(self, row: Row) -> int | None:
         """How much it may queue before it is held again; None: as much as it likes."""
+        if row.account.refill_ns <= self.params.threshold_floor_ns:
+            return None  # the least grant; nearly everybody, at every decision
+        return deep.grant_ns(*self.queue_arguments(row)) if self.has_rival(row) else None
+
+    def was_long(self, tenant: str) -> bool:
+        """Its hold may last longer than it was promised."""
+        hold = self.snapshot.holds.get(tenant)
+        promised_ns = spec_for(tenant, self.specs).max_freeze_ns
+        return hold is not None and hold.deadline_ns - hold.since_ns > promised_ns
+
+    def long_hold_ns(self, row: Row, queues_ns: float = 0.0, *, was_long: bool = False) -> int | None:
+        """Of a hold that begins now, or as soon as so much has been queued; None: no longer than it was promised."""
+        return deep.long_hold_ns(queues_ns - row.margin_ns, was_long, *self.queue_arguments(row))
+
+    def queue_arguments(self, row: Row) -> tuple[float, float, TenantSpec, PolicyParams]:
+        """What deep.py asks about it."""
         tenant = row.use.tenant
-        longest_ns = spec_for(tenant, self.specs).max_freeze_ns
-        repaid_ns = self.books.owed[row.gpu].get(tenant, 0.0) * longest_ns
-        grant = max(self.params.threshold_floor_ns, round(self.params.grant_ratio * repaid_ns))
-        # Whoever never queues a whole grant would only be watched in vain.
-        if row.account.refill_ns <= max(self.params.deep_queue_ratio * repaid_ns, grant):
-            return None
-        return grant if self.has_rival(row) else None
+        owed = self.books.owed[row.gpu].get(tenant, 0.0)
+        return row.account.refill_ns, owed, spec_for(tenant, self.specs), self.params
+
+    def deadline_ns(self, tenant: str, long_ns: int | None) -> int:
+        return self.snapshot.now_ns + (long_ns or spec_for(tenant, self.specs).max_freeze_ns)
 
     def thaw(self, tenant: str, code: ReasonCode, row: Row | None) -> None:
         grant = self.grant_ns(row) if row is not None and code in _IN_TURN else None
         self.set_held(tenant, is_held=False)
         if grant is not None and row is not None:
-            deadline = self.snapshot.now_ns + spec_for(tenant, self.specs).max_freeze_ns
-            self.plan.append(Action(ActionKind.THAW, tenant, self.reason(code, row), deadline, grant))
+            did_not_do = code is ReasonCode.DEADLINE and self.was_long(tenant)
+            long_ns = self.long_hold_ns(row, grant, was_long=did_not_do)
+            reason, deadline_ns = self.reason(code, row, long_ns), self.deadline_ns(tenant, long_ns)
+            self.plan.append(Action(ActionKind.THAW, tenant, reason, deadline_ns, grant))
             self.gates[tenant] = Gate(row.gpu)
             return
         self.plan.append(Action(ActionKind.THAW, tenant, self.reason(code, row)))
@@ -260,11 +291,22 @@ class Desk:
 
     def hold(self, row: Row, code: ReasonCode) -> None:
         tenant = row.use.tenant
-        deadline = self.snapshot.now_ns + spec_for(tenant, self.specs).max_freeze_ns
-        self.plan.append(Action(ActionKind.HOLD, tenant, self.reason(code, row), deadline))
+        # What a quota has lent is not in the lag.
+        long_ns = self.long_hold_ns(row) if code is ReasonCode.OVER_ENTITLEMENT else None
+        reason, deadline_ns = self.reason(code, row, long_ns), self.deadline_ns(tenant, long_ns)
+        self.plan.append(Action(ActionKind.HOLD, tenant, reason, deadline_ns))
         self.set_held(tenant, is_held=True)
         free = self.gates.get(tenant, Gate()).free_ns
         self.gates[tenant] = Gate(row.gpu, code is ReasonCode.OVER_QUOTA, free)
+
+    def lag_limit_ns(self, row: Row) -> float:
+        """Its lag, without what it has queued, must be below this for a hold.
+
+        Everybody has something queued: the drain says how early to stop, not whether anything is wrong. But its queue
+        drains anyway, so batch work gives way at once, and does not settle first what it owes to other batch work.
+        """
+        least_ns = self.params.threshold_floor_ns / 2
+        return least_ns if self.gives_way(row) else -least_ns
 
     def gives_way(self, row: Row) -> bool:
         """It is batch work, and somebody with deadlines has just come back to its GPU."""
@@ -277,7 +319,8 @@ class Desk:
 
     def worst(self, tenant: str) -> Row | None:
         """The row of its most overdrawn GPU."""
-        return min(self.rows.get(tenant, ()), key=_by_margin, default=None)
+        rows = self.rows.get(tenant, ())
+        return rows[0] if len(rows) == 1 else min(rows, key=_by_margin, default=None)
 
 
 def _by_margin(row: Row) -> tuple[float, str]:
@@ -404,38 +447,4 @@ def _is_overdrawn(desk: Desk, row: Row) -> bool:
     """Whether it has taken so much that it is held if somebody who runs is behind."""
     if row.margin_ns >= -row.threshold_ns or not row.use.has_demand:
         return False
-    # Everybody has something queued: the drain says how early to stop, not whether anything is wrong. But its queue
-    # drains anyway, so batch work gives way at once, and does not settle first what it owes to other batch work.
-    least_ns = desk.params.threshold_floor_ns / 2
-    return row.account.lag_ns < (least_ns if desk.gives_way(row) else -least_ns)
-
-
-def _used_ratio(account: Account, gpu: GpuAccount, of_wall: bool) -> float:
-    whole = gpu.wall_window_ns if of_wall else gpu.delivered_window_ns
-    return account.used_window_ns / whole if whole > 0 else 0.0
-
-
-def _views(desk: Desk) -> tuple[ShareView, ...]:
-    """One that is not enforced shows what its weight would be worth."""
-    nominal: dict[str, dict[str, float]] = {}
-    views = []
-    for use in desk.snapshot.uses:
-        owed = desk.books.owed[use.gpu]
-        if use.tenant not in desk.books.enforced[use.gpu]:
-            if use.gpu not in nominal:
-                rows = (one for one in desk.snapshot.uses if one.gpu == use.gpu)
-                nominal[use.gpu] = entitlements((one.tenant for one in rows if one.has_demand), desk.specs)
-            owed = nominal[use.gpu]
-        account = desk.books.accounts[use.tenant, use.gpu]
-        views.append(
-            ShareView(
-                tenant=use.tenant,
-                gpu=use.gpu,
-                entitlement_ratio=owed.get(use.tenant, 0.0),
-                used_ratio=_used_ratio(account, desk.books.gpus[use.gpu], False),
-                lag_ns=round(account.lag_ns),
-                has_demand=use.has_demand,
-                confidence=use.confidence,
-            )
-        )
-    return tuple(views)
+    return row.account.lag_ns < desk.lag_limit_ns(row)

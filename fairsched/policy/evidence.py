@@ -13,6 +13,7 @@ from typing import NamedTuple
 from fairsched.model import MisbehaviourKind
 
 CLEAR_NS = 3_000_000_000
+NEVER_NS = (1 << 63) - 1
 _TURN_PARTS = 6
 
 Where = tuple[int, str]
@@ -67,10 +68,15 @@ class Evidence:
     sightings: tuple[Sighting, ...] = ()
     charged_ns: Mapping[Where, int] = field(default_factory=dict)
     """Since the look before."""
+    watched_since_ns: Mapping[int, int] = field(default_factory=dict)
+    """Of suspects: since when every libcuda that the process maps has probes; 0 = it maps none; NEVER_NS = one cannot
+    have any. Lacks whom nobody could read."""
     is_blind: bool = False
     """The account has only just begun: what is known is forgotten, so that nobody is accused of being unseen."""
     is_partial: bool = False
     """The account lacks somebody for reasons of its own: being unseen is no proof of intent."""
+    unsure: frozenset[str] = frozenset()
+    """GPUs whose turns the account cannot follow: what it charged there may be far too little."""
 
 
 @dataclass(frozen=True)

@@ -38,21 +38,22 @@ def quiet_until(desk: Desk) -> int | None:
     waits = []
     paces = {gpu: _pace(account) for gpu, account in desk.books.gpus.items()}
     evens = {gpu: 1 / max(1, len(running)) for gpu, running in desk.running.items()}
-    interval_ns = max(desk.snapshot.interval_ns, 1)
+    interval_ns, thaw_ratio = max(desk.snapshot.interval_ns, 1), desk.params.thaw_ratio
     for tenant, rows in desk.rows.items():
         for row in rows:
-            if not row.use.has_demand:
+            use, account, margin, threshold = row
+            if not use.has_demand:
                 continue
-            gpu, threshold, margin = row.use.gpu, row.threshold_ns, row.margin_ns
-            owed, aim = desk.books.owed[gpu].get(tenant, 0.0), _AIM_RATIO * threshold
+            gpu, aim = use.gpu, _AIM_RATIO * threshold
+            owed = desk.books.owed[gpu].get(tenant, 0.0)
             earns = owed * paces[gpu]
             if tenant in desk.held:
-                waits.append((aim - desk.params.thaw_ratio * threshold - margin) / max(earns, 0.01))
+                waits.append((aim - thaw_ratio * threshold - margin) / (earns if earns > 0.01 else 0.01))
                 continue
             if desk.grant_ns(row) is not None:
                 return None  # its queue may fill at any moment
-            room = aim + max(margin + threshold, row.account.lag_ns + desk.params.threshold_floor_ns / 2)
-            takes = max(evens[gpu], min(1.0, row.use.used_ns / interval_ns))
+            room = aim + max(margin + threshold, account.lag_ns - desk.lag_limit_ns(row))
+            takes = max(evens[gpu], min(1.0, use.used_ns / interval_ns))
             alone = room / max(1.0 - owed, 0.01)
             waits.append(min(room / max(takes - earns, 0.01), _PATIENCE * alone))
     if not waits:

@@ -121,10 +121,6 @@ class Books:
     """GPU -> tenants with a use there that is enforced."""
 
 
-def is_enforced(use: Use, specs: Mapping[str, TenantSpec]) -> bool:
-    return use.confidence is Confidence.HIGH and not spec_for(use.tenant, specs).is_exempt
-
-
 @dataclass(frozen=True)
 class _Step:
     """One snapshot being booked, and what is the same for every account in it."""
@@ -165,47 +161,55 @@ def advance(
     step, books = _Step.of(snapshot, specs, params), Books({}, {}, {}, {}, {})
     uses: dict[str, list[Use]] = {}
     before: dict[str, dict[str, Account]] = {}
-    present = {(use.tenant, use.gpu) for use in snapshot.uses}
-    for key, account in accounts.items():
-        if key not in present:
-            before.setdefault(key[1], {})[key[0]] = account
-    new = Account()
+    new, known = Account(), 0
     for use in snapshot.uses:
-        uses.setdefault(use.gpu, []).append(use)
-        before.setdefault(use.gpu, {})[use.tenant] = accounts.get((use.tenant, use.gpu), new)
+        gpu = use.gpu
+        if gpu not in uses:
+            uses[gpu], before[gpu] = [], {}
+        account = accounts.get((use.tenant, gpu))
+        known += account is not None
+        uses[gpu].append(use)
+        before[gpu][use.tenant] = account or new
+    if known < len(accounts):
+        _add_absent(before, accounts)
     for gpu in sorted(before):
         rows = uses.get(gpu, [])
         aside = {tenant for tenant, held_for in parked.items() if held_for != gpu}
-        _book_gpu(gpu, rows, before[gpu], aside, step, books)
-        back = books.gpus.get(gpu)
-        books.gpus[gpu] = _book_window(gpu, rows, gpus.get(gpu, GpuAccount()), step)
-        if back is not None:
-            books.gpus[gpu] = replace(books.gpus[gpu], back_ns=back.back_ns)
+        is_back = _book_gpu(gpu, {use.tenant: use for use in rows}, before[gpu], aside, step, books)
+        window = _book_window(gpu, rows, gpus.get(gpu, GpuAccount()), step)
+        books.gpus[gpu] = replace(window, back_ns=snapshot.now_ns) if is_back else window
     _book_quotas(quota_level_ns, step, books)
     return books
 
 
+def _add_absent(before: dict[str, dict[str, Account]], accounts: Mapping[Key, Account]) -> None:
+    """Those that nothing was seen of in this snapshot."""
+    for (tenant, gpu), account in accounts.items():
+        before.setdefault(gpu, {}).setdefault(tenant, account)
+
+
 def _book_gpu(
     gpu: str,
-    rows: Iterable[Use],
+    used: Mapping[str, Use],
     before: Mapping[str, Account],
     aside: set[str],
     step: _Step,
     books: Books,
-) -> None:
-    used = {use.tenant: use for use in rows}
-    enforced = {name for name, use in used.items() if is_enforced(use, step.specs)}
-    active_ns = {name: _active_ns(name, account, used.get(name), step) for name, account in before.items()}
-    active = {name for name in enforced - step.foreign if _is_recent(active_ns[name], step)}
+) -> bool:
+    """Returns whether somebody of class latency came back to it just now."""
+    active_ns, enforced, active, is_back = _attendance(used, before, step)
     owed = entitlements(active, step.specs)
     # Where everybody is capped the caps leave part of the GPU owed to nobody; booking that part as
     # debt would punish using a GPU nobody else wanted. Quotas are enforced by their own bucket.
     total = math.fsum(owed.values())
     part = {name: ratio / total for name, ratio in owed.items()} if total > 0 else {}
-    delivered = sum(used[name].used_ns for name in enforced)
-    lag = {name: account.lag_ns for name, account in before.items()}
-    for name in enforced:
-        lag[name] += part.get(name, 0.0) * delivered - used[name].used_ns
+    delivered = sum([used[name].used_ns for name in enforced])
+    lag = {}
+    for name, account in before.items():
+        lag_ns = account.lag_ns
+        if name in enforced:
+            lag_ns += part.get(name, 0.0) * delivered - used[name].used_ns
+        lag[name] = lag_ns
     # A taker may be owed nothing (its sibling's floor fills their parent's cap), and cannot take then.
     if aside and not any(part[name] > 0 for name in part.keys() - aside):
         aside = set()
@@ -216,35 +220,70 @@ def _book_gpu(
         lag[name] = min(lag[name], most)
     takers = {name: part[name] for name in part if name not in aside} if aside else part
     _settle(lag, takers, part, surplus, step)
-    if any(_is_back(name, before[name], step) for name in active):
-        books.gpus[gpu] = GpuAccount(back_ns=step.snapshot.now_ns)
     books.owed[gpu], books.enforced[gpu] = owed, enforced
+    _move(gpu, used, before, lag, active_ns, step, books.accounts)
+    return is_back
+
+
+def _attendance(
+    used: Mapping[str, Use], before: Mapping[str, Account], step: _Step
+) -> tuple[dict[str, int | None], set[str], set[str], bool]:
+    """When each last had demand, who is enforced, who is in A, and whether somebody of class latency came back.
+
+    One pass, because a thousand tenants are gone through at every tick.
+    """
+    now_ns, foreign, specs = step.snapshot.now_ns, step.foreign, step.specs
+    # A stamp from the future comes from a state saved before a reboot.
+    earliest_ns = now_ns - step.params.demand_grace_ns
+    # A look that comes late makes nobody absent who wanted the GPU at the one before.
+    away_ns = now_ns - max(step.params.away_ns, step.snapshot.interval_ns)
+    active_ns: dict[str, int | None] = {}
+    enforced: set[str] = set()
+    active: set[str] = set()
+    is_back = False
     for name, account in before.items():
+        before_ns = since_ns = account.active_ns
         use = used.get(name)
-        if use is not None or abs(lag[name]) > _FORGOTTEN_NS:
-            books.accounts[name, gpu] = _moved(account, use, lag[name], active_ns[name], step)
+        if use is None:
+            active_ns[name] = since_ns
+            continue
+        is_foreign = name in foreign
+        if (use.has_demand or use.used_ns > 0) and not is_foreign:
+            since_ns = now_ns
+        active_ns[name] = since_ns
+        spec = specs.get(name) or spec_for(name, specs)
+        if use.confidence is not Confidence.HIGH or spec.is_exempt:
+            continue
+        enforced.add(name)
+        if since_ns is not None and earliest_ns <= since_ns <= now_ns and not is_foreign:
+            active.add(name)
+            if before_ns is None or before_ns < away_ns:
+                is_back |= spec.tenant_class is TenantClass.LATENCY
+    return active_ns, enforced, active, is_back
 
 
-def _is_back(name: str, before: Account, step: _Step) -> bool:
-    was_away = before.active_ns is None or step.snapshot.now_ns - before.active_ns > step.params.away_ns
-    return was_away and spec_for(name, step.specs).tenant_class is TenantClass.LATENCY
-
-
-def _active_ns(name: str, account: Account, use: Use | None, step: _Step) -> int | None:
-    is_active = use is not None and (use.has_demand or use.used_ns > 0) and name not in step.foreign
-    return step.snapshot.now_ns if is_active else account.active_ns
-
-
-def _moved(account: Account, use: Use | None, lag_ns: float, active_ns: int | None, step: _Step) -> Account:
-    """The account at the end of the interval."""
-    drain_ns, window_ns = account.drain_ns * step.kept_ratio, account.used_window_ns * step.kept_ratio
-    refill_ns = account.refill_ns * step.kept_queue_ratio
-    if use is None:
-        return Account(lag_ns, active_ns, drain_ns, window_ns, refill_ns)
-    queued_ns = float(use.outstanding_ns)
-    return Account(
-        lag_ns, active_ns, max(queued_ns, drain_ns), window_ns + use.used_ns, max(queued_ns, refill_ns)
-    )
+def _move(
+    gpu: str,
+    used: Mapping[str, Use],
+    before: Mapping[str, Account],
+    lag: Mapping[str, float],
+    active_ns: Mapping[str, int | None],
+    step: _Step,
+    accounts: dict[Key, Account],
+) -> None:
+    """The accounts at the end of the interval."""
+    kept, kept_queue = step.kept_ratio, step.kept_queue_ratio
+    for name, (_, _, drain_ns, window_ns, refill_ns) in before.items():
+        drain_ns, window_ns, refill_ns = drain_ns * kept, window_ns * kept, refill_ns * kept_queue
+        use, lag_ns = used.get(name), lag[name]
+        if use is not None:
+            queued_ns = float(use.outstanding_ns)
+            window_ns += use.used_ns
+            drain_ns = queued_ns if queued_ns > drain_ns else drain_ns
+            refill_ns = queued_ns if queued_ns > refill_ns else refill_ns
+        elif abs(lag_ns) <= _FORGOTTEN_NS:
+            continue
+        accounts[name, gpu] = Account(lag_ns, active_ns[name], drain_ns, window_ns, refill_ns)
 
 
 def _settle(
@@ -255,12 +294,15 @@ def _settle(
     step: _Step,
 ) -> None:
     """Expire, forget and clamp; what that takes from one account goes to ``takers`` by entitlement."""
-    clamp = float(step.params.lag_clamp_ns)
+    clamp, kept = float(step.params.lag_clamp_ns), step.kept_ratio
     for name, lag_ns in lag.items():
         after = lag_ns
         if name not in active:
-            after = 0.0 if lag_ns > 0 else lag_ns * step.kept_ratio
-        after = min(max(after, -clamp), clamp)
+            after = 0.0 if lag_ns > 0 else lag_ns * kept
+        if after > clamp:
+            after = clamp
+        elif after < -clamp:
+            after = -clamp
         if after != lag_ns:
             pot += lag_ns - after
             lag[name] = after
@@ -273,7 +315,7 @@ def _settle(
 
 def _book_window(gpu: str, rows: Iterable[Use], before: GpuAccount, step: _Step) -> GpuAccount:
     snapshot = step.snapshot
-    delivered = sum(use.used_ns for use in rows)
+    delivered = sum([use.used_ns for use in rows])
     idle_since = None
     if gpu in snapshot.idle_gpus:
         # Work that came and went inside the interval ended the idleness seen before it.
@@ -306,10 +348,3 @@ def _book_quotas(before: Mapping[Key, float], step: _Step, books: Books) -> None
             # A little credit, so that a thaw some ms late does not take away what the quota grants.
             credit = params.quota_burst_ratio * quota * params.window_ns
             books.quota_level_ns[key] = min(max(level, -credit), float(params.window_ns))
-
-
-def _is_recent(active_ns: int | None, step: _Step) -> bool:
-    if active_ns is None:
-        return False
-    # A stamp from the future comes from a state saved before a reboot.
-    return 0 <= step.snapshot.now_ns - active_ns <= step.params.demand_grace_ns

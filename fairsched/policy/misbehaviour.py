@@ -17,6 +17,10 @@ Chance is bounded. The number of samples of a process that ran for c sample peri
 with mean c; it must be beyond any doubt (probability below a bound per look) for 1.25 c and a rest. Where a process has
 other contexts that go on, only samples beyond what those explain speak for the one that does not.
 
+Suspicion is cheap, accusation is not. From the second unexplained sample on a process is a *suspect*: the looks
+come faster, and somebody reads which libcuda files it maps. Samples from before all of those had probes speak
+against nobody; of one whose libraries were watched all the time fewer samples, sooner, leave as little to chance.
+
 Launches that go on show that the work does: each must be explained by twice the time. So a program that never asks but
 launches (nosync, polling) is not endless. An episode ends when nothing spoke for it for ``clear_ns``.
 
@@ -31,7 +35,16 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fairsched.model import MisbehaviourKind
-from fairsched.policy.evidence import ContextWork, Episode, EpisodeKey, Evidence, Key, Limits, Where
+from fairsched.policy.evidence import (
+    NEVER_NS,
+    ContextWork,
+    Episode,
+    EpisodeKey,
+    Evidence,
+    Key,
+    Limits,
+    Where,
+)
 
 SHORT_WINDOW_NS = 5_000_000_000
 LONG_WINDOW_NS = 20_000_000_000
@@ -43,6 +56,11 @@ _ACCOUNT_SLACK = 1.25
 _REST_PER_S = 0.01
 """Sample periods a second that nobody is asked to explain."""
 _CHANCE = 1e-8
+_UNKNOWN_SAMPLES = 4
+_UNKNOWN_REST_PER_S = 0.003
+"""Both of a process whose libraries are watched, and in none of which it made a call that took GPU time."""
+_SUSPECT_SAMPLES = 2
+_SUSPECT_CHANCE = 2e-3
 _STUCK_CHANCE = 1e-4
 """Enough for a context that the account also knows to be stuck."""
 _LOOKS = 24
@@ -50,6 +68,10 @@ _LOOKS = 24
 _RECENT_NS = 2_500_000_000
 _YOUNG_NS = 2_900_000_000
 """A process that was first sampled less than this ago may be waiting for its libcuda to be probed."""
+_QUEUED_NS = 2_000_000_000
+"""For so long after its libcuda got probes a process may have work queued from before."""
+_WATCHED_YOUNG_NS = 1_000_000_000
+"""Of a process whose libraries are known to be watched: its charges may be late by a tick."""
 
 
 class Mark(NamedTuple):
@@ -86,6 +108,10 @@ class WatchState:
     marks: Mapping[Key, Mark] = field(default_factory=dict)
     seen: Mapping[Where, tuple[Seen, ...]] = field(default_factory=dict)
     episodes: Mapping[EpisodeKey, Episode] = field(default_factory=dict)
+    suspects: frozenset[int] = frozenset()
+    """Processes that are sampled more than what they were charged explains: find out whether their calls are seen."""
+    unknown: frozenset[Where] = frozenset()
+    """Suspects that were charged nothing: whatever they do there is in no account."""
     is_urgent: bool = False
     """Some work is suspicious since lately and lacks a sample or two: look again soon."""
 
@@ -95,12 +121,14 @@ def judge(evidence: Evidence, state: WatchState, limits: Limits) -> WatchState:
     marks = {
         work.key: _mark(work, state.marks.get(work.key), evidence.now_ns, limits) for work in evidence.works
     }
-    before = {} if evidence.is_blind else state.seen
-    seen = _remember(evidence, before)
+    # NVML keeps samples of many seconds: the first ones are of a time at which nobody was charged anything.
+    seen = {} if evidence.is_blind else _remember(evidence, state.seen)
     by_process: dict[Where, list[ContextWork]] = {}
     for work in evidence.works:
         by_process.setdefault((work.pid, work.gpu), []).append(work)
     found: dict[EpisodeKey, Episode] = {}
+    suspects: dict[int, bool] = {}
+    unknown: set[Where] = set()
     for where, looks in seen.items():
         tenant = next((look.tenant for look in reversed(looks) if look.tenant is not None), None)
         if tenant is None:
@@ -108,22 +136,22 @@ def judge(evidence: Evidence, state: WatchState, limits: Limits) -> WatchState:
         one = _endless(tenant, where, by_process.get(where, ()), marks, looks, evidence.now_ns, limits)
         if one is None:
             one = _unseen(tenant, where, looks, evidence)
+            first_ns = _suspected_since_ns(looks, evidence.now_ns)
+            if first_ns is not None:
+                is_recent = evidence.now_ns - first_ns < SHORT_WINDOW_NS
+                suspects[where[0]] = suspects.get(where[0], False) or is_recent
+                if not any(look.charged_ns for look in looks):
+                    unknown.add(where)
         if one is not None:
             key = (one.tenant, one.gpu, one.kind)
             found[key] = _merge(found[key], one) if key in found else one
     accused = {pid for one in found.values() for pid in one.pids}
-    is_urgent = any(
+    is_urgent = any(is_recent and pid not in accused for pid, is_recent in suspects.items()) or any(
         work.pid not in accused and _is_suspect(work, marks[work.key], evidence.now_ns, limits)
         for work in evidence.works
     )
-    return WatchState(marks, seen, _episodes(state.episodes, found, evidence.now_ns, limits), is_urgent)
-
-
-def used_ratio(state: WatchState, where: Where, now_ns: int) -> float:
-    """Part of the short window in which the GPU worked for a process, by its samples."""
-    begin_ns = now_ns - SHORT_WINDOW_NS
-    recent = (look for look in state.seen.get(where, ()) if look.t_ns > begin_ns)
-    return sum(look.periods * look.period_ns for look in recent) / SHORT_WINDOW_NS
+    episodes = _episodes(state.episodes, found, evidence.now_ns, limits)
+    return WatchState(marks, seen, episodes, frozenset(suspects), frozenset(unknown), is_urgent)
 
 
 # ---- endless ----
@@ -231,14 +259,26 @@ def _charged_since(work: ContextWork, mark: Mark, begin_ns: int) -> int:
 
 
 def _unseen(tenant: str, where: Where, looks: tuple[Seen, ...], evidence: Evidence) -> Episode | None:
-    now_ns = evidence.now_ns
+    if evidence.watched_since_ns.get(where[0]) == NEVER_NS:
+        return None  # that nothing of it is seen is no doing of its own
+    now_ns, watched_ns = evidence.now_ns, _watched_since_ns(where[0], looks, evidence)
+    if watched_ns is not None:
+        looks = _since(looks, watched_ns + _QUEUED_NS)
     moments_ns = [moment for look in looks if look.samples for moment in (look.first_ns, look.last_ns)]
-    if not moments_ns or now_ns - min(moments_ns) < _YOUNG_NS or now_ns - max(moments_ns) > SHORT_WINDOW_NS:
+    if not moments_ns or now_ns - max(moments_ns) > SHORT_WINDOW_NS:
+        return None
+    if now_ns - min(moments_ns) < (_YOUNG_NS if watched_ns is None else _WATCHED_YOUNG_NS):
         return None
     for window_ns in (SHORT_WINDOW_NS, LONG_WINDOW_NS):
         begin_ns = now_ns - window_ns
         samples, periods, charged_ns, period_ns = _sum(looks, begin_ns)
-        if samples >= _LEAST_SAMPLES and _is_beyond(periods, charged_ns / period_ns, window_ns, _CHANCE):
+        if charged_ns and where[1] in evidence.unsure:
+            continue
+        least, rest_per_s = _LEAST_SAMPLES, _REST_PER_S
+        if watched_ns is not None and not charged_ns and window_ns == SHORT_WINDOW_NS:
+            least, rest_per_s = _UNKNOWN_SAMPLES, _UNKNOWN_REST_PER_S
+        explained = charged_ns / period_ns
+        if samples >= least and _is_beyond(periods, explained, window_ns, _CHANCE, rest_per_s):
             first_ns = min(look.first_ns for look in looks if look.samples and look.t_ns > begin_ns)
             return Episode(
                 tenant,
@@ -255,6 +295,30 @@ def _unseen(tenant: str, where: Where, looks: tuple[Seen, ...], evidence: Eviden
     return None
 
 
+def _watched_since_ns(pid: int, looks: tuple[Seen, ...], evidence: Evidence) -> int | None:
+    """None: not known, or so long after it was first sampled that loading one more library looks like an excuse."""
+    watched_ns = evidence.watched_since_ns.get(pid)
+    first_ns = min((look.first_ns for look in looks if look.samples), default=evidence.now_ns)
+    return None if watched_ns is None or watched_ns - first_ns > _YOUNG_NS else watched_ns
+
+
+def _since(looks: tuple[Seen, ...], begin_ns: int) -> tuple[Seen, ...]:
+    """Without the samples of a time at which calls were not seen; what was charged then was charged all the same."""
+    return tuple(
+        look if look.first_ns >= begin_ns else look._replace(samples=0, periods=0.0) for look in looks
+    )
+
+
+def _suspected_since_ns(looks: tuple[Seen, ...], now_ns: int) -> int | None:
+    """The first sample of a process that the short window makes a suspect."""
+    samples, periods, charged_ns, period_ns = _sum(looks, now_ns - SHORT_WINDOW_NS)
+    if samples < _SUSPECT_SAMPLES:
+        return None
+    if not _is_beyond(periods, charged_ns / period_ns, SHORT_WINDOW_NS, _SUSPECT_CHANCE):
+        return None
+    return min(look.first_ns for look in looks if look.samples)
+
+
 def _sum(looks: Iterable[Seen], begin_ns: int) -> tuple[int, float, int, int]:
     """Samples and busy periods since ``begin_ns``, what was charged since a little before it, and the period."""
     samples, periods, charged_ns, period_ns = 0, 0.0, 0, 1
@@ -268,9 +332,11 @@ def _sum(looks: Iterable[Seen], begin_ns: int) -> tuple[int, float, int, int]:
     return samples, periods, charged_ns, period_ns
 
 
-def _is_beyond(periods: float, explained: float, window_ns: int, chance: float) -> bool:
+def _is_beyond(
+    periods: float, explained: float, window_ns: int, chance: float, rest_per_s: float = _REST_PER_S
+) -> bool:
     """Whether more samples were seen than a process that ran for ``explained`` periods has, but by that chance."""
-    mean = _ACCOUNT_SLACK * explained + _REST_PER_S * window_ns / 1e9
+    mean = _ACCOUNT_SLACK * explained + rest_per_s * window_ns / 1e9
     return poisson_tail(round(periods), mean) < chance
 
 

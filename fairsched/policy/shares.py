@@ -43,15 +43,16 @@ def ancestors(name: str) -> tuple[str, ...]:
 def spec_for(name: str, specs: Mapping[str, TenantSpec]) -> TenantSpec:
     """The spec of a tenant; one nobody configured gets weight 1 and its parent's manners.
 
-    Class, longest hold and exemption are inherited; quota and min are not, since they already bind
-    the parent as a whole.
+    Class, longest hold and exemption are inherited; quota, min and vram_limit are not, since they already
+    bind the parent as a whole.
     """
     known = specs.get(name)
     if known is not None:
         return known
     for above in ancestors(name)[1:]:
         if above in specs:
-            return replace(specs[above], name=name, weight=1.0, quota_ratio=None, min_ratio=0.0)
+            own = replace(specs[above], name=name, weight=1.0, quota_ratio=None, min_ratio=0.0)
+            return replace(own, vram_limit_bytes=None)
     return TenantSpec(name)
 
 

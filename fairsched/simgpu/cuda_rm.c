@@ -119,7 +119,6 @@ enum {
 static int ctl_fd = -1;
 static int uvm_fd = -1;
 static int gpu_fds[SIM_MAX_GPUS];
-static _Atomic uint32_t next_client = 0xc1d00000;
 static _Atomic uint32_t next_memory = 0x5c000000;
 
 void rm_forget(void)
@@ -176,9 +175,16 @@ static void rm_free(uint32_t root, uint32_t parent, uint32_t object)
 	ioctl(ctl_fd, RM_FREE, &f);
 }
 
+/* The driver makes the handles of clients, so no two on a node are alike; here the engine's region number is unique. */
+static uint32_t client_handle(const struct cu_ctx *c)
+{
+	_Static_assert(SIM_MAX_REGIONS <= 1 << 8 && SIM_MAX_GPUS <= 1 << 4, "room in a client handle");
+	return 0xc1d00000 | c->gpu << 16 | c->region_index << 8;
+}
+
 void rm_create_context(struct cu_ctx *c)
 {
-	uint32_t root = atomic_fetch_add(&next_client, 0x100);
+	uint32_t root = client_handle(c);
 	struct rm_device_params device = {.device_id = c->gpu};
 	struct rm_group_params group = {.vaspace = root + OBJ_VASPACE, .engine_type = ENGINE_GRAPHICS};
 	struct rm_channel_params channel = {.engine_type = ENGINE_GRAPHICS};

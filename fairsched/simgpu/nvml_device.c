@@ -254,6 +254,10 @@ NVML_API const char *nvmlErrorString(nvmlReturn code)
 		return "Insufficient Size";
 	case NVML_ERROR_DRIVER_NOT_LOADED:
 		return "Driver Not Loaded";
+	case NVML_ERROR_IN_USE:
+		return "In use by another client";
+	case NVML_ERROR_INSUFFICIENT_RESOURCES:
+		return "Insufficient Resources";
 	case NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
 		return "Argument version mismatch";
 	default:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Memory, utilization, processes, accounting, MIG: what changes while a device is used. */
+/* Memory, utilization, processes, accounting: what changes while a device is used. */
 #include <string.h>
 
 #include "nvml_int.h"
@@ -320,34 +320,4 @@ NVML_API nvmlReturn nvmlDeviceGetAccountingStats(nvmlDevice d, unsigned int pid,
 	a->start_us = v2.start_us;
 	a->is_running = v2.is_running;
 	return NVML_SUCCESS;
-}
-
-/* MIG is there but off, as on a data-centre GPU that is shared by time. */
-NVML_API nvmlReturn nvmlDeviceGetMigMode(nvmlDevice d, unsigned int *current, unsigned int *pending)
-{
-	nvmlReturn rc = device_check(d);
-
-	*current = *pending = 0;
-	return rc;
-}
-
-NVML_API nvmlReturn nvmlDeviceGetMaxMigDeviceCount(nvmlDevice d, unsigned int *count)
-{
-	*count = 0;
-	return device_check(d);
-}
-
-NVML_API nvmlReturn nvmlDeviceIsMigDeviceHandle(nvmlDevice d, unsigned int *is_mig)
-{
-	*is_mig = 0;
-	return device_check(d);
-}
-
-NVML_API nvmlReturn nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice d, unsigned int index, nvmlDevice *out)
-{
-	nvmlReturn rc = device_check(d);
-
-	(void)index;
-	(void)out;
-	return rc ? rc : NVML_ERROR_NOT_FOUND;
 }

@@ -22,6 +22,7 @@ struct options {
 	double rate_per_s;
 	double on_us;
 	double off_us;
+	double feign_ratio; /* kernels so many times as long whenever others were there; 0 = no */
 	uint64_t seed;
 	uint64_t alloc_bytes;
 	uint64_t copy_bytes;
@@ -76,6 +77,7 @@ struct lane {
 	void *function;
 	void *streams[MAX_STREAMS];
 	uint64_t rng;
+	double stretch_ratio; /* of kernel times, for now */
 	uint64_t buffer;
 };
 

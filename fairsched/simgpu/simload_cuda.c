@@ -145,5 +145,5 @@ uint64_t random_kernel_ns(struct lane *l)
 		factor = 1.0 + j * (2.0 * random_unit(&l->rng) - 1.0);
 	else if (j > 0)
 		factor = exp(j * random_normal(&l->rng) - j * j / 2);
-	return (uint64_t)(l->o->kernel_us * 1e3 * (factor > 0 ? factor : 0));
+	return (uint64_t)(l->o->kernel_us * 1e3 * l->stretch_ratio * (factor > 0 ? factor : 0));
 }

@@ -76,6 +76,7 @@ static const struct {
 	{"rate-per-s", REAL, offsetof(struct options, rate_per_s)},
 	{"on-us", REAL, offsetof(struct options, on_us)},
 	{"off-us", REAL, offsetof(struct options, off_us)},
+	{"feign", REAL, offsetof(struct options, feign_ratio)},
 	{"seed", COUNT, offsetof(struct options, seed)},
 	{"alloc-bytes", COUNT, offsetof(struct options, alloc_bytes)},
 	{"copy-bytes", COUNT, offsetof(struct options, copy_bytes)},
@@ -191,8 +192,11 @@ static int run(struct options *o)
 	must(cu.init(0), "cuInit");
 	must(cu.device_uuid(uuid, o->device), "cuDeviceGetUuid");
 	for (int i = 0; i < o->contexts; i++) {
-		lanes[i] = (struct lane){
-			.o = o, .cu = &cu, .index = i, .rng = o->seed * 1000003ull + (uint64_t)i};
+		lanes[i] = (struct lane){.o = o,
+					 .cu = &cu,
+					 .index = i,
+					 .rng = o->seed * 1000003ull + (uint64_t)i,
+					 .stretch_ratio = 1};
 		lane_open(&lanes[i]);
 	}
 	start_helpers(o);

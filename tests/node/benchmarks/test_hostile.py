@@ -3,17 +3,20 @@
 
 Each shipped hostile scenario is played with our daemon, for some seconds only: what is asked here is that the trick
 does not pay, the bar of 2 points is for the benchmark and its longer runs. That it is a trick at all is seen in the
-engine's truth and in /proc while it is played.
+engine's truth and in /proc while it is played; that it would pay if nobody did anything, in
+tests/unit/benchmarks/test_scenario.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +24,35 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.fair import controllers
-from benchmarks.fair.measures import measure
+from benchmarks.fair.bars import UNSURE_HELD_MS_PER_S, UNSURE_RATIO
+from benchmarks.fair.measures import Measures, measure
 from benchmarks.fair.recording import Recording
 from benchmarks.fair.scenario import Play, load, shipped
 from benchmarks.rig import Rig
+from fairsched.model import Confidence
 from tests.node.benchmarks.plays import SeenRig, Theatre, cgroup_of, pids_of
+from tests.node.promptness import Stopwatch, Took
 
 GAIN_POINTS = 6.0
+"""Without a scheduler most gain 22 (one context among three that is owed a ninth) or more."""
+ALWAYS_HELD = {"hostile-nosync", "hostile-graph", "hostile-queue"}
+ALWAYS_MS_PER_S = 900.0
+HELD_MS_PER_S = 50.0
+LONGEST_MS = 550.0
+"""Of the honest: half a second, and what it takes to thaw. The hostile one's cannot be told: between two of its holds
+it may run for a millisecond, which nobody notices who looks from outside."""
 SECONDS = 5.0
-FOUND_S = 5.0
+TIMES = 3
+BUSY_RATIO = 0.5
+"""Of the time somebody waits for a processor: a machine that does other work as well."""
+FOUND_S = 8.0
+"""The bar is 5, of the benchmark on a machine that does nothing else; 3.65 was measured there."""
+HIDDEN_SETTLED_S = 1.5
+"""The account begins to count on unseen work a look or two after it was found."""
+COUNTED_ERROR_RATIO = 0.12
+"""On a machine with nothing else to do it is .03; on a busy one an account is off for other reasons. It was .3."""
+HONEST_HELD_MS_PER_S = 40
+"""Of two equal decoders the one that is ahead is held for 5 to 20."""
 HONEST = ("honest1", "honest2")
 HOSTILE = "hostile"
 OWNER = 3
@@ -50,8 +73,10 @@ class Sighting:
     pids_together: int = 0
     cgroups: set[str] = field(default_factory=set)
     """Of its GPU processes, below its own."""
+    ran_in: set[str] = field(default_factory=set)
+    """Names of cgroups below its own in which a processor has been used."""
     libraries: set[str] = field(default_factory=set)
-    """Files named libcuda that its GPU processes have mapped."""
+    """Files named libcuda, or as the trick dlopen_copy calls it, that its GPU processes have mapped."""
     arguments: set[str] = field(default_factory=set)
     """Of its GPU processes, joined by blanks."""
     naps: int = 0
@@ -77,6 +102,7 @@ class Sighting:
         self.together = max(self.together, len(alive))
         pids = set(pids_of(rig.mount.absolute(home)))
         self.pids |= pids
+        self.ran_in |= set(_used(Path(rig.mount.absolute(home))))
         self.pids_together = max(self.pids_together, len(pids))
         for pid in {truth.pid for truth in alive}:
             path = cgroup_of(pid)
@@ -99,7 +125,16 @@ def _read(pid: int, file: str) -> str:
 
 
 def _mapped(pid: int) -> Iterator[str]:
-    yield from (line.split()[-1] for line in _read(pid, "maps").splitlines() if "libcuda" in line)
+    for line in _read(pid, "maps").splitlines():
+        if "libcuda" in line or "libcompute" in line:
+            yield line.split()[-1]
+
+
+def _used(home: Path) -> Iterator[str]:
+    for file in home.glob("*/cpu.stat"):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            if not file.read_text().startswith("usage_usec 0\n"):
+                yield file.parent.name
 
 
 def _status(pid: int, key: str) -> Iterator[int]:
@@ -126,10 +161,13 @@ def _is_below(pid: int, home: str) -> bool:
 
 
 def _wants_always(recording: Recording) -> float:
-    """Part of the measured time in which one of its contexts ran or could have run."""
-    inside = [s for s in recording.samples if recording.start_ns <= s.at_ns <= recording.end_ns]
-    first, last = inside[0], inside[-1]
+    """Part of the time in which one of its contexts ran or could have run, until it was first held."""
+    held_ns = min(
+        (hold.start_ns for hold in recording.held if hold.leaf == HOSTILE), default=recording.end_ns
+    )
     key = (HOSTILE, 0)
+    inside = [s for s in recording.samples if key in s.exec_ns and s.at_ns <= held_ns]
+    first, last = inside[0], inside[-1]
     grown_ns = last.exec_ns[key] + last.wait_ns[key] - first.exec_ns[key] - first.wait_ns[key]
     return grown_ns / (last.at_ns - first.at_ns)
 
@@ -149,21 +187,24 @@ EVIDENCE: dict[str, Evidence] = {
     "hostile-child-cgroups": lambda seen, _: len(seen.cgroups - {""}) >= 3,
     "hostile-contexts": lambda seen, _: seen.together == 8 and len({pid for pid, _ in seen.contexts}) == 1,
     "hostile-dlopen": lambda seen, _: bool(seen.libraries) and seen.libcuda not in seen.libraries,
-    "hostile-fork-storm": lambda seen, _: len(seen.contexts) > 5 and len(seen.pids) > 5,
+    "hostile-feign": lambda seen, _: seen.was_told("--feign"),
+    "hostile-fork-storm": lambda seen, _: len(seen.contexts) > 1 and len(seen.pids) > 5,
     "hostile-graph": lambda seen, recording: seen.kernels > 5000 * _steps(recording) > 0,
-    "hostile-move": lambda seen, _: len(seen.cgroups) >= 2,
+    "hostile-move": lambda seen, _: any(
+        name.endswith("-b") for name in seen.ran_in
+    ),  # it began in the other one
     "hostile-nosync": lambda seen, recording: seen.was_told("--wait none") and _wants_always(recording) > 0.8,
-    "hostile-pinned": lambda seen, _: seen.naps > 5000,
     "hostile-processes": lambda seen, _: len({pid for pid, _ in seen.contexts}) == 8 == seen.together,
     "hostile-ptrace": lambda seen, _: bool(seen.traced),
-    "hostile-query": lambda seen, _: seen.naps > 5000,
+    "hostile-query": lambda seen, _: seen.naps > 1000,
     "hostile-queue": lambda _, recording: _overran(recording),
-    "hostile-short-lived": lambda seen, _: len({pid for pid, _ in seen.contexts}) > 20,
+    "hostile-short-lived": lambda seen, _: len({pid for pid, _ in seen.contexts}) > 10,
     "hostile-sigcont": lambda seen, _: bool(seen.strays),
     "hostile-starve-cpu": lambda seen, _: seen.pids_together > 2 * (os.cpu_count() or 1),
     "hostile-streams": lambda seen, _: seen.was_told("--streams 16"),
 }
-"""That the trick was played. Who waits in a call naps once per step, some hundred times; who polls, thousands."""
+"""That the trick was played, in what is left of the time when it is held for most of it: a storm is frozen as well.
+Who waits in a call naps once per step, some hundred times; who polls, thousands."""
 
 
 @pytest.fixture
@@ -175,30 +216,60 @@ def test_every_hostile_scenario_is_played_here() -> None:
     assert set(EVIDENCE) == set(NAMES)
 
 
+@dataclass(frozen=True)
+class Played:
+    """One performance of a trick."""
+
+    seen: Sighting
+    recording: Recording
+    measures: Measures
+    took: Took
+
+    @property
+    def gain_points(self) -> float:
+        gain_points = self.measures.leaves[HOSTILE].gain_points
+        assert gain_points is not None
+        return gain_points
+
+
+def played(theatre: Theatre, name: str) -> Played:
+    seen, play = Sighting(), load(Path(name))
+    watch = Stopwatch()
+    recording = theatre.play(play, "fairsched", SECONDS, seen.look)
+    return Played(seen, recording, measure(recording), watch.read())
+
+
+def judged(theatre: Theatre, name: str) -> tuple[Played, float]:
+    """With the limit of its gain. A daemon and neighbours that wait for a processor are late, and what a trick gains
+    then says little of the trick: it is played again, and in the end twice as much will do."""
+    for _ in range(TIMES):
+        one = played(theatre, name)
+        is_busy = one.took.waited_s > BUSY_RATIO * one.took.wall_s
+        if one.gain_points <= GAIN_POINTS or not is_busy:
+            return one, GAIN_POINTS
+    return one, 2 * GAIN_POINTS
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_trick_does_not_pay(theatre: Theatre, name: str) -> None:
-    seen = Sighting()
-    recording = theatre.play(load(Path(name)), "fairsched", SECONDS, seen.look)
-    measures = measure(recording)
-    hostile = measures.leaves[HOSTILE]
+    one, limit_points = judged(theatre, name)
+    leaves = one.measures.leaves
     story = {
-        leaf: (one.share_ratio, one.entitlement_ratio, one.held_ms_per_s)
-        for leaf, one in measures.leaves.items()
+        leaf: (mine.share_ratio, mine.entitlement_ratio, mine.held_ms_per_s) for leaf, mine in leaves.items()
     }
-    assert seen.contexts and seen.exec_ns > 0, "it used the GPU"
-    assert EVIDENCE[name](seen, recording), seen
-    assert hostile.gain_points is not None
-    assert hostile.gain_points <= GAIN_POINTS, story
+    assert one.seen.contexts and one.seen.exec_ns > 0, "it used the GPU"
+    assert EVIDENCE[name](one.seen, one.recording), one.seen
+    assert one.gain_points <= limit_points, story
+    least_ms_per_s = ALWAYS_MS_PER_S if name in ALWAYS_HELD else HELD_MS_PER_S
+    assert leaves[HOSTILE].held_ms_per_s > least_ms_per_s, story
     for leaf in HONEST:
-        one = measures.leaves[leaf]
-        assert one.tokens_per_s, story
-        assert one.share_ratio is not None and one.entitlement_ratio is not None
-        assert one.share_ratio > one.entitlement_ratio / 2, story
-        late_ns = recording.end_ns - S
-        assert any(step.end_ns > late_ns for log in recording.steps[leaf] for step in log), (
-            "it went on to the end"
-        )
-    assert not measures.misbehaviour, "all of it can be seen and held"
+        lasted_ms = [(hold.end_ns - hold.start_ns) / 1e6 for hold in one.recording.held if hold.leaf == leaf]
+        assert max(lasted_ms, default=0.0) <= LONGEST_MS + 1000 * one.took.waited_s, (leaf, max(lasted_ms))
+        assert leaves[leaf].tokens_per_s, story
+        error_points = leaves[leaf].share_error_points
+        assert error_points is not None and error_points >= -limit_points, story
+        assert goes_on(one.recording, leaf)
+    assert not one.measures.misbehaviour, "all of it can be seen and held"
     theatre.rig.assert_nothing_left()
 
 
@@ -257,18 +328,46 @@ def found_after_s(recording: Recording) -> float:
     return after_s
 
 
+def sure_error_ratio(recording: Recording, leaf: str, after_s: float) -> float | None:
+    """Of its account, from so long after the hostile one was named, where it was sure; None where it never was."""
+    named_ns = next(one.at_ns for one in recording.accounts if HOSTILE in one.misbehaviour)
+    later = [one for one in recording.accounts if one.at_ns >= named_ns + after_s * S]
+    said_ns = truth_ns = 0
+    for one, other in pairwise(later):
+        if one.confidence.get(leaf) == other.confidence.get(leaf) == Confidence.HIGH.value:
+            said_ns += other.gpu_time_ns[leaf] - one.gpu_time_ns[leaf]
+            truth_ns += other.truth_ns[leaf] - one.truth_ns[leaf]
+    return said_ns / truth_ns - 1 if truth_ns else None
+
+
+def held_on_a_guess_s(recording: Recording, leaf: str) -> float:
+    """How long holds lasted in all that began while its account was unsure, as told before and after."""
+    low = [
+        (one.at_ns, other.at_ns)
+        for one, other in pairwise(recording.accounts)
+        if one.confidence.get(leaf) == other.confidence.get(leaf) == Confidence.LOW.value
+    ]
+    mine = [hold for hold in recording.held if hold.leaf == leaf]
+    begun = [hold for hold in mine if any(begin <= hold.start_ns <= end for begin, end in low)]
+    return sum(hold.end_ns - hold.start_ns for hold in begun) / S
+
+
 def goes_on(recording: Recording, leaf: str) -> bool:
+    """To the end."""
     late_ns = recording.end_ns - S
     return any(step.end_ns > late_ns for log in recording.steps[leaf] for step in log)
 
 
-def test_endless_kernels_are_found_named_and_ended(theatre: Theatre, told: Told) -> None:
-    recording = theatre.play(load(Path("beyond-endless")), "fairsched", 15.0, told.look)
+@pytest.mark.parametrize(("name", "contexts"), [("beyond-endless", 4), ("beyond-endless-one", 1)])
+def test_endless_kernels_are_found_named_and_ended(
+    theatre: Theatre, told: Told, name: str, contexts: int
+) -> None:
+    recording = theatre.play(load(Path(name)), "fairsched", 15.0, told.look)
     assert measure(recording).misbehaviour == {HOSTILE: "endless"}
     assert found_after_s(recording) <= FOUND_S
     assert told.named == {(HOSTILE, "endless")}
     assert told.terminations == {(HOSTILE, "endless"): 1}
-    assert told.most_alive == 4
+    assert told.most_alive == contexts
     assert told.alive == 0, "its contexts are gone"
     assert any(note.startswith(f"{HOSTILE}: its trick ended") for note in recording.notes)
     assert all(goes_on(recording, leaf) for leaf in HONEST)
@@ -278,7 +377,21 @@ def test_endless_kernels_are_found_named_and_ended(theatre: Theatre, told: Told)
 def test_work_past_the_exports_is_found_and_named_and_nobody_else_pays_for_it(
     theatre: Theatre, told: Told
 ) -> None:
-    recording = theatre.play(load(Path("beyond-static")), "fairsched", 12.0, told.look)
+    assert_is_unseen(theatre.play(load(Path("beyond-static")), "fairsched", 12.0, told.look), theatre, told)
+
+
+def test_a_libcuda_under_another_name_is_found_and_named_likewise(theatre: Theatre, told: Told) -> None:
+    seen = Sighting()
+
+    def look(rig: SeenRig, done: float) -> None:
+        seen.look(rig, done)
+        told.look(rig, done)
+
+    assert_is_unseen(theatre.play(load(Path("beyond-dlopen-copy")), "fairsched", 12.0, look), theatre, told)
+    assert {Path(library).name for library in seen.libraries} == {"libcompute.so"}
+
+
+def assert_is_unseen(recording: Recording, theatre: Theatre, told: Told) -> None:
     measures = measure(recording)
     assert measures.misbehaviour == {HOSTILE: "unseen"}
     assert found_after_s(recording) <= FOUND_S
@@ -287,6 +400,25 @@ def test_work_past_the_exports_is_found_and_named_and_nobody_else_pays_for_it(
     assert told.alive == 1, "the policy says warn"
     for leaf in HONEST:
         assert goes_on(recording, leaf)
-        assert measures.leaves[leaf].held_ms_per_s < 50
+        assert measures.leaves[leaf].held_ms_per_s < HONEST_HELD_MS_PER_S
+        assert held_on_a_guess_s(recording, leaf) == 0
+        error = sure_error_ratio(recording, leaf, HIDDEN_SETTLED_S)
+        assert error is None or abs(error) < COUNTED_ERROR_RATIO, error
     assert recording.accounts[-1].confidence[HOSTILE] == "low"
+    theatre.rig.assert_nothing_left()
+
+
+def test_who_polls_memory_is_said_to_be_unsure_and_nobody_is_held_for_a_guess(theatre: Theatre) -> None:
+    """It gains what equal turns give it, 22 points: no bar is met by that, and the benchmark shows it."""
+    seen = Sighting()
+    recording = theatre.play(load(Path("unsure-pinned")), "fairsched", SECONDS, seen.look)
+    measures = measure(recording)
+    assert seen.naps > 5000, "it polls"
+    hostile = measures.leaves[HOSTILE]
+    assert hostile.low_confidence_ratio is not None
+    assert hostile.low_confidence_ratio >= UNSURE_RATIO
+    for leaf in (HOSTILE, *HONEST):
+        assert measures.leaves[leaf].held_ms_per_s <= UNSURE_HELD_MS_PER_S, leaf
+        assert goes_on(recording, leaf)
+    assert not measures.misbehaviour, "polling is no offence"
     theatre.rig.assert_nothing_left()

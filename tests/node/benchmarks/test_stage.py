@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from tests.node.benchmarks.plays import (
 from tests.support import wait_until
 
 MS = 1_000_000
+S = 1000 * MS
 SECONDS = 2.5
 # One is on both GPUs, one comes and goes while it is measured, one is capped so that every policy holds somebody.
 STAGED = """
@@ -50,6 +52,20 @@ LEAVES = ("capped", "team/both", "team/late")
 PAIRS = {("capped", 0), ("team/both", 0), ("team/both", 1), ("team/late", 1)}
 DRAINED_NS = 80 * MS
 """After that nothing is left of a decoder's queue of one step."""
+SAMPLED_NS = 20 * MS
+LOOKED_NS = 50 * MS
+"""Far longer than a look at the stage takes, unless somebody else has the processor."""
+
+
+def longest_gap_ns(recording: Recording, near_ns: int | None = None) -> int:
+    """Between two samples: for so long nobody looked, and what is dated by a look may be off by as much. ``near_ns``:
+    a tenth of a second before and after it."""
+    moments = [sample.at_ns for sample in recording.samples]
+    return max(
+        later - earlier
+        for earlier, later in pairwise(moments)
+        if near_ns is None or earlier - 100 * MS < near_ns < later + 100 * MS
+    )
 
 
 def staged() -> Play:
@@ -170,9 +186,15 @@ def test_every_process_logs_its_steps(recording: Recording) -> None:
 def test_a_tenant_is_there_from_its_start_to_its_stop(recording: Recording) -> None:
     begun_ns, stopped_ns = recording.present_ns["team/late"]
     assert recording.start_ns < begun_ns < stopped_ns < recording.end_ns
-    assert (stopped_ns - begun_ns) / 1e9 == pytest.approx(1.0, abs=0.4)
+    # It is there once its processes have been started, which takes the longer the more others want to run;
+    # it is stopped a second after they began to be.
+    slack_ns = max(LOOKED_NS, longest_gap_ns(recording))
+    assert 0.2 * S < stopped_ns - begun_ns < 1.0 * S + slack_ns
     stays = [stay for stay in recording.stays if stay.leaf == "team/late"]
-    assert all(begun_ns - 50 * MS < stay.start_ns and stay.end_ns < stopped_ns + 50 * MS for stay in stays)
+    assert min(stay.start_ns for stay in stays) > begun_ns - 1.0 * S, (
+        "a process works before the last is started"
+    )
+    assert all(stay.end_ns < stopped_ns + slack_ns for stay in stays)
     for leaf in ("capped", "team/both"):
         assert recording.present_ns[leaf][0] < recording.start_ns
         assert recording.present_ns[leaf][1] == recording.end_ns
@@ -191,7 +213,8 @@ def test_holds_are_recorded_where_a_policy_holds_and_nothing_runs_in_them(record
     for hold in long:
         stays = [s for s in recording.stays if s.leaf == hold.leaf and s.end_ns > hold.start_ns + DRAINED_NS]
         # A hold is dated by a clock and a count that are read a moment apart, longer when we lose the processor.
-        assert not [s for s in stays if s.start_ns < hold.end_ns - 3 * MS], hold
+        slack_ns = max(3 * MS, longest_gap_ns(recording, hold.end_ns) - SAMPLED_NS)
+        assert not [s for s in stays if s.start_ns < hold.end_ns - slack_ns], hold
     if recording.policy in ("window-sigstop", "token"):  # the other's period is hardly longer than a drain
         assert long
 
@@ -203,8 +226,9 @@ def test_only_fairsched_is_asked_for_an_account(recording: Recording) -> None:
     moments = [reading.at_ns for reading in recording.accounts]
     assert len(moments) >= 4
     assert moments == sorted(moments)
-    assert min(abs(at - recording.start_ns) for at in moments) < 50 * MS
-    assert abs(moments[-1] - recording.end_ns) < 50 * MS
+    slack_ns = max(LOOKED_NS, longest_gap_ns(recording))
+    assert min(abs(at - recording.start_ns) for at in moments) < slack_ns
+    assert abs(moments[-1] - recording.end_ns) < slack_ns
     first, last = recording.accounts[0], recording.accounts[-1]
     for leaf in ("capped", "team/both"):
         assert last.gpu_time_ns[leaf] > first.gpu_time_ns[leaf]

@@ -202,7 +202,8 @@ def test_a_fork_storm_is_many_processes_few_of_them_on_the_gpu(scene: Scene) -> 
         return len(seen) > 40 and len({context.pid for context in scene.contexts()}) >= 3
 
     wait_until(is_storm, PATIENCE_S, "processes come and go")
-    assert len({context.pid for context in scene.contexts()}) < len(seen) / 3
+    # On a busy machine many come and go between two looks: of those with a context none is missed.
+    assert len({context.pid for context in scene.contexts()}) < len(seen) / 2
     steps = trick.step_count()
     wait_until(lambda: trick.step_count() > steps, PATIENCE_S, "the worker goes on")
 
@@ -252,6 +253,24 @@ def test_ptrace_stops_and_continues_a_held_process(scene: Scene) -> None:
     assert trick.step_count() <= steps + 1, "which does not let it work"
     (scene.tenant / "cgroup.freeze").write_text("0")
     wait_until(lambda: trick.step_count() > steps + 5, PATIENCE_S, "thawed, it goes on")
+
+
+def test_who_feigns_has_less_to_do_per_launch_in_company(scene: Scene) -> None:
+    trick = scene.start("feign")
+    pid = scene.first_pid()
+
+    def mean_ns() -> float:
+        """Of a kernel of it, from now on."""
+        before = next(one for one in scene.contexts() if one.pid == pid)
+        steps = trick.step_count()
+        wait_until(lambda: trick.step_count() > steps + 20, PATIENCE_S, "it works")
+        after = next(one for one in scene.contexts() if one.pid == pid)
+        return (after.exec_ns - before.exec_ns) / (after.kernels - before.kernels)
+
+    alone_ns = mean_ns()
+    scene.host.spawn(Workload("step", kernels=40, kernel_us=500, depth=4), scene.tenant)
+    wait_until(lambda: len(scene.contexts()) == 2, PATIENCE_S, "it has company")
+    wait_until(lambda: mean_ns() < 0.8 * alone_ns, PATIENCE_S, "it has less to do")
 
 
 def test_an_endless_kernel_runs_in_every_context(scene: Scene) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import shutil
 import subprocess
@@ -63,8 +64,6 @@ def layouts() -> dict[str, tuple[int, dict[str, list[int]] | None]]:
 def test_bcc_sees_the_layout_of_the_mirror(
     layouts: dict[str, tuple[int, dict[str, list[int]] | None]], name: str
 ) -> None:
-    import ctypes
-
     size, fields = layouts[name]
     mirror = SEEN[name]
     assert size == ctypes.sizeof(mirror)
@@ -74,6 +73,45 @@ def test_bcc_sees_the_layout_of_the_mirror(
         place = getattr(mirror, field[0])
         expected[field[0]] = [place.offset, place.size]
     assert fields == expected
+
+
+DRIVER_LAYOUT = (
+    LAYOUT.replace(
+        "bpf, programs = loader.load(multi=syscall.has_uprobe_multi())",
+        """from fairsched.bpf.program_sets import SETS
+loader.load_set(SETS["nvidia_ioctl"], ["life"], {"FS_PLAIN_NODES": 1}, [])
+(bpf,) = loader.keep_alive""",
+    )
+    .replace(
+        '"ctx_by_slot", "clock_by_gpu", "gpu_time_by_key", "delay_by_key"', '"held_by_key", "calls_by_proc"'
+    )
+    .replace(
+        '"gpu_by_dev", "gpu_by_uuid"',
+        '"client_by_handle", "object_by_key", "clients_by_file", "node_by_inode"',
+    )
+)
+DRIVER_SEEN = {
+    "held_by_key.key": abi.UseKey,
+    "held_by_key.leaf": abi.Held,
+    "calls_by_proc.key": abi.Caller,
+    "calls_by_proc.leaf": abi.Calls,
+    "client_by_handle.leaf": abi.Client,
+    "object_by_key.key": abi.ObjectKey,
+    "object_by_key.leaf": abi.Object,
+    "clients_by_file.leaf": abi.File,
+    "node_by_inode.key": abi.Inode,
+}
+
+
+def test_bcc_sees_the_layout_of_the_drivers_objects() -> None:
+    done = subprocess.run([sys.executable, "-c", DRIVER_LAYOUT], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for name, mirror in DRIVER_SEEN.items():
+        size, fields = found[name]
+        places = {field[0]: getattr(mirror, field[0]) for field in mirror._fields_}
+        assert size == ctypes.sizeof(mirror), name
+        assert fields == {field: [place.offset, place.size] for field, place in places.items()}, name
 
 
 @pytest.fixture(scope="module")

@@ -174,10 +174,12 @@ def test_cgroup_recreated_in_mid_hold_is_another_and_not_thawed(
 
 def test_kernel_does_not_rename_cgroups(node: Node) -> None:
     ref = node.make("a")
-    path = node.mount.absolute(ref.path)
-    with pytest.raises(OSError, match="not permitted") as caught:
-        os.rename(path, path + "2")
-    assert caught.value.errno == errno.EPERM
+    path, other = node.mount.absolute(ref.path), node.mount.absolute(node.make("b").path)
+    for elsewhere in (f"{path}2", f"{other}/a"):
+        with pytest.raises(OSError, match="not permitted") as caught:
+            os.rename(path, elsewhere)
+        assert caught.value.errno == errno.EPERM
+        assert not os.path.exists(elsewhere)
 
 
 def test_gang_with_a_foreign_member_runs_on(node: Node, freezer: Freezer, journal: Journal) -> None:
@@ -241,4 +243,4 @@ def test_look_at_a_thousand_cgroups_is_cheap(node: Node, mount: Mount) -> None:
         nodes = list(tree.walk(mount, node.top))
         costs_s.append(time.thread_time() - start_s)
         assert len(nodes) == 1000 + 20 + 1  # and the probe's own
-    assert min(costs_s) < 0.1, "once a second this would be more than 10 % of a core"
+    assert min(costs_s) < 0.2, "6 to 8 ms where nothing else runs; once a second this would be 20 % of a core"

@@ -144,7 +144,7 @@ class Maps:
 
 
 def _info(fd: int, info: ctypes.Structure) -> None:
-    syscall._bpf(_OBJ_GET_INFO_BY_FD, _InfoAttr(fd, ctypes.sizeof(info), ctypes.addressof(info)))
+    syscall.call(_OBJ_GET_INFO_BY_FD, _InfoAttr(fd, ctypes.sizeof(info), ctypes.addressof(info)))
 
 
 def _program_maps(program_fd: int) -> list[int]:
@@ -166,7 +166,7 @@ def open_private(pid: int, name: str) -> tuple[int, _MapInfo]:
             found = _program_maps(program)
             os.close(program)
             for number in set(found) - seen:
-                fd = syscall._bpf(_MAP_GET_FD_BY_ID, _IdAttr(number))
+                fd = syscall.call(_MAP_GET_FD_BY_ID, _IdAttr(number))
                 info = _MapInfo()
                 _info(fd, info)
                 if info.name.decode() == name[:15]:

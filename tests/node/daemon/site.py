@@ -102,6 +102,8 @@ class Site:
         shutil.copytree(build().library_dir, self.library_dir, dirs_exist_ok=True)
         self.host = SimHost([GpuSpec(vram_bytes=1 << 44) for _ in range(gpus)])
         self.process: subprocess.Popen[bytes] | None = None
+        self.command = COMMAND
+        """A test may start the daemon in another way."""
         self.workers: dict[str, list[Worker]] = {}
         self._helpers: set[int] = set()
         try:
@@ -148,7 +150,7 @@ class Site:
         assert self.process is None or self.process.poll() is not None
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
-                [*COMMAND, "run", "--config", str(self.config_path), *options],
+                [*self.command, "run", "--config", str(self.config_path), *options],
                 env=self.env(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -276,6 +278,20 @@ class Site:
 
     def wait_held(self, tenant: str, deadline_s: float = PATIENCE_S) -> None:
         wait_until(lambda: is_asked(self.cgroup(tenant)), deadline_s, f"{tenant} is held")
+
+    def kill_while_holding(self, tenant: str) -> None:
+        """The daemon is stopped first, so that it is known to have held ``tenant`` when it was killed."""
+
+        def is_left() -> bool:
+            self.wait_held(tenant)
+            stand_still(self.pid)
+            if is_asked(self.cgroup(tenant)):
+                return True
+            os.kill(self.pid, signal.SIGCONT)
+            return False
+
+        wait_until(is_left, PATIENCE_S, "the daemon stands still while it holds")
+        self.kill()
 
     def decisions(self, tenant: str) -> list[dict[str, Any]]:
         return list(self.ask("explain", tenant=tenant))

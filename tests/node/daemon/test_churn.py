@@ -11,14 +11,26 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from fairsched.simgpu.build import build
 from tests.node.daemon.site import DECODE, GREEDY, PATIENCE_S, STEADY, Site, is_asked, is_running, logged
+from tests.node.promptness import Stopwatch
 from tests.support import let_run, wait_until
 
 TENANTS = {"chat": {"weight": 4}, "greedy": {"weight": 1, "class": "batch"}}
 SHORT = 2000
 """More than there are slots, so that one that is not returned is missed."""
+SHORT_S = 60.0
+"""So many in this time are what a node must survive; slower is another test."""
 INIT_ONLY = "import ctypes, sys; sys.exit(ctypes.CDLL('libcuda.so.1').cuInit(0))"
+# The daemon on a host whose linker knows of no libcuda, whatever this one's does.
+NO_DRIVER = """
+from fairsched import libraries
+libraries.linker_cache = lambda: []
+from fairsched.cli import main
+main()
+"""
 # A context with 300 ms of work queued, which then does what its argument says.
 MID_WORK = """
 import os, sys
@@ -97,6 +109,7 @@ def test_process_that_moves_is_charged_where_it_is(site: Site) -> None:
     assert abs(old_s + new_s - total_s) < 0.02 * total_s + 0.01, said
 
 
+@pytest.mark.timeout(600)
 def test_thousands_of_short_processes_leave_nothing_behind(site: Site) -> None:
     site.configure({"chat": {"weight": 1}, "short": {"weight": 1}})
     site.start()
@@ -104,6 +117,7 @@ def test_thousands_of_short_processes_leave_nothing_behind(site: Site) -> None:
     chat = site.spawn("chat", DECODE)
     one = replace(DECODE, kernels=2, kernel_us=100, gap_us=0, seconds=0.002)
     load = [str(build().load), *one.arguments()]
+    watch = Stopwatch()
     script = 'n=$1; shift; while [ "$n" -gt 0 ]; do "$@" || exit; n=$((n - 1)); done'
     storms = [
         site.host.popen(
@@ -117,6 +131,8 @@ def test_thousands_of_short_processes_leave_nothing_behind(site: Site) -> None:
     assert len(inits) == 10
     for storm in storms:
         assert storm.wait(240) == 0
+    took = watch.read()
+    assert took.own_s < SHORT_S, took
     mine = {chat.pid}
     with site.maps() as maps:
         wait_until(lambda: maps.pids() == mine, PATIENCE_S, "every slot was returned")
@@ -124,12 +140,14 @@ def test_thousands_of_short_processes_leave_nothing_behind(site: Site) -> None:
         wait_until(lambda: set(maps.device_pids()) <= mine, PATIENCE_S, "gpu_by_dev has only who lives")
         counts = maps.counts()
         for what in ("ctx_full", "use_full", "proc_full", "handle_full", "edge_dropped", "clock_range"):
-            assert counts[what] == 0, counts
+            assert counts[what] == 0, (what, counts[what])
     others = {worker.pid for worker in site.workers["chat"]}
-    known = sum(context.pid not in others for context in site.host.truth())
-    assert known == SHORT // 2 * 2
+    short = [context for context in site.host.truth() if context.pid not in others]
+    assert len(short) == SHORT // 2 * 2
     assert logged(site.log(), "tick failed|exception=") == []
-    assert site.gpu_time_s("short") > 0
+    ratio = site.gpu_time_s("short") / (sum(context.exec_ns for context in short) / 1e9)
+    # Each has 200 us of work, and for as long as it waits for a processor before it sees the end, that counts, too.
+    assert 0.5 < ratio < 5, ratio
 
 
 def test_fork_exec_exit_and_sigkill_in_mid_work_are_cleaned_up(site: Site) -> None:
@@ -170,6 +188,7 @@ def test_fork_exec_exit_and_sigkill_in_mid_work_are_cleaned_up(site: Site) -> No
 def test_libcuda_that_appears_and_a_copy_of_it_are_both_accounted(site: Site) -> None:
     """The daemon starts before there is any; the copy is another inode, as in a compat image."""
     site.configure({"chat": {}, "copy": {}})
+    site.command = [sys.executable, "-c", NO_DRIVER]
     site.start()
     assert any("no libcuda" in warning for warning in site.status()["warnings"])
     first = site.spawn("chat", STEADY)
@@ -190,11 +209,11 @@ def test_libcuda_that_appears_and_a_copy_of_it_are_both_accounted(site: Site) ->
         before = {
             tenant: (site.gpu_time_s(tenant), truth_s(worker.pid)) for tenant, worker in workers.items()
         }
-        let_run(3)
+        let_run(5)
         for tenant, worker in workers.items():
             accounted = site.gpu_time_s(tenant) - before[tenant][0]
             true = truth_s(worker.pid) - before[tenant][1]
-            # 1.4 s each: 5 % are switches, which the account calls use, and 7 % a tick of 100 ms at one end.
+            # 2.4 s each: 5 % are switches, which the account calls use, and 4 % a tick of 100 ms at one end.
             assert abs(accounted / true - 1) < 0.15, (tenant, accounted, true)
     finally:
         shutil.rmtree(directory)

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 import yaml
 
+from fairsched.config import Config
 from tests.node.daemon.conftest import MakeSite
 from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
 from tests.support import wait_until
@@ -19,8 +21,8 @@ BAD = {
     "list of tenants": ({"tenants": ["chat"]}, "tenants", "indent"),
     "overlapping matches": (
         {"tenants": {"chat": {"cgroup": "x.slice/**"}, "train": {"cgroup": "x.slice/train"}}},
-        "tenants.",
-        "",
+        "tenants.train.cgroup",
+        "make the patterns disjoint, or use children",
     ),
     "one megabyte": ("tenants: {}  # " + "x" * (1 << 20), "", "shorten lists"),
     "no mapping": ("just a word", "", "tenants:"),
@@ -31,12 +33,33 @@ def text_of(content: object) -> str:
     return content if isinstance(content, str) else yaml.safe_dump(content)
 
 
+def traces(site: Site, path: Path) -> list[str]:
+    """What a daemon would make at its start, here and where it works unless a file says otherwise; when, too."""
+    defaults = Config()
+    directories = (path.parent, site.run_dir, site.state_dir, defaults.run_dir, defaults.state_dir)
+    files = [
+        entry for directory in directories for entry in (directory, *directory.rglob("*")) if entry.exists()
+    ]
+    cgroups = [
+        Path(site.mount.absolute(f"/{name}")) for name in ("x.slice", "gpu.slice/chat", "gpu.slice/train")
+    ]
+    found = [f"{entry} {entry.lstat().st_mtime_ns}" for entry in files if entry != site.log_path]
+    return [*sorted(found), *(str(cgroup) for cgroup in cgroups if cgroup.exists())]
+
+
 @pytest.mark.parametrize("name", BAD)
-def test_daemon_does_not_start_with_a_bad_file(module_site: Site, name: str) -> None:
+def test_daemon_does_not_start_with_a_bad_file_and_changes_nothing(
+    module_site: Site, tmp_path: Path, name: str
+) -> None:
     content, key, remedy = BAD[name]
-    path = module_site.config_path.with_name("bad.yaml")
-    path.write_text(text_of(content))
-    done = module_site.cli("run", "--config", str(path))
+    path = tmp_path / "bad.yaml"
+    if isinstance(content, dict):
+        ours = {"run_dir": str(module_site.run_dir), "state_dir": str(module_site.state_dir)}
+        path.write_text(text_of({**content, **ours}))
+    else:
+        path.write_text(text_of(content))
+    before = traces(module_site, path)
+    done = module_site.cli("run", "--once", "--config", str(path))
     assert done.returncode == 2, done.stderr
     assert str(path) in done.stderr
     assert key in done.stderr
@@ -44,6 +67,7 @@ def test_daemon_does_not_start_with_a_bad_file(module_site: Site, name: str) -> 
     assert remedy in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+    assert traces(module_site, path) == before
 
 
 def test_running_daemon_keeps_its_configuration_when_the_new_one_is_bad(make_site: MakeSite) -> None:

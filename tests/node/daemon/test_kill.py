@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -25,6 +23,7 @@ from tests.node.daemon.site import (
     logged,
     stand_still,
 )
+from tests.node.promptness import Took, expect_within, time_until
 from tests.support import let_run, wait_until
 
 IS_FULL = os.environ.get("FAIRSCHED_FULL", "0") not in ("", "0")
@@ -33,6 +32,8 @@ KILLS = 50 if IS_FULL else 12
 LANES = 3
 AT_ONCE_S = 1.0
 """The promise: thawed after a kill, the guardian replaced."""
+AT_LAST_S = 3.0
+"""On the clock, however busy the machine is."""
 # No deadline of a hold thaws before a test gives up: what thaws is what the test is about.
 TENANTS = {"chat": {"weight": 4}, "greedy": {"weight": 1, "class": "batch", "max_freeze_ms": 60_000}}
 
@@ -47,19 +48,13 @@ def anything_frozen(site: Site) -> bool:
     return any(is_asked(site.cgroup(name)) or is_frozen(site.cgroup(name)) for name in TENANTS)
 
 
-def seconds_until(condition: Callable[[], object], claim: str) -> float:
-    begin_s = time.monotonic()
-    wait_until(condition, PATIENCE_S, claim)
-    return time.monotonic() - begin_s
-
-
-def ill_treat(site: Site, kills: int, seed: int) -> list[float]:
+def ill_treat(site: Site, kills: int, seed: int) -> list[Took]:
     """Kill daemon after daemon; two of five die while they start.
 
-    Returns, for those that died holding somebody, after how many seconds nobody was frozen any more.
+    Returns, for those that died holding somebody, how long it took until nobody was frozen any more.
     """
     rng = random.Random(seed)
-    thawed_s = []
+    thawed = []
     for number in range(kills):
         site.launch()
         if number % 5 < 2:
@@ -70,14 +65,14 @@ def ill_treat(site: Site, kills: int, seed: int) -> list[float]:
             let_run(rng.uniform(0, 0.4))
         in_hold = anything_frozen(site)
         site.kill()
-        after_s = seconds_until(lambda: not anything_frozen(site), f"kill {number}: nothing is frozen")
+        took = time_until(lambda: not anything_frozen(site), PATIENCE_S, f"kill {number}: nothing is frozen")
         if in_hold:
-            thawed_s.append(after_s)
+            thawed.append(took)
         journal = Journal(str(site.run_dir / "holds"))
         wait_until(lambda: not journal.names(), PATIENCE_S, "the record is empty")  # noqa: B023
         journal.close()
         wait_until(lambda: not site.helpers_left(), PATIENCE_S, "guardian and attacher leave, too")
-    return thawed_s
+    return thawed
 
 
 @pytest.mark.timeout(900)
@@ -90,9 +85,9 @@ def test_nothing_stays_frozen_whenever_the_daemon_is_killed(make_site: MakeSite)
     with ThreadPoolExecutor(LANES) as pool:
         lanes = [pool.submit(ill_treat, site, shares[lane], lane) for lane, site in enumerate(sites)]
         results = [lane.result() for lane in lanes]
-    thawed_s = [after_s for lane in results for after_s in lane]
-    assert len(thawed_s) >= KILLS // 5, "too few died while they held somebody"
-    assert max(thawed_s) < AT_ONCE_S, thawed_s
+    thawed = [took for lane in results for took in lane]
+    assert len(thawed) >= KILLS // 5, "too few died while they held somebody"
+    expect_within(thawed, AT_ONCE_S, AT_LAST_S)
     for site in sites:
         assert logged(site.log(), "tick failed|exception=") == []
         site.start()
@@ -106,16 +101,13 @@ def test_holds_of_a_killed_daemon_are_thawed_by_the_next_one(site: Site) -> None
     site.configure(TENANTS, mechanisms={"guardian": "off"})
     load(site)
     site.start()
-    site.wait_held("greedy")
-    stand_still(site.pid)
-    held = is_asked(site.cgroup("greedy"))
-    site.kill()
-    assert is_asked(site.cgroup("greedy")) == held
+    greedy = site.cgroup("greedy")
+    site.kill_while_holding("greedy")
+    assert is_asked(greedy), "no guardian, no thaw"
     site.launch()
     wait_until(lambda: not anything_frozen(site), PATIENCE_S, "reconcile thaws before anything else")
     site.wait_started()
-    if held:
-        assert logged(site.log(), r"reconcile cgroup=\S+greedy outcome=thawed")
+    assert logged(site.log(), r"reconcile cgroup=\S+greedy outcome=thawed")
 
 
 def test_killed_guardian_is_replaced_within_a_second(site: Site) -> None:
@@ -124,19 +116,20 @@ def test_killed_guardian_is_replaced_within_a_second(site: Site) -> None:
     site.start()
     site.wait_held("greedy")
     first = site.helpers()["guardian"]
-    replaced_s = []
+    replaced = []
     for number in range(3):
         os.kill(first, signal.SIGKILL)
-        replaced_s.append(
-            seconds_until(
+        replaced.append(
+            time_until(
                 lambda: len(logged(site.log(), "guardian=restarted")) > number,  # noqa: B023
+                PATIENCE_S,
                 "another guardian watches",
             )
         )
         second = site.helpers()["guardian"]
         assert second != first
         first = second
-    assert max(replaced_s) < AT_ONCE_S, replaced_s
+    expect_within(replaced, AT_ONCE_S, AT_LAST_S)
     assert site.ask("ping")["pid"] == site.pid
     assert not any("guardian" in warning or "failed" in warning for warning in site.status()["warnings"])
     site.wait_held("greedy")

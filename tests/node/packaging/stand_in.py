@@ -10,7 +10,6 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from types import FrameType
 
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import DEFAULT_DIRECTORY, Journal
@@ -23,27 +22,23 @@ VICTIM = "/gpu.slice/victim"
 TICK_S = 0.1
 DEADLINE_NS = 600_000_000_000
 
-_events = {"hang": False, "stop": False}
-
-
-def _on_signal(number: int, _frame: FrameType | None) -> None:
-    _events["hang" if number == signal.SIGUSR1 else "stop"] = True
+TOLD = {signal.SIGUSR1, signal.SIGTERM}
 
 
 def run() -> None:
-    for number in (signal.SIGUSR1, signal.SIGTERM):
-        signal.signal(number, _on_signal)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     notifier = Notifier()
     spawn_guardian(DEFAULT_DIRECTORY)
+    signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)  # not before: the guardian would inherit it
     freezer = Freezer(Journal(DEFAULT_DIRECTORY))
     with CgroupRef.open(find_mount(), VICTIM) as victim:
         freezer.hold(victim, "victim", time.monotonic_ns() + DEADLINE_NS, "over_entitlement")
     notifier.ready("holding the victim")
-    while not _events["stop"]:
-        if not _events["hang"]:
+    is_hanging = False
+    while (told := signal.sigtimedwait(TOLD, TICK_S)) is None or told.si_signo != signal.SIGTERM:
+        is_hanging |= told is not None
+        if not is_hanging:
             notifier.watchdog()
-        time.sleep(TICK_S)
     # No thaw on the way out: ExecStopPost and the guardian have to do it.
 
 

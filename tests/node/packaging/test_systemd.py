@@ -19,7 +19,7 @@ EXPOSURE_LIMIT = 4.6
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
-    reason="host: no systemd-analyze here (package systemd); setup installs no init system",
+    reason="no systemd-analyze: sudo make setup (FAIRSCHED_REQUIRE_NODE=1 makes this a failure)",
 )
 
 
@@ -80,7 +80,7 @@ def test_the_record_of_holds_survives_a_stop() -> None:
     unit = settings("fairsched.service")
     assert unit["RuntimeDirectory"] == "fairsched"
     assert unit["RuntimeDirectoryPreserve"] == "yes"
-    assert unit["ExecStopPost"].endswith("fairsched release")
+    assert unit["ExecStopPost"].endswith("fairsched release --keep-gate")
 
 
 def test_nothing_kills_the_guardian_with_the_daemon() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from fairsched.accounting.context import Row
 from fairsched.model import ReasonCode, Snapshot, TenantClass, TenantSpec, Use
 from tests.unit.accounting.fake_probe import MS, FakeProbe, account_of
 from tests.unit.policy.model_gpu import Simulation, Tenant
@@ -87,6 +88,59 @@ class Pipeline(Steps):
         sim.program(self, sim.now + 20_000, lambda: self.on_start(sim))
 
 
+class Unseen(Pipeline):
+    """Submits past the exports of libcuda: no probe hears of it."""
+
+
+class Flood(Steps):
+    """Fills its queue and never asks; goes on when a quarter of it is free. With ``off_ns``: it rests now and then."""
+
+    DEPTH = 1024
+    AT_ONCE = 16
+
+    def __init__(self, kernel_ns: int, *, on_ns: int = 1 << 62, off_ns: int = 0) -> None:
+        super().__init__(1, kernel_ns, 0.1, 0, is_seen=False)
+        self.on_ns, self.off_ns = on_ns, off_ns
+        self.room = self.DEPTH
+        self.is_blocked = False
+
+    def on_start(self, sim: Simulation) -> None:
+        count, self.room = self.room, 0
+        self._fill(sim, count)
+
+    def _fill(self, sim: Simulation, count: int) -> None:
+        assert isinstance(sim, ClosedLoop)
+        if count:
+            part = min(self.AT_ONCE, count)
+            sim.launched(self, part)
+            for _ in range(part):
+                self.submit(sim, sim.kernel_ns(self))
+            sim.program(self, sim.now + part * 3000, lambda: self._fill(sim, count - part))
+            return
+        self.is_blocked = True
+        self._go_on(sim)
+
+    def _go_on(self, sim: Simulation) -> None:
+        if self.is_blocked and self.room >= self.DEPTH // 4:
+            self.is_blocked = False
+            into_ns = sim.now % (self.on_ns + self.off_ns)
+            rest_ns = self.on_ns + self.off_ns - into_ns if into_ns >= self.on_ns else 0
+            sim.program(self, sim.now + rest_ns + 30_000, lambda: self.on_start(sim))
+
+    def on_done(self, sim: Simulation) -> None:
+        """Its memory would tell, but it does not look."""
+
+    def freed(self, sim: Simulation) -> None:
+        """A place in the queue, whether or not it is frozen."""
+        self.room += 1
+        self._go_on(sim)
+
+
+def pid_of(slot: int) -> int:
+    """Of the process with that context."""
+    return 1000 + slot
+
+
 class ClosedLoop(Simulation):
     """Run tenants under the account's own view of them."""
 
@@ -99,7 +153,8 @@ class ClosedLoop(Simulation):
         self.names = {number: name for name, number in self.groups.items()}
         self.billed: dict[str, int] = dict.fromkeys(self.tenants, 0)
         for process, slot in self.slots.items():
-            self.probe.create(slot, 1000 + slot, self.groups[self.owner[process].name])
+            if not isinstance(process, Unseen):
+                self.probe.create(slot, pid_of(slot), self.groups[self.owner[process].name])
 
     # -- what programs do ---------------------------------------------------------------------
 
@@ -108,13 +163,16 @@ class ClosedLoop(Simulation):
         return round(process.kernel_ns * self.rng.lognormvariate(-sigma * sigma / 2, sigma))
 
     def launched(self, process: Process, count: int) -> None:
-        self.probe.launch(self.slots[process], self.now, count)
+        if not isinstance(process, Unseen):
+            self.probe.launch(self.slots[process], self.now, count)
 
     def synced(self, process: Process, waited_ns: int) -> None:
         self.probe.sync(self.slots[process], self.now, waited_ns)
 
     def progressed(self, process: Process, completed: int, waited_ns: int) -> None:
         slot = self.slots[process]
+        if isinstance(process, Unseen):
+            return
         if completed >= self.probe.contexts_by_slot[slot].submitted:
             self.probe.sync(slot, self.now, waited_ns)
         else:
@@ -126,15 +184,16 @@ class ClosedLoop(Simulation):
         super()._chunk_done(name, serial)
         if isinstance(process, Pipeline) and len(process.queue) < before:
             process.finished_ns.append(self.now)
+        if isinstance(process, Flood) and len(process.queue) < before:
+            process.freed(self)
 
     # -- what the daemon sees -----------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         exact = super().snapshot()
         sums: dict[str, Use] = {}
-        for row in self.account.read(self.now):
+        for row in self.rows():
             name = self.names[row.cgroup_id]
-            self.billed[name] += row.used_ns
             was = sums.get(name)
             sums[name] = Use(
                 name,
@@ -186,8 +245,14 @@ class ClosedLoop(Simulation):
         """Bring account and truth to this moment."""
         for name in self.gpus:
             self._account(name)
-        for row in self.account.read(self.now):
+        self.rows()
+
+    def rows(self) -> list[Row]:
+        """What the account has to say since it was last asked."""
+        rows = self.account.read(self.now)
+        for row in rows:
             self.billed[self.names[row.cgroup_id]] += row.used_ns
+        return rows
 
 
 def decode() -> Process:

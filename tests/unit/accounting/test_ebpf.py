@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from fairsched.accounting.confidence import UNSYNCED_NS
 from fairsched.accounting.context import DEMAND_LINGER_NS, Row
 from fairsched.accounting.ebpf import REMEMBERED_CGROUPS
 from fairsched.accounting.outstanding import UNSYNCED_IDLE_NS
+from fairsched.accounting.silent import UNSYNCED_NS
 from fairsched.bpf import abi
 from fairsched.model import Confidence
 from tests.unit.accounting.fake_probe import MS, SLICE_NS, SWITCH_NS, FakeProbe, account_of, taught, used
@@ -196,7 +196,7 @@ def test_where_the_replay_keeps_missing_the_clock_is_the_account(probe: FakeProb
         now += MS // 2
         probe.sync(1, now)
     account.read(now)
-    assert not account.is_replay_trusted(0)
+    assert not account.turns[0].is_replay_trusted
     account.read(now + MS)
     for slot, ns in ((0, 3 * MS), (1, 4 * MS)):
         probe.contexts_by_slot[slot].busy[abi.COMPUTE].gpu_time_ns += ns

@@ -41,12 +41,14 @@ class Day:
     def _burst(self, count: int, spent_ns: int, part: float, key: str, launches: int) -> Day:
         for _ in range(count):
             self.now_ns += 50 * MS
-            self.evenness.note(key, spent_ns, launches, round(spent_ns / part), self.now_ns)
+            self.evenness.note(
+                key, f"tenant of {key}", spent_ns, launches, round(spent_ns / part), self.now_ns
+            )
         return self
 
     @property
     def is_uneven(self) -> bool:
-        return self.evenness.is_uneven(self.now_ns)
+        return bool(self.evenness.objections(self.now_ns))
 
 
 def test_work_that_costs_the_same_alone_and_in_company_is_even() -> None:
@@ -73,13 +75,18 @@ def test_each_context_is_compared_with_itself() -> None:
     assert not Day().alone(40, key="a").in_company(40, 0.5, key="b").is_uneven
 
 
+def test_who_says_so_is_told_and_how_much_its_work_costs_in_company() -> None:
+    day = Day().alone(ENOUGH).in_company(ENOUGH, 1.5).alone(40, key="b").in_company(40, key="b")
+    assert day.evenness.objections(day.now_ns) == {"tenant of a": pytest.approx(1.5)}
+
+
 def test_it_is_said_for_a_minute_after_the_last_sign_of_it() -> None:
     day = Day().alone(ENOUGH).in_company(ENOUGH, 0.66)
     said_ns = day.now_ns
-    assert day.evenness.is_uneven(said_ns + STAYS_NS - 1)
-    assert not day.evenness.is_uneven(said_ns + STAYS_NS)
+    assert day.evenness.objections(said_ns + STAYS_NS - 1)
+    assert not day.evenness.objections(said_ns + STAYS_NS)
     day.in_company(1, 0.66)
-    assert day.evenness.is_uneven(day.now_ns + STAYS_NS - 1)
+    assert day.evenness.objections(day.now_ns + STAYS_NS - 1)
 
 
 def test_a_few_samples_say_nothing() -> None:
@@ -105,15 +112,15 @@ def test_bursts_neither_alone_nor_in_company_are_not_counted(
     evenness, now = Evenness(), 0
     for part, spent_ns in [(alone, BURST_NS), (company, BURST_NS // 2)] * 40:
         now += 50 * MS
-        evenness.note("a", spent_ns, LAUNCHES, round(spent_ns / part), now)
-    assert evenness.is_uneven(now) is counts
+        evenness.note("a", "tenant", spent_ns, LAUNCHES, round(spent_ns / part), now)
+    assert bool(evenness.objections(now)) is counts
 
 
 def test_a_burst_that_was_charged_nothing_is_passed_over() -> None:
     day = Day().alone(ENOUGH)
     for spent_ns in (0, -5):
-        day.evenness.note("a", spent_ns, LAUNCHES, BURST_NS, day.now_ns)
-    day.evenness.note("a", 0, LAUNCHES, 0, day.now_ns)
+        day.evenness.note("a", "tenant", spent_ns, LAUNCHES, BURST_NS, day.now_ns)
+    day.evenness.note("a", "tenant", 0, LAUNCHES, 0, day.now_ns)
     assert not day.is_uneven
 
 

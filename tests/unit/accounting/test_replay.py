@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
 from tests.unit.accounting.model import MIXES, MS, SLICE_NS, SWITCH_NS, replayed, simulate, worst_error
+from tests.unit.accounting.random_calls import KEYS, act, steps
 
 ROUND = SLICE_NS + SWITCH_NS
 WRONG_SLICE_SHOWS = sorted(
@@ -256,33 +257,7 @@ def test_time_that_is_transferred_is_neither_made_nor_lost() -> None:
 
 # ---- whatever comes in ----
 
-KEYS = "abcd"
-Steps = st.lists(
-    st.tuples(
-        st.integers(0, 9 * MS),
-        st.sampled_from(["open", "open", "close", "anchor", "progress", "drain", "resume", "look", "gone"]),
-        st.sampled_from(KEYS),
-    ),
-    max_size=60,
-)
-
-
-def act(replay: Replay, what: str, key: str, now: int) -> None:
-    replay.add(key, (KEYS.index(key),))
-    if what == "open":
-        replay.open(key, now)
-    elif what in ("close", "anchor"):
-        replay.close(key, now, is_anchor=what == "anchor")
-    elif what == "progress":
-        replay.progress(key, now, is_anchor=True)
-    elif what == "drain":
-        replay.drain(key, now, 3 * MS)
-    elif what == "resume":
-        replay.resume(key, now)
-    elif what == "look":
-        replay.advance(now)
-    else:
-        replay.remove(key, now)
+Steps = steps(most=60)
 
 
 def charged(replay: Replay) -> dict[str, int]:

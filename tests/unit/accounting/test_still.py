@@ -96,3 +96,14 @@ def test_what_the_clock_added_while_the_replay_was_the_account_is_not_charged_la
     account.read(now)
     probe.dropped += 1
     assert {row.tgid: row for row in account.read(now)}[22].used_ns == 0
+
+
+def test_a_gpu_that_stands_still_takes_nothing_from_another(probe: FakeProbe) -> None:
+    account = account_of(probe, gpus=2)
+    probe.create(0, 11, CHAT)
+    probe.create(1, 22, TRAIN, gpu=1)
+    probe.launch(1, 0)  # and never ends
+    for burst in range(3):
+        probe.launch(0, 40 * burst * MS, 4)
+        probe.sync(0, (40 * burst + 20) * MS)
+    assert {row.gpu: row.used_ns for row in account.read(100 * MS)} == {0: 60 * MS, 1: 100 * MS}

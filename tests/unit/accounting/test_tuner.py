@@ -7,17 +7,18 @@ from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fairsched.accounting import tuner as tuner_module
 from fairsched.accounting.replay import Replay
 from fairsched.accounting.tuner import POOR_HIT_RATIO, Fit, Nature, Tape, Tuner, natures, play
 from tests.unit.accounting import model
 from tests.unit.accounting.model import MS, Gpu, Load, ModelEdge, Truth, replayed, worst_error
+from tests.unit.accounting.random_calls import BEFORE, DOUBT, SURE, act, steps
 
 S = 1000 * MS
 ASSUMED = (2 * MS, 100_000)
 LAUNCHES = 10
+ANCHORS = 500
 """Of each burst."""
 MIXES: dict[str, Sequence[Load]] = {
     "two decoders and one that comes and goes": (Load(20, 1, 0.02), Load(7, 0.5, 0.02), Load(200, 200, 0.1)),
@@ -128,7 +129,7 @@ def test_with_the_right_nature_nothing_is_taped_searched_or_adopted(
 
 def given_fits(monkeypatch: pytest.MonkeyPatch, tuner: Tuner, fits: dict[Nature, Fit | None]) -> bool:
     """Search with these results, all others hopeless; whether another nature was adopted."""
-    monkeypatch.setattr(tuner_module, "fit", lambda _tape, *nature: fits.get(nature, Fit(5.0, 0.0)))
+    monkeypatch.setattr(tuner_module, "fit", lambda _tape, *nature: fits.get(nature, Fit(5.0, 0.0, ANCHORS)))
     tuner.replay.hit_ratio = 0.0
     tuner.step(0)
     fill(tuner.replay)
@@ -147,11 +148,13 @@ OTHER = (6 * MS, 100_000)
 @pytest.mark.parametrize(
     ("now", "other", "is_adopted"),
     [
-        (Fit(0.2, 0.4), Fit(0.1, 0.9), True),
-        (Fit(0.2, 0.4), Fit(0.1, 0.69), False),  # not hit often
-        (Fit(0.2, 0.75), Fit(0.1, 0.84), False),  # hardly more often
-        (Fit(0.2, 0.4), Fit(0.24, 0.9), False),  # the same work costs more different times
-        (Fit(0.1, 0.4), None, False),
+        (Fit(0.2, 0.4, ANCHORS), Fit(0.1, 0.9, ANCHORS), True),
+        (Fit(0.2, 0.4, ANCHORS), Fit(0.1, 0.69, ANCHORS), False),  # not hit often
+        (Fit(0.2, 0.75, ANCHORS), Fit(0.1, 0.84, ANCHORS), False),  # hardly more often
+        (Fit(0.2, 0.4, ANCHORS), Fit(0.24, 0.9, ANCHORS), False),  # the same work costs more different times
+        (Fit(0.2, 0.4, 10), Fit(0.1, 0.7, 10), True),
+        (Fit(0.2, 0.5, 10), Fit(0.1, 0.7, 10), False),  # of ten anchors two are chance
+        (Fit(0.1, 0.4, ANCHORS), None, False),
     ],
 )
 def test_another_nature_must_be_hit_often_and_more_often_and_scatter_no_more(
@@ -163,15 +166,33 @@ def test_another_nature_must_be_hit_often_and_more_often_and_scatter_no_more(
     assert tuner.is_settled
 
 
+@pytest.mark.parametrize(
+    ("other", "is_disputed"),
+    [
+        (Fit(0.1, 0.69, ANCHORS), False),  # not hit often
+        (Fit(0.3, 0.9, ANCHORS), True),  # scatters too much to be adopted
+        (Fit(0.1, 0.49, ANCHORS), False),  # hardly more often
+        (Fit(0.3, 0.74, 4), False),  # few anchors
+        (Fit(0.1, 0.9, ANCHORS), False),  # adopted
+    ],
+)
+def test_where_another_nature_is_hit_more_often_and_none_adopted_the_present_one_is_disputed(
+    monkeypatch: pytest.MonkeyPatch, other: Fit, is_disputed: bool
+) -> None:
+    tuner = Tuner(Replay(*ASSUMED))
+    given_fits(monkeypatch, tuner, {ASSUMED: Fit(0.2, 0.4, ANCHORS), OTHER: other})
+    assert tuner.is_disputed is is_disputed
+
+
 def test_of_those_that_scatter_little_the_one_hit_most_often_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tuner = Tuner(Replay(*ASSUMED))
     fits: dict[Nature, Fit | None] = {
-        ASSUMED: Fit(0.3, 0.3),
-        OTHER: Fit(0.11, 0.95),
-        (MS, 0): Fit(0.10, 0.8),  # scatters least
-        (10 * MS, 0): Fit(0.2, 1.0),  # is hit most often: everything fits into one slice
+        ASSUMED: Fit(0.3, 0.3, ANCHORS),
+        OTHER: Fit(0.11, 0.95, ANCHORS),
+        (MS, 0): Fit(0.10, 0.8, ANCHORS),  # scatters least
+        (10 * MS, 0): Fit(0.2, 1.0, ANCHORS),  # is hit most often: everything fits into one slice
     }
     assert given_fits(monkeypatch, tuner, fits)
     assert (tuner.replay.slice_ns, tuner.replay.switch_ns) == OTHER
@@ -180,12 +201,12 @@ def test_of_those_that_scatter_little_the_one_hit_most_often_is_taken(
 def test_the_record_names_the_few_that_are_hit_most_often(monkeypatch: pytest.MonkeyPatch) -> None:
     tuner = Tuner(Replay(*ASSUMED))
     hits = dict(zip(natures(), (0.1, 0.5, 0.3, 0.6, 0.4), strict=False))
-    given_fits(monkeypatch, tuner, {nature: Fit(1 - hit, hit) for nature, hit in hits.items()})
+    given_fits(monkeypatch, tuner, {nature: Fit(1 - hit, hit, ANCHORS) for nature, hit in hits.items()})
     assert tuner.last is not None
     assert [one.hit_ratio for _, one in tuner.last.best] == [0.6, 0.5, 0.4, 0.3]
     assert all(hits[nature] == one.hit_ratio for nature, one in tuner.last.best)
     assert tuner.last.adopted is None
-    assert str(tuner.last).startswith("now=2000/100us(hit=0.00 scatter=5.000) adopted=none best=")
+    assert str(tuner.last).startswith("now=2000/100us(hit=0.00 of=500 scatter=5.000) adopted=none best=")
 
 
 # ---- how it is looked for ----
@@ -197,7 +218,7 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Nature]:
 
     def fit(_tape: Tape, slice_ns: int, switch_ns: int) -> Fit:
         tried.append((slice_ns, switch_ns))
-        return Fit(0.1, 0.5)
+        return Fit(0.1, 0.5, ANCHORS)
 
     monkeypatch.setattr(tuner_module, "fit", fit)
     return tried
@@ -290,42 +311,13 @@ def test_equal_work_does_not_scatter_and_each_context_has_a_median_of_its_own() 
 
 def test_bursts_that_a_hold_touched_and_contexts_with_few_bursts_say_nothing() -> None:
     equal = [("a", 3, True)] * 30
-    assert fits_of([*equal, *[("a", 50, False)] * 30]) == Fit(0.0, 0.0)
-    assert fits_of([*equal, *[("b", n, True) for n in (1, 50, 1, 50)]]) == Fit(0.0, 0.0)
+    assert fits_of([*equal, *[("a", 50, False)] * 30]) == Fit(0.0, 0.0, 0)
+    assert fits_of([*equal, *[("b", n, True) for n in (1, 50, 1, 50)]]) == Fit(0.0, 0.0, 0)
 
 
 # ---- the tape ----
 
-KEYS = "abcd"
-ACTS = ["open"] * 3 + ["close", "anchor", "progress", "drain", "resume", "before", "gone", "look"]
-Steps = st.lists(
-    st.tuples(
-        st.integers(0, 9 * MS),
-        st.sampled_from(ACTS),
-        st.sampled_from(KEYS),
-    ),
-    max_size=80,
-)
-
-
-def act(replay: Replay, what: str, key: str, now: int) -> None:
-    replay.add(key, (KEYS.index(key),))
-    if what == "open":
-        replay.open(key, now)
-    elif what in ("close", "anchor"):
-        replay.close(key, now, is_anchor=what == "anchor")
-    elif what == "progress":
-        replay.progress(key, now, is_anchor=True)
-    elif what == "drain":
-        replay.drain(key, now, 3 * MS)
-    elif what == "resume":
-        replay.resume(key, now)
-    elif what == "before":
-        replay.close_before(key, now, MS // 2)
-    elif what == "gone":
-        replay.remove(key, now)
-    else:
-        replay.advance(now)
+Steps = steps("open", BEFORE, DOUBT, SURE, most=80)
 
 
 def told(replay: Replay) -> dict[str, tuple[int, bool, int | None]]:
@@ -352,7 +344,9 @@ def test_a_replay_that_is_told_the_tape_ends_where_the_taped_one_did(
 
 @settings(max_examples=300, deadline=None)
 @given(steps=Steps)
-def test_a_tape_starts_with_who_is_there_who_works_and_who_drains(steps: list[tuple[int, str, str]]) -> None:
+def test_a_tape_starts_with_who_is_there_who_works_who_drains_and_who_is_doubted(
+    steps: list[tuple[int, str, str]],
+) -> None:
     replay, copy, now = Replay(*ASSUMED), Replay(*ASSUMED), 0
     for later, what, key in steps:
         now += later
@@ -361,6 +355,7 @@ def test_a_tape_starts_with_who_is_there_who_works_and_who_drains(steps: list[tu
     play(Tape(replay.as_calls(now)), copy, lambda _name, _arguments: None)
     state = {key: (is_runnable, left_ns) for key, (_, is_runnable, left_ns) in told(replay).items()}
     assert {key: (is_runnable, left_ns) for key, (_, is_runnable, left_ns) in told(copy).items()} == state
+    assert copy.is_doubted is replay.is_doubted
     circles = [[key for name, (key, *_) in one.as_calls(now) if name == "add"] for one in (replay, copy)]
     assert circles[0] == circles[1] == sorted(state)
 

@@ -8,10 +8,12 @@ import logging
 import pytest
 
 from fairsched.accounting import turns as turns_module
+from fairsched.accounting.context import Context
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
-from fairsched.accounting.tuner import Tape
+from fairsched.accounting.tuner import POOR_HIT_RATIO, Tape
 from fairsched.accounting.turns import Turns
+from fairsched.accounting.witnesses import EXAMINED_NS
 from fairsched.bpf import abi
 from fairsched.model import Confidence, Snapshot, TenantSpec
 from tests.unit.accounting.closed_loop import KINDS, MS, ClosedLoop
@@ -33,7 +35,7 @@ def turns(*, is_settled: bool = True, hit_ratio: float = LOST) -> Turns:
 def make_uneven(one: Turns, now_ns: int) -> None:
     for part in (1.0, 0.5):
         for _ in range(8):
-            one.evenness.note("a", round(MS * part), 1, MS, now_ns)
+            one.evenness.note("a", "tenant", round(MS * part), 1, MS, now_ns)
 
 
 # ---- anchors ----
@@ -50,6 +52,19 @@ def test_a_gpu_whose_nature_was_not_found_is_unsure() -> None:
 def test_while_it_is_looked_for_or_when_it_fits_the_gpu_is_not(is_settled: bool, hit_ratio: float) -> None:
     one = turns(is_settled=is_settled, hit_ratio=hit_ratio)
     one.step(QUIET_NS + 1)
+    assert not one.is_unsure
+
+
+@pytest.mark.parametrize(("hit_ratio", "is_unsure"), [(POOR_HIT_RATIO - 0.01, True), (POOR_HIT_RATIO, False)])
+def test_a_nature_that_another_one_beats_must_be_hit_as_often_as_no_search_would_begin(
+    hit_ratio: float, is_unsure: bool
+) -> None:
+    one = turns(hit_ratio=hit_ratio)
+    one.tuner.is_disputed = True
+    one.step(QUIET_NS + 1)
+    assert one.is_unsure is is_unsure
+    one.tuner.is_disputed = False
+    one.step(QUIET_NS + 2)
     assert not one.is_unsure
 
 
@@ -71,6 +86,58 @@ def test_who_forks_once_it_is_so_does_not_end_it() -> None:
         one.note_change(now_ns)
         one.step(now_ns)
         assert one.is_unsure
+
+
+def hear(one: Turns, cgroup_id: int, hits: int, misses: int) -> None:
+    """Anchors of a context there."""
+    context = Context((cgroup_id, 1), cgroup_id, cgroup_id, 0)
+    one.replay.add(context.key, (cgroup_id,))
+    one.begin(context, 0)
+    for number in range(hits + misses):
+        one.hear(context, number % (hits + misses) < hits)
+
+
+def test_who_alone_misses_cannot_bring_it_about() -> None:
+    one = turns()
+    hear(one, 100, 40, 2)
+    hear(one, 101, 2, 40)
+    one.step(QUIET_NS + 1)
+    assert not one.is_unsure
+    assert one.hit_ratio > FINE
+    hear(one, 100, 2, 60)
+    one.step(QUIET_NS + 2)
+    assert one.is_unsure, "two do"
+
+
+def test_nor_two_cgroups_of_one_tenant() -> None:
+    one = Turns(Replay(), lambda cgroup_id: cgroup_id // 10)
+    one.tuner.is_settled, one.replay.hit_ratio = True, LOST
+    hear(one, 100, 40, 2)
+    for cgroup_id in (110, 111):
+        hear(one, cgroup_id, 2, 40)
+    one.step(QUIET_NS + 1)
+    assert not one.is_unsure
+
+
+def test_with_another_nature_anchors_are_judged_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = turns()
+    hear(one, 100, 40, 2)
+    hear(one, 101, 2, 40)
+    monkeypatch.setattr(one.tuner, "step", lambda _now_ns: True)
+    one.step(QUIET_NS + 1)
+    assert one.hit_ratio == one.replay.hit_ratio
+    assert one.anchors.without_one({100, 101}) is None
+
+
+def test_the_clock_does_not_take_over_for_one_who_alone_misses(probe: FakeProbe) -> None:
+    account = two_gpus(probe)
+    one = account.turns[0]
+    one.replay.hit_ratio = LOST
+    assert not account.turns[0].is_replay_trusted
+    hear(one, 200, 40, 2)
+    hear(one, 201, 2, 40)
+    one.step(S)
+    assert account.turns[0].is_replay_trusted
 
 
 def test_it_ends_when_anchors_are_hit_again() -> None:
@@ -160,7 +227,9 @@ def test_on_an_unsure_gpu_all_rows_are_low_and_on_the_others_they_are_not(probe:
     teach(probe, 2, 2 * S)
     make_uneven(account.turns[1], 3 * S)
     account.turns[1].step(3 * S)
-    rows = account.read(3 * S)
+    assert set(sure(account, 3 * S).values()) == {Confidence.HIGH}, "its neighbours may have something to say"
+    account.turns[1].step(3 * S + EXAMINED_NS + 1)
+    rows = account.read(3 * S + EXAMINED_NS + 1)
     assert {(row.cgroup_id, row.confidence) for row in rows} == {
         (100, Confidence.HIGH),
         (101, Confidence.LOW),
@@ -173,9 +242,9 @@ def test_on_an_unsure_gpu_all_rows_are_low_and_on_the_others_they_are_not(probe:
 def test_a_settled_gpu_is_accounted_by_the_replay_however_few_anchors_hit(probe: FakeProbe) -> None:
     account = two_gpus(probe)
     account.turns[0].replay.hit_ratio = LOST
-    assert (account.is_replay_trusted(0), account.is_replay_trusted(1)) == (False, True)
+    assert [account.turns[gpu].is_replay_trusted for gpu in (0, 1)] == [False, True]
     account.turns[0].tuner.is_settled = True
-    assert account.is_replay_trusted(0)
+    assert account.turns[0].is_replay_trusted
 
 
 def test_contexts_that_come_or_go_are_no_reason_to_be_unsure(probe: FakeProbe) -> None:
@@ -207,24 +276,44 @@ def test_bursts_begin_and_end_on_the_tape(probe: FakeProbe) -> None:
     ]
 
 
-def test_what_bursts_are_charged_is_compared_on_their_gpu(probe: FakeProbe) -> None:
+def unequal_bursts(probe: FakeProbe) -> EbpfAccount:
+    """On GPU 1, alone and in company; each would have half of it then, has a quarter, and is charged twice its cost."""
     account = two_gpus(probe)
     probe.create(2, 13, 102, gpu=1)
     for number in range(16):
         start = 3 * S + number * 200 * MS
         probe.launch(1, start, 10)
-        if (
-            number % 2
-        ):  # each would have half of the GPU: this one had a quarter, and is charged twice its cost
+        if number % 2:
             probe.launch(2, start)
         probe.sync(1, start + (80 if number % 2 else 20) * MS)
         probe.sync(2, start + 90 * MS)
+    return account
+
+
+def test_what_bursts_are_charged_is_compared_on_their_gpu(probe: FakeProbe) -> None:
+    account = unequal_bursts(probe)
     account.read(7 * S)
-    assert account.turns[1].evenness.is_uneven(7 * S)
-    assert not account.turns[0].evenness.is_uneven(7 * S)
+    assert account.turns[1].evenness.objections(7 * S)
+    assert not account.turns[0].evenness.objections(7 * S)
     probe.end(1, 7 * S)
     account.read(7 * S)
     assert not account.turns[1].evenness._alone
+
+
+def test_who_seemed_alone_may_not_have_been_when_a_late_context_turns_up(probe: FakeProbe) -> None:
+    account = unequal_bursts(probe)
+    account.read(7 * S)
+    probe.create(3, 14, 100, gpu=1)
+    account.read(7 * S)
+    assert account.turns[1].evenness.objections(7 * S), "one that is new was not there before"
+    account.turns[1].note_change(7 * S, is_late=True)
+    assert not account.turns[1].evenness.objections(7 * S)
+    assert not account.turns[1].evenness._alone
+    one = account.turns[1]
+    make_uneven(one, 7 * S + turns_module._SETTLE_NS - 1)
+    assert not one.evenness.objections(7 * S + turns_module._SETTLE_NS), "beside drains nobody has seen yet"
+    make_uneven(one, 7 * S + turns_module._SETTLE_NS)
+    assert one.evenness.objections(7 * S + turns_module._SETTLE_NS)
 
 
 def test_with_another_nature_what_was_learnt_of_the_work_there_is_learnt_anew(probe: FakeProbe) -> None:
@@ -349,7 +438,9 @@ def test_where_turns_are_unequal_nobody_is_sure_and_nobody_held() -> None:
     sim.run(20 * S)
     assert sim.unsure_ns is not None
     assert {use.confidence for use in sim.snapshot().uses} == {Confidence.LOW}
-    assert not [record for record in sim.records if record.since_ns > sim.unsure_ns]
+    # While another nature is tried, for a moment; at the first objection for as long as it is examined.
+    assert sim.unsure_ns < 6 * S
+    assert not [record for record in sim.records if record.since_ns > 10 * S]
 
 
 def test_where_turns_are_as_assumed_everybody_is_sure_all_the_time() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.fair.measures import Measures, measure
 from benchmarks.fair.recording import HeldTime, Recording, Sample, Stay
 from fairsched.model import TenantSpec
 from fairsched.simgpu import Step
@@ -92,6 +93,16 @@ def record(
         ),
     }
     return Recording(**{**made, **changed})
+
+
+def two(
+    pattern: str, weights: tuple[float, float] = (1.0, 1.0), ms: float = 4000, **changed: Any
+) -> Measures:
+    leaves = {
+        name: Leaf(ran=turns(pattern, name, 0, ms), steps=steps(0, ms, 10), spec={"weight": weight})
+        for name, weight in zip("ab", weights, strict=True)
+    }
+    return measure(record(leaves, ms=ms, **changed))
 
 
 def _processes(given: Sequence[Any]) -> list[Sequence[Part]]:

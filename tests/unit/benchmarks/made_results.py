@@ -25,6 +25,9 @@ WHOLE: Mapping[str, float | None] = {
     "cpu_ratio": 0.021,
     "rss_bytes": 120e6,
     "account_error_max_ratio": 0.012,
+    "account_error_sure_max_ratio": 0.034,
+    "account_unsettled_s": 0.5,
+    "held_unsettled_ms": 12.0,
 }
 LEAF: Mapping[str, float | None] = {
     "share_ratio": 0.25,
@@ -34,10 +37,16 @@ LEAF: Mapping[str, float | None] = {
     "tokens_cv_ratio": 0.012,
     "step_p50_ms": 80.1,
     "step_p99_ms": 95.4,
+    "step_p50_vs_solo_ratio": 4.0,
+    "step_p99_vs_solo_ratio": 4.5,
+    "queue_delay_ms": 12.5,
     "held_ms_per_s": 120.0,
     "hold_longest_ms": 180.0,
     "gain_points": None,
     "account_error_ratio": 0.004,
+    "account_error_sure_ratio": None,
+    "account_error_sure_max_ratio": 0.03,
+    "held_unsettled_ms": 3.0,
     "low_confidence_ratio": 0.0,
     "misbehaviour_after_s": None,
 }

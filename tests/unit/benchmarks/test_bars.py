@@ -27,7 +27,10 @@ PROMISED = {
     ("latency-vs-batch*", "hold_longest_ms", 500.0),
     ("bursty-owner*", "take_back_beyond_drain_p95_ms", 50.0),
     ("idle-lending*", "tokens_per_s", 0.985),
+    ("caps-on-off", "share_error_max_points", 1.0),
+    ("min-beside-heavy", "share_error_max_points", 1.0),
     ("hostile-*", "gain_points", 2.0),
+    ("unsure-*", "low_confidence_ratio", 0.8),
     ("beyond-*", "misbehaviour_after_s", 5.0),
     ("two-gpus*", "share_error_max_points", 1.5),
     ("nature-*", "account_error_ratio", 0.05),
@@ -156,6 +159,18 @@ def test_gain_is_that_of_the_hostile_tenant() -> None:
     assert judged("gain_points", document("hostile-fork")).note == "no hostile tenant"
 
 
+def test_who_cannot_be_seen_well_enough_is_judged_by_what_is_said_of_it_and_not_by_equal_turns() -> None:
+    said = judged("low_confidence_ratio", hostile("unsure-poll", low_confidence_ratio=0.9, gain_points=22.0))
+    assert (said.state, said.bar.limit_text()) == ("met", ">= 80 %")
+    assert judged("low_confidence_ratio", hostile("unsure-poll", low_confidence_ratio=0.7)).state == "missed"
+    two = {"a": {"gain_points": 1.0, "low_confidence_ratio": 1.0}, "b": {"gain_points": 1.0}}
+    assert judged("low_confidence_ratio", document("unsure-poll", leaves=two)).state == "missed"
+    verdicts = judge([hostile("unsure-poll", gain_points=0.0), hostile("beyond-static", gain_points=0.0)])
+    assert "gain_points" not in {
+        v.bar.figure for v in verdicts if v.scenario in ("unsure-poll", "beyond-static")
+    }
+
+
 def test_what_is_never_detected_is_missed_and_not_unmeasured() -> None:
     assert judged("misbehaviour_after_s", hostile("beyond-static", misbehaviour_after_s=4.9)).state == "met"
     assert (
@@ -188,6 +203,31 @@ def test_an_account_is_right_or_its_tenant_is_unsure_and_not_held() -> None:
     assert verdict(account_error_ratio=-0.5, low_confidence_ratio=0.5, held_ms_per_s=0.0).state == "missed"
 
 
+def test_who_is_unsure_most_of_the_time_is_judged_by_the_rest_of_it() -> None:
+    def verdict(sure: float | None, held: float = 0.0, low: float = 0.85) -> Verdict:
+        figures = {
+            "account_error_ratio": -0.5,
+            "account_error_sure_ratio": sure,
+            "low_confidence_ratio": low,
+            "held_ms_per_s": held,
+        }
+        return judged("account_error_ratio", document("nature-overlap", leaves={"a": figures, "b": {}}))
+
+    assert (verdict(None).state, verdict(0.04).state) == ("met", "met")
+    wrong = verdict(0.2)
+    assert wrong.state == "missed" and wrong.value is not None and wrong.value.mean == 0.2
+    assert verdict(0.04, low=0.5, held=300.0).state == "met", "right where it was sure: held with reason"
+    assert verdict(0.04, held=300.0).state == "missed", "held while it was not"
+
+
+def test_all_unsure_is_excused_and_all_but_somebody_sure_and_wrong_is_not() -> None:
+    unsure = {"low_confidence_ratio": 0.9, "account_error_ratio": 0.5, "held_ms_per_s": 0.0}
+    both = document("nature-overlap", leaves={"a": unsure, "b": unsure})
+    assert judged("account_error_ratio", both).state == "met"
+    both["measures"]["leaves"]["b"]["account_error_sure_ratio"] = -0.09
+    assert judged("account_error_ratio", both).state == "missed"
+
+
 def test_an_account_of_a_few_slices_is_not_judged() -> None:
     small = {"share_ratio": 0.05, "account_error_ratio": 0.4}
     both = document("nature-overlap", leaves={"a": small, "b": {}})
@@ -204,14 +244,17 @@ def test_who_was_never_held_was_not_held_for_long() -> None:
     assert judged("hold_longest_ms", lost).state == "not measured"
 
 
-def test_an_honest_tenant_that_is_named_is_said() -> None:
+@pytest.mark.parametrize("name", ["beyond-static", "hostile-query", "seed-4", "somebody-s-own"])
+def test_an_honest_tenant_that_is_named_is_missed_in_every_scenario(name: str) -> None:
     leaves: dict[str, dict[str, float | None]] = {
         "honest": {"misbehaviour_after_s": 2.0},
         "hostile": {"gain_points": 0.0, "misbehaviour_after_s": 1.0},
     }
-    verdict = judged("misbehaviour_after_s", document("beyond-static", leaves=leaves))
-    assert verdict.value is not None and verdict.value.mean == 1.0
-    assert verdict.note == "honest, and named as well: honest (seed 1)"
+    verdict = judged("misbehaviour_count", document(name, leaves=leaves), document(name, seed=2))
+    assert verdict.value is not None and verdict.value.mean == 0.5 and verdict.is_missed
+    assert (verdict.note, verdict.bar.limit_text()) == ("honest (seed 1)", "<= 0")
+    leaves["honest"] = {}
+    assert not [v for v in judge([document(name, leaves=leaves)]) if v.bar.figure == "misbehaviour_count"]
 
 
 def test_where_everybody_is_unsure_and_nobody_held_the_bar_is_met() -> None:

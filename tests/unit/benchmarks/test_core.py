@@ -26,7 +26,7 @@ def test_the_processor_is_named() -> None:
 
 
 def run(is_scheduled: bool, busy: float, error: float) -> shares.Run:
-    cost = shares.DaemonCost(0.02, {"daemon": 0.02}, {"daemon": 30, "guardian": 10})
+    cost = shares.DaemonCost(0.02, {"daemon": 0.02}, {"daemon": 30, "guardian": 10}, 29.4)
     errors = {"gold": error, "greedy": -error}
     return shares.Run(is_scheduled, busy, 0.0, {"gold": 0.5}, errors, cost if is_scheduled else None)
 
@@ -37,3 +37,8 @@ def test_the_worst_share_and_the_mean_business_count() -> None:
     assert values["share_error_max_points"] == pytest.approx(1.2)
     assert values["busy_ratio"] == pytest.approx(1.0)
     assert values["daemon_rss_bytes"] == 40
+
+
+def test_ticks_a_second_are_on_record_beside_what_they_cost() -> None:
+    runs = [run(False, 0.9, 30.0), run(True, 0.8, -1.2)]
+    assert shares.notes(runs)["daemon_cpu_ratio"] == "daemon 2.00%; 29.4 ticks a second"

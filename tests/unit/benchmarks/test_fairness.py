@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import fairness
-from benchmarks.fair import results, scenario
+from benchmarks.fair import results, scenario, solo
 
 TWO = """
 tenants:
@@ -41,11 +41,76 @@ def test_policies_of_one_scenario_and_seed_are_played_together_and_take_turns_at
 
 def test_rivals_play_on_headlines_only(file: Path) -> None:
     def policies(path: Path) -> set[str]:
-        jobs = fairness.jobs_of([path], fairness.OURS, [1], None, rivals_on_headlines=True)
+        jobs = fairness.jobs_of([path], fairness.OURS, [1], None, rival_seeds=[1])
         return {job.policy for job in jobs}
 
     assert policies(file) == {"none", "fairsched"}
     assert policies(Path("seed-4")) == {"none", "fairsched", *fairness.RIVALS}
+
+
+@pytest.mark.parametrize(("suite", "seeds"), [("bench", {1}), ("full", {1, 2, 3, 4, 5})])
+def test_rivals_play_one_seed_in_three_quarters_of_an_hour_and_all_in_hours(
+    suite: str, seeds: set[int]
+) -> None:
+    jobs = fairness.chosen_jobs(fairness._parse(["--suite", suite]))
+    for name in fairness.RIVALS:
+        assert {(job.play.name, job.seed) for job in jobs if job.policy == name} == {
+            (headline, seed) for headline in ("seed-4", "weights-4211") for seed in seeds
+        }
+
+
+@pytest.mark.parametrize(("suite", "minutes"), [("quick", 3.5), ("bench", 44.0)])
+def test_a_suite_takes_no_longer_than_was_promised(suite: str, minutes: float) -> None:
+    """45 minutes and 4: the rest is for tables and pictures. The guess is on the safe side: see _AROUND_S."""
+    jobs = fairness.chosen_jobs(fairness._parse(["--suite", suite]))
+    assert fairness.estimate_s(jobs) / 60 <= minutes
+
+
+@pytest.mark.parametrize("suite", ["bench", "full"])
+def test_nobody_plays_beside_another_scenario_or_another_policy(suite: str) -> None:
+    """Two seeds of one are played at a time where the scenario says so: what is beside a run is always the same."""
+    batches = fairness.batches_of(fairness.chosen_jobs(fairness._parse(["--suite", suite])))
+    assert max(map(len, batches)) == 2
+    for batch in batches:
+        assert len({(job.play.name, job.policy) for job in batch}) == 1
+        assert len({job.seed for job in batch}) == len(batch)
+        assert len(batch) == 1 or batch[0].play.scenario.beside_others
+
+
+@pytest.mark.parametrize("name", ["hostile-starve-cpu", "hostile-fork-storm"])
+def test_who_takes_the_processors_plays_alone(name: str) -> None:
+    batches = fairness.batches_of(fairness.jobs_of([Path(name)], fairness.OURS, [1, 2], None))
+    assert [len(batch) for batch in batches] == [1, 1, 1, 1]
+
+
+def test_two_seeds_at_a_time_take_half_of_their_time(file: Path) -> None:
+    alone = fairness.jobs_of([file], ["none", "fairsched"], [1], 5.0)
+    two_solos = 2 * (0.5 + 2.0 + 0.5)
+    assert fairness.estimate_s(alone) == 5.0 + 1.5 + 0.5 + 5.0 + 3.0 + 6.5 + two_solos
+    file.write_text(TWO + "beside_others: true\n")
+    assert fairness.estimate_s(fairness.jobs_of([file], ["none"], [1], 5.0)) == 5.0 + 1.5 + 0.5
+    assert fairness.estimate_s(fairness.jobs_of([file], ["none"], [1, 2], 5.0)) == 5.0 + 1.5 + 0.5 + 0.5
+    jobs = fairness.jobs_of([file], ["none", "fairsched"], [1, 2, 3], 5.0)
+    played = [[(job.policy, job.seed) for job in batch] for batch in fairness.batches_of(jobs)]
+    assert played == [
+        [("none", 1), ("none", 2)],
+        [("fairsched", 1), ("fairsched", 2)],
+        [("none", 3)],
+        [("fairsched", 3)],
+    ]
+
+
+@pytest.mark.parametrize("suite", ["bench", "full"])
+def test_what_a_trick_gains_is_also_measured_where_nobody_schedules(suite: str) -> None:
+    jobs = fairness.chosen_jobs(fairness._parse(["--suite", suite]))
+    hostile = {job.play.name for job in jobs if any(t.is_hostile for t in job.play.leaves().values())}
+    assert len(hostile) >= 20
+    for name in hostile:
+        seeds = {
+            policy: {j.seed for j in jobs if (j.play.name, j.policy) == (name, policy)}
+            for policy in fairness.OURS
+        }
+        assert seeds["none"] == seeds["fairsched"] != set()
 
 
 def test_leaves_are_comparable_when_promise_and_cost_of_a_token_are_the_same() -> None:
@@ -76,7 +141,9 @@ def document(job: fairness.Job) -> dict[str, Any]:
 def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     titles: list[str] = []
 
-    def perform(job: fairness.Job, _build: Path, _progress: Callable[[float], None]) -> dict[str, Any]:
+    def perform(
+        job: fairness.Job, _build: Path, _progress: Callable[[float], None], _solos: solo.Solos
+    ) -> dict[str, Any]:
         titles.append(job.title)
         if job.policy == "token":
             raise fairness.FairschedError("it did not start")

@@ -157,7 +157,7 @@ def test_a_python_that_cannot_be_run_is_named() -> None:
 @pytest.mark.parametrize("kind", tenant.KINDS)
 def test_a_tenant_makes_the_steps_it_was_asked_for(tmp_path: Path, kind: str) -> None:
     """The whole program, on a CPU: the model, the loop, the logs and the report."""
-    pytest.importorskip("torch", reason="needs PyTorch (pip install torch), which only the GPU checks use")
+    pytest.importorskip("torch", reason="no PyTorch, which only the GPU checks use: pip install torch")
     log, gpu_log, report = tmp_path / "log", tmp_path / "gpu", tmp_path / "report"
     create_log(log)
     create_log(gpu_log)

@@ -6,26 +6,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from benchmarks.fair.against import compare
-from benchmarks.fair.measures import LeafMeasures, Measures, measure
-from benchmarks.fair.recording import AccountReading, Recording
-from tests.unit.benchmarks.made_recordings import MS, Leaf, Part, S, at, record, steps, turns
+from benchmarks.fair.against import beside_solo
+from benchmarks.fair.measures import LeafMeasures, measure
+from benchmarks.fair.recording import Recording
+from tests.unit.benchmarks.made_recordings import MS, Leaf, Part, S, record, steps, turns, two
 
 BUSY = steps(0, 20_000, 10)
-
-
-def two(
-    pattern: str, weights: tuple[float, float] = (1.0, 1.0), ms: float = 4000, **changed: Any
-) -> Measures:
-    leaves = {
-        name: Leaf(ran=turns(pattern, name, 0, ms), steps=steps(0, ms, 10), spec={"weight": weight})
-        for name, weight in zip("ab", weights, strict=True)
-    }
-    return measure(record(leaves, ms=ms, **changed))
 
 
 # ---- shares, lag, Jain ----
@@ -195,7 +184,7 @@ def test_variation_across_the_leaves_of_a_group() -> None:
 
 
 def test_step_latencies_are_of_the_steps_that_ended_in_the_measured_part() -> None:
-    work: list[Part] = [(-500, -100), *steps(0, 990, 9.9), (990, 1990), (1990, 9000)]
+    work: list[Part] = [(-500, -100), *steps(0, 990, 9.9), (990, 1990), (2010, 9000)]
     made = measure(record({"a": Leaf(ran=work, steps=work)}, ms=2000)).leaves["a"]
     assert made.step_p50_ms == pytest.approx(9.9)
     assert made.step_p99_ms == pytest.approx(9.9) and made.step_p95_ms == pytest.approx(9.9)
@@ -205,6 +194,41 @@ def test_step_latencies_are_of_the_steps_that_ended_in_the_measured_part() -> No
     assert (
         measure(record({"a": Leaf(ran=work, steps=work)}, ms=2000)).series["latency_cdf_ms"]["a"][-1] == 1000
     )
+
+
+def latencies(made: Recording, leaf: str = "a") -> list[float]:
+    found: list[float] = measure(made).series["latency_cdf_ms"].get(leaf, [])
+    return found
+
+
+def test_a_step_under_way_at_the_end_counts_with_all_that_is_known_of_it() -> None:
+    """Eight of 100 ms, then one that took until long after the end."""
+    work: list[Part] = [*steps(0, 800, 100), (800, 2600)]
+    assert latencies(record({"a": Leaf(ran=work, steps=work)}, ms=1000))[-1] == 1800
+    gone = record({"a": Leaf(ran=work, steps=work, present=(0, 900))}, ms=1000)
+    assert latencies(gone)[-1] == 100, "it was killed: nobody waits any more"
+
+
+def test_a_step_that_nobody_ever_saw_the_end_of_is_as_old_as_the_pause_before_it_allows() -> None:
+    """The first of two processes ended its last step at 400 ms; the loop's pause is of 50."""
+    logs = [steps(0, 400, 100), steps(0, 1100, 100)]
+    made = record({"a": Leaf(ran=[(0, 1000)], steps=logs)}, ms=1000)
+    thinking = replace(made, think_ns={"a": (50 * MS, 50 * MS)})
+    assert latencies(thinking)[-1] == 550
+    assert latencies(replace(made, think_ns={"a": (700 * MS, 50 * MS)}))[-1] == 100, "it thinks still"
+    starved = record({"a": Leaf(steps=[(-50, -10)], waited=[(0, 2000)])}, ms=2000)
+    only = measure(replace(starved, think_ns={"a": (0,)})).leaves["a"]
+    assert only.step_p50_ms == only.step_p99_ms == pytest.approx(2010), (
+        "it has a latency, though no step ended"
+    )
+    assert only.queue_delay_ms is None, "but no step to divide by"
+
+
+def test_where_steps_come_by_a_clock_one_is_under_way_while_the_engine_says_so() -> None:
+    clocked = Leaf(ran=[(0, 200)], steps=[[(100, 200)], [(0, 100)]], waited=[(500, 1100)])
+    assert latencies(record({"a": clocked}, ms=1000))[-1] == pytest.approx(500), "since work was seen to wait"
+    idle = Leaf(ran=[(0, 200)], steps=[[(100, 200)], [(0, 100)]])
+    assert latencies(record({"a": idle}, ms=1000))[-1] == 100, "nothing had arrived"
 
 
 def test_queue_delay_is_the_time_the_engine_let_it_wait() -> None:
@@ -240,91 +264,6 @@ def test_without_holds_there_is_nothing_to_tell_of_them() -> None:
     made = two("ab").leaves["a"]
     assert made.held_ms_per_s == 0 and made.holds_per_s == 0
     assert made.hold_longest_ms is None and made.drain_overshoot_p95_ms is None
-
-
-# ---- the account ----
-
-
-def reading(
-    ms: float, said: Mapping[str, float], true: Mapping[str, float], **changed: Any
-) -> AccountReading:
-    made = AccountReading(
-        at(ms),
-        {leaf: round(value * MS) for leaf, value in said.items()},
-        {leaf: round(value * MS) for leaf, value in true.items()},
-        dict.fromkeys(true, "high"),
-    )
-    return replace(made, **changed)
-
-
-def test_the_account_is_compared_by_what_it_grew_while_measured() -> None:
-    readings = (
-        reading(-900, {"a": 0, "b": 0}, {"a": 700, "b": 0}),
-        reading(-5, {"a": 100, "b": 100}, {"a": 900, "b": 100}),
-        reading(4000, {"a": 2140, "b": 2080}, {"a": 2900, "b": 2100}),
-    )
-    made = two("ab", accounts=readings)
-    assert made.leaves["a"].account_error_ratio == pytest.approx(0.02)
-    assert made.leaves["b"].account_error_ratio == pytest.approx(-0.01)
-    assert made.whole.account_error_max_ratio == pytest.approx(0.02)
-
-
-def test_too_small_an_account_is_an_error_as_well_and_who_has_gone_is_judged_until_then() -> None:
-    zero = {"a": 0.0, "b": 0.0}
-    readings = (
-        reading(-5, {"a": 0.0}, zero),
-        reading(100, {"a": 100.0, "b": 50.0}, {"a": 100.0, "b": 100.0}),
-        reading(2000, {"a": 1000.0, "b": 950.0}, {"a": 1000.0, "b": 1100.0}),
-        reading(4000, {"a": 2020.0}, {"a": 2000.0, "b": 1100.0}),
-    )
-    made = two("ab", accounts=readings)
-    assert made.leaves["b"].account_error_ratio == pytest.approx(-0.1)
-    assert made.whole.account_error_max_ratio == pytest.approx(0.1)
-
-
-def test_an_account_that_says_it_is_unsure_is_not_held_against_it() -> None:
-    true = {"a": 900.0, "b": 100.0}
-    unsure = {"a": "low", "b": "high"}
-    readings = (
-        reading(-5, true, true),
-        reading(2000, true, true, confidence=unsure),
-        reading(4000, {"a": 9900.0, "b": 1130.0}, {"a": 1900.0, "b": 1100.0}),
-    )
-    made = two("ab", accounts=readings)
-    assert made.leaves["a"].account_error_ratio == pytest.approx(8)
-    assert made.leaves["a"].low_confidence_ratio == pytest.approx(1 / 3)
-    assert made.leaves["b"].low_confidence_ratio == 0
-    assert made.whole.account_error_max_ratio == pytest.approx(0.03)
-
-
-def test_a_leaf_with_next_to_nothing_does_not_count_for_the_account() -> None:
-    zero = {"a": 0.0, "b": 0.0}
-    readings = (reading(-5, zero, zero), reading(4000, {"a": 1000.0, "b": 20.0}, {"a": 1000.0, "b": 10.0}))
-    made = two("ab", accounts=readings)
-    assert made.leaves["b"].account_error_ratio == pytest.approx(1)
-    assert made.whole.account_error_max_ratio == pytest.approx(0)
-
-
-def test_misbehaviour_is_timed_from_the_start_of_the_leaf() -> None:
-    zero = {"a": 0.0, "b": 0.0}
-    readings = tuple(
-        reading(ms, zero, zero, misbehaviour={} if ms < 800 else {"a": f"endless kernel ({ms})"})
-        for ms in (-5, 400, 800, 1200)
-    )
-    present = {"a": (at(-1000), at(4000)), "b": (at(0), at(4000))}
-    made = two("ab", accounts=readings, present_ns=present)
-    assert made.leaves["a"].misbehaviour_after_s == pytest.approx(1.8)
-    assert made.misbehaviour == {"a": "endless kernel (800)"}
-    assert made.leaves["b"].misbehaviour_after_s is None
-    settling = (reading(-500, zero, zero, misbehaviour={"b": "unseen work"}), *readings)
-    named = two("ab", accounts=settling, present_ns={**present, "b": (at(-900), at(4000))})
-    assert named.leaves["b"].misbehaviour_after_s == pytest.approx(0.4), "while settling counts"
-
-
-def test_without_an_account_nothing_is_said_about_one() -> None:
-    made = two("ab")
-    assert made.whole.account_error_max_ratio is None
-    assert made.leaves["a"].account_error_ratio is None and made.leaves["a"].low_confidence_ratio is None
 
 
 # ---- what is handed on ----
@@ -366,12 +305,11 @@ def test_nothing_happened_is_a_measurement_too() -> None:
     assert made.whole.busy_ratio == 0
 
 
-def test_a_run_is_compared_with_one_without_a_policy_and_with_each_alone() -> None:
-    ours, none = two("ab").to_dict(), two("ab.").to_dict()
-    alone = measure(record({"a": Leaf(ran=BUSY, steps=steps(0, 4000, 5))}, ms=4000)).to_dict()
-    beside = compare(ours, none=none, solo={"a": alone})
-    assert beside["whole"]["busy_vs_none_ratio"] == pytest.approx(1.5, rel=0.01)
-    assert beside["leaves"]["a"]["step_p99_vs_solo_ratio"] == pytest.approx(2)
-    assert beside["leaves"]["a"]["tokens_per_s_vs_none_ratio"] == pytest.approx(1)
-    assert beside["leaves"]["b"]["step_p50_vs_solo_ratio"] is None
-    assert compare(ours)["whole"]["tokens_per_s_vs_none_ratio"] is None
+def test_the_steps_of_a_leaf_stand_beside_those_it_makes_alone() -> None:
+    mine = two("ab").to_dict()["leaves"]["a"]
+    alone = measure(record({"a": Leaf(ran=BUSY, steps=steps(0, 4000, 5))}, ms=4000)).to_dict()["leaves"]["a"]
+    beside = beside_solo(mine, alone)
+    assert beside["step_p99_vs_solo_ratio"] == beside["step_p50_vs_solo_ratio"] == pytest.approx(2)
+    assert beside["step_p99_solo_ms"] == pytest.approx(5)
+    assert set(beside_solo(mine, {}).values()) == {None}
+    assert beside_solo({**mine, "step_p50_ms": None}, alone)["step_p50_vs_solo_ratio"] is None

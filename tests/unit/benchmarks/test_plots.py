@@ -13,7 +13,7 @@ import pytest
 from benchmarks.fair.results import ResultError
 from tests.unit.benchmarks.made_results import NAMES, document, series
 
-pytest.importorskip("matplotlib")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed: sudo make setup")
 
 from benchmarks.fair import overview_plot, plots
 
@@ -152,6 +152,11 @@ def test_there_is_no_picture_of_nothing(tmp_path: Path) -> None:
         with pytest.raises(ResultError, match="nothing to draw"):
             draw([], tmp_path / "x.png")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_is_small_enough_to_be_kept_with_its_results(tmp_path: Path) -> None:
+    plots.draw_scenario(runs(), tmp_path / "page.png")
+    assert (tmp_path / "page.png").stat().st_size < 150_000
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

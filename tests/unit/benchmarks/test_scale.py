@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scale, scale_figures, scale_maps
+from benchmarks.machine import ROOT
 from benchmarks.scale_daemon import ACTIONS, LATE, Lap, Stopwatch, read_laps
 from benchmarks.scale_figures import Cell, growth, judge, missed, percentile, summarise
 from benchmarks.scale_world import SLICE_NS, SWITCH_NS, Gpu, Step, World
@@ -320,7 +323,7 @@ def test_the_tables_fit_a_terminal() -> None:
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: sudo make setup")
     scale_figures.plot(every((1.0, 3.0, 9.0)), tmp_path / "scale.png")
     assert (tmp_path / "scale.png").read_bytes()[:4] == b"\x89PNG"
 
@@ -336,3 +339,10 @@ def test_an_unknown_cell_is_refused_with_those_there_are(capsys: pytest.CaptureF
 def test_a_run_takes_five_minutes_at_most() -> None:
     assert scale.estimate_s(scale.Plan()) <= 5 * 60
     assert scale.Plan().seconds >= 10
+
+
+def test_every_part_that_is_measured_is_there_to_be_measured() -> None:
+    """In a process of its own: the stopwatch stays on what it is put on."""
+    program = "from benchmarks.scale_daemon import Stopwatch, instrument; instrument(Stopwatch())"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

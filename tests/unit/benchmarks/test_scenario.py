@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import fnmatch
 from pathlib import Path
 
 import pytest
 
 from benchmarks.fair import scenario
+from benchmarks.fair.bars import BARS
 from fairsched.errors import ConfigError
 from fairsched.model import TenantClass
 
@@ -112,3 +114,53 @@ def test_a_file_that_is_not_there_is_answered_with_what_is(tmp_path: Path) -> No
 
 def test_a_shipped_name_will_do() -> None:
     assert scenario.load(Path("seed-4")).name == "seed-4"
+
+
+@pytest.mark.parametrize(
+    ("more", "policy", "settle_s"),
+    [("", "none", 1.5), ("", "fairsched", 12.0), ("", "token", 12.0), ("start_s: 1, ", "none", 12.0)],
+)
+def test_nobody_waits_for_a_policy_that_is_not_there(
+    tmp_path: Path, more: str, policy: str, settle_s: float
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"settle_s: 12\ntenants: {{a: {{{more}loads: [{{}}]}}}}\n")
+    assert scenario.load(file).settle_s(policy) == settle_s
+
+
+# ---- what is shipped asks something of a scheduler ----
+
+LEAST_TO_WIN = 0.1
+"""Of the GPU. Twice as much and more where the scenario can have it."""
+WORKERS = {"child_cgroups": 3, "short_lived": 3}
+"""Tricks that have more than one at a time."""
+HOSTILE = [path.stem for path in scenario.shipped() if path.stem.startswith(("hostile-", "unsure-"))]
+
+
+def contexts(tenant: scenario.Tenant) -> int:
+    return sum(one.processes * one.contexts * WORKERS.get(one.trick or "", 1) for one in tenant.loads)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_where_nobody_schedules_a_trick_pays(name: str) -> None:
+    """Or a scheduler that does nothing would look as good as ours."""
+    leaves = scenario.load(Path(name)).leaves()
+    (hostile,) = [tenant for tenant in leaves.values() if tenant.is_hostile]
+    turns = contexts(hostile) / sum(map(contexts, leaves.values()))
+    due = hostile.weight / sum(tenant.weight for tenant in leaves.values())
+    assert turns - due >= LEAST_TO_WIN
+
+
+def test_whatever_may_be_promised_to_a_tenant_is_in_a_scenario_that_has_a_bar() -> None:
+    judged = {
+        path.stem: [node for _, node in scenario.nodes(scenario.load(path).scenario.tenants)]
+        for path in scenario.shipped()
+        if any(fnmatch.fnmatch(path.stem, bar.scenarios) for bar in BARS)
+    }
+    nodes = [node for found in judged.values() for node in found]
+    assert any(node.min for node in nodes)
+    assert any(node.quota is not None for node in nodes)
+    assert any(node.weight != 1 for node in nodes)
+    assert {node.tenant_class for node in nodes} == {"latency", "batch"}
+    pauses = [n for n in judged["caps-on-off"] if any(load.arrival.off_ms >= 1000 for load in n.loads)]
+    assert len(pauses) == 1 and pauses[0].quota, "a cap is kept while the other pauses"

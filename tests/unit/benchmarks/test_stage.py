@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks import rig as rig_module
 from benchmarks.fair import stage as stage_module
 from benchmarks.fair.controllers import Controller, controller, let_go
 from benchmarks.fair.recording import Recording
@@ -31,6 +32,7 @@ from tests.unit.benchmarks.made_stage import Clock, FakeRig, context
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(stage_module, "time", clock)
+    monkeypatch.setattr(rig_module, "time", clock)
     return clock
 
 
@@ -280,6 +282,25 @@ def test_an_account_that_stands_still_is_read_all_the_same(rig: FakeRig, undo: c
     assert {reading.gpu_time_ns["a"] for reading in recording.accounts} == {5}
     assert len(recording.accounts) >= 2, "at the start and at the end"
     assert control.asked > 10, "it was asked again for as long as a tick may last"
+
+
+@pytest.mark.parametrize(
+    ("wish", "named", "least", "most"),
+    [
+        ("", None, 8, 12),
+        ("on_misbehaviour: warn, ", None, 38, 44),
+        ("on_misbehaviour: warn, ", "unseen", 8, 12),
+    ],
+)
+def test_who_is_to_be_found_out_is_asked_after_oftener_until_it_is_named(
+    rig: FakeRig, undo: contextlib.ExitStack, wish: str, named: str | None, least: int, most: int
+) -> None:
+    class Detective(Accountant):
+        def account(self) -> dict[str, dict[str, Any]]:
+            return {"a": {**super().account()["a"], "misbehaviour": named}}
+
+    play = staged(rig, undo, f"tenants: {{a: {{{wish}loads: [{{}}]}}}}")
+    assert least <= len(record(play, Detective(5), seconds=4.0).accounts) <= most
 
 
 def test_a_policy_without_an_account_has_no_readings(rig: FakeRig, undo: contextlib.ExitStack) -> None:

@@ -117,6 +117,17 @@ def test_the_overview_says_what_is_behind_a_verdict() -> None:
     assert "never detected: hostile (seed 1)" in " ".join(" ".join(lines).split())
 
 
+@pytest.mark.parametrize("name", ["beyond-static", "unsure-pinned"])
+def test_a_gain_that_no_bar_is_for_is_shown_all_the_same(name: str) -> None:
+    both = [
+        document(name, policy, seed, leaves={"honest": {}, "hostile": {"gain_points": gain + seed}})
+        for policy, gain in (("none", 20.0), ("fairsched", 10.0))
+        for seed in (1, 2)
+    ]
+    (line,) = [line for line in table.overview(both) if "gain by the trick" in line]
+    assert line.split()[-5:] == ["pt", "21.50", "11.50", "-", "-"]
+
+
 def test_a_changed_scenario_file_is_said() -> None:
     assert "changed since it was measured: seed-4" in "\n".join(table.overview([document()]))
     assert "changed" not in "\n".join(table.overview([document("somebody-s-own")]))
@@ -162,10 +173,21 @@ def test_every_section_has_rows_of_equal_width() -> None:
 
 def test_the_nature_section_tells_error_confidence_and_holds() -> None:
     leaves = {"a": {"account_error_ratio": -0.2, "low_confidence_ratio": 1.0, "held_ms_per_s": 0.0}}
-    body = quoted.SECTIONS["nature"](
-        [document("nature-overlap", leaves=leaves), document("nature-overlap", "none")]
-    )
-    assert body.splitlines()[2:] == ["| `nature-overlap` | a | 25.00 | -20.00 | 100.0 | 0.00 |"]
+    runs_of = [
+        document("nature-overlap", leaves=leaves, whole={"held_ms_per_s": 0.0}),
+        document("nature-overlap", "none", leaves={"a": {"share_error_points": -7.0}}),
+    ]
+    body = quoted.SECTIONS["nature"](runs_of)
+    row = "| `nature-overlap` | a | 25.00 | -7.00 | 0.10 | -20.00 | 3.00 | 100.0 | 0.00 | 3.00 |"
+    said = "On 1 of 1 natures nobody is held, and shares are what they are without a daemon: overlap."
+    assert body.splitlines()[2:] == [row, "", said]
+    old = runs_of[0]["measures"]["leaves"]["a"]
+    del old["held_unsettled_ms"], old["account_error_sure_max_ratio"]
+    assert quoted.SECTIONS["nature"](runs_of[:1]).splitlines()[2].split(" | ")[3:] == [
+        *("-", "0.10", "-20.00", "-", "100.0", "0.00", "- |")
+    ], "what older results do not know is not there"
+    held = document("nature-slice-1", whole={"held_ms_per_s": 800.0})
+    assert "On 1 of 2 natures" in quoted.SECTIONS["nature"]([*runs_of, held])
     assert quoted.SECTIONS["nature"](runs()) == "not measured yet"
 
 
@@ -198,10 +220,19 @@ def test_writing_fills_the_files_from_the_results(tmp_path: Path) -> None:
 def test_the_documents_quote_the_committed_results(name: Path) -> None:
     path = quoted.REPOSITORY / name
     if not quoted.has_sections(path):
-        pytest.skip(f"{name} quotes no results yet")
+        pytest.skip(f"{name} quotes no results: give it the markers of benchmarks.fair.table")
     text = path.read_text(encoding="utf-8")
     wanted = quoted.filled(text, quoted.all_documents(), str(name))
     assert text == wanted, "run: python -m benchmarks.fair.table --write"
+
+
+@pytest.mark.parametrize("name", quoted.DOCUMENTS, ids=str)
+def test_the_documents_say_on_how_many_natures_nobody_is_held(name: Path) -> None:
+    """In README's limits and under 'The floor': by hand, so that they are sentences, and yet as measured."""
+    documents = quoted.all_documents()
+    natures = {d["scenario"] for d in documents if d["scenario"].startswith("nature-")}
+    wanted = f"steps aside on {len(quoted.stepped_aside(documents))} of {len(natures)} natures"
+    assert wanted in " ".join((quoted.REPOSITORY / name).read_text(encoding="utf-8").split()).lower()
 
 
 def test_the_command_prints_and_names_what_is_wrong(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -24,8 +26,27 @@ def test_the_token_curve_counts_as_the_slow_sum_does(
 ) -> None:
     steps = [Step(end * MS, float(tokens), latency * MS) for end, latency, tokens in given]
     window = (start * MS, (start + length) * MS)
-    curve = windows.token_curve([steps[::2], steps[1::2]])
-    assert float(curve.grown(*window)) == pytest.approx(stats.tokens_in(steps, *window), abs=1e-3)
+    logs = [steps[::2], steps[1::2]]
+    curve = windows.token_curve(logs)
+    expected = sum(stats.tokens_in(one_at_a_time(log), *window) for log in logs)
+    assert float(curve.grown(*window)) == pytest.approx(expected, abs=1e-3)
+
+
+def one_at_a_time(log: list[Step]) -> list[Step]:
+    """Each begins when the one before it is done, or when it was asked for."""
+    done, found = 0, []
+    for step in sorted(log, key=lambda step: step.end_ns):
+        found.append(replace(step, latency_ns=min(step.latency_ns, step.end_ns - done)))
+        done = step.end_ns
+    return found
+
+
+def test_of_eight_steps_in_flight_seven_are_waiting_and_nothing_of_them_was_made() -> None:
+    """All asked for at 0; one is done each second. By 4.5 s four and a half have been made, however long they took."""
+    steps = [Step(n * S, 10.0, n * S) for n in range(1, 9)]
+    curve = windows.token_curve([steps])
+    assert float(curve.grown(0, 4.5 * S)) == pytest.approx(45.0)
+    assert float(curve.grown(4.5 * S, 8 * S)) == pytest.approx(35.0)
 
 
 def test_steady_steps_do_not_vary_where_whole_tokens_would() -> None:

@@ -27,12 +27,34 @@ ONLY_IN_C = {
     "FS_MAX_USES",
     "FS_MAX_PROCS",
     "FS_MAX_HANDLES",
+    "FS_MAX_MAJORS",
     "FS_CLOCK_MAX_N",
+    "FS_MAX_CLIENTS",
+    "FS_MAX_CALLERS",
+    "FS_MAX_DEPTH",
+    "FS_MAX_VIEW_PIDS",
+    "FS_MAX_VIEW_CALLS",
+    "FS_MAX_VRAM_CGROUPS",
 }
 """User space never needs them."""
 
-OF_ENUM = {"FS_COUNT_": abi.Count, "FS_EDGE_": abi.EdgeKind, "FS_CTX_": abi.CtxFlag}
-OTHERWISE = {"FS_COUNTS": len(abi.Count)}
+OF_ENUM = {
+    "FS_COUNT_": abi.Count,
+    "FS_EDGE_": abi.EdgeKind,
+    "FS_CTX_": abi.CtxFlag,
+    "FS_DRIVER_COUNT_": abi.DriverCount,
+    "FS_NODE_": abi.Node,
+    "FS_GATE_": abi.GateFlag,
+    "FS_VIEW_KIND_": abi.ViewKind,
+    "FS_VIEW_BY_": abi.ViewBy,
+    "FS_VIEW_COUNT_": abi.ViewCount,
+}
+OTHERWISE = {
+    "FS_COUNTS": len(abi.Count),
+    "FS_DRIVER_COUNTS": len(abi.DriverCount),
+    "FS_VIEW_KINDS": len(abi.ViewKind),
+    "FS_VIEW_COUNTS": len(abi.ViewCount),
+}
 
 
 @pytest.fixture(scope="module")

@@ -166,6 +166,23 @@ def test_pause_that_merges_with_our_own_write_is_still_seen(
     assert fake.is_asked("a")
 
 
+def test_pause_that_comes_while_the_record_is_written_is_foreign(
+    fake: FakeTree, freezer: Freezer, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_write = journal.write
+
+    def write_and_be_overtaken(entry: Entry) -> None:
+        real_write(entry)
+        fake.write_freeze("a", "1")
+
+    monkeypatch.setattr(journal, "write", write_and_be_overtaken)
+    with fake.make("a") as ref:
+        assert hold(freezer, ref).kind is HoldKind.FOREIGN
+        assert (freezer.holds, journal.entries()) == ({}, [])
+        assert freezer.settle() == []
+    assert fake.is_asked("a")
+
+
 def test_thaw_by_somebody_else_ends_the_hold_without_a_fight(
     fake: FakeTree, freezer: Freezer, journal: Journal
 ) -> None:
@@ -206,6 +223,17 @@ def test_foreign_write_makes_the_freezer_readable(fake: FakeTree, freezer: Freez
         assert poll.poll(1000)
         freezer.settle()
         assert poll.poll(0) == []
+
+
+def test_what_we_do_ourselves_does_not_make_the_freezer_readable(fake: FakeTree, freezer: Freezer) -> None:
+    poll = select.poll()
+    poll.register(freezer.fileno(), select.POLLIN)
+    with fake.make("a") as ref:
+        for _ in range(2):
+            hold(freezer, ref)
+            assert poll.poll(0) == []
+            freezer.thaw(ref.id)
+            assert poll.poll(0) == []
 
 
 def test_vanished_cgroup_is_data(fake: FakeTree, freezer: Freezer) -> None:
@@ -363,5 +391,17 @@ def test_latency_is_measured_until_rest_and_smoothed(fake: FakeTree, journal: Jo
         assert freezer.latency_ns(ref.id) == 1250  # thawed before rest: only says "at least 500"
         once(5250, settles=False)
         assert freezer.latency_ns(ref.id) == 2250
-        freezer.forget(ref.id)
-        assert freezer.latency_ns(ref.id) is None
+
+
+def test_of_a_cgroup_that_is_nobodys_any_more_nothing_is_kept(fake: FakeTree, freezer: Freezer) -> None:
+    refs = {name: fake.make(name) for name in ("tenant", "gone", "held")}
+    for ref in refs.values():
+        hold(freezer, ref)
+        freezer.thaw(ref.id)
+    hold(freezer, refs["held"])
+    freezer.forget_others({refs["tenant"].id})
+    known = {name: freezer.latency_ns(ref.id) is not None for name, ref in refs.items()}
+    assert known == {"tenant": True, "gone": False, "held": True}
+    assert set(freezer.holds) == {refs["held"].id}, "to let go is for the policy to decide"
+    for ref in refs.values():
+        ref.close()

@@ -84,6 +84,20 @@ def test_help_fits_and_ends_in_examples(path: list[str]) -> None:
         assert "Examples:\n" in result.stdout
 
 
+def test_every_answer_can_be_had_in_json() -> None:
+    """But for what is JSON anyway or a file, and the two that answer nothing themselves: see docs/cli.md."""
+    without = set()
+    for name, *child in all_commands():
+        command: Any = cli.get_command(None, name)  # type: ignore[arg-type]
+        if child:
+            command = command.commands[child[0]]
+        elif hasattr(command, "commands"):
+            continue
+        if not any("--json" in parameter.opts for parameter in command.params):
+            without.add(" ".join([name, *child]))
+    assert without == {"run", "exec", "events", "report", "config schema"}
+
+
 def test_help_and_release_import_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['fairsched', *sys.argv[1:]]\nfrom fairsched.cli import main\n"
@@ -171,6 +185,18 @@ def test_status_and_explain(daemon: FakeDaemon) -> None:
     assert json.loads(ask("explain", "batch", "--json").stdout)[0]["action"] == "hold"
 
 
+def test_ps_and_what_it_is_narrowed_to(daemon: FakeDaemon) -> None:
+    def pids(*options: str) -> list[int]:
+        return [one["pid"] for one in json.loads(ask("ps", "--json", *options).stdout)]
+
+    assert "GPU-5f2c1a90: 2 processes" in ask("ps").stdout
+    assert pids() == [4194301, 812, 77]
+    assert pids("--tenant", "chat") == [4194301]
+    assert pids("--tenant", "-") == [77]
+    assert pids("--gpu", "GPU-99") == [77]
+    assert ask("ps", "--tenant", "nobody").stdout == "no process uses a GPU\n"
+
+
 def test_a_daemon_of_another_version_is_said_so(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "status", lambda: {"schema_version": 2})
     result = CliRunner().invoke(cli, ["status"])
@@ -193,6 +219,41 @@ def test_tenant_set_list_unset(daemon: FakeDaemon) -> None:
     assert "no change" in ask("tenant", "unset", "chat").stdout
     assert ask("tenant", "set", "chat", "--exempt").stdout == "tenants.chat.exempt false -> true\n"
     assert ask("tenant", "set", "chat", "--no-exempt").stdout == "tenants.chat.exempt true -> false\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["tenant", "set", "chat", "--weight", "6"], {"changes": ["tenants.chat.weight 4 -> 6"]}),
+        (["tenant", "unset", "batch", "class"], {"changes": ["tenants.batch.class latency -> batch"]}),
+        (["tenant", "unset", "chat"], {"changes": []}),
+    ],
+    ids=" ".join,
+)
+def test_changes_of_a_tenant_in_json(daemon: FakeDaemon, arguments: list[str], answer: object) -> None:
+    daemon.overrides = daemon.overrides.with_set("batch", {"class": "latency"})
+    assert json.loads(ask(*arguments, "--json").stdout) == answer
+
+
+def test_the_list_of_tenants_in_json(daemon: FakeDaemon) -> None:
+    daemon.overrides = daemon.overrides.with_set("chat", {"weight": 2}).with_set("gone", {"weight": 2})
+    answer = json.loads(ask("tenant", "list", "--json").stdout)
+    assert answer["stale"] == ["gone"]
+    rows = {".".join(one["key"]): (one["value"], one["origin"]) for one in answer["settings"]}
+    assert rows["tenants.chat.weight"] == (2.0, "override")
+    assert rows["tenants.chat.min"] == (0.2, "file")
+
+
+def test_the_doctor_in_json(config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairsched.host_probe._bcc_version", lambda: None)
+    monkeypatch.setattr("fairsched.host_probe._nvml", lambda: (None, "no driver", ()))
+    result = CliRunner().invoke(cli, ["doctor", "--no-bpf", "--json", "-c", str(config_file)])
+    assert result.exit_code == 3
+    answer = json.loads(result.stdout)
+    assert answer.keys() == {"can_run", "checks", "choices", "facts"}
+    assert answer["can_run"] is False and answer["choices"]["obstacles"]
+    (bcc,) = (check for check in answer["checks"] if check["name"] == "bcc")
+    assert bcc["level"] != "ok" and bcc["remedy"]
 
 
 def test_an_override_that_breaks_the_rules_is_refused_with_status_2(daemon: FakeDaemon) -> None:
@@ -218,7 +279,7 @@ def test_the_command_line_and_the_overrides_agree_on_the_keys() -> None:
 def test_release_with_nothing_to_release(tmp_path: Path) -> None:
     assert ask("release", "--run-dir", tmp_path).stdout == "nothing is held by fairsched\n"
     answer = json.loads(ask("release", "--run-dir", tmp_path, "--json").stdout)
-    assert answer == {"releases": [], "is_clean": True}
+    assert answer == {"releases": [], "gates": [], "gate_error": None, "is_clean": True}
 
 
 def test_release_goes_on_with_a_broken_configuration(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from fairsched.config import Config, from_bytes
+from fairsched.driver.hooks import HookFacts
+from fairsched.driver.pid_view_choice import PidViewFacts
 from fairsched.host import BpfFact, GpuFact, HostFacts, checks, choose
 from fairsched.host_probe import find_libcuda, gather
 from fairsched.model import Source
@@ -171,3 +173,104 @@ def test_one_library_under_two_names_is_one_library(tmp_path: Path) -> None:
     (tmp_path / "same").symlink_to("libcuda.so.1")
     named = (tmp_path / "libcuda.so.1", tmp_path / "same", tmp_path / "none")
     assert [path for path in find_libcuda(named) if path.startswith(str(tmp_path))] == [str(named[0])]
+
+
+def test_the_doctor_says_how_calls_to_the_driver_are_seen() -> None:
+    seen = HookFacts(frozenset(), False, False, False, has_btf=True, has_tracepoints=True)
+    (row,) = [check for check in checks(capable_host(hooks=seen), config()) if check.name == "driver calls"]
+    assert row.fact.startswith("system call tracepoints (no kprobe: ")
+    assert "driver calls" not in {check.name for check in checks(capable_host(), config())}
+
+
+VIEW = PidViewFacts(
+    is_initial_namespace=True,
+    has_sys_admin=True,
+    has_kprobes=True,
+    has_btf=True,
+    lockdown="none",
+    write_refusal=None,
+    entry="nvidia_unlocked_ioctl",
+    has_driver=True,
+    has_translator=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("wish", "facts", "level", "can_run"),
+    [
+        ("auto", VIEW, "ok", True),
+        ("required", VIEW, "ok", True),
+        ("auto", replace(VIEW, lockdown="integrity"), "warn", True),
+        ("required", replace(VIEW, lockdown="integrity"), "fail", False),
+        ("required", replace(VIEW, entry=None, has_driver=False), "ok", True),
+    ],
+)
+def test_doctor_says_what_stands_against_process_lists_in_containers(
+    wish: str, facts: PidViewFacts, level: str, can_run: bool
+) -> None:
+    host, wanted = capable_host(pid_view=facts), config(f"mechanisms: {{pid_view: {wish}}}")
+    row = next(check for check in checks(host, wanted) if check.name == "pid view")
+    assert row.level == level
+    assert row.choice
+    assert choose(host, wanted).can_run is can_run
+    if level != "ok":
+        assert "lockdown (integrity)" in row.fact
+        assert row.remedy
+
+
+def test_doctor_is_silent_about_process_lists_that_nobody_wants() -> None:
+    assert not [check for check in checks(capable_host(), config()) if check.name == "pid view"]
+
+
+GATED = "mode: enforce\ntenants: {a: {gpus: [0]}}"
+
+
+def gate_row(facts: HostFacts, text: str) -> tuple[str, str, str]:
+    (row,) = [check for check in checks(facts, config(text)) if check.name == "device gate"]
+    return row.level, row.fact, row.remedy
+
+
+def test_a_gate_nobody_asks_for_is_no_matter() -> None:
+    broken = capable_host(
+        bpf=(BpfFact("device program", False, "Operation not permitted"),), bcc_version=None
+    )
+    assert gate_row(broken, "mode: enforce")[:2] == ("ok", "nothing in the configuration asks for it")
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "fact"),
+    [
+        (GATED, "ok", "asked for, and device programs can be loaded"),
+        (GATED.replace("enforce", "observe"), "warn", "asked for, but mode is observe"),
+        (
+            f"{GATED}\nmechanisms: {{device_gate: off}}",
+            "warn",
+            "asked for, but mechanisms.device_gate is off",
+        ),
+        ("mode: enforce\ndevices: {default: deny}", "ok", "asked for, and device programs can be loaded"),
+    ],
+)
+def test_a_gate_that_is_asked_for_is_told_of(text: str, level: str, fact: str) -> None:
+    assert gate_row(capable_host(), text)[:2] == (level, fact)
+
+
+def test_a_gate_that_cannot_be_is_a_warning_and_when_required_no_start() -> None:
+    facts = capable_host(bpf=(BpfFact("device program", False, "Operation not permitted", is_needed=False),))
+    assert gate_row(facts, GATED)[:2] == ("warn", "device program: Operation not permitted")
+    assert choose(facts, config(GATED)).can_run
+    required = f"{GATED}\nmechanisms: {{device_gate: required}}"
+    assert gate_row(facts, required)[0] == "fail"
+    assert choose(facts, config(required)).obstacles == (
+        "device_gate is required, but device program: Operation not permitted",
+    )
+
+
+def test_a_gate_that_was_left_behind_is_named_with_the_way_out() -> None:
+    rows = [
+        check
+        for check in checks(capable_host(gates=1), config("mode: observe"))
+        if check.name == "device gate"
+    ]
+    assert (rows[0].level, "fairsched release" in rows[0].remedy) == ("warn", True)
+    with_daemon = capable_host(gates=1, daemon_pid=7)
+    assert gate_row(with_daemon, GATED)[0] == "ok"

@@ -9,12 +9,23 @@ from dataclasses import replace
 
 import pytest
 
-from fairsched.cli import doctor, explain, status
+from fairsched.cli import doctor, explain, ps, status
 from fairsched.cli.text import cut, duration, milliseconds, percent, reason_text, short_uuid
 from fairsched.config import Config
 from fairsched.host import checks, choose
 from fairsched.model import MisbehaviourKind, Reason, ReasonCode, Source
-from fairsched.status import DecisionRecord, MisbehaviourStatus, StatusReport, TenantState, TenantStatus
+from fairsched.status import (
+    DecisionRecord,
+    GateState,
+    GateStatus,
+    MisbehaviourStatus,
+    SliStatus,
+    StatusReport,
+    TenantState,
+    TenantStatus,
+    TokenRate,
+    VramStatus,
+)
 from tests.unit.cli.test_host import capable_host
 from tests.unit.control import fakes
 from tests.unit.control.fakes import hold, thaw
@@ -46,6 +57,50 @@ def test_the_status_screen() -> None:
             "         processes may be too low",
         ]
     )
+
+
+def test_the_gate_has_a_line_where_somebody_asks_for_it() -> None:
+    def line(gate: GateStatus) -> str:
+        screen = narrow(status.render(replace(fakes.status(), gate=gate)))
+        return " ".join(part.strip() for part in screen.split("\nGPU 0")[0].split("\n")[2:])
+
+    assert line(fakes.gate()) == (
+        "device gate: on, 3 cgroups with a rule, in /gpu.slice; opens refused: no tenant 4, batch 12"
+    )
+    waiting = fakes.gate(state=GateState.WAITING, reason="being compiled", attached=(), denied={})
+    assert line(waiting) == "device gate: waiting (being compiled)"
+    assert line(fakes.gate(state=GateState.OFF, reason="nothing in the configuration asks for it")) == ""
+
+
+def test_the_service_levels_have_a_line_where_somebody_measures_them() -> None:
+    def line(slis: SliStatus) -> str:
+        screen = narrow(status.render(replace(fakes.status(), slis=slis)))
+        return " ".join(part.strip() for part in screen.split("\nGPU 0")[0].split("\n")[2:])
+
+    fair = SliStatus(3.25, 0.0123, 0.021, is_fair=True, window_s=60.0)
+    assert line(fair) == "last 60 s: queue delay p99 3.2 ms, SM stdev 1.2 %, token/s CV 2.1 %: fair"
+    assert line(replace(fair, token_rate_cv_ratio=0.71, is_fair=False)).endswith("token/s CV 71.0 %: unfair")
+    unknown = SliStatus(token_rate_reason="tokens of different models are not alike", window_s=60.0)
+    assert line(unknown) == "last 60 s: queue delay p99 n/a, SM stdev n/a, token/s CV n/a"
+    counted = replace(fakes.status().tenants[0], tokens=TokenRate())
+    told = replace(fakes.status(), slis=unknown, tenants=(counted,))
+    assert "token/s CV n/a: tokens of different models" in " ".join(narrow(status.render(told)).split())
+
+
+def test_tokens_are_shown_where_their_counters_are_known() -> None:
+    def lines(rate: TokenRate) -> list[str]:
+        tenant = TenantStatus(name="chat", state=TenantState.RUN, weight=1, tokens=rate)
+        screen = narrow(status.render(replace(fakes.status(), tenants=(tenant,), warnings=())))
+        return screen.split("\n")[7:]
+
+    assert lines(TokenRate(512.34, 0.0123)) == ["  512.3 token/s, CV in time 1.2 %"]
+    assert lines(TokenRate(512.34)) == ["  512.3 token/s"]
+    assert lines(TokenRate()) == []
+    page = "http://chat.example:8000/a-path-that-is-quite-long/metrics"
+    assert lines(TokenRate(failures=7, note=f"no tokens from {page}: it answers 503")) == [
+        f"  ! no tokens from {page}:",
+        "    it answers 503 (7 times so far)",
+    ]
 
 
 def test_what_is_not_known_is_never_shown_as_zero() -> None:
@@ -107,6 +162,23 @@ def test_extremes_fit_too() -> None:
     narrow(status.render(extreme(fakes.status())))
 
 
+def test_the_ps_screen() -> None:
+    screen = narrow(ps.render(fakes.processes()))
+    assert screen == "\n".join(
+        [
+            "GPU-5f2c1a90: 2 processes",
+            "TENANT             PID  IN NS  CTX  VRAM   TIME  WHERE  COMMAND",
+            "chat           4194301      1    2  18.0  2.2 h  0a1b2c3d/3f3f3f  python3 -m vl…",
+            "a-tenant-wit…      812      -    1   0.0    n/a  a-tenant-wi…  train",
+            "  ! has a context, no launch of it was seen",
+            "",
+            "GPU-99999999: 1 process",
+            "TENANT  PID  IN NS  CTX  VRAM   TIME  WHERE  COMMAND",
+            "-        77      -  n/a   n/a  1.2 s  n/a  n/a",
+        ]
+    )
+
+
 def test_explain_tells_each_hold_and_its_end() -> None:
     lines = explain.render("batch", [hold(), thaw()], 2_000_000_000)
     text = re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", narrow(lines))
@@ -128,6 +200,13 @@ def test_explain_of_a_quiet_minute() -> None:
 def test_a_hold_that_lasts_is_told_so_far() -> None:
     text = narrow(explain.render("batch", [hold(1_000_000_000)], 1_120_000_000))
     assert "held, for 120 ms so far" in text
+
+
+def test_a_hold_that_may_last_longer_than_its_class_promises_says_why() -> None:
+    long = hold()
+    long = replace(long, reason=replace(long.reason, long_hold_ns=2_000_000_000))
+    text = " ".join(narrow(explain.render("batch", [long, thaw()], 2_000_000_000)).split())
+    assert "held 40 ms (2000 ms at most: it owes more than short holds repay): it is ahead" in text
 
 
 def test_a_thaw_whose_hold_is_older_than_the_records_still_counts() -> None:
@@ -239,3 +318,27 @@ def test_explain_says_what_is_done_about_it(action: str, words: str) -> None:
     lines = explain.render("bad", [], 0, (endless(action),), 1_700_000_000.137)
     assert "bad was not held in the last minute." in lines
     assert f"! endless GPU work on GPU-5f2c1a90 for 12 s, {words}" in re.sub(r"\s+", " ", narrow(lines))
+
+
+def vram(**more: object) -> VramStatus:
+    return replace(VramStatus(fakes.GPU, 8 << 30, 3 << 30, "ioctls", True), **more)
+
+
+def test_memory_is_shown_against_its_limit_and_being_beyond_it_stands_out() -> None:
+    over = vram(
+        used_bytes=9 << 30, over_since_s=1_700_000_000.137 - 12, action="terminate", pid=77, refused=1
+    )
+    tenant = TenantStatus("a", TenantState.RUN, 1, vram_limit_bytes=8 << 30, vram=(vram(refused=2), over))
+    screen = narrow(status.render(replace(fakes.status(), tenants=(tenant,))))
+    assert (
+        "  GPU memory on GPU-5f2c1a90: 3.0 of 8.0 GiB, 2 allocations refused\n"
+        "  ! beyond its GPU memory on GPU-5f2c1a90 for 12 s, the process that has most is\n"
+        "    being terminated (pid 77): 9.0 of 8.0 GiB, 1 allocation refused"
+    ) in screen
+    lines = explain.render("a", [], 0, (), 1_700_000_000.137, (over,))
+    assert "! beyond its GPU memory on GPU-5f2c1a90 for 12 s" in narrow(lines)
+
+
+def test_a_hold_for_memory_says_how_much() -> None:
+    reason = Reason(ReasonCode.OVER_VRAM, gpu=fakes.GPU, vram_bytes=9 << 30, vram_limit_bytes=8 << 30)
+    assert reason_text(reason) == ("it has more GPU memory than its limit: 9.0 of 8.0 GiB on GPU-5f2c1a90")

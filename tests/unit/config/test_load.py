@@ -121,6 +121,7 @@ def test_the_window_reaches_the_control_law_in_its_unit() -> None:
         ("tenants: {a: {cgroup: ../x}}", "tenants.a.cgroup", 1, "component"),
         ("state_dir: var/lib", "state_dir", 1, "absolute"),
         ("mechanisms: {ebpf: perhaps}", "mechanisms.ebpf", 1, "'off', 'auto' or 'required'"),
+        ("gpu:\n  source: dcgm", "gpu.source", 2, "'auto', 'ebpf' or 'nvml'"),
         ("tick_ms: 20\ninner_tick_ms: 50", "inner_tick_ms", 2, "longer than tick_ms"),
         ("mode: enforce\nmechanisms: {freezer: off}", "mechanisms.freezer", 2, "cannot work"),
         ("gpu: {source: ebpf}\nmechanisms: {ebpf: off}", "mechanisms.ebpf", 2, "gpu.source"),
@@ -150,6 +151,12 @@ def test_what_is_wrong_is_named_with_key_and_line(text: str, key: str, line: int
 def test_a_typo_gets_a_suggestion() -> None:
     assert problem("tenants: {chat: {wieght: 4}}").remedy == "did you mean 'weight'?"
     assert problem("tick: 100").remedy == "did you mean 'tick_ms'?"
+
+
+def test_an_overlap_names_both_tenants_and_both_ways_out() -> None:
+    found = problem("tenants: {chat: {cgroup: g}, train: {cgroup: g/x}}")
+    assert found.message == "'g/x' overlaps with 'g' of tenant 'chat': both claim g/x"
+    assert found.remedy == "a cgroup has one owner: make the patterns disjoint, or use children"
 
 
 def test_all_problems_are_reported_not_only_the_first() -> None:
@@ -224,3 +231,26 @@ def test_what_is_done_about_misbehaviour_is_inherited_from_tenant_defaults_alone
     assert Config().spec("x", None).on_misbehaviour.value == "warn", (
         "nobody is ended unless a person asks for it"
     )
+
+
+def test_a_vram_limit_is_a_size_and_not_inherited_by_children() -> None:
+    made = config(
+        "tenant_defaults: {vram_limit: 8GiB, on_vram_limit: hold}\n"
+        "tenants: {a: {children: {c: {}, d: {vram_limit: 512 MB}}}, b: {vram_limit: 1000, on_vram_limit: terminate}}"
+    )
+    found = {
+        name: (spec.vram_limit_bytes, spec.on_vram_limit.value) for name, spec in made.tenant_specs().items()
+    }
+    assert found == {
+        "a": (8 * 2**30, "hold"),
+        "a/c": (None, "hold"),
+        "a/d": (512_000_000, "hold"),
+        "b": (1000, "terminate"),
+    }
+    assert Config().spec("x", None).vram_limit_bytes is None
+
+
+@pytest.mark.parametrize("text", ["8 bananas", "-1", "0", "1.5.2GiB", "GiB", "true", "9999999TiB"])
+def test_what_is_no_size_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigError, match="vram_limit"):
+        config(f"tenants: {{a: {{vram_limit: {text}}}}}")

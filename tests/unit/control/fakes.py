@@ -7,6 +7,7 @@ import select
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from fairsched.errors import ConfigError
 from fairsched.model import ActionKind, Confidence, Reason, ReasonCode, Source, TenantClass
 from fairsched.status import (
     DecisionRecord,
+    GateState,
+    GateStatus,
     GpuStatus,
+    ProcessStatus,
     StatusReport,
     TenantGpuStatus,
     TenantState,
@@ -91,6 +95,41 @@ def status() -> StatusReport:
     )
 
 
+def gate(**changed: Any) -> GateStatus:
+    known = GateStatus(GateState.ON, rules=3, attached=("/gpu.slice",), denied={"": 4, "batch": 12}, blind=0)
+    return replace(known, **changed)
+
+
+def processes() -> list[ProcessStatus]:
+    pod = "0a1b2c3d-1111-2222-3333-444455556666"
+    return [
+        ProcessStatus(
+            pid=4194301,
+            gpu=GPU,
+            tenant="chat",
+            cgroup=f"/kubepods/pod{pod}/{'3f' * 32}",
+            container_id="3f" * 32,
+            pod_uid=pod,
+            namespace_pid=1,
+            contexts=2,
+            vram_bytes=18 * 2**30,
+            gpu_time_s=7980.0,
+            command="/usr/bin/python3 -m vllm.entrypoints.openai.api_server --model some/model",
+        ),
+        ProcessStatus(
+            pid=812,
+            gpu=GPU,
+            tenant="a-tenant-with-a-very-long-name",
+            cgroup="/gpu.slice/a-tenant-with-a-very-long-name",
+            contexts=1,
+            vram_bytes=0,
+            command="train",
+            note="has a context, no launch of it was seen",
+        ),
+        ProcessStatus(pid=77, gpu="GPU-99999999-0", gpu_time_s=1.25),
+    ]
+
+
 class FakeDaemon:
     """A ControlHandler with a configuration and nothing behind it."""
 
@@ -98,6 +137,7 @@ class FakeDaemon:
         self.config: Config = from_bytes(CONFIG.encode(), "fake.yaml")
         self.overrides = Overrides()
         self.asked: list[str] = []
+        self.told: list[Mapping[str, Any]] = []
 
     def ping(self) -> Any:
         return {"version": "0.1.0", "pid": 7}
@@ -112,6 +152,15 @@ class FakeDaemon:
         if tenant == "long":
             return "x" * 2_000_000
         return [hold(), thaw()] if tenant == "batch" else []
+
+    def decisions(self, since_ns: int) -> Any:
+        return {"decisions": [one for one in (hold(), thaw()) if one.t_ns > since_ns], "is_gapless": True}
+
+    def tell(self, finding: Mapping[str, Any], by: Peer) -> Any:
+        self.told.append(finding)
+
+    def processes(self) -> Any:
+        return processes()
 
     def tenant_list(self) -> Any:
         found: list[Setting] = [

@@ -293,7 +293,7 @@ def test_without_the_group_only_the_owner_can_open_the_socket(server: ControlSer
 
 def test_with_the_group_its_members_can_open_the_socket(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() != 0:
-        pytest.skip("needs root to give the socket to a group")
+        pytest.skip("only root gives the socket to a group: sudo make test-unit")
     monkeypatch.setattr(control_socket, "_gid_of", lambda group: 1)
     server = ControlServer(path, FakeDaemon())
     assert stat.S_IMODE(path.stat().st_mode) == 0o660

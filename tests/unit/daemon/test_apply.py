@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import pytest
 
-from fairsched.apply import Applier, decision_line
+from fairsched.apply import Applier
 from fairsched.cgroup.outcome import GangResult, HoldKind, HoldResult
 from fairsched.errors import FairschedError
 from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode
@@ -90,6 +90,9 @@ class FakeFreezer:
 
     def latency_ns(self, cgroup_id: int) -> int | None:
         return self.latencies.get(cgroup_id)
+
+    def forget_others(self, cgroup_ids: Collection[int]) -> None:
+        self.latencies = {key: ns for key, ns in self.latencies.items() if key in cgroup_ids}
 
 
 @dataclass
@@ -191,6 +194,10 @@ def test_a_hold_of_ours_is_not_shown_as_somebody_elses(world: World) -> None:
     world.hold("chat", 5)
     world.tenants["chat"].foreign.add(1)
     assert world.applier.all_holds()["chat"].is_ours
+    # held for its memory and let run in turn: not the share policy's business, whether it is frozen just now or not
+    for world.applier.reserved in (frozenset({"chat"}), frozenset({"chat", "train"})):
+        assert not world.applier.all_holds()["chat"].is_ours
+    assert world.applier.all_held() == {"chat"}
 
 
 @pytest.mark.parametrize("kind", [HoldKind.RELEASED, HoldKind.FOREIGN, HoldKind.GONE])
@@ -287,6 +294,14 @@ def test_a_latency_is_that_of_the_cgroups_it_has_now(world: World) -> None:
     assert world.applier.freeze_latency_ns() == {}
 
 
+def test_of_cgroups_that_come_and_go_nothing_is_kept(world: World) -> None:
+    for number in range(10, 20):
+        world.freezer.latencies[number] = 1000
+        world.tree.tenants, world.tree.changes = {"chat": view("chat", number)}, number
+        assert world.applier.freeze_latency_ns() == {"chat": 1000}
+        assert world.freezer.latencies == {number: 1000}
+
+
 def test_thawing_what_is_not_held_is_nothing(world: World) -> None:
     assert world.applier.thaw("chat", 5) is None
     assert world.account.told == []
@@ -320,12 +335,44 @@ def test_in_a_dry_run_each_tenant_and_each_action_is_said() -> None:
     ]
 
 
-def test_a_decision_is_one_line_with_its_numbers(world: World) -> None:
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "decision=" in record.getMessage()]
+
+
+def test_a_decision_is_one_line_with_its_numbers_and_the_same_as_fields(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fairsched")
     world.hold("chat", 100, 600)
-    line = decision_line(world.applier.records[-1])
-    assert line == (
-        "decision=hold tenant=chat reason=over_entitlement gpu=GPU-a lag_ms=-12.0 used=0.600 entitled=0.500"
-    )
+    assert lines_of(caplog) == [
+        "decision=hold tenant=chat reason=over_entitlement gpu=GPU-a lag_ms=-12.0 used_ratio=0.6 entitled_ratio=0.5"
+    ]
+    fields = caplog.records[-1].fields  # type: ignore[attr-defined]
+    assert (fields["tenant"], fields["lag_ms"]) == ("chat", -12.0)
+
+
+def test_the_log_of_one_tenant_is_limited_and_says_what_it_left_out(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fairsched")
+    for tick in range(20):
+        world.hold("chat", tick * S // 10)
+        world.thaw("chat", tick * S // 10 + S // 20)
+    world.hold("train", 2 * S)
+    world.hold("chat", 60 * S)
+    lines = lines_of(caplog)
+    assert sum("tenant=chat" in line for line in lines) == 6, "five at once, and one a minute later"
+    assert lines[-1].endswith("suppressed=35")
+    assert any("tenant=train" in line for line in lines), "another tenant's has its own limit"
+    assert len(world.applier.records) == 42, "explain and events have them all"
+
+
+def test_whoever_debugs_sees_every_decision(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "fairsched")
+    for tick in range(20):
+        world.hold("chat", tick)
+        world.thaw("chat", tick)
+    assert len(lines_of(caplog)) == 40
 
 
 GRANT = Action(ActionKind.THAW, "chat", Reason(ReasonCode.CAUGHT_UP, "GPU-a"), deadline_ns=900, grant_ns=50)

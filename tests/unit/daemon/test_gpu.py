@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from fairsched.gpu import UNKNOWN, Gpu, gpu_label, read_environ, visible_slots
+from fairsched.gpu import UNKNOWN, Gpu, GpuUse, Nvml, gpu_label, read_environ, visible_slots
 
 GPUS = tuple(Gpu(f"GPU-{n}{n}{n}{n}{n}{n}{n}{n}-0000-0000-0000-00000000000{n}", index=n) for n in range(4))
 
@@ -60,3 +62,45 @@ def test_the_environment_of_a_process_is_read_by_name(tmp_path: Path) -> None:
     assert read_environ(7, ("A", "B", "D"), str(tmp_path)) == {"A": "1", "B": "x=y", "D": "�"}
     assert read_environ(8, ("A",), str(tmp_path)) == {}
     assert read_environ(os.getpid(), ("NOT_THERE",)) == {}
+
+
+class NvmlError(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__(f"NVML error {value}")
+        self.value = value
+
+
+def nvml(memory: Any, utilization: Any, celsius: Any) -> Nvml:
+    """NVML that answers, or refuses with an error."""
+
+    def answer(value: Any) -> Any:
+        def told(*_args: Any) -> Any:
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+        return told
+
+    found = Nvml.__new__(Nvml)
+    found._handles = [object()]
+    found._nvml = SimpleNamespace(
+        NVMLError=NvmlError,
+        NVML_TEMPERATURE_GPU=0,
+        nvmlDeviceGetMemoryInfo=answer(memory),
+        nvmlDeviceGetUtilizationRates=answer(utilization),
+        nvmlDeviceGetTemperature=answer(celsius),
+    )
+    return found
+
+
+def test_what_nvml_refuses_to_say_is_not_known_and_the_gpu_is_there() -> None:
+    memory, rates, unsupported = SimpleNamespace(used=5), SimpleNamespace(gpu=40), NvmlError(3)
+    assert nvml(memory, rates, 61).use(0) == GpuUse(5, 0.4, 61.0, True)
+    assert nvml(memory, unsupported, unsupported).use(0) == GpuUse(5, None, None, True)
+    assert nvml(memory, rates, 61).use(7) == GpuUse(), "one that NVML never listed"
+
+
+@pytest.mark.parametrize("code", [15, 16])
+def test_a_gpu_that_the_driver_has_lost_is_not_up(code: int) -> None:
+    lost = NvmlError(code)
+    assert nvml(lost, lost, lost).use(0) == GpuUse(None, None, None, False)

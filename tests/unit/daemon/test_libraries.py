@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairsched import libraries
-from fairsched.libraries import LibraryWatch, mapped_libraries, see
+from fairsched.libraries import LibraryWatch, Mapped, Sighting, mapped_libraries, see, see_mapped
 
 MS = 1_000_000
 S = 1000 * MS
@@ -23,9 +27,10 @@ class FakeProc:
         self.maps: dict[int, set[str]] = {}
         self.looks: dict[int, int] = {}
 
-    def mapped(self, pid: int) -> set[str] | None:
+    def mapped(self, pid: int) -> tuple[Mapped, ...] | None:
         self.looks[pid] = self.looks.get(pid, 0) + 1
-        return self.maps.get(pid)
+        paths = self.maps.get(pid)
+        return None if paths is None else tuple(Mapped(path, "0-1000", 0, 0) for path in paths)
 
 
 @pytest.fixture
@@ -33,9 +38,8 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProc:
     fake = FakeProc(tmp_path)
     monkeypatch.setattr(libraries, "mapped_libraries", fake.mapped)
     monkeypatch.setattr(libraries, "linker_cache", list)
-    real = libraries.see
-    # the file a process means, without its mount namespace
-    monkeypatch.setattr(libraries, "see", lambda path, pid=None: real(path, None))
+    # the file a process means, without its mount namespace and its mappings
+    monkeypatch.setattr(libraries, "see_mapped", lambda item, _pid: see(item.path))
     return fake
 
 
@@ -134,7 +138,89 @@ def test_mappings_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
         "7f02-7f03 r-xp 0 fe:00 2    /opt/a b/libcuda.so.1 (deleted)\n"
         "7f03-7f04 r-xp 0 fe:00 3    /usr/lib/libcudart.so.12\n"
         "7f04-7f05 rw-p 0 00:00 0    [heap]\n"
-        "7f05-7f06 rw-p 0 00:00 0\n"
+        "7f05-7f06 rw-p 0 00:00 0    [anon:/libcuda.so.1]\n"
+        "7f06-7f07 rw-p 0 00:00 0\n"
     )
-    assert mapped_libraries(7, str(tmp_path)) == {"/usr/lib/libcuda.so.550.54", "/opt/a b/libcuda.so.1"}
+    disk = os.makedev(0xFE, 0)
+    assert mapped_libraries(7, str(tmp_path)) == (
+        Mapped("/usr/lib/libcuda.so.550.54", "7f00-7f01", disk, 1),
+        Mapped("/opt/a b/libcuda.so.1", "7f02-7f03", disk, 2),
+    )
     assert mapped_libraries(8, str(tmp_path)) is None
+
+
+class Mapping:
+    """A file that this process has mapped, and its name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_bytes(b"old")
+        with path.open("rb") as file:
+            self._memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            status = os.fstat(file.fileno())
+        self.key = (status.st_dev, status.st_ino)
+
+    def sighting(self) -> Sighting | None:
+        mapped = mapped_libraries(os.getpid())
+        assert mapped is not None
+        (item,) = (item for item in mapped if item.path == str(self.path))
+        return see_mapped(item, os.getpid())
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+@pytest.fixture
+def mapping(tmp_path: Path) -> Iterator[Mapping]:
+    found = Mapping(tmp_path / "libcuda.so.1")
+    yield found
+    found.close()
+
+
+needs_map_files = pytest.mark.skipif(os.geteuid() != 0, reason="map_files is for root: sudo make test-unit")
+
+
+def test_a_mapped_file_is_called_by_its_name_while_it_has_it(mapping: Mapping) -> None:
+    path = f"/proc/{os.getpid()}/root{mapping.path}"
+    assert mapping.sighting() == Sighting(path, *mapping.key, os.getpid())
+
+
+@needs_map_files
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_what_a_process_has_mapped_is_found_after_its_name_is_gone(
+    mapping: Mapping, is_replaced: bool
+) -> None:
+    mapping.path.unlink()
+    if is_replaced:
+        mapping.path.write_bytes(b"new")
+    sighting = mapping.sighting()
+    assert sighting is not None
+    assert (sighting.device, sighting.inode) == mapping.key
+    assert Path(sighting.path).read_bytes() == b"old"
+
+
+def test_without_the_right_to_open_mappings_another_file_of_the_name_is_not_taken_for_it(
+    mapping: Mapping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.stat
+
+    def refuse(path: str, **options: Any) -> os.stat_result:
+        if "/map_files/" in str(path):
+            raise PermissionError(1, "Operation not permitted", path)
+        return real(path, **options)
+
+    monkeypatch.setattr(libraries.os, "stat", refuse)
+    by_name = mapping.sighting()
+    assert by_name is not None
+    assert (by_name.device, by_name.inode) == mapping.key
+    assert by_name.path.endswith(f"/root{mapping.path}")
+    mapping.path.unlink()
+    mapping.path.write_bytes(b"new")
+    left = mapping.sighting()
+    assert left is not None
+    assert left.inode == mapping.key[1]
+    assert "/map_files/" in left.path, "which nobody can open: it will be known as unprobed"
+
+
+def test_a_mapping_that_has_gone_is_no_sighting(mapping: Mapping) -> None:
+    assert see_mapped(Mapped(str(mapping.path), "0-1000", *mapping.key), os.getpid()) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,6 +20,7 @@ from fairsched.config import Config, from_bytes
 from fairsched.gpu import Gpu
 from fairsched.misbehaviour import Misbehaviour
 from fairsched.model import Action, ActionKind, Confidence, MisbehaviourAction, MisbehaviourKind, TenantSpec
+from fairsched.sensors import ProbesLost
 from fairsched.sightings import Sighted
 from fairsched.terminate import Accused
 
@@ -39,7 +40,7 @@ class Watch:
     def __init__(self) -> None:
         self.sighted: list[Sighted] = []
         self.seen_running: dict[tuple[int, int], int] = {(PID, 0): 5}
-        self.is_closed = False
+        self.is_closed = self.is_urgent = False
 
     def take(self) -> list[Sighted]:
         sighted, self.sighted = self.sighted, []
@@ -63,6 +64,8 @@ class Account:
         self.guessed: set[int] = set()
         self.seen_running: Any = {}
         self.hidden: set[tuple[int, int]] = set()
+        self.intruded: set[int] = set()
+        self.turns: dict[int, Any] = {}
 
     def stand_in_for(self, unseen: set[tuple[int, int]], _now_ns: int) -> None:
         self.hidden = unseen
@@ -102,11 +105,15 @@ class Node:
 
     def __init__(self, gpus: int = 1) -> None:
         self.account, self.watch, self.probe = Account(), Watch(), Probe()
+        self.examined: list[int] = []
+        self.watched: Callable[[int], int | None] = lambda _now_ns: None
         self.sensors = SimpleNamespace(
             account=self.account,
             probe=self.probe,
             gpus=tuple(Gpu(f"GPU-{n}") for n in range(gpus)),
             unprobed_libraries=0,
+            is_attaching=False,
+            watched_since_ns=self.watched_since_ns,
         )
         self.applied: list[Action] = []
         self.applier = SimpleNamespace(holds={}, apply=lambda plan, _now: self.applied.extend(plan))
@@ -121,6 +128,10 @@ class Node:
         self.it._watch, self.it._terminator = cast(Any, self.watch), cast(Any, self.terminator)
         self.config: Config = from_bytes(b"{}", "f")
         self.specs = dict(SPECS)
+
+    def watched_since_ns(self, pid: int, now_ns: int) -> int | None:
+        self.examined.append(pid)
+        return self.watched(now_ns)
 
     def look(self, now_s: float, *, is_acting: bool = True) -> None:
         self.it.look(round(now_s * S), self.specs, self.config, is_acting=is_acting)
@@ -217,6 +228,54 @@ def test_what_the_account_may_have_missed_itself_is_shown_but_nobody_is_ended(no
     assert node.terminator.asked == []
 
 
+def test_while_libraries_wait_for_their_probes_nobody_is_accused_but_not_for_ever(node: Node) -> None:
+    node.sensors.is_attaching = True
+    node.run_unseen(range(7, 59))
+    assert node.it.statuses("bad", 58 * S) == ()
+    node.run_unseen(range(59, 80))
+    assert node.it.statuses("bad", 79 * S), "who always loads another library would hide for ever"
+
+
+def test_a_suspect_is_examined_and_looked_at_again_soon(node: Node) -> None:
+    node.see(7)
+    node.look(7)
+    assert node.examined == []
+    assert node.watch.is_urgent
+    looks = len(node.terminator.still)
+    node.look(7.4)
+    assert len(node.terminator.still) == looks + 1
+    assert node.examined == [PID]
+
+
+def test_who_maps_no_libcuda_is_found_at_once_and_whose_libcuda_is_young_is_not(node: Node) -> None:
+    node.watched = lambda now_ns: now_ns
+    node.run_unseen((7, 8))
+    node.look(8.4)
+    assert node.it.doubted == frozenset(), "its calls are not seen yet"
+    node.watched = lambda _now_ns: 0
+    node.look(8.8)
+    assert node.it.doubted == {("bad", "GPU-0")}
+    assert not node.watch.is_urgent
+
+
+def test_probes_that_are_lost_while_a_suspect_is_examined_are_no_failure(node: Node) -> None:
+    def lost(_now_ns: int) -> int | None:
+        raise ProbesLost("gone")
+
+    node.watched = lost
+    node.run_unseen((7, 8))
+    assert (node.examined, node.it.errors) == ([PID], 0)
+
+
+def test_of_a_crowd_of_suspects_a_few_are_examined(node: Node) -> None:
+    for _ in range(2):
+        for pid in range(1000, 1100):
+            node.see(7, Owner(pid, 500))
+        node.look(7)
+        node.look(7.4)
+    assert len(set(node.examined)) == 16
+
+
 def test_what_was_charged_explains_what_was_seen(node: Node) -> None:
     for now_s in range(7, 30):
         for _ in range(10):
@@ -224,6 +283,17 @@ def test_what_was_charged_explains_what_was_seen(node: Node) -> None:
         node.see(now_s)
         node.look(now_s)
     assert node.it.doubted == frozenset()
+
+
+def test_what_was_charged_says_little_where_turns_cannot_be_followed() -> None:
+    for is_unsure in (True, False):
+        node = Node()
+        node.account.turns[0] = SimpleNamespace(is_unsure=is_unsure)
+        for now_s in range(1, 40):
+            node.it.book([Row(CGROUP, PID, 0, S // 5, True, 0, Confidence.LOW, 1)])
+            node.see(now_s)
+            node.look(now_s)
+        assert bool(node.it.doubted) is not is_unsure
 
 
 def test_a_guessed_gpu_explains_what_is_seen_on_another() -> None:
@@ -284,9 +354,22 @@ def test_the_account_counts_on_unseen_work_that_takes_its_full_turn(
         node.look(now_s)
     assert node.it.doubted
     assert node.account.hidden == ({(PID, 0)} if is_counted_on else set())
+    assert node.account.intruded == (set() if is_counted_on else {0}), "nobody beside it is sure"
     for now_s in range(30, 50):
         node.look(now_s)
-    assert node.account.hidden == set()
+    assert node.account.hidden == node.account.intruded == set()
+
+
+def test_beside_one_that_is_only_suspected_and_was_charged_nothing_nobody_is_sure(node: Node) -> None:
+    node.account.works = [Work((0, 1), 12, CGROUP + 1, 0, 9, 8, True, 0, 0, 0, 0)]
+    node.see(7)
+    node.look(7)
+    assert not node.it.doubted
+    assert (node.account.hidden, node.account.intruded) == (set(), {0})
+    node.it.book([Row(CGROUP, PID, 0, S // 10, True, 0, Confidence.HIGH, 1)])
+    node.look(8)
+    assert node.account.intruded == set(), "its calls are seen, whatever they explain"
+    assert node.watch.is_urgent, "it is suspected all the same"
 
 
 def test_the_account_is_told_whom_nvml_saw_run(node: Node) -> None:

@@ -9,13 +9,31 @@ from typing import Any, cast
 import pytest
 
 from fairsched import reporting
+from fairsched.driver.books import DriverUse
 from fairsched.gpu import Gpu
 from fairsched.ledger import Ledger
-from fairsched.model import ActionKind, Confidence, Hold, Reason, ReasonCode, Source
+from fairsched.model import (
+    ActionKind,
+    Confidence,
+    Hold,
+    Reason,
+    ReasonCode,
+    Snapshot,
+    Source,
+    TenantSpec,
+    Use,
+)
+from fairsched.own_cost import OwnCost
+from fairsched.own_status import Log2Histogram
+from fairsched.recent_delays import AMinuteAgo
 from fairsched.reporting import Vitals
-from fairsched.status import DecisionRecord, TenantGpuStatus
+from fairsched.status import DecisionRecord, TenantGpuStatus, TenantState, TenantStatus
 
 S = 1_000_000_000
+
+
+def driver(*uses: DriverUse, **counts: int) -> SimpleNamespace:
+    return SimpleNamespace(uses=lambda: uses, calls=lambda: {}, counts=lambda: counts)
 
 
 def sensors(**values: Any) -> Any:
@@ -25,6 +43,9 @@ def sensors(**values: Any) -> Any:
         "probe": None,
         "account": None,
         "nvml": None,
+        "driver": driver(),
+        "a_minute_ago": AMinuteAgo(),
+        "unprobed_libraries": 0,
     }
     return SimpleNamespace(**{**default, **values})
 
@@ -34,7 +55,7 @@ def probe(**counts: int) -> SimpleNamespace:
 
 
 def warnings(mode: str = "enforce", **values: Any) -> list[str]:
-    vitals = Vitals(0, 0, mode, None, 100, None, 0, 0)
+    vitals = Vitals(0, 0, mode, None, 100, 0, OwnCost(0))
     return list(reporting._warnings(vitals, cast(Any, SimpleNamespace(error=None)), sensors(**values)))
 
 
@@ -57,24 +78,54 @@ def test_what_bpf_could_not_count_is_said(what: str) -> None:
     assert warnings(probe=probe(**{what: 3, "dep_dropped": 5})) == [f"BPF counted {what}: 3"]
 
 
-def turns(**unsure: bool) -> SimpleNamespace:
-    """An account of GPUs that are in doubt or not; their anchors hit in half of the cases."""
-    slots = {int(name[3:]): SimpleNamespace(is_unsure=is_unsure) for name, is_unsure in unsure.items()}
+def test_libraries_without_probes_are_said() -> None:
+    (said,) = warnings(probe=probe(), unprobed_libraries=2)
+    assert said.startswith("2 libcuda could not be probed")
+
+
+@pytest.mark.parametrize("what", ["call_lost", "skipped"])
+def test_what_bpf_could_not_follow_of_the_driver_is_said_where_it_makes_numbers_wrong(what: str) -> None:
+    (said,) = warnings(driver=driver(**{what: 2, "bad_read": 9, "objects_made": 100}))
+    assert said == f"calls to the driver: BPF counted {what}: 2; contexts and VRAM may be wrong"
+
+
+def test_contexts_and_memory_of_a_tenant_are_those_of_all_its_processes() -> None:
+    tenants = {7: "chat", 8: "chat", 9: "batch"}
+    uses = (
+        DriverUse(7, 1, 0, 1, 100),
+        DriverUse(7, 2, 0, 2, 10),
+        DriverUse(8, 3, 1, 1, 5),
+        DriverUse(9, 4, 0, 0, 1),
+        DriverUse(9, 4, None, 3, 3),  # on a GPU we do not know
+        DriverUse(66, 5, 0, 1, 1),  # nobody's
+    )
+    watched = sensors(driver=driver(*uses), gpus=(Gpu("GPU-a"), Gpu("GPU-b")))
+    found = reporting._Driver.of(watched, cast(Any, SimpleNamespace(tenant_of=tenants.get)))
+    assert found.contexts == {"chat": {"GPU-a": 3, "GPU-b": 1}, "batch": {"GPU-a": 0}}
+    assert found.vram_bytes == {"chat": {"GPU-a": 110, "GPU-b": 5}, "batch": {"GPU-a": 1}}
+
+
+def turns(**doubts: str) -> SimpleNamespace:
+    """An account of GPUs that are in doubt, or not (""); their anchors hit in half of the cases."""
+    by_slot = {int(name[3:]): doubt for name, doubt in doubts.items()}
     return SimpleNamespace(
-        turns=slots,
-        hit_ratios=lambda: dict.fromkeys(slots, 0.5),
-        is_replay_trusted=lambda slot: slot == 2,
+        turns={
+            slot: SimpleNamespace(is_unsure=doubt == "unsure", is_replay_trusted=doubt == "")
+            for slot, doubt in by_slot.items()
+        },
+        hit_ratios=lambda: dict.fromkeys(by_slot, 0.5),
+        intruded={slot for slot, doubt in by_slot.items() if doubt == "intruded"},
     )
 
 
 def test_a_gpu_whose_turns_cannot_be_followed_is_named_and_that_nobody_is_held_there() -> None:
-    gpus = (Gpu("GPU-a"), Gpu("GPU-b"))
-    said = warnings(account=turns(gpu0=False, gpu1=True, gpu2=False), gpus=gpus)
+    gpus = (Gpu("GPU-a"), Gpu("GPU-b"), Gpu("GPU-c"), Gpu("GPU-d"))
+    said = warnings(account=turns(gpu0="searching", gpu1="unsure", gpu2="intruded", gpu3=""), gpus=gpus)
     assert said == [
         "GPU-a: the time-slice replay agrees in 50% of cases; using the clock",
         "GPU-b: takes turns in a way the account cannot follow; nobody is held there",
+        "GPU-c: work that comes and goes there is in no account; nobody is held there",
     ]
-    assert warnings(account=turns(gpu2=False), gpus=gpus) == []
 
 
 def record(tenant: str, t_ns: int, held_ns: int | None) -> DecisionRecord:
@@ -118,14 +169,67 @@ def test_a_hold_that_goes_on_counts_as_far_as_it_lies_in_the_last_ten_seconds() 
     assert shown == {"chat": 300, "train": 1000, "other": 0}
 
 
+def test_the_limit_of_a_hold_is_its_own_while_that_is_longer_than_the_promise() -> None:
+    holds = {"deep": Hold("deep", 18 * S, 20 * S, is_ours=True), "vram": Hold("vram", S, S + 1, is_ours=True)}
+    applier = cast(Any, SimpleNamespace(holds=holds))
+    shown = {
+        name: reporting._hold_limit_s(name, TenantSpec(name), applier) for name in ("deep", "vram", "other")
+    }
+    assert shown == {"deep": 2.0, "vram": 0.5, "other": 0.5}
+
+
 def test_the_queue_delays_of_a_tenants_processes_are_added_up() -> None:
-    delays = [
-        (SimpleNamespace(cgroup_id=group), SimpleNamespace(bucket=bucket))
-        for group, bucket in ((1, [1, 0, 2]), (2, [5, 5, 5]), (3, [9, 9, 9]), (1, [1, 1, 1]))
-    ]
-    watched = sensors(probe=SimpleNamespace(delays=lambda: delays))
-    tree = cast(Any, SimpleNamespace(tenant_of={1: "chat", 2: "train"}.get))
-    assert reporting._delays(watched, tree) == {"chat": [2, 1, 3], "train": [5, 5, 5]}
+    counts = {("chat", 0): [1, 0, 2, 90], ("chat", 1): [1, 1, 1, 10], ("train", 0): [5, 5, 5, 7]}
+    asked: list[Any] = []
+
+    def queue_delays(*args: Any) -> dict[tuple[str, int], list[int]]:
+        asked.append(args)
+        return counts
+
+    watched = sensors(queue_delays=queue_delays, gpus=(Gpu("GPU-a"), Gpu("GPU-b")))
+    tree = cast(Any, SimpleNamespace(tenant_of="of", has_cgroup="there", tenants={"chat": 1}))
+    found = reporting._Delays.of(watched, tree, {"train": TenantSpec("train")}, 0)
+    assert asked == [("of", "there", {"chat", "train"})]
+    assert found.now["chat"] == {
+        "GPU-a": Log2Histogram(0, (1, 0, 2), 90e-9),
+        "GPU-b": Log2Histogram(0, (1, 1, 1), 10e-9),
+    }
+    assert found.quantile_ms("chat", 1) == 8e-6, "over both GPUs"
+    counts["chat", 1] = [2, 1, 1, 11]
+    later = reporting._Delays.of(watched, tree, {"train": TenantSpec("train")}, S)
+    assert later.quantile_ms("chat", 1) == 2e-6, "quantiles are of late"
+    assert later.quantile_ms("train", 1) is None
+    assert later.now["train"] == found.now["train"], "histograms are of all time"
+
+
+def shared(name: str, **used_of: tuple[float, float | None, bool]) -> TenantStatus:
+    gpus = tuple(
+        TenantGpuStatus(f"GPU-{gpu}", entitled, used, has_demand=wants)
+        for gpu, (used, entitled, wants) in used_of.items()
+    )
+    return TenantStatus(name, TenantState.RUN, 1, gpus=gpus)
+
+
+def test_the_index_of_fairness_is_one_when_each_has_its_due_and_one_by_n_when_one_has_it_all() -> None:
+    tenants = (
+        shared("a", fair=(0.8, 0.8, True), unfair=(1.0, 0.5, True), idle=(0.0, 0.5, True)),
+        shared("b", fair=(0.2, 0.2, True), unfair=(0.0, 0.5, True), idle=(0.0, 0.5, True)),
+        shared("c", fair=(0.0, None, False), other=(0.3, 0.4, False)),
+    )
+    found = reporting._jain_by_gpu(tenants)
+    assert found.keys() == {"GPU-fair", "GPU-unfair"}, "of nothing there is no fair part"
+    assert found["GPU-fair"] == pytest.approx(1.0)
+    assert found["GPU-unfair"] == pytest.approx(0.5)
+
+
+def test_drains_are_those_of_the_last_tick() -> None:
+    ledger = Ledger()
+    assert reporting._drains(ledger) == {}
+    use = Use("chat", "GPU-a", 1, True, 12_000_000, Confidence.HIGH)
+    ledger.add(Snapshot(now_ns=S, interval_ns=S, uses=(use,)), {})
+    assert reporting._drains(ledger) == {("chat", "GPU-a"): 12_000_000}
+    ledger.add(Snapshot(now_ns=2 * S, interval_ns=S, uses=()), {})
+    assert reporting._drains(ledger) == {}
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,23 @@ And what it asks of that account between two reads: who is back, and how the GPU
 from __future__ import annotations
 
 import logging
+import os
 from types import SimpleNamespace
 
 import pytest
 
 from fairsched import sensors as sensors_module
 from fairsched.accounting.replay import Replay
+from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
-from fairsched.bpf.gpu_time import Edge
+from fairsched.bpf.gpu_time import Edge, Library
 from fairsched.config import Config, from_bytes
 from fairsched.errors import HostUnsupported
 from fairsched.gpu import Gpu
 from fairsched.host import NVML_LIMIT, choose_source
+from fairsched.libraries import Sighting
 from fairsched.model import Source
+from fairsched.policy.evidence import NEVER_NS
 from fairsched.sensors import Sensors
 from tests.unit.accounting.fake_probe import MS, FakeProbe
 
@@ -110,7 +114,7 @@ def test_what_is_switched_off_is_not_tried(host: Host, text: str) -> None:
 
 @pytest.mark.parametrize("has_bpf", [True, False])
 @pytest.mark.parametrize("has_nvml", [True, False])
-@pytest.mark.parametrize("wanted", ["auto", "nvml", "dcgm"])
+@pytest.mark.parametrize("wanted", ["auto", "ebpf", "nvml"])
 def test_the_daemon_takes_what_doctor_names(host: Host, has_bpf: bool, has_nvml: bool, wanted: str) -> None:
     host.has_bpf, host.has_nvml = has_bpf, has_nvml
     named, _ = choose_source(wanted, None if has_bpf else REFUSED, None if has_nvml else "no driver")
@@ -181,7 +185,7 @@ def test_a_gpu_that_fell_idle_is_named_with_the_time_and_is_not_urgent(
 def test_without_the_account_nothing_is_peeked_at_and_nothing_tuned(host: Host) -> None:
     host.has_bpf = False
     sampled = Sensors(config())
-    sampled.tune(0)
+    sampled.tune(0, str)
     assert sampled.peek() == (False, {})
 
 
@@ -196,13 +200,88 @@ def test_a_nature_that_was_learnt_is_said_and_what_rested_on_the_old_one_is_forg
             stepped.append((slot, now_ns))
             return is_another
 
-        return SimpleNamespace(step=step, replay=Replay(6 * MS, 50_000))
+        return SimpleNamespace(step=step, learnt=Turns(Replay(6 * MS, 50_000)).learnt)
 
     assert sensors.account is not None
     watched = {0: turns(0, is_another=False), 1: turns(1, is_another=True)}
     monkeypatch.setattr(sensors.account, "turns", watched)
     monkeypatch.setattr(sensors.account, "relearn", relearnt.append)
     caplog.set_level(logging.INFO, sensors_module.__name__)
-    sensors.tune(77)
+    sensors.tune(77, {7: "chat"}.get)
     assert (stepped, relearnt) == ([(0, 77), (1, 77)], [1])
-    assert caplog.messages == ["gpu=1 turns=learnt slice_us=6000 switch_us=50"]
+    assert caplog.messages == ["gpu=1 turns=learnt slice_us=6000 switch_us=50 order=same"]
+
+
+# ---- whose calls are seen ----
+
+
+class Attaching(Peeked):
+    """Its answers come when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requested: list[str] = []
+        self.attached: list[Library] = []
+        self.attacher_pid = os.getpid()
+
+    def request_library(self, path: str) -> None:
+        self.requested.append(path)
+
+    def take_attached(self) -> list[Library]:
+        attached, self.attached = self.attached, []
+        return attached
+
+
+def test_a_process_is_watched_since_the_last_of_its_libraries_has_probes(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = Attaching()
+    monkeypatch.setattr(sensors_module, "GpuTimeProbe", lambda: probe)
+    mapped: dict[int, tuple[str, ...] | None] = {1: (), 2: ("/a",), 3: ("/a", "/b"), 4: ("/gone",), 5: None}
+    files = {"/a": Sighting("/a", 8, 1), "/b": Sighting("/b", 8, 2), "/gone": None}
+    monkeypatch.setattr(sensors_module, "mapped_libraries", mapped.get)
+    monkeypatch.setattr(sensors_module, "see_mapped", lambda path, _pid: files[path])
+    sensors = Sensors(config("gpu: {libcuda: []}"))
+    assert sensors.watched_since_ns(1, 50) == 0, "it maps none"
+    assert not sensors.is_attaching, "nothing was asked for"
+    assert sensors.watched_since_ns(2, 50) == 50, "not yet"
+    assert sensors.is_attaching
+    assert sensors.watched_since_ns(2, 60) == 60
+    assert probe.requested == ["/a"], "asked for once"
+    probe.attached = [Library("/a", 8, 1, probes=3)]
+    sensors.look_for_libraries(None, 70)
+    probe.attached = [Library("/a", 8, 1, probes=3)]
+    sensors.look_for_libraries(None, 80)
+    assert sensors.watched_since_ns(2, 90) == 70
+    assert not sensors.is_attaching
+    assert sensors.watched_since_ns(3, 90) == 90, "one of the two lacks them"
+    assert sensors.is_attaching
+    probe.attached = [Library("/b", error="exports nothing", is_libcuda=False)]
+    sensors.look_for_libraries(None, 100)
+    assert sensors.watched_since_ns(3, 110) == 110, "and never gets them, but is only called so"
+    assert not sensors.is_attaching, "nobody waits for what has failed"
+    assert [sensors.watched_since_ns(pid, 90) for pid in (4, 5)] == [None, None]
+
+
+def test_whose_libcuda_could_not_be_probed_is_known_and_it_is_tried_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    probe = Attaching()
+    monkeypatch.setattr(sensors_module, "GpuTimeProbe", lambda: probe)
+    monkeypatch.setattr(sensors_module, "mapped_libraries", lambda _pid: ("/a",))
+    monkeypatch.setattr(sensors_module, "see_mapped", lambda path, _pid: Sighting(path, 8, 1))
+    sensors = Sensors(config("gpu: {libcuda: []}"))
+    assert sensors.watched_since_ns(2, 0) == 0
+    for now_ns in (MS, 2000 * MS):
+        probe.attached = [Library("/a", error="out of memory")]
+        sensors.look_for_libraries(None, now_ns)
+        assert sensors.watched_since_ns(2, now_ns + 1) == NEVER_NS
+        assert sensors.unprobed_libraries == 1
+        sensors.watched_since_ns(2, now_ns + 1500 * MS)
+    assert probe.requested == ["/a", "/a"], "after a second; the second time after two"
+    assert len([text for text in caplog.messages if "out of memory" in text]) == 1, "said once"
+    sensors.watched_since_ns(2, 4100 * MS)
+    probe.attached = [Library("/a", 8, 1, probes=3)]
+    sensors.look_for_libraries(None, 5000 * MS)
+    assert sensors.watched_since_ns(2, 6000 * MS) == 5000 * MS
+    assert sensors.unprobed_libraries == 0

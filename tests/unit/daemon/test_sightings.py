@@ -130,6 +130,23 @@ def test_a_driver_that_hangs_holds_up_neither_take_nor_close_for_long(wait_until
         release.set()
 
 
+def test_it_asks_oftener_while_somebody_is_suspected(wait_until: WaitUntil) -> None:
+    ring = Ring()
+    waits: list[float | None] = []
+    watch = watch_of(ring)
+    watch.close()
+
+    class Closing(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            watch.is_urgent = len(waits) == 1
+            return len(waits) > 2
+
+    watch._is_closing = Closing()
+    watch._run()
+    assert waits == [NEVER_S, NEVER_S / 4, NEVER_S]
+
+
 def test_a_failure_in_the_driver_is_not_the_end_of_the_thread(wait_until: WaitUntil) -> None:
     class Failing(Ring):
         def read(self, after_us: int) -> list[Sample]:

@@ -131,7 +131,7 @@ def test_without_a_wish_to_see_it_nothing_is_shown() -> None:
 
 
 def test_the_picture_is_written_whole_and_alone(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: sudo make setup")
     path = tmp_path / "demo.png"
     picture.save_picture(result(), path)
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -139,7 +139,7 @@ def test_the_picture_is_written_whole_and_alone(tmp_path: Path) -> None:
 
 
 def test_a_picture_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: sudo make setup")
     with pytest.raises(FairschedError) as caught:
         picture.save_picture(result(), tmp_path / "missing" / "demo.png")
     assert "--png" in caught.value.remedy

@@ -331,72 +331,6 @@ def test_an_account_without_history_holds_nobody() -> None:
     assert not judge(snapshot(20)).plan
 
 
-def deep(queued: float = 400, **lag: float) -> PolicyState:
-    """a was seen with so much queued; everybody's lag is given."""
-    state = lags(active=80, **lag)
-    key = ("a", "gpu0")
-    return replace(
-        state, accounts={**state.accounts, key: state.accounts[key]._replace(refill_ns=queued * MS)}
-    )
-
-
-def test_a_tenant_of_deep_queues_is_let_go_to_queue_its_part_and_no_more() -> None:
-    # A hold of 500 ms repays 250; the one that may follow has a deadline of its own.
-    snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a")])
-    action = only(judge(snap, deep(a=-1, b=1)))
-    assert (action.kind, action.reason.code) == (ActionKind.THAW, ReasonCode.CAUGHT_UP)
-    assert (action.grant_ns, action.deadline_ns) == (100 * MS, 600 * MS)
-
-
-def test_a_deadline_is_no_way_around_the_grant() -> None:
-    snap = snapshot(600, use("a"), use("b", 20), holds=[hold("a", 0, 500)])
-    action = only(judge(snap, deep(a=-50, b=50)))
-    assert (action.reason.code, action.grant_ns) == (ReasonCode.DEADLINE, 100 * MS)
-
-
-def test_a_small_part_may_still_queue_the_threshold() -> None:
-    known = specs(TenantSpec("a", 1), TenantSpec("b", 99))
-    snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a")])
-    assert only(judge(snap, deep(a=-1, b=1), known)).grant_ns == 10 * MS
-
-
-def test_shallow_queues_are_let_go_without_conditions() -> None:
-    snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a")])
-    action = only(judge(snap, deep(249, a=-1, b=1)))
-    assert (action.grant_ns, action.deadline_ns) == (None, 0)
-    patient = specs(TenantSpec("a", tenant_class=TenantClass.BATCH))
-    assert only(judge(snap, deep(999, a=-1, b=1), patient)).grant_ns is None
-
-
-def test_nobody_is_rationed_on_a_gpu_nobody_else_wants() -> None:
-    snap = snapshot(100, use("a"), use("b", demand=False), holds=[hold("a")])
-    assert only(judge(snap, deep(a=-1, b=0))).grant_ns is None
-
-
-def test_deep_queues_are_forgotten_in_minutes_and_not_before() -> None:
-    def refill_ms(after_s: int) -> float:
-        state = deep(a=0, b=0)
-        for second in range(1, after_s + 1):
-            snap = snapshot(second * 1000, use("a", 10), use("b", 10), interval=1000)
-            state = judge(snap, state).state
-        return state.accounts["a", "gpu0"].refill_ns / MS
-
-    assert refill_ms(30) > 200
-    assert refill_ms(180) < 25
-
-
-def test_while_it_runs_its_queue_is_looked_at_soon_and_often() -> None:
-    snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a")])
-    assert judge(snap, deep(a=-1, b=1)).wake_ns == 105 * MS
-    running = snapshot(100, use("a", 10), use("b", 10))
-    assert judge(running, deep(a=0, b=0)).quiet_until_ns is None
-    assert judge(running, deep(20, a=0, b=0)).quiet_until_ns is not None
-
-
-def test_alone_on_its_gpu_even_one_of_deep_queues_may_queue_at_any_moment() -> None:
-    assert judge(snapshot(100, use("a", 20, queued=5)), deep(600, a=0)).quiet_until_ns is not None
-
-
 @pytest.mark.parametrize(
     ("uses", "is_contended"),
     [
@@ -422,11 +356,3 @@ def test_nobody_gives_way_to_himself() -> None:
 def _with_lag(state: PolicyState, tenant: str, lag: float) -> PolicyState:
     key = (tenant, "gpu0")
     return replace(state, accounts={**state.accounts, key: state.accounts[key]._replace(lag_ns=lag * MS)})
-
-
-def test_a_queue_that_no_grant_would_cut_is_let_go_without_one() -> None:
-    # Owed a hundredth: a hold of 500 ms repays 5 ms, and the least grant is 10.
-    known = specs(TenantSpec("a", 1), TenantSpec("b", 99))
-    snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a")])
-    assert only(judge(snap, deep(9, a=-1, b=1), known)).grant_ns is None
-    assert only(judge(snap, deep(11, a=-1, b=1), known)).grant_ns == 10 * MS

@@ -3,160 +3,34 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.model import MisbehaviourKind
-from fairsched.policy.evidence import ContextWork, Episode, Evidence, Limits, Sighting
+from fairsched.policy.evidence import Episode, Evidence
 from fairsched.policy.misbehaviour import WatchState, judge, poisson_tail
-
-MS = 1_000_000
-S = 1000 * MS
-PERIOD = 139 * MS
-GPU = "GPU-a"
-LIMITS = Limits()
-ENDLESS, UNSEEN = MisbehaviourKind.ENDLESS, MisbehaviourKind.UNSEEN
-
-
-@dataclass
-class Process:
-    """Runs for ``share`` of each second on the GPU. ``step_s``: from one proof of completion to the next."""
-
-    pid: int
-    share: float
-    step_s: float | None = 0.02
-    launches_per_s: float = 0.0
-    """Besides those that are proven complete."""
-    seen_ratio: float = 1.0
-    """Part of its work that the account sees."""
-    contexts: int = 1
-    busy_until_s: float = 1e9
-    """When the GPU has done all it had; the account hears nothing of that."""
-    charge_until_s: float = 1e9
-    begin_s: float = 0.0
-    expected_ns: int = 0
-    tenant: str = ""
-
-    def work(self, now_s: float, context: int) -> ContextWork:
-        age_s = max(0.0, now_s - self.begin_s)
-        each = self.share * self.seen_ratio / self.contexts
-        done = 0 if self.step_s is None else int(age_s / self.step_s)
-        since_s = self.begin_s + (done * self.step_s if self.step_s else 0.0)
-        charged_s = min(now_s, self.charge_until_s) - self.begin_s
-        return ContextWork(
-            key=(self.pid * 100 + context, 1),
-            tenant=self.tenant or f"t{self.pid}",
-            pid=self.pid,
-            gpu=GPU,
-            submitted=done + 1 + int(age_s * self.launches_per_s),
-            completed=done,
-            is_outstanding=True,
-            since_ns=round(since_s * S),
-            charged_then_ns=round((since_s - self.begin_s) * each * S),
-            charged_ns=round(max(0.0, charged_s) * each * S),
-            expected_ns=self.expected_ns,
-        )
-
-
-@dataclass
-class World:
-    """Looks once a second; NVML names one process in each period, by lot."""
-
-    processes: list[Process]
-    seed: int = 1
-    look_s: float = 1.0
-    phase_s: float = 0.3
-    state: WatchState = field(default_factory=WatchState)
-    blind_until_s: float = 0.0
-    is_partial: bool = False
-    late_s: float = 0.2
-    """NVML tells so long after it looked."""
-    step_s: float = 1.0
-    """Between the look before and this one."""
-
-    def looks(self, seconds: float) -> Iterator[tuple[float, list[Episode]]]:
-        lot, now_s, sampled_s = random.Random(self.seed), self.phase_s, 0.0
-        self.step_s = self.look_s
-        while now_s <= seconds:
-            counts: dict[int, list[float]] = {}
-            while sampled_s + PERIOD / S <= now_s - self.late_s:
-                sampled_s += PERIOD / S
-                who = self._occupant(lot.random(), sampled_s)
-                if who is not None:
-                    counts.setdefault(who, []).append(sampled_s)
-            self.state = judge(self._evidence(now_s, counts), self.state, LIMITS)
-            yield now_s, list(self.state.episodes.values())
-            self.step_s = 0.4 if self.state.is_urgent else self.look_s
-            now_s += self.step_s
-
-    def _occupant(self, at: float, now_s: float) -> int | None:
-        for process in self.processes:
-            if process.begin_s <= now_s < process.busy_until_s:
-                at -= process.share
-                if at < 0:
-                    return process.pid
-        return None
-
-    def _evidence(self, now_s: float, counts: dict[int, list[float]]) -> Evidence:
-        here = [process for process in self.processes if process.begin_s <= now_s]
-        charged = {}
-        for p in here:
-            length_s = min(now_s, p.charge_until_s) - max(now_s - self.step_s, p.begin_s)
-            charged[p.pid, GPU] = round(max(0.0, length_s) * p.share * p.seen_ratio * S)
-        tenants = {p.pid: p.tenant or f"t{p.pid}" for p in here}
-        return Evidence(
-            now_ns=round(now_s * S),
-            works=tuple(p.work(now_s, c) for p in here if p.seen_ratio > 0 for c in range(p.contexts)),
-            sightings=tuple(
-                Sighting(
-                    tenants[pid],
-                    pid,
-                    GPU,
-                    len(at),
-                    len(at) * PERIOD,
-                    PERIOD,
-                    round(at[0] * S),
-                    round(at[-1] * S),
-                )
-                for pid, at in counts.items()
-            ),
-            charged_ns=charged,
-            is_blind=now_s < self.blind_until_s,
-            is_partial=self.is_partial,
-        )
-
-
-def first(world: World, seconds: float, kind: MisbehaviourKind, tenant: str = "t1") -> float | None:
-    for now_s, episodes in world.looks(seconds):
-        if any(one.kind is kind and one.tenant == tenant for one in episodes):
-            return now_s
-    return None
-
-
-def accused(world: World, seconds: float) -> set[tuple[str, MisbehaviourKind]]:
-    return {(one.tenant, one.kind) for _, episodes in world.looks(seconds) for one in episodes}
-
-
-seeds = st.integers(0, 10_000)
-phases = st.floats(0.01, 1.0)
-
+from tests.unit.policy.sampled import (
+    ENDLESS,
+    GPU,
+    INNOCENT,
+    LIMITS,
+    UNSEEN,
+    Process,
+    S,
+    World,
+    accused,
+    first,
+    moments,
+    phase_of,
+    phases,
+    seeds,
+    unhurried,
+)
 
 # ---- who is found, and how soon ----
-
-
-def moments(make: Callable[[int], World], kind: MisbehaviourKind) -> list[float]:
-    """When it is found in three hundred lotteries, at all moments at which it may begin between two looks."""
-    return sorted(first(make(seed), 15, kind) or 99.0 for seed in range(300))
-
-
-def phase_of(seed: int) -> float:
-    return 0.01 + seed % 100 / 100
 
 
 @pytest.mark.parametrize(("share", "contexts"), [(1.0, 1), (0.4, 1), (0.5, 2), (0.8, 4), (0.9, 8)])
@@ -198,6 +72,21 @@ def test_one_that_shows_a_part_of_its_work_is_found() -> None:
     assert at <= 6.0
 
 
+def test_where_turns_cannot_be_followed_only_who_was_charged_nothing_is_accused() -> None:
+    """Contexts that run side by side are each there all the time, and charged a part of it."""
+    for seed in range(20):
+        side_by_side = World(
+            [Process(1, 0.9, seen_ratio=0.2), Process(2, 0.1)], seed, unsure=frozenset({GPU})
+        )
+        assert accused(side_by_side, 60) == set()
+        hidden = World([Process(1, 0.5, seen_ratio=0.0), Process(2, 0.5)], seed, unsure=frozenset({GPU}))
+        assert first(hidden, 8, UNSEEN) is not None
+        elsewhere = World(
+            [Process(1, 0.9, seen_ratio=0.2), Process(2, 0.1)], seed, unsure=frozenset({"GPU-b"})
+        )
+        assert first(elsewhere, 60, UNSEEN) is not None
+
+
 def test_endless_work_beside_a_context_that_goes_on_is_found() -> None:
     """Samples name the process, not the context: those that the other one explains do not count."""
     stuck, shown = Process(1, 0.7, None, contexts=7), Process(1, 0.1, tenant="t1")
@@ -236,39 +125,23 @@ def test_a_program_that_never_asked_and_goes_endless_is_found() -> None:
 
 # ---- who is not ----
 
-INNOCENT: dict[str, Callable[[float], Process]] = {
-    "a decoder": lambda share: Process(1, share, 0.02),
-    "kernels of 200 ms that wait their turn": lambda share: Process(1, share, 0.2 / max(share, 1e-3)),
-    "a graph of two seconds": lambda share: Process(1, share, 2.0),
-    "a program that polls": lambda share: Process(1, share, None, launches_per_s=20 * 1000 / 5),
-    "one that polls for kernels of 200 ms": lambda share: Process(1, share, None, launches_per_s=5 * share),
-    "one that never synchronises": lambda share: Process(1, share, None, launches_per_s=5000 * share),
-    "one that waits behind others": lambda share: Process(1, 0.02 * share, 20.0),
-    "one that launched, and computes on the CPU": lambda share: Process(1, share, None, busy_until_s=1.0),
-    "one that is idle, which nobody told": lambda share: Process(
-        1, share, None, busy_until_s=1.0, charge_until_s=2.0
-    ),
-    "one that was held for long with a short drain": lambda share: Process(
-        1, share, None, busy_until_s=0.6, charge_until_s=0.9
-    ),
-    "one whose account is a tenth too low": lambda share: Process(1, share, 0.02, seen_ratio=0.9),
-    "bursts known to take long": lambda share: Process(1, share, 5.0, expected_ns=6 * S),
-}
-
 
 @pytest.mark.parametrize("what", INNOCENT)
+@unhurried
 @given(seed=seeds, phase=phases, share=st.floats(0.01, 1.0))
 def test_nobody_is_accused_of_nothing(what: str, seed: int, phase: float, share: float) -> None:
     world = World([INNOCENT[what](share), Process(2, 1 - share)], seed, phase_s=phase)
     assert accused(world, 30) == set()
 
 
+@unhurried
 @given(seed=seeds)
 def test_a_crowd_of_long_kernels_is_no_crowd_of_endless_ones(seed: int) -> None:
     crowd = [Process(pid, 1 / 16, 3.2, begin_s=pid / 16) for pid in range(1, 17)]
     assert accused(World(crowd, seed), 30) == set()
 
 
+@unhurried
 @given(seed=seeds, attached_s=st.floats(0.0, 1.3))
 def test_a_process_whose_libcuda_is_probed_a_little_late_is_innocent(seed: int, attached_s: float) -> None:
     class Late(World):
@@ -281,6 +154,7 @@ def test_a_process_whose_libcuda_is_probed_a_little_late_is_innocent(seed: int, 
     assert accused(Late([Process(1, 1.0)], seed), 20) == set()
 
 
+@unhurried
 @given(seed=seeds)
 def test_nobody_is_accused_of_what_the_account_missed_before_it_began(seed: int) -> None:
     process = Process(1, 1.0)
@@ -294,6 +168,22 @@ def test_nobody_is_accused_of_what_the_account_missed_before_it_began(seed: int)
     assert accused(Blind([process], seed, blind_until_s=0.0), 20) != set(), "the test can tell"
 
 
+@unhurried
+@given(seed=seeds)
+def test_what_nvml_remembers_of_the_time_before_the_account_began_speaks_against_nobody(seed: int) -> None:
+    crowd = [Process(pid, 1 / 4, begin_s=-20.0) for pid in range(1, 5)]
+
+    class Began(World):
+        def _evidence(self, now_s: float, counts: dict[int, list[float]]) -> Evidence:
+            found = super()._evidence(now_s, counts)
+            charged = {key: min(ns, round(now_s * S)) for key, ns in found.charged_ns.items()}
+            return replace(found, charged_ns=charged)
+
+    assert accused(Began(crowd, seed, history_s=15.0, blind_until_s=5.0), 12) == set()
+    assert accused(Began(crowd, seed, history_s=15.0), 12) != set(), "the test can tell"
+
+
+@unhurried
 @given(seed=seeds, phase=phases)
 def test_samples_that_come_late_are_explained_by_what_was_charged_before(seed: int, phase: float) -> None:
     class Bursts(World):

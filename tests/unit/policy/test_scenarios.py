@@ -292,7 +292,14 @@ def test_equal_decoders_beside_half_a_second_of_queued_work_get_their_quarter() 
     assert sim.busy_ratio(FROM, 22 * S) >= 0.98
 
 
-def test_one_grain_larger_than_a_hold_can_repay_stays_out_of_reach() -> None:
-    # The floor: a kernel of 200 ms runs during each hold of 500 ms, whatever the weight says.
+def test_one_grain_larger_than_a_hold_can_repay_is_held_for_longer() -> None:
     sim = run(decoder("a", 7), tenant("long", 1, DeepQueue(200 * MS, 1)), seconds=22)
+    assert sim.shares(FROM, 22 * S)["long"] == pytest.approx(1 / 8, abs=0.02)
+    assert sim.longest_hold_ns("long") <= 2000 * MS
+
+
+def test_beyond_its_own_limit_one_grain_stays_out_of_reach() -> None:
+    # The floor: a kernel of 200 ms runs during each hold of 500 ms, whatever the weight says.
+    sim = run(decoder("a", 7), tenant("long", 1, DeepQueue(200 * MS, 1), max_freeze_ms=500), seconds=22)
     assert sim.shares(FROM, 22 * S)["long"] == pytest.approx(200 / 500, abs=0.04)
+    assert sim.longest_hold_ns("long") <= 501 * MS

@@ -29,16 +29,17 @@ COMMON_PLACES = {
     "/mnt",
 }
 # The home of wait_until, which has to pause between two looks.
-WAITS = Path("tests/conftest.py")
+WAITS = Path("tests/support.py")
+KNOW_SIMGPU = {("fairsched", "demo"), ("fairsched", "simgpu")}
 
 
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, absolute module) of each import."""
+    """(line, absolute name) of each import."""
     for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.lineno, node.module
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
 def lines_of_text_files() -> Iterator[tuple[Path, int, str]]:
@@ -50,8 +51,11 @@ def lines_of_text_files() -> Iterator[tuple[Path, int, str]]:
 
 
 def licence_of(path: Path) -> str:
-    """BPF programs, and headers they share, are what the kernel sees: GPL. All else is Apache."""
-    return "GPL-2.0-only" if path.parts[0] == "bpf" and path.suffix in GPL else "Apache-2.0"
+    """BPF programs, the test driver, and headers they use are what the kernel sees: GPL. All else is Apache."""
+    is_kernel = (
+        path.parts[0] == "bpf" or path.is_relative_to("tests/vm/module") or path.name.endswith(".bpf.c")
+    )
+    return "GPL-2.0-only" if is_kernel and path.suffix in GPL else "Apache-2.0"
 
 
 def test_every_source_names_its_licence() -> None:
@@ -86,6 +90,18 @@ def test_bcc_is_imported_in_one_place() -> None:
     assert where <= {"bpf/loader.py"}
 
 
+def test_the_simulated_gpu_is_known_to_its_demo_alone() -> None:
+    """What schedules must not be able to tell it from a real one."""
+    wrong = [
+        f"{path}:{line}: {module}"
+        for path in with_suffix(".py")
+        if path.parts[0] in ("fairsched", "bpf", "cgroup") and path.parts[:2] not in KNOW_SIMGPU
+        for line, module in imports_of(path)
+        if f"{module}.".startswith("fairsched.simgpu.")
+    ]
+    assert wrong == []
+
+
 def test_nothing_is_left_for_later() -> None:
     wrong = [f"{path}:{number}" for path, number, line in lines_of_text_files() if LEFT_BEHIND.search(line)]
     assert wrong == []
@@ -115,7 +131,7 @@ def test_no_test_sleeps() -> None:
     wrong = [
         f"{path}:{getattr(node, 'lineno', 0)}: use the wait_until fixture"
         for path in with_suffix(".py")
-        if path.parts[0] == "tests" and path.name.startswith(("test_", "conftest")) and path != WAITS
+        if path.parts[0] == "tests" and path != WAITS
         for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
         if is_sleep(node)
     ]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,13 +30,29 @@ def test_cannot_run_on_this_host():
 def test_known():
     assert False
 """
+BARE = """
+import pytest
+
+def test_of_root():
+    pytest.skip("needs root")
+
+def test_of_a_module():
+    pytest.importorskip("no_such_module")
+
+def test_that_says_how():
+    pytest.skip("no openssl: apt-get install openssl")
+
+def test_of_another_host():
+    pytest.skip("host: no kprobes in this kernel")
+"""
 MODULE_SKIP = 'import pytest\npytest.skip("no compiler", allow_module_level=True)\n'
 
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     """A project with the real conftest and one file in each of two tiers."""
-    shutil.copy(ROOT / "tests/conftest.py", _made(tmp_path / "tests/conftest.py"))
+    for file in ("tests/conftest.py", "tests/support.py"):
+        shutil.copy(ROOT / file, _made(tmp_path / file))
     _made(tmp_path / "tests/node/test_it.py").write_text(SUITE)
     _made(tmp_path / "tests/unit/test_it.py").write_text(SUITE)
     (tmp_path / "pytest.ini").write_text(
@@ -65,7 +82,8 @@ def test_without_the_order_every_skip_stands(suite: Path) -> None:
     out = run(suite, "tests", required="0")
     assert out.returncode == 0
     assert "4 skipped" in out.stdout
-    assert "no tracefs: mount it" in out.stdout
+    assert "no tracefs: mount it (FAIRSCHED_REQUIRE_NODE=1 makes this a failure)" in out.stdout
+    assert "no kprobes in this kernel (no set-up changes that" in out.stdout
 
 
 def test_with_the_order_a_skipped_node_test_fails_and_says_why(suite: Path) -> None:
@@ -85,6 +103,23 @@ def test_with_the_order_a_module_that_skips_itself_fails(suite: Path) -> None:
     out = run(suite, "tests/node/test_module.py", required="1")
     assert out.returncode not in (0, 5)
     assert "no compiler" in out.stdout
+
+
+def test_a_skipped_unit_test_says_what_to_do(suite: Path) -> None:
+    (suite / "tests/unit/test_bare.py").write_text(BARE)
+    (suite / "tests/unit/test_module.py").write_text(MODULE_SKIP)
+    out = run(suite, "tests/unit/test_bare.py", "tests/unit/test_module.py", required="0")
+    skips = dict(re.findall(r"^SKIPPED \[1\] tests/unit/(\S+?):\d+: (.*)$", out.stdout, re.MULTILINE))
+    assert len(re.findall(r"^SKIPPED ", out.stdout, re.MULTILINE)) == 5, out.stdout
+    forced = "(sudo make setup installs what is missing, and sudo make test-unit is root)"
+    assert skips["test_module.py"] == f"no compiler {forced}"
+    for line in (
+        f"needs root {forced}",
+        f"No module named 'no_such_module' {forced}",
+        "no openssl: apt-get install openssl",
+        "no kprobes in this kernel (no set-up changes that: it runs on another host)",
+    ):
+        assert f"{line}\n" in out.stdout, out.stdout
 
 
 def test_the_directory_is_the_marker(suite: Path) -> None:

@@ -19,7 +19,7 @@ from tests.unit.repo.tree import ROOT, project_files, text_of
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    tomllib = pytest.importorskip("tomli", reason="reading pyproject.toml needs Python 3.11")
+    tomllib = pytest.importorskip("tomli", reason="Python 3.10 reads no pyproject.toml: pip install tomli")
 
 COMMANDS = ("sudo make demo", "sudo make test")
 
@@ -128,14 +128,12 @@ def test_continuous_integration_calls_the_documented_command() -> None:
 
 
 def test_readme_names_both_commands() -> None:
-    readme = ROOT / "README.md"
-    if not readme.exists():
-        pytest.skip("README.md is not written yet")
-    text = readme.read_text(encoding="utf-8")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [command for command in COMMANDS if command not in text] == []
 
 
-def test_a_user_without_the_packages_is_told_to_use_sudo(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("profile", "remedy"), [("dev", "sudo make setup"), ("vm", "sudo make setup-vm")])
+def test_a_user_without_the_packages_is_told_to_use_sudo(tmp_path: Path, profile: str, remedy: str) -> None:
     """On this PATH no compiler is found, so packages are missing; and whoever asks is not root."""
     for tool in ("bash", "dirname", "flock", "tail", "stat", "env", "apt-get"):
         found = shutil.which(tool)
@@ -144,9 +142,10 @@ def test_a_user_without_the_packages_is_told_to_use_sudo(tmp_path: Path) -> None
         (tmp_path / tool).symlink_to(found)
     (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
     (tmp_path / "id").chmod(0o755)
-    out = run("scripts/setup", "dev", env={"PATH": str(tmp_path)})
+    out = run("scripts/setup", profile, env={"PATH": str(tmp_path)})
     assert out.returncode == 3
-    assert "sudo make setup" in out.stderr
+    assert out.stderr.rstrip().endswith(remedy)
+    assert ("qemu-system-x86" in out.stderr) == (profile == "vm")
 
 
 def test_without_apt_the_packages_of_other_systems_are_named(tmp_path: Path) -> None:

@@ -10,12 +10,38 @@ import ctypes
 import json
 import os
 import sys
-from ctypes import byref, c_float, c_int, c_size_t, c_uint64, c_void_p
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
 
 NOT_INITIALIZED = 3
 NOT_READY = 600
 NON_BLOCKING = 1
+PER_THREAD = c_void_p(2)
+"""The handle that stands for the stream of the calling thread."""
+LAUNCHES = {
+    "cuLaunchKernelEx": 1_000_001,
+    "cuLaunchKernelEx_ptsz": 2_000_020,
+    "cuLaunchCooperativeKernel": 3_000_300,
+    "cuLaunchCooperativeKernel_ptsz": 4_004_000,
+}
+"""Other ways to launch than the usual, and the ns of a kernel each: no two sums of some are equal."""
+PEER_COPIES = {"cuMemcpyPeerAsync": 1_000_001, "cuMemcpyPeerAsync_ptsz": 2_000_020}
+WAITING_COPIES = {"cuMemcpyHtoD_v2": 20_000_300, "cuMemcpyDtoH_v2": 20_004_000, "cuMemcpy": 20_050_000}
+INSIDE_COPIES = {"cuMemcpyDtoD_v2": 600_000}
+SETS = {"cuMemsetD8Async": 1_000, "cuMemsetD8Async_ptsz": 30_000}
+"""Bytes that each call moves or sets."""
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("shape", c_uint * 7),
+        ("stream", c_void_p),
+        ("attributes", c_void_p),
+        ("attribute_count", c_uint),
+    )
 
 
 class Cuda:
@@ -54,13 +80,17 @@ class Cuda:
         self.call("cuEventRecord", event, stream)
         return event
 
-    def launch(self, ns: int | None, stream: c_void_p | None = None) -> None:
-        params = None
-        if ns is not None:
-            params = (c_void_p * 1)(ctypes.addressof(c_uint64(ns)))
-            self.keep = value = c_uint64(ns)
-            params[0] = ctypes.addressof(value)
-        self.call("cuLaunchKernel", self.function, 1, 1, 1, 1, 1, 1, 0, stream, params, None)
+    def launch(self, ns: int | None, stream: c_void_p | None = None, name: str = "cuLaunchKernel") -> None:
+        value = c_uint64(ns or 0)
+        params = None if ns is None else (c_void_p * 1)(ctypes.addressof(value))
+        shape = (1, 1, 1, 1, 1, 1, 0)
+        if name.startswith("cuLaunchKernelEx"):
+            config = LaunchConfig((c_uint * 7)(*shape), stream)
+            self.call(name, byref(config), self.function, params, None)
+        elif name.startswith("cuLaunchCooperativeKernel"):
+            self.call(name, self.function, *shape, stream, params)
+        else:
+            self.call(name, self.function, *shape, stream, params, None)
 
     def elapsed_us(self, start: c_void_p, end: c_void_p) -> float:
         ms = c_float()
@@ -81,10 +111,10 @@ class Gate:
         self._cuda = cuda
         self._word = ctypes.cast(flag, ctypes.POINTER(ctypes.c_uint32))
         cuda.call("cuStreamWaitValue32_v2", stream, flag, 1, 1)
-        self._opened = cuda.record(stream)
+        self.opened = cuda.record(stream)
 
     def hold(self, stream: c_void_p) -> None:
-        self._cuda.call("cuStreamWaitEvent", stream, self._opened, 0)
+        self._cuda.call("cuStreamWaitEvent", stream, self.opened, 0)
 
     def open(self) -> None:
         self._word[0] = 1
@@ -206,6 +236,54 @@ def copies() -> None:
     sys.stdin.read()
 
 
+def launches() -> None:
+    """Each of LAUNCHES between two events of the stream it is for, while a blocking one stands still."""
+    cuda = Cuda()
+    own, still = cuda.stream(NON_BLOCKING), cuda.stream()
+    gate = Gate(cuda)
+    gate.hold(still)
+    cuda.launch(1, still)
+    took_us = {}
+    for name, ns in LAUNCHES.items():
+        is_default = name.endswith("_ptsz")
+        stream = PER_THREAD if is_default else own
+        start = cuda.record(stream)
+        cuda.launch(ns, None if is_default else own, name)
+        end = cuda.record(stream)
+        cuda.call("cuEventSynchronize", end)
+        took_us[name] = cuda.elapsed_us(start, end)
+    held = cuda.rc("cuStreamQuery", still)
+    gate.open()
+    cuda.call("cuCtxSynchronize")
+    say(took_us=took_us, held=held)
+    sys.stdin.read()
+
+
+def transfers() -> None:
+    """What is queued; then the copies that return when they are done, and the one that does not."""
+    cuda = Cuda()
+    own = cuda.stream(NON_BLOCKING)
+    both = c_uint64(1), cuda.context, c_uint64(2), cuda.context
+    for name, size in PEER_COPIES.items():
+        cuda.call(name, *both, c_size_t(size), None if name.endswith("_ptsz") else own)
+    for name, size in SETS.items():
+        cuda.call(name, c_uint64(1), 0, c_size_t(size), None if name.endswith("_ptsz") else own)
+    cuda.call("cuCtxSynchronize")
+    left = {}
+    for name, size in WAITING_COPIES.items():
+        cuda.call(name, c_uint64(1), c_uint64(2), c_size_t(size))
+        left[name] = cuda.rc("cuStreamQuery", None)
+    gate = Gate(cuda)
+    gate.hold(c_void_p())
+    for name, size in INSIDE_COPIES.items():
+        cuda.call(name, c_uint64(1), c_uint64(2), c_size_t(size))
+        left[name] = cuda.rc("cuStreamQuery", None)
+    gate.open()
+    cuda.call("cuCtxSynchronize")
+    say(left=left)
+    sys.stdin.read()
+
+
 def devices() -> None:
     lib = ctypes.CDLL("libcuda.so.1")
     rc = lib.cuInit(0)
@@ -307,6 +385,61 @@ def uninitialised() -> None:
     lib = ctypes.CDLL("libcuda.so.1")
     count = c_int()
     say(count=lib.cuDeviceGetCount(byref(count)), sync=lib.cuCtxSynchronize(), init=lib.cuInit(0))
+
+
+class Told:
+    """What a program that is told each call can be told."""
+
+    def __init__(self) -> None:
+        self.cuda = Cuda()
+        self._gates: list[Gate] = []
+
+    def rc(self, name: str, *handles: int) -> int:
+        return self.cuda.rc(name, *map(c_void_p, handles))
+
+    def stream(self, flags: int = 0) -> int:
+        return self.cuda.stream(flags).value or 0
+
+    def event(self) -> int:
+        return self.cuda.event().value or 0
+
+    def record(self, stream: int) -> int:
+        return self.cuda.record(c_void_p(stream)).value or 0
+
+    def launch(self, ns: int, stream: int, suffix: str = "") -> None:
+        self.cuda.launch(ns, c_void_p(stream), f"cuLaunchKernel{suffix}")
+
+    def gate(self) -> int:
+        """An event of the current context that comes when :meth:`open` is told."""
+        self._gates.append(Gate(self.cuda))
+        return self._gates[-1].opened.value or 0
+
+    def open(self) -> None:
+        for gate in self._gates:
+            gate.open()
+
+    def context(self, device: int) -> int:
+        """A new one, current from now on."""
+        handle = c_void_p()
+        self.cuda.call("cuCtxCreate_v2", byref(handle), 0, device)
+        return handle.value or 0
+
+    def uuid(self, device: int) -> str:
+        raw = ctypes.create_string_buffer(16)
+        self.cuda.call("cuDeviceGetUuid_v2", raw, device)
+        return raw.raw.hex()
+
+
+def told() -> None:
+    """Makes the calls it is told, one a line: [thread, method, argument, ...]; says what each returned."""
+    threads: dict[int, ThreadPoolExecutor] = {}
+    one = Told()
+    say(result=one.cuda.context.value)
+    for line in sys.stdin:
+        thread, method, *arguments = json.loads(line)
+        where = threads.setdefault(thread, ThreadPoolExecutor(1))
+        call = getattr(one, method)
+        say(result=where.submit(call, *arguments).result() if thread else call(*arguments))
 
 
 if __name__ == "__main__":

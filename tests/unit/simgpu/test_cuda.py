@@ -11,7 +11,15 @@ from pathlib import Path
 
 from fairsched.simgpu import GpuSpec, SimHost
 from tests.support import wait_until
-from tests.unit.simgpu.clients import NOT_INITIALIZED, NOT_READY
+from tests.unit.simgpu.clients import (
+    INSIDE_COPIES,
+    LAUNCHES,
+    NOT_INITIALIZED,
+    NOT_READY,
+    PEER_COPIES,
+    SETS,
+    WAITING_COPIES,
+)
 from tests.unit.simgpu.conftest import Client
 
 
@@ -66,6 +74,26 @@ def test_copies_run_beside_kernels_and_are_not_execution(host, start):
     (truth,) = host.truth()
     assert truth.copy_ns == 2 * (1_000_000 + 10_000)
     assert truth.exec_ns == 20_000_000
+
+
+def test_every_way_to_launch_is_the_kernel_in_the_stream_it_names(host, start):
+    seen = start(host, "launches").says()
+    (truth,) = host.truth()
+    assert truth.exec_ns == sum(LAUNCHES.values()) + 1
+    assert truth.kernels == len(LAUNCHES) + 1
+    assert seen["held"] == NOT_READY, "none of them waited for a stream that only the legacy one waits for"
+    for name, ns in LAUNCHES.items():
+        assert seen["took_us"][name] * 1000 >= ns - 100, name
+
+
+def test_copies_and_memsets_cost_what_they_move_and_those_wait_that_should(host, start):
+    seen = start(host, "transfers").says()
+    (truth,) = host.truth()
+    sizes = [*PEER_COPIES.values(), *WAITING_COPIES.values(), *INSIDE_COPIES.values()]
+    assert truth.copy_ns == sum(size + 10_000 for size in sizes)
+    assert truth.exec_ns == sum(size // 1_000 + 2_000 for size in SETS.values())
+    assert truth.kernels == len(SETS)
+    assert seen["left"] == {**dict.fromkeys(WAITING_COPIES, 0), **dict.fromkeys(INSIDE_COPIES, NOT_READY)}
 
 
 def test_host_functions_and_flags_keep_their_place_in_the_stream(host, start):

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What seeing the driver's ioctls costs: ``python -m benchmarks.ioctl_cost`` (root), or ``make bench-ioctl``.
+
+The same calls with the hook and without it, in turn within one run, so that whatever else the machine does falls on
+both. The node is a plain file, as with the simulated GPU: the kernel answers at once, and the difference is the hook's.
+With the tracepoint hook also what it costs a call that is none of ours: an ioctl on another file, and a system call
+that is no ioctl.
+
+The bar: at most 1.3 us per ioctl, or at most 5 % of a real one. The first is judged here; the second needs a GPU.
+
+Examples:
+  python -m benchmarks.ioctl_cost              writes benchmarks/results/ioctl.json
+  python -m benchmarks.ioctl_cost --rounds 3   quick; writes nothing
+  python -m benchmarks.ioctl_cost --all-calls  on the tracepoints of all system calls; writes nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.command import INTERRUPTED, say_error, stop_signals
+from benchmarks.machine import describe
+from benchmarks.rig import BenchError
+from benchmarks.stats import spread
+from fairsched.bpf.abi import DriverCount, Node
+from fairsched.driver import hooks
+from fairsched.driver.probe import DriverProbe, start
+from fairsched.errors import FairschedError
+
+RESULTS = Path(__file__).resolve().parent / "results" / "ioctl.json"
+KINDS = {"control": 1, "memory": 2, "other": 1, "none": 1}
+"""Kind of call -> system calls in one."""
+BAR_NS = 1300
+_ROUNDS, _BATCHES, _CALLS = 15, 20, 2000
+
+
+@contextlib.contextmanager
+def caller(directory: Path, node: Path) -> Iterator[Callable[[str], list[float]]]:
+    """A process that calls; the function yielded has it call once more and returns its times."""
+    program = directory / "ioctl_caller"
+    source = Path(__file__).with_name("ioctl_caller.c")
+    command = ["cc", "-O2", "-Wall", "-Wextra", "-o", str(program), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BenchError(f"{source.name} does not compile:\n{done.stderr.strip()}")
+    with subprocess.Popen(
+        [str(program), str(node)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        requests, answers = process.stdin, process.stdout
+
+        def call(kind: str) -> list[float]:
+            requests.write(f"{kind} {_BATCHES} {_CALLS}\n")
+            requests.flush()
+            line = answers.readline()
+            if not line:
+                raise BenchError("the program that calls the driver has ended")
+            return [float(word) for word in line.split()]
+
+        try:
+            yield call
+        finally:
+            process.kill()
+
+
+def measure(
+    probe: DriverProbe, facts: hooks.HookFacts, node: Path, directory: Path, rounds: int
+) -> dict[str, dict[str, list[float]]]:
+    """Nanoseconds per call by kind, with the hook and without."""
+    found: dict[str, dict[str, list[float]]] = {kind: {"without": [], "with": []} for kind in KINDS}
+    hook = probe.hook
+    with caller(directory, node) as call:
+        for _ in range(rounds):
+            for state in ("without", "with"):
+                probe.detach()
+                if state == "with":
+                    probe.attach(hook, facts)
+                for kind in KINDS:
+                    found[kind][state] += call(kind)
+    return found
+
+
+def summarise(hook: str, found: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
+    """(least, median, greatest), what the hook adds per system call, and whether that is within the bar.
+
+    The bar is on the medians; what the least batches differ by is what it costs when nothing else runs.
+    """
+    rows: dict[str, Any] = {}
+    for kind, states in found.items():
+        medians = {state: spread(values) for state, values in states.items()}
+        added_ns = (medians["with"][1] - medians["without"][1]) / KINDS[kind]
+        rows[kind] = {
+            "without_ns": [round(value, 1) for value in medians["without"]],
+            "with_ns": [round(value, 1) for value in medians["with"]],
+            "added_per_call_ns": round(added_ns, 1),
+            "least_added_per_call_ns": round((medians["with"][0] - medians["without"][0]) / KINDS[kind], 1),
+            "ratio": round(medians["with"][1] / medians["without"][1], 3),
+        }
+    worst = max(rows[kind]["added_per_call_ns"] for kind in ("control", "memory"))
+    bar = {"added_per_call_ns": worst, "at_most_ns": BAR_NS, "is_met": worst <= BAR_NS}
+    return {"hook": hook, "calls": rows, "bar": bar}
+
+
+def render(result: dict[str, Any]) -> str:
+    lines = [
+        f"hook: {result['hook']}",
+        f"{'call':10}{'without':>10}{'with':>10}{'added':>10}{'least':>10}  ns",
+    ]
+    for kind, row in result["calls"].items():
+        without, with_, added = row["without_ns"][1], row["with_ns"][1], row["added_per_call_ns"]
+        least = row["least_added_per_call_ns"]
+        lines.append(f"{kind:10}{without:10.0f}{with_:10.0f}{added:10.0f}{least:10.0f}")
+    bar = result["bar"]
+    verdict = "met" if bar["is_met"] else "MISSED"
+    lines.append(f"bar: {bar['added_per_call_ns']:.0f} ns added, at most {bar['at_most_ns']}: {verdict}")
+    return "\n".join(lines)
+
+
+def run(rounds: int, *, on_all_calls: bool) -> dict[str, Any]:
+    facts = hooks.read_facts()
+    if on_all_calls:
+        facts = replace(facts, functions=facts.functions | {hooks.PREEMPTED})
+    with tempfile.TemporaryDirectory(prefix="fairsched-bench-", dir="/run") as name:
+        directory = Path(name)
+        node = directory / "nvidiactl"
+        node.write_bytes(b"")
+        probe = start(facts, with_plain_nodes=True)
+        try:
+            probe.set_plain_nodes({node: Node.GPU})
+            probe.set_instances({0: 0})
+            found = measure(probe, facts, node, directory, rounds)
+            made = probe.count(DriverCount.OBJECTS_MADE)
+        finally:
+            probe.close()
+    if made < rounds * _BATCHES * _CALLS:
+        raise BenchError(f"only {made} objects were seen: the hook was not where the calls were")
+    return summarise(probe.hook, found)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ioctl_cost",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, help=f"instead of {_ROUNDS}; the result is only shown")
+    parser.add_argument(
+        "--all-calls",
+        action="store_true",
+        help="as on a kernel that may skip programs on a single system call; the result is only shown",
+    )
+    options = parser.parse_args(argv)
+    try:
+        with stop_signals():
+            result = {**describe(), **run(options.rounds or _ROUNDS, on_all_calls=options.all_calls)}
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except FairschedError as error:
+        return say_error(error)
+    print(render(result))
+    if options.rounds is None and not options.all_calls:
+        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    return 0 if result["bar"]["is_met"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Which file a call is made on: found by pointer or by descriptor, and told by the numbers of its device.
+ */
+#ifndef FAIRSCHED_NODES_H
+#define FAIRSCHED_NODES_H
+
+#include "rm_call.h"
+
+/* Written by user space: what the minors of a major are (enum fs_node). 0 = nothing of ours. */
+BPF_ARRAY(node_by_major, u32, FS_MAX_MAJOR);
+#ifdef FS_PLAIN_NODES
+BPF_HASH(node_by_inode, struct fs_inode, u32, 1024);
+#endif
+
+static __always_inline fs_u64 kernel_word(fs_u64 from)
+{
+	fs_u64 word = 0;
+
+	bpf_probe_read_kernel(&word, sizeof(word), (void *)from);
+	return word;
+}
+
+static __always_inline u32 kernel_half(fs_u64 from)
+{
+	u32 half = 0;
+
+	bpf_probe_read_kernel(&half, sizeof(half), (void *)from);
+	return half;
+}
+
+/* enum fs_node, 0 when it is no node of the driver's; CALL_PLAIN in `flags` when it only stands for one. */
+static __always_inline u32 node_of(fs_u64 file, u32 *flags)
+{
+	fs_u64 inode = kernel_word(file + FS_FILE_INODE);
+	u32 rdev = kernel_half(inode + FS_INODE_RDEV), major = rdev >> 20, *node;
+
+#ifdef FS_PLAIN_NODES
+	if (!rdev) {
+		struct fs_inode key = {.inode = kernel_word(inode + FS_INODE_INO)};
+
+		key.device = kernel_half(kernel_word(inode + FS_INODE_SB) + FS_SB_DEV);
+		*flags |= CALL_PLAIN;
+		node = node_by_inode.lookup(&key);
+		return node ? *node : 0;
+	}
+#endif
+	if (!major)
+		return 0;
+	node = node_by_major.lookup(&major);
+	return node ? *node : 0;
+}
+
+/* The beginning of struct fdtable, in one read: this runs in every ioctl of the node. */
+struct descriptors {
+	u32 max;
+	u32 pad;
+	fs_u64 files;
+};
+_Static_assert(FS_FDT_MAX == 0 && FS_FDT_FD == 8, "struct fdtable");
+
+static __always_inline fs_u64 file_of(u32 descriptor)
+{
+	struct descriptors table = {};
+
+	bpf_probe_read_kernel(
+		&table, sizeof(table),
+		(void *)kernel_word(kernel_word(bpf_get_current_task() + FS_TASK_FILES) + FS_FILES_FDT));
+	return descriptor < table.max ? kernel_word(table.files + 8ULL * descriptor) : 0;
+}
+
+#endif

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The driver's objects: a tree per client, with sums at every level (docs/decisions/0009).
+ *
+ * Freeing takes the sums of one object from those above it and forgets that object alone; what was below leads
+ * nowhere from then on (its parent's serial is gone) and is in no sum. Closing the sums comes first: an add that
+ * comes later sees it and stops, so each byte is taken from above exactly once, in whatever order calls end on
+ * different CPUs. Whoever closed an object deletes it.
+ *
+ * Accepted race: a map element may be given out anew between a lookup and the add to it, within nanoseconds, if
+ * the object is freed by another thread of the same client at that moment.
+ */
+#ifndef FAIRSCHED_OBJECTS_H
+#define FAIRSCHED_OBJECTS_H
+
+#include "clock.h"
+#include "rm.h"
+
+#ifdef FS_NO_FETCH
+/* Before Linux 5.12 there is only the plain add: calls of one client that end at the same time may be miscounted. */
+#undef __sync_fetch_and_add
+#define FETCH_ADD(word, value)                               \
+	({                                                   \
+		fs_u64 before_ = *(volatile fs_u64 *)(word); \
+		__sync_fetch_and_add(word, value);           \
+		before_;                                     \
+	})
+#define SWAP(word, value)                                    \
+	({                                                   \
+		fs_u64 before_ = *(volatile fs_u64 *)(word); \
+		*(volatile fs_u64 *)(word) = (value);        \
+		before_;                                     \
+	})
+#define SWAP_IF(word, old, value)                             \
+	({                                                    \
+		fs_u64 before_ = *(volatile fs_u64 *)(word);  \
+		if (before_ == (old))                         \
+			*(volatile fs_u64 *)(word) = (value); \
+		before_;                                      \
+	})
+#else
+#define FETCH_ADD(word, value) __sync_fetch_and_add(word, value)
+#define SWAP(word, value) __sync_lock_test_and_set(word, value)
+#define SWAP_IF(word, old, value) __sync_val_compare_and_swap(word, old, value)
+#endif
+
+/* A closed sum. It stays one, whatever was added since; sums below 0 are not closed ones. */
+#define CLOSED (1ULL << 62)
+#define MAX_VRAM (1ULL << 48)
+#define REPLACE_TRIES 64
+
+/* Written here, read by user space one batch a look. An entry is deleted by user space after the process died. */
+BPF_HASH(held_by_key, struct fs_use_key, struct fs_held, FS_MAX_CALLERS);
+/*
+ * Written here; read by user space, which deletes objects that lead nowhere. A client ends with its FREE or with the
+ * file it was made through.
+ */
+BPF_HASH(client_by_handle, u32, struct fs_client, FS_MAX_CLIENTS);
+BPF_HASH(object_by_key, struct fs_object_key, struct fs_object, FS_MAX_OBJECTS);
+BPF_HASH(clients_by_file, fs_u64, struct fs_file, FS_MAX_CLIENTS);
+/* Processes that made a client -> when they exited or became another program; 0 = not yet. User space deletes. */
+BPF_HASH(gone_by_tgid, u32, fs_u64, FS_MAX_CALLERS);
+/* What should not happen and did; read by user space. */
+BPF_F_TABLE("array", u32, fs_u64, driver_counts, FS_DRIVER_COUNTS, 1024 /* BPF_F_MMAPABLE */);
+/* An initial value too large for the BPF stack. Never written. */
+BPF_ARRAY(zero_client, struct fs_client, 1);
+
+static __always_inline void count(u32 what)
+{
+	fs_u64 *n = driver_counts.lookup(&what);
+
+	if (n)
+		__sync_fetch_and_add(n, 1);
+}
+
+/* What is added to the sums of an object; negative when something goes. */
+struct sums {
+	fs_u64 vram_bytes;
+	fs_u64 computes;
+	fs_u64 contexts;
+};
+
+/*
+ * 1 or 0 without a jump: the verifier goes through every path of every level of the tree. The barrier keeps the
+ * compiler from seeing a comparison, which it would make a jump of.
+ */
+static __always_inline fs_u64 is_closed(fs_u64 sum)
+{
+	sum = (sum - (CLOSED >> 1)) >> 62;
+	asm volatile("" : "+r"(sum));
+	return (sum - 1) >> 63;
+}
+
+static __always_inline fs_u64 is_zero(fs_u64 value)
+{
+	asm volatile("" : "+r"(value));
+	return 1 - ((value | -value) >> 63);
+}
+
+/* Add to one sum; what comes too late is not passed on upward. Returns the sum before. */
+static __always_inline fs_u64 add_one(fs_u64 *sum, fs_u64 *value)
+{
+	fs_u64 before = FETCH_ADD(sum, *value);
+
+	*value &= is_closed(before) - 1;
+	return before;
+}
+
+static __always_inline void add_total(struct fs_client *c, u32 gpu, struct sums *add)
+{
+	struct fs_use_key key = {.cgroup_id = c->cgroup_id, .tgid = c->tgid, .gpu = gpu};
+	struct fs_held fresh = {}, *total = held_by_key.lookup_or_try_init(&key, &fresh);
+
+	if (!total) {
+		count(FS_DRIVER_COUNT_HELD_FULL);
+		return;
+	}
+	__sync_fetch_and_add(&total->vram_bytes, add->vram_bytes);
+	__sync_fetch_and_add(&total->contexts, add->contexts);
+}
+
+#include "vram.h"
+
+static __always_inline int add_to_client(u32 handle, fs_u64 serial, u32 gpu, struct sums *add)
+{
+	struct fs_client *c = client_by_handle.lookup(&handle);
+	struct fs_held *held;
+	fs_u64 index = gpu;
+
+	/* Opaque, so that what is compared and what is used are one register: else Linux 6.1 does not see the bound. */
+	asm volatile("" : "+r"(index));
+	if (!c || c->serial != serial || index >= FS_GPUS_HELD)
+		return -1;
+	held = &c->held[index];
+	add_one(&held->vram_bytes, &add->vram_bytes);
+	add_one(&held->contexts, &add->contexts);
+	if (add->vram_bytes | add->contexts)
+		add_total(c, gpu, add);
+	if (add->vram_bytes)
+		add_above(c, gpu, add->vram_bytes);
+	return 0;
+}
+
+/* The first compute object below a channel group makes it a context, the last one to go ends that. */
+static __always_inline void add_to_object(struct fs_object *o, struct sums *add)
+{
+	fs_u64 before = add_one(&o->computes, &add->computes);
+
+	add->contexts += o->is_group * (is_zero(before) - is_zero(before + add->computes));
+	add_one(&o->vram_bytes, &add->vram_bytes);
+	add_one(&o->contexts, &add->contexts);
+}
+
+/* Add to the object `at` and all above it, the client and its total. Returns 0 when it arrived there. */
+static __always_inline int add_upward(struct fs_object_key at, fs_u64 serial, u32 gpu, struct sums add)
+{
+	FS_LOOP
+	for (int i = 0; i < FS_MAX_DEPTH; i++) {
+		struct fs_object *o;
+
+		if (at.handle == at.client)
+			return add_to_client(at.client, serial, gpu, &add);
+		o = object_by_key.lookup(&at);
+		if (!o || o->serial != serial)
+			return -1;
+		add_to_object(o, &add);
+		if (!(add.vram_bytes | add.computes | add.contexts))
+			return 0;
+		serial = o->parent_serial;
+		at.handle = o->parent;
+	}
+	count(FS_DRIVER_COUNT_TOO_DEEP);
+	return -1;
+}
+
+/* Take an object out of everything above it. `serial` 0: whichever has the handle now. */
+static __always_inline void free_object(struct fs_object_key key, fs_u64 serial)
+{
+	struct fs_object_key above = key;
+	struct fs_object *o = object_by_key.lookup(&key);
+	struct sums less;
+	fs_u64 parent_serial;
+	u32 gpu;
+
+	if (!o || (serial && o->serial != serial))
+		return;
+	less.vram_bytes = SWAP(&o->vram_bytes, CLOSED);
+	if (is_closed(less.vram_bytes))
+		return;
+	less.vram_bytes = -less.vram_bytes;
+	less.computes = -SWAP(&o->computes, CLOSED);
+	less.contexts = -SWAP(&o->contexts, CLOSED);
+	above.handle = o->parent;
+	parent_serial = o->parent_serial;
+	gpu = o->gpu;
+	object_by_key.delete(&key);
+	count(FS_DRIVER_COUNT_OBJECTS_GONE);
+	add_upward(above, parent_serial, gpu, less);
+}
+
+static __always_inline void free_client(u32 handle, fs_u64 serial)
+{
+	struct fs_client *c = client_by_handle.lookup(&handle);
+	struct fs_file *file;
+	fs_u64 of_file;
+
+	if (!c || (serial && c->serial != serial) || SWAP(&c->is_gone, 1))
+		return;
+	FS_LOOP
+	for (u32 gpu = 0; gpu < FS_GPUS_HELD; gpu++) {
+		struct sums less = {};
+
+		less.vram_bytes = -SWAP(&c->held[gpu].vram_bytes, CLOSED);
+		less.contexts = -SWAP(&c->held[gpu].contexts, CLOSED);
+		if (less.vram_bytes | less.contexts)
+			add_total(c, gpu, &less);
+		if (gpu < FS_MAX_GPUS)
+			c->freed[gpu] = less.vram_bytes;
+	}
+	free_above(c);
+	of_file = c->file;
+	client_by_handle.delete(&handle);
+	file = clients_by_file.lookup(&of_file);
+	if (!file)
+		return;
+	FS_LOOP
+	for (int i = 0; i < FS_MAX_FILE_CLIENTS; i++)
+		SWAP_IF(&file->client[i], handle, 0);
+}
+
+/* The last descriptor of a file is closed: the driver frees the clients made through it. */
+static __always_inline void free_file(fs_u64 file)
+{
+	struct fs_file *f = clients_by_file.lookup(&file);
+
+	if (!f)
+		return;
+	FS_LOOP
+	for (int i = 0; i < FS_MAX_FILE_CLIENTS; i++) {
+		u32 handle = f->client[i];
+
+		if (handle)
+			free_client(handle, 0);
+	}
+	clients_by_file.delete(&file);
+}
+
+static __always_inline void enter_client(u32 handle, fs_u64 file, fs_u64 now)
+{
+	struct fs_client *c, *zero;
+	struct fs_file fresh = {.serial = now}, *f;
+	fs_u64 not_yet = 0;
+	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	int first = 0, kept = 0;
+
+	zero = zero_client.lookup(&first);
+	if (!zero)
+		return;
+	if (client_by_handle.update(&handle, zero)) {
+		count(FS_DRIVER_COUNT_CLIENT_FULL);
+		return;
+	}
+	c = client_by_handle.lookup(&handle);
+	if (!c)
+		return;
+	c->file = file;
+	c->cgroup_id = bpf_get_current_cgroup_id();
+	note_above(c);
+	c->tgid = tgid;
+	c->handle = handle;
+	f = clients_by_file.lookup_or_try_init(&file, &fresh);
+	c->file_serial = f ? f->serial : now;
+	c->serial = now;
+	if (!gone_by_tgid.lookup(&tgid) && gone_by_tgid.update(&tgid, &not_yet))
+		count(FS_DRIVER_COUNT_CALLER_FULL);
+	/* Unrolled: as a loop it falls through into its own beginning, which kernels before 6.8 take for endless. */
+	_Pragma("clang loop unroll(full)") for (int i = 0; i < FS_MAX_FILE_CLIENTS; i++)
+	{
+		if (f && !kept && !SWAP_IF(&f->client[i], 0, (fs_u64)handle))
+			kept = 1;
+	}
+	if (!kept) /* it ends with its FREE, or when user space finds its file gone */
+		count(FS_DRIVER_COUNT_FILE_FULL);
+}
+
+/* What the driver made; `object` has class, parent, vram_bytes and, for a device, gpu. */
+static __always_inline void enter_object(struct fs_object_key key, struct fs_object *object)
+{
+	struct fs_object_key above = {.client = key.client, .handle = object->parent};
+	struct sums add = {.vram_bytes = object->vram_bytes, .computes = object->computes};
+
+	if (above.handle == above.client) {
+		struct fs_client *c = client_by_handle.lookup(&key.client);
+
+		object->parent_serial = c ? c->serial : 0;
+	} else {
+		struct fs_object *parent = object_by_key.lookup(&above);
+
+		object->parent_serial = parent ? parent->serial : 0;
+		object->gpu = parent ? parent->gpu : FS_GPU_UNKNOWN;
+		if (NV_CLASS_KIND(object->class) == NV_KIND_CHANNEL_GPFIFO && object->is_group && parent)
+			object->is_group = parent->class != KEPLER_CHANNEL_GROUP_A;
+	}
+	if (!object->parent_serial) {
+		count(FS_DRIVER_COUNT_UNSEEN);
+		return;
+	}
+	if (object_by_key.update(&key, object)) {
+		count(FS_DRIVER_COUNT_OBJECT_FULL);
+		return;
+	}
+	count(FS_DRIVER_COUNT_OBJECTS_MADE);
+	if (add.vram_bytes | add.computes && add_upward(above, object->parent_serial, object->gpu, add))
+		count(FS_DRIVER_COUNT_UNSEEN);
+}
+
+/*
+ * Before a handle is given out anew, whatever had it is gone: freed with something above it (then it is in no sum), or
+ * by a call that ends on another CPU just now and will delete it, which must not hit the new one.
+ */
+static __always_inline void await_deleted(struct fs_object_key key)
+{
+	FS_LOOP
+	for (int i = 0; i < REPLACE_TRIES; i++) {
+		if (!object_by_key.lookup(&key))
+			return;
+	}
+	count(FS_DRIVER_COUNT_RACE);
+}
+
+#endif

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon answers to requests on its control socket (see control_socket.ControlHandler).
+
+Problem: every new question would otherwise be a few more lines in the loop that freezes people's processes.
+
+Approach: the daemon hands out its :class:`Parts` when somebody asks; nothing here is kept, and nothing but a change of
+settings reaches back, through the two functions given for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fairsched import __version__
+from fairsched.apply import Applier
+from fairsched.cgroup.path import Mount
+from fairsched.companion.keeper import CompanionKeeper
+from fairsched.control_socket import Peer, ServerCounters
+from fairsched.errors import ConfigError, ControlError
+from fairsched.ledger import Ledger
+from fairsched.misbehaviour import Misbehaviour
+from fairsched.model import ShareView, TenantSpec
+from fairsched.observe import Tree
+from fairsched.own_cost import MapFacts, read_processes
+from fairsched.own_status import OwnStatus
+from fairsched.process_report import Held, build_processes
+from fairsched.reporting import Vitals, build_status
+from fairsched.sensors import Sensors
+from fairsched.settings import Settings
+from fairsched.status import DecisionRecord, GateStatus, ProcessStatus, StatusReport
+from fairsched.vram import VramLimits
+
+_EXPLAIN_NS = 60_000_000_000
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The daemon, as far as questions about it go."""
+
+    vitals: Vitals
+    settings: Settings
+    sensors: Sensors
+    tree: Tree
+    applier: Applier
+    ledger: Ledger
+    misbehaviour: Misbehaviour
+    vram: VramLimits
+    shares: Sequence[ShareView]
+    specs: Mapping[str, TenantSpec]
+    mount: Mount
+    gate: GateStatus
+    pid_view: Mapping[str, Any] | None
+    companion: CompanionKeeper
+    guardian_pid: int | None
+    control: ServerCounters
+
+
+class Answers:
+    """A ControlHandler. ``take_in`` makes changed settings take effect, ``reload`` reads the file again."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        parts: Callable[[], Parts],
+        take_in: Callable[[], None],
+        reload: Callable[[], list[str]],
+    ) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._take_in = take_in
+        self._reload = reload
+        self._maps = MapFacts()
+
+    def ping(self) -> Mapping[str, Any]:
+        return {"version": __version__, "pid": os.getpid()}
+
+    def status(self) -> StatusReport:
+        parts = self._parts()
+        report = build_status(
+            parts.vitals,
+            parts.settings,
+            parts.sensors,
+            parts.tree,
+            parts.applier,
+            parts.ledger,
+            parts.misbehaviour,
+            parts.vram,
+            parts.shares,
+            parts.specs,
+            parts.gate,
+        )
+        said = parts.companion.said(parts.vitals.now_ns)
+        return replace(
+            report,
+            pid_view=parts.pid_view,
+            companion=parts.companion.status(),
+            slis=said.slis,
+            tenants=tuple(
+                replace(tenant, tokens=said.tokens[tenant.name]) if tenant.name in said.tokens else tenant
+                for tenant in report.tenants
+            ),
+            warnings=(*report.warnings, *said.faults),
+            own=self._own(parts),
+        )
+
+    def _own(self, parts: Parts) -> OwnStatus:
+        """What we cost; read now."""
+        sensors, counters = parts.sensors, parts.control
+        companion = parts.companion.status()
+        pids = {
+            "daemon": os.getpid(),
+            "companion": companion.pid if companion is not None else None,
+            "guardian": parts.guardian_pid,
+            "attacher": sensors.probe.attacher_pid if sensors.probe is not None else None,
+        }
+        return OwnStatus(
+            processes=read_processes(pids),
+            ticks=parts.vitals.cost.ticks(),
+            errors={
+                "tick": parts.vitals.cost.failed_ticks,
+                "freezer": parts.applier.errors,
+                "misbehaviour": parts.misbehaviour.errors,
+                "driver": sensors.driver.errors,
+                "vram": parts.vram.errors,
+            },
+            maps=self._maps.read(sensors.map_fds(), sensors.map_entries()),
+            control={
+                "answered": counters.requests_total - counters.faults_total,
+                "refused": counters.refused_total,
+                "dropped": counters.dropped_total,
+                "fault": counters.faults_total,
+            },
+        )
+
+    def explain(self, tenant: str) -> Sequence[DecisionRecord]:
+        parts = self._parts()
+        if tenant not in parts.specs and tenant not in parts.tree.tenants:
+            names = ", ".join(sorted({*parts.specs, *parts.tree.tenants})) or "none"
+            raise ConfigError(f"no tenant '{tenant}'", remedy=f"name one of: {names}")
+        begin_ns = time.monotonic_ns() - _EXPLAIN_NS
+        return [r for r in parts.applier.records if r.tenant == tenant and r.t_ns >= begin_ns]
+
+    def decisions(self, since_ns: int) -> Mapping[str, Any]:
+        records = self._parts().applier.records
+        later = [record for record in records if record.t_ns > since_ns]
+        is_full = len(records) == records.maxlen
+        return {"decisions": later, "is_gapless": not is_full or len(later) < len(records)}
+
+    def tell(self, finding: Mapping[str, Any], by: Peer) -> None:
+        if by.uid not in (0, os.geteuid()):
+            raise ControlError(f"uid {by.uid} is not the companion", remedy="ask for the status instead")
+        try:
+            self._parts().companion.told(finding, time.monotonic_ns())
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ControlError(f"this is no finding: {error}") from None
+
+    def processes(self) -> Sequence[ProcessStatus]:
+        parts = self._parts()
+        sensors = parts.sensors
+        work = sensors.account.work() if sensors.account is not None else ()
+        listed = sensors.nvml.listed() if sensors.nvml is not None else {}
+        held = {
+            (use.tgid, use.gpu): Held(use.contexts, use.vram_bytes)
+            for use in sensors.driver.uses()
+            if use.gpu is not None
+        }
+        return build_processes(work, held, listed, sensors.gpus, parts.tree, parts.mount)
+
+    def tenant_list(self) -> Mapping[str, Any]:
+        return self._settings.tenant_list()
+
+    def tenant_set(self, tenant: str, values: Mapping[str, Any], by: Peer) -> list[str]:
+        return self._changed(self._settings.set_tenant(tenant, values), by)
+
+    def tenant_unset(self, tenant: str, keys: Sequence[str], by: Peer) -> list[str]:
+        return self._changed(self._settings.unset_tenant(tenant, keys), by)
+
+    def config_show(self) -> Mapping[str, Any]:
+        return self._settings.show()
+
+    def reload(self, by: Peer) -> list[str]:
+        return self._changed(self._reload(), by)
+
+    def _changed(self, lines: list[str], by: Peer) -> list[str]:
+        for line in lines:
+            logger.info("change=%r uid=%d pid=%d", line, by.uid, by.pid)
+        self._take_in()
+        return lines

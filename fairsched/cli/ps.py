@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fairsched ps``: every process on every GPU, and whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from fairsched.cli.common import daemon_options, echo_json, json_option
+from fairsched.cli.text import NOT_KNOWN, WIDTH, cut, short_uuid, table
+
+if TYPE_CHECKING:
+    from fairsched.control_client import ControlClient
+    from fairsched.status import ProcessStatus
+
+EPILOG = """\b
+Columns:
+  TENANT  - = a process of no tenant
+  PID     on the host
+  IN NS   the pid it has in its own container
+  CTX     compute contexts it has open
+  VRAM    GiB of GPU memory
+  TIME    GPU time of the contexts it has now
+  WHERE   pod/container, as its cgroup says, else the name of the cgroup
+n/a = not known, which is not 0. Ids are cut; --json has them whole.
+\b
+Examples:
+  fairsched ps
+  fairsched ps --tenant chat
+  fairsched ps --json | jq '.[] | select(.note)'"""
+
+
+@click.command("ps", epilog=EPILOG)
+@click.option("--tenant", metavar="NAME", help="Only this tenant's; '-' = those of none.")
+@click.option("--gpu", metavar="UUID", help="Only this GPU's; the beginning of its UUID is enough.")
+@daemon_options
+@json_option
+def command(client: ControlClient, tenant: str | None, gpu: str | None, as_json: bool) -> None:
+    """Which processes use the GPUs, and whose they are."""
+    from fairsched.status import process_from_plain
+
+    documents = [
+        document
+        for document in client.request("processes")
+        if (tenant is None or (document["tenant"] or "-") == tenant)
+        and (gpu is None or document["gpu"].startswith(gpu))
+    ]
+    if as_json:
+        echo_json(documents)
+    else:
+        click.echo("\n".join(render([process_from_plain(document) for document in documents])))
+
+
+def render(processes: Sequence[ProcessStatus]) -> list[str]:
+    """A table for each GPU, at most 80 columns wide."""
+    if not processes:
+        return ["no process uses a GPU"]
+    lines: list[str] = []
+    for gpu in dict.fromkeys(process.gpu for process in processes):
+        here = [process for process in processes if process.gpu == gpu]
+        lines += [""] if lines else []
+        lines.append(f"{short_uuid(gpu)}: {len(here)} process{'es' if len(here) > 1 else ''}")
+        rows = [_TITLES, *map(_row, here)]
+        for line, process in zip(table(rows, right=(1, 2, 3, 4, 5)), [None, *here], strict=True):
+            command = "COMMAND" if process is None else _command(process)
+            lines.append(cut(f"{line}  {command}", WIDTH))
+            if process is not None and process.note:
+                lines.append(f"  ! {process.note}")
+    return lines
+
+
+_TITLES = ("TENANT", "PID", "IN NS", "CTX", "VRAM", "TIME", "WHERE")
+
+
+def _row(process: ProcessStatus) -> tuple[str, ...]:
+    return (
+        cut(process.tenant or "-", 13),
+        str(process.pid),
+        "-" if process.namespace_pid is None else str(process.namespace_pid),
+        NOT_KNOWN if process.contexts is None else str(process.contexts),
+        NOT_KNOWN if process.vram_bytes is None else f"{process.vram_bytes / 2**30:.1f}",
+        NOT_KNOWN if process.gpu_time_s is None else _short(process.gpu_time_s),
+        _where(process),
+    )
+
+
+def _where(process: ProcessStatus) -> str:
+    ids = (process.pod_uid or "-", process.container_id or "-")
+    if ids != ("-", "-"):
+        return f"{ids[0][:8]}/{ids[1][:6]}"
+    return NOT_KNOWN if process.cgroup is None else cut(process.cgroup.rpartition("/")[2] or "/", 12)
+
+
+def _command(process: ProcessStatus) -> str:
+    """Without the directory of the program: there is little room."""
+    if process.command is None:
+        return NOT_KNOWN
+    program, blank, words = process.command.partition(" ")
+    return (program.rpartition("/")[2] or program) + blank + words
+
+
+def _short(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"

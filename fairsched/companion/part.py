@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a part of the companion is: it is handed moments, and may have something to tell the daemon.
+
+A part must return from ``take`` within a second or so, because the parts take turns: what waits for somebody else
+belongs into a thread of the part's own, whose findings the next ``take`` picks up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from fairsched.control_client import ControlClient
+from fairsched.status import (
+    DecisionRecord,
+    SliStatus,
+    StatusReport,
+    TokenRate,
+    decision_from_plain,
+    status_from_plain,
+)
+
+_ASK_S = 5.0
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The node as the daemon sees it now."""
+
+    report: StatusReport
+    decisions: Sequence[DecisionRecord] = ()
+    """Taken since this part's previous moment, oldest first; empty for a part that does not want them."""
+    is_gapless: bool = True
+    """False: the daemon may have forgotten decisions since the previous moment, or it is a new daemon."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a part tells the daemon, which shows it in its status until it is too old."""
+
+    slis: SliStatus | None = None
+    tokens: Mapping[str, TokenRate] = field(default_factory=dict)
+    """By tenant."""
+    faults: Sequence[str] = ()
+    """What a person must know; shown among the warnings."""
+
+
+class Part(Protocol):
+    """One thing the companion does."""
+
+    name: str
+    """For the log."""
+    interval_s: float
+    """Between two moments."""
+    wants_decisions: bool
+
+    def take(self, moment: Moment) -> Finding | None:
+        """Look at the moment. An exception is logged and counted, and the part is asked again next time."""
+
+    def close(self) -> None:
+        """The companion ends."""
+
+
+class Node:
+    """The daemon, for parts: its control socket, and the last status for all who ask in the same second.
+
+    Safe to use from several threads. Every call raises ControlError when the daemon does not answer.
+    """
+
+    def __init__(self, socket_path: Path) -> None:
+        self._client = ControlClient(socket_path, timeout_s=_ASK_S)
+        self._lock = threading.Lock()
+        self._report: StatusReport | None = None
+        self._asked_s = 0.0
+
+    def report(self, max_age_s: float = 1.0) -> StatusReport:
+        """The status, asked for anew when the last is older than that. Others wait meanwhile and share it."""
+        with self._lock:
+            if self._report is None or time.monotonic() - self._asked_s >= max_age_s:
+                self._report = status_from_plain(self._client.request("status"))
+                self._asked_s = time.monotonic()
+            return self._report
+
+    def decisions(self, since_ns: int) -> tuple[list[DecisionRecord], bool]:
+        """Decisions later than `since_ns` (CLOCK_MONOTONIC), oldest first; False: some are forgotten."""
+        answer = self._client.request("decisions", since_ns=since_ns)
+        return [decision_from_plain(one) for one in answer["decisions"]], bool(answer["is_gapless"])
+
+    def config_text(self) -> str:
+        """The configuration in force, as YAML."""
+        return str(self._client.request("config_show")["yaml"])
+
+    def set_tenant(self, tenant: str, values: Mapping[str, Any]) -> list[str]:
+        """As ``fairsched tenant set``: the changes as lines."""
+        return list(self._client.request("tenant_set", tenant=tenant, values=dict(values)))
+
+    def unset_tenant(self, tenant: str, keys: Sequence[str]) -> list[str]:
+        """As ``fairsched tenant unset``."""
+        return list(self._client.request("tenant_unset", tenant=tenant, keys=list(keys)))
+
+    def tell(self, finding: Mapping[str, Any]) -> None:
+        """A :class:`Finding` as plain data, for the daemon's status."""
+        self._client.request("tell", finding=dict(finding))

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of values that several sections of the configuration have."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?)?B?")
+_SIZES = {"": 1, **{f"{unit}i": 1024 ** (n + 1) for n, unit in enumerate("KMGT")}}
+_SIZES |= {unit: 1000 ** (n + 1) for n, unit in enumerate("KMGT")}
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*%")
+
+
+def ratio(value: Any) -> Any:
+    """A percentage as the number it means; anything else unchanged."""
+    if isinstance(value, str) and (percent := _PERCENT.fullmatch(value)):
+        return float(percent.group(1)) / 100
+    return value
+
+
+def size(value: Any) -> Any:
+    """``8GiB`` as a number of bytes; anything else unchanged."""
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        if match is None:
+            raise ValueError(f"{value[:40]!r} is not a size: a number of bytes, or one with MiB, GiB, MB, GB")
+        return round(float(match.group(1)) * _SIZES[match.group(2) or ""])
+    return value
+
+
+def listed(value: Any) -> Any:
+    """A list of YAML as the tuple that a frozen section keeps; anything else unchanged."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+Ratio = Annotated[
+    float,
+    BeforeValidator(ratio),
+    Field(ge=0, le=1, allow_inf_nan=False),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "string", "pattern": "%$"}]}
+    ),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(size),
+    Field(ge=1, le=2**60),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "string", "pattern": "^[0-9.]+ *([KMGT]i?)?B?$"},
+            ]
+        }
+    ),
+]

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contexts, VRAM and calls per process, read from the sums that BPF keeps.
+
+BPF forgets what is freed and leaves what was below it (docs/decisions/0009). Here, in passing and a bounded amount
+at a time: clients of processes that ended unseen are freed, objects that lead nowhere are deleted, and what was kept
+of dead processes is handed out one last time and dropped.
+
+A handle may be given out anew while we look, so an object is deleted only when it was garbage a whole pass ago.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairsched.bpf import abi
+
+logger = logging.getLogger(__name__)
+
+_Owner = tuple[int, int]
+"""(cgroup id, tgid)."""
+
+_SWEEP_SLACK = 1024
+"""A pass over all objects begins when there are so many more than the last one left, and a quarter."""
+
+
+@dataclass(frozen=True)
+class DriverUse:
+    """What one process holds on one GPU now. It is charged to the cgroup in which it opened the driver."""
+
+    cgroup_id: int
+    tgid: int
+    gpu: int | None
+    """Slot; None: it named a GPU that has none."""
+    contexts: int
+    vram_bytes: int
+
+
+@dataclass(frozen=True)
+class DriverCalls:
+    """Calls of one process to the driver since it was first seen."""
+
+    cgroup_id: int
+    tgid: int
+    ioctls: int
+    failed: int
+    time_ns: int
+    opens: int
+    is_final: bool
+    """The process is gone: this is the last time it is listed."""
+
+
+@dataclass(frozen=True)
+class DriverLook:
+    """Everything at one moment."""
+
+    uses: tuple[DriverUse, ...]
+    calls: tuple[DriverCalls, ...]
+
+
+class Maps(Protocol):
+    """What :class:`~fairsched.driver.probe.DriverProbe` offers."""
+
+    @property
+    def sees_files_end(self) -> bool: ...
+    def held(self) -> list[tuple[abi.UseKey, abi.Held]]: ...
+    def calls(self) -> list[tuple[abi.Caller, abi.Calls]]: ...
+    def clients(self) -> list[abi.Client]: ...
+    def files(self) -> dict[int, int]: ...
+    def gone(self) -> dict[int, int]: ...
+    def objects(self, *, is_first: bool) -> tuple[list[tuple[abi.ObjectKey, abi.Object]], bool]: ...
+    def object(self, client: int, handle: int) -> abi.Object | None: ...
+    def count(self, what: abi.DriverCount) -> int: ...
+    def free_client(self, handle: int, serial: int) -> None: ...
+    def forget_held(self, key: abi.UseKey) -> None: ...
+    def forget_calls(self, key: abi.Caller) -> None: ...
+    def forget_gone(self, tgid: int) -> None: ...
+    def forget_object(self, client: int, handle: int, serial: int) -> bool: ...
+
+
+@dataclass(frozen=True)
+class _Client:
+    """A client as of the last look; the structures of the probe change under us."""
+
+    handle: int
+    serial: int
+    cgroup_id: int
+    tgid: int
+
+
+class DriverBooks:
+    """Reads a probe; ``proc`` is /proc."""
+
+    def __init__(self, probe: Maps, proc: str = "/proc") -> None:
+        self._probe = probe
+        self._proc = proc
+        self.drifts = 0
+        """Sums that were not 0 with nothing left to sum: a lost call or our error."""
+        self._drifting: set[tuple[int, int, int]] = set()
+        self._sweep = _Sweep(probe)
+
+    def read(self) -> DriverLook:
+        """What is held and was called, dead processes taken out. Does a bounded part of the cleaning."""
+        gone = self._probe.gone()
+        clients = self._live_clients(gone)
+        owners = {(client.cgroup_id, client.tgid) for client in clients.values()}
+        tgids = {client.tgid for client in clients.values()}
+        uses = tuple(self._uses(owners))
+        calls = tuple(self._calls(tgids))
+        for tgid in gone:
+            if tgid not in tgids and not self._is_alive(tgid):
+                self._probe.forget_gone(tgid)
+        self._sweep.step(clients)
+        return DriverLook(uses, calls)
+
+    def _is_alive(self, tgid: int) -> bool:
+        return os.path.exists(f"{self._proc}/{tgid}")
+
+    def _live_clients(self, gone: Mapping[int, int]) -> dict[int, _Client]:
+        """By handle; those the driver no longer has are freed."""
+        clients = [
+            (_Client(c.handle, c.serial, c.cgroup_id, c.tgid), (c.file, c.file_serial))
+            for c in self._probe.clients()
+        ]
+        files = set(self._probe.files().items())
+        live: dict[int, _Client] = {}
+        for client, file in clients:
+            if file not in files or self._has_ended(client, gone):
+                self._probe.free_client(client.handle, client.serial)
+            else:
+                live[client.handle] = client
+        return live
+
+    def _has_ended(self, client: _Client, gone: Mapping[int, int]) -> bool:
+        """Where the end of files is not seen, that of their process stands for it."""
+        if self._probe.sees_files_end:
+            return False
+        return gone.get(client.tgid, 0) > client.serial or not self._is_alive(client.tgid)
+
+    def _uses(self, owners: set[_Owner]) -> Iterable[DriverUse]:
+        drifting: set[tuple[int, int, int]] = set()
+        for key, held in self._probe.held():
+            owner = (int(key.cgroup_id), int(key.tgid))
+            if owner in owners:
+                if held.contexts > 0 or held.vram_bytes > 0:
+                    gpu = int(key.gpu) if key.gpu < abi.MAX_GPUS else None
+                    yield DriverUse(*owner, gpu, max(0, held.contexts), max(0, held.vram_bytes))
+            elif held.contexts or held.vram_bytes:
+                drifting.add((*owner, int(key.gpu)))
+            elif not self._is_alive(key.tgid):
+                self._probe.forget_held(key)
+        self._settle(drifting)
+
+    def _settle(self, drifting: set[tuple[int, int, int]]) -> None:
+        """Sums of nobody's. Once that can be a client that came or went while we looked; twice it is an error."""
+        again = drifting & self._drifting
+        self._drifting = drifting - again
+        if not again:
+            return
+        owners = {(int(client.cgroup_id), int(client.tgid)) for client in self._probe.clients()}
+        for cgroup_id, tgid, gpu in again:
+            if (cgroup_id, tgid) not in owners:
+                self.drifts += 1
+                logger.warning("driver=drift cgroup_id=%d tgid=%d gpu=%d", cgroup_id, tgid, gpu)
+                self._probe.forget_held(abi.UseKey(cgroup_id, tgid, gpu))
+
+    def _calls(self, tgids: set[int]) -> Iterable[DriverCalls]:
+        for key, calls in self._probe.calls():
+            is_final = key.tgid not in tgids and not self._is_alive(key.tgid)
+            yield DriverCalls(
+                key.cgroup_id, key.tgid, calls.ioctls, calls.failed, calls.time_ns, calls.opens, is_final
+            )
+            if is_final:
+                self._probe.forget_calls(key)
+
+
+class _Sweep:
+    """Deletes objects that lead to no client, some at each look, once there are many."""
+
+    def __init__(self, probe: Maps) -> None:
+        self._probe = probe
+        self._left = 0
+        self._deleted = 0
+        self._is_running = False
+        self._is_wanted = False
+        """There is something to confirm."""
+        self._suspects: set[tuple[int, int, int]] = set()
+        self._found: set[tuple[int, int, int]] = set()
+
+    def _population(self) -> int:
+        made = self._probe.count(abi.DriverCount.OBJECTS_MADE)
+        return made - self._probe.count(abi.DriverCount.OBJECTS_GONE) - self._deleted
+
+    def step(self, clients: Mapping[int, _Client]) -> None:
+        is_many = self._population() > self._left + self._left // 4 + _SWEEP_SLACK
+        if not (self._is_running or self._is_wanted or is_many):
+            return
+        rows, more = self._probe.objects(is_first=not self._is_running)
+        self._is_running = True
+        serials: dict[tuple[int, int], int] = {}
+        for key, item in rows:
+            if self._leads_nowhere(key.client, item.parent, item.parent_serial, clients, serials):
+                self._condemn(key.client, key.handle, item.serial)
+        if not more:
+            self._is_running = False
+            self._is_wanted = bool(self._found)
+            self._left = self._population()
+            self._suspects, self._found = self._found, set()
+
+    def _condemn(self, client: int, handle: int, serial: int) -> None:
+        identity = (client, handle, serial)
+        if identity not in self._suspects:
+            self._found.add(identity)
+        elif self._probe.forget_object(*identity):
+            self._deleted += 1
+
+    def _leads_nowhere(
+        self,
+        client: int,
+        parent: int,
+        parent_serial: int,
+        clients: Mapping[int, _Client],
+        serials: dict[tuple[int, int], int],
+    ) -> bool:
+        """One level up is enough: the parent's own turn comes in the same or the next pass."""
+        if client not in clients:
+            return True
+        if parent == client:
+            return clients[client].serial != parent_serial
+        if (client, parent) not in serials:
+            found = self._probe.object(client, parent)
+            serials[client, parent] = 0 if found is None else found.serial
+        return serials[client, parent] != parent_serial

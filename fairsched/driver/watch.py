@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon's view of the driver: loads the probe beside the loop, reads its books once a second.
+
+Problem: compiling takes seconds, the driver may be loaded long after the daemon, and neither may hold up a tick or a
+start. A host without any of it must still be scheduled.
+
+Approach: once a second :meth:`DriverWatch.look` does one small step: is there a driver (or files that stand for its
+nodes)? then a thread loads and attaches; when that is done, each look is one read of the books. ``required`` waits for
+the thread at the start instead, and fails with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fairsched.bpf import abi
+from fairsched.driver import devices, hooks
+from fairsched.driver.books import DriverBooks, DriverCalls, DriverLook, DriverUse
+from fairsched.driver.probe import DriverProbe, start
+from fairsched.driver.vram_gate import VramGate
+from fairsched.errors import FairschedError, HostUnsupported
+from fairsched.gpu import Gpu
+
+_LOOK_NS = 1_000_000_000
+_AGAIN_NS = 10_000_000_000
+"""Between two looks for a driver that is not there, and after a failure."""
+_TRIES = 3
+_THREADS_EVERY = 60
+"""Looks between two searches for threads that died in a call."""
+NO_DRIVER = "no NVIDIA driver is loaded"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class CallTotals:
+    """Calls of one tenant to the driver since the daemon began to see them; never falls."""
+
+    ioctls: int = 0
+    failed: int = 0
+    time_ns: int = 0
+    opens: int = 0
+
+    def add(self, calls: DriverCalls) -> None:
+        self.ioctls += calls.ioctls
+        self.failed += calls.failed
+        self.time_ns += calls.time_ns
+        self.opens += calls.opens
+
+
+@dataclass
+class _Loading:
+    """A thread that loads; its result is read once it has ended."""
+
+    facts: hooks.HookFacts
+    with_plain_nodes: bool
+    probe: DriverProbe | None = None
+    error: Exception | None = None
+    is_abandoned: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        # A daemon thread: who ends us does not wait for a compiler.
+        self.thread = threading.Thread(target=self._run, name="driver", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            probe = start(self.facts, with_plain_nodes=self.with_plain_nodes)
+        except (FairschedError, OSError) as error:
+            self.error = error
+            return
+        with self.lock:
+            if self.is_abandoned:
+                probe.close()
+            else:
+                self.probe = probe
+
+    def abandon(self) -> None:
+        with self.lock:
+            self.is_abandoned = True
+            if self.probe is not None:
+                self.probe.close()
+
+
+class DriverWatch:
+    """``gpus`` in the order of their slots; ``device_dir`` has the driver's nodes, or plain files for a simulated one.
+
+    Raises HostUnsupported when ``mechanism`` is required and it cannot be had.
+    """
+
+    def __init__(
+        self, mechanism: str, device_dir: Path, gpus: tuple[Gpu, ...], proc: Path = Path("/proc")
+    ) -> None:
+        self._device_dir = device_dir
+        self._slot_by_uuid = {gpu.uuid: slot for slot, gpu in enumerate(gpus)}
+        self._proc = proc
+        self._loading: _Loading | None = None
+        self._probe: DriverProbe | None = None
+        self._books: DriverBooks | None = None
+        self.gate: VramGate | None = None
+        """The VRAM limit in the kernel; None while calls are not seen."""
+        self._last = DriverLook((), ())
+        self._final: dict[str, CallTotals] = {}
+        """By tenant, of processes that are gone."""
+        self._tenant_of: dict[tuple[int, int], str] = {}
+        """By (cgroup, process) of those whose calls are known: their cgroup may go before the last look at them."""
+        self._next_ns = 0
+        self._tries_left = _TRIES
+        self._looks = 0
+        self.errors = 0
+        self.reason: str | None = "mechanisms.driver is off" if mechanism == "off" else NO_DRIVER
+        """Why calls to the driver are not seen; None: they are."""
+        self._is_off = mechanism == "off"
+        if mechanism == "required":
+            self._start()
+
+    # ---- loading ----
+
+    def _start(self) -> None:
+        plain = self._plain_nodes()
+        if not plain and not devices.read_majors(self._proc):
+            raise HostUnsupported(
+                f"calls to the driver are required and cannot be seen: {NO_DRIVER}",
+                remedy="load the driver first (nvidia-smi does), or set mechanisms.driver: auto",
+            )
+        self._take_in(start(hooks.read_facts(), with_plain_nodes=bool(plain)))
+
+    def _plain_nodes(self) -> dict[Path, abi.Node]:
+        try:
+            found = devices.plain_nodes(self._device_dir)
+        except OSError:
+            return {}
+        return {path: node for path, node in found.items() if path.is_file()}
+
+    def _take_in(self, probe: DriverProbe) -> None:
+        probe.set_majors(devices.read_majors(self._proc))
+        plain = self._plain_nodes()
+        if plain:
+            probe.set_plain_nodes(plain)
+        found = devices.find_instances(self._slot_by_uuid, self._proc, self._device_dir)
+        probe.set_instances(found.slot_of)
+        self._probe, self._books, self.reason = probe, DriverBooks(probe, str(self._proc)), None
+        self.gate = probe.vram_gate()
+        assumed = f" gpu_instances=assumed reason={found.reason!r}" if found.is_assumed else ""
+        logger.info("driver=seen hook=%s%s", probe.hook, assumed)
+
+    def _step_loading(self, now_ns: int) -> None:
+        if self._loading is None:
+            plain = self._plain_nodes()
+            if not plain and not devices.read_majors(self._proc):
+                self._next_ns = now_ns + _AGAIN_NS
+                return
+            self.reason = "its programs are being loaded"
+            self._loading = _Loading(hooks.read_facts(), with_plain_nodes=bool(plain))
+            return
+        if self._loading.thread.is_alive():
+            return
+        loaded, self._loading = self._loading, None
+        if loaded.probe is not None:
+            self._take_in(loaded.probe)
+            return
+        self._tries_left -= 1
+        self._next_ns, self._is_off = now_ns + _AGAIN_NS, self._tries_left <= 0
+        self.reason = str(loaded.error)
+        logger.warning("driver=unseen tries_left=%d error=%r", self._tries_left, self.reason)
+
+    # ---- once a second ----
+
+    def look(self, now_ns: int, tenant_of: Callable[[int], str | None]) -> None:
+        """One step of loading, or one read. ``tenant_of``: of a cgroup id."""
+        if self._is_off or now_ns < self._next_ns:
+            return
+        self._next_ns = now_ns + _LOOK_NS
+        try:
+            if self._probe is None or self._books is None:
+                self._step_loading(now_ns)
+                return
+            self._last = self._books.read()
+            self._book_calls(tenant_of)
+            self._looks += 1
+            if self._looks % _THREADS_EVERY == 0:
+                self._probe.forget_threads(self._is_thread_gone)
+        except Exception:
+            self.errors += 1
+            logger.exception("look at the driver's books failed")
+
+    def _book_calls(self, tenant_of: Callable[[int], str | None]) -> None:
+        known: dict[tuple[int, int], str] = {}
+        for calls in self._last.calls:
+            key = (calls.cgroup_id, calls.tgid)
+            tenant = tenant_of(calls.cgroup_id) or self._tenant_of.get(key)
+            if tenant is None:
+                continue
+            if calls.is_final:
+                self._final.setdefault(tenant, CallTotals()).add(calls)
+            else:
+                known[key] = tenant
+        self._tenant_of = known
+
+    def _is_thread_gone(self, tgid: int, tid: int) -> bool:
+        return not os.path.exists(f"{self._proc}/{tgid}/task/{tid}")
+
+    # ---- what is known ----
+
+    @property
+    def hook(self) -> hooks.Hook | None:
+        """How calls are seen; None: they are not."""
+        return None if self._probe is None else self._probe.hook
+
+    def uses(self) -> tuple[DriverUse, ...]:
+        """Contexts and VRAM by process and GPU, as of the last look; empty where calls are not seen."""
+        return self._last.uses
+
+    def slots_of(self, pids: Iterable[int]) -> dict[int, set[int]]:
+        """On which GPUs these processes have contexts. A process with one on a GPU without a slot is left out."""
+        wanted, found, unknown = set(pids), dict[int, set[int]](), set[int]()
+        for use in self._last.uses:
+            if use.tgid in wanted and use.contexts:
+                if use.gpu is None:
+                    unknown.add(use.tgid)
+                else:
+                    found.setdefault(use.tgid, set()).add(use.gpu)
+        return {pid: slots for pid, slots in found.items() if pid not in unknown}
+
+    def calls(self) -> dict[str, CallTotals]:
+        """Calls by tenant since the daemon saw the first, those of dead processes included."""
+        found = {tenant: replace(total) for tenant, total in self._final.items()}
+        for calls in self._last.calls:
+            tenant = self._tenant_of.get((calls.cgroup_id, calls.tgid))
+            if tenant is not None and not calls.is_final:
+                found.setdefault(tenant, CallTotals()).add(calls)
+        return found
+
+    def counts(self) -> Mapping[str, int]:
+        """What BPF could not count, and how often; without what is merely a size."""
+        if self._probe is None:
+            return {}
+        return {name: n for name, n in self._probe.counts().items() if not name.startswith("objects_")}
+
+    def map_fds(self) -> list[tuple[str, int]]:
+        """Descriptors by name, for fdinfo; empty where calls are not seen."""
+        return [] if self._probe is None else self._probe.map_fds()
+
+    def map_entries(self) -> dict[str, int]:
+        """Of maps that the last look read whole."""
+        if self._probe is None:
+            return {}
+        return {"held_by_key": len(self._last.uses), "calls_by_proc": len(self._last.calls)}
+
+    def close(self) -> None:
+        """Detach. Idempotent."""
+        self._is_off = True
+        if self._loading is not None:
+            self._loading.abandon()
+            self._loading = None
+        if self.gate is not None:
+            self.gate.close()
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = self._books = self.gate = None

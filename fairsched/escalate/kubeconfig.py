@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the Kubernetes API is and how to prove who we are: a service account in the pod, or a kubeconfig.
+
+Understood of a kubeconfig: server, certificate-authority(-data), insecure-skip-tls-verify, tls-server-name, token,
+tokenFile, client-certificate(-data) and client-key(-data). ``exec`` and ``auth-provider`` plugins are for people at a
+terminal and are refused with a remedy. Tokens in files are read anew for every request: they are rotated.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import yaml
+
+from fairsched.errors import ConfigError
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_KEY = "escalation.kubernetes.kubeconfig"
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Access:
+    """One API server and our identity there."""
+
+    server: SplitResult
+    """https://HOST:PORT/prefix"""
+    tls: ssl.SSLContext
+    server_name: str | None = None
+    """Name in the server's certificate, where it is not the host's."""
+    token: str | None = None
+    token_file: Path | None = None
+
+    def bearer(self) -> str | None:
+        """The token to send now. Raises ConfigError when its file cannot be read."""
+        if self.token_file is None:
+            return self.token
+        try:
+            return self.token_file.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the token cannot be read: {error}", file=str(self.token_file)) from None
+
+
+def access(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT) -> Access:
+    """By `kubeconfig`, or as the pod's service account when it is None. Raises ConfigError."""
+    if kubeconfig is not None:
+        return from_file(kubeconfig)
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    token = service_account / "token"
+    if not host or not token.exists():
+        raise ConfigError(
+            "there is no service account here, and no kubeconfig is named",
+            key=_KEY,
+            remedy="name a kubeconfig, or run fairsched in a pod with a service account",
+        )
+    authority = service_account / "ca.crt"
+    try:
+        tls = ssl.create_default_context(cafile=str(authority))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"not a certificate: {error}", file=str(authority)) from None
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return Access(urlsplit(f"https://{where}"), tls, token_file=token)
+
+
+def from_file(path: Path) -> Access:
+    """The current context of a kubeconfig. Raises ConfigError, which names the file and the entry."""
+    try:
+        with open(path, "rb") as file:
+            document = yaml.safe_load(file.read(_MAX_BYTES))
+    except (OSError, yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"cannot be read: {error}", file=str(path), remedy=f"check {_KEY}") from None
+    if not isinstance(document, dict):
+        raise _wrong(path, "", "is not a kubeconfig")
+    context = _named(document, "contexts", document.get("current-context"), "context", path)
+    cluster = _named(document, "clusters", context.get("cluster"), "cluster", path)
+    user = _named(document, "users", context.get("user"), "user", path)
+    server = urlsplit(str(cluster.get("server", "")))
+    if server.scheme != "https" or not server.hostname:
+        raise _wrong(path, "clusters.cluster.server", f"{cluster.get('server')!r} is not an https address")
+    for key in ("exec", "auth-provider"):
+        if key in user:
+            raise _wrong(
+                path,
+                f"users.user.{key}",
+                "runs a plugin, which a service cannot",
+                "give fairsched a service account's token or a client certificate",
+            )
+    token_file = user.get("tokenFile")
+    return Access(
+        server,
+        _tls(path, cluster, user),
+        server_name=cluster.get("tls-server-name"),
+        token=user.get("token"),
+        token_file=None if token_file is None else _beside(path, token_file),
+    )
+
+
+def _tls(path: Path, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSLContext:
+    try:
+        authority = _bytes(path, cluster, "certificate-authority")
+        tls = ssl.create_default_context(cadata=None if authority is None else authority.decode("ascii"))
+        if cluster.get("insecure-skip-tls-verify"):
+            tls.check_hostname = False
+            tls.verify_mode = ssl.CERT_NONE
+        certificate, key = _bytes(path, user, "client-certificate"), _bytes(path, user, "client-key")
+        if certificate is not None and key is not None:
+            # ssl takes files only; this one is gone again at once, and only ever readable by us
+            with tempfile.NamedTemporaryFile(prefix="fairsched-") as pem:
+                pem.write(certificate + b"\n" + key + b"\n")
+                pem.flush()
+                tls.load_cert_chain(pem.name)
+        return tls
+    except (OSError, ValueError, binascii.Error) as error:  # SSLError is an OSError
+        raise _wrong(path, "certificates", f"cannot be used: {error}") from None
+
+
+def _bytes(path: Path, section: Mapping[str, Any], key: str) -> bytes | None:
+    """The value of KEY-data, else the content of the file that KEY names."""
+    inline = section.get(f"{key}-data")
+    if inline is not None:
+        return base64.b64decode(str(inline), validate=True)
+    named = section.get(key)
+    return None if named is None else _beside(path, named).read_bytes()
+
+
+def _beside(path: Path, named: Any) -> Path:
+    return path.parent / str(named)  # an absolute name stays what it is
+
+
+def _named(document: Mapping[str, Any], group: str, name: Any, kind: str, path: Path) -> Mapping[str, Any]:
+    entries = document.get(group)
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, dict) and entry.get("name") == name and isinstance(entry.get(kind), dict):
+            found: Mapping[str, Any] = entry[kind]
+            return found
+    raise _wrong(path, group, f"has no {kind} called {name!r}")
+
+
+def _wrong(path: Path, key: str, what: str, remedy: str = "") -> ConfigError:
+    return ConfigError(what, file=str(path), key=key, remedy=remedy or f"check {_KEY}")

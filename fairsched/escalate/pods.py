@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which pods may be moved away for a tenant that suffers, in which order (pure).
+
+A candidate uses a GPU (it asks for one, or the daemon sees its cgroups), is not the sufferer's own, has a
+controller that will make it anew elsewhere, and is none of those that must stay: static and mirror pods, pods of a
+DaemonSet (they would come back here), pods in protected namespaces, pods that end already, pods of a higher
+priority than allowed, or not of a lower one than the sufferer's pod.
+
+Order: lowest priority first (what Kubernetes itself would preempt first); then who is furthest ahead of its
+entitlement; then the youngest, which has least to lose.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairsched.containers import container_of
+from fairsched.status import StatusReport
+
+PROTECT_ANNOTATION = "fairsched.io/never-evict"
+GPU_RESOURCES = ("nvidia.com/*",)
+_MIRROR = "kubernetes.io/config.mirror"
+_OVER = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the configuration says about candidates."""
+
+    protected_namespaces: tuple[str, ...] = ("kube-system",)
+    namespaces: tuple[str, ...] = ()
+    """Only in these; empty = in all that are not protected."""
+    max_priority: int = 0
+    """Never a pod of a higher priority."""
+    gpu_resources: tuple[str, ...] = GPU_RESOURCES
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A pod that may be evicted."""
+
+    namespace: str
+    name: str
+    uid: str
+    priority: int
+    ahead_ratio: float
+    """Used minus entitled, of a GPU; 0 when not known."""
+    created: str
+    """As Kubernetes writes it; sorts as text."""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name} (priority {self.priority})"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Candidates in the order in which they are to be tried, and why others are none."""
+
+    candidates: tuple[Candidate, ...]
+    passed: Mapping[str, int] = field(default_factory=dict)
+    """Reason -> how many GPU pods."""
+
+
+def choose(
+    pods: Iterable[Mapping[str, Any]], report: StatusReport | None, tenant: str | None, rules: Rules
+) -> Choice:
+    """Candidates among `pods` of a node, to help `tenant`."""
+    pods = list(pods)
+    ahead = _ahead_by_uid(report)
+    own = _uids_of(report, tenant)
+    ceiling = min((_priority(pod) for pod in pods if _uid(pod) in own), default=None)
+    found: list[Candidate] = []
+    passed: dict[str, int] = {}
+    for pod in pods:
+        if _uid(pod) not in ahead and not _wants_gpu(pod, rules.gpu_resources):
+            continue
+        why = _why_not(pod, own, ceiling, rules)
+        if why is not None:
+            passed[why] = passed.get(why, 0) + 1
+            continue
+        metadata = pod["metadata"]
+        found.append(
+            Candidate(
+                metadata["namespace"],
+                metadata["name"],
+                _uid(pod),
+                _priority(pod),
+                ahead.get(_uid(pod), 0.0),
+                str(metadata.get("creationTimestamp") or ""),
+            )
+        )
+    youngest_first = sorted(found, key=lambda one: one.created, reverse=True)
+    return Choice(tuple(sorted(youngest_first, key=lambda one: (one.priority, -one.ahead_ratio))), passed)
+
+
+def _why_not(pod: Mapping[str, Any], own: set[str], ceiling: int | None, rules: Rules) -> str | None:
+    """Why this pod must stay; None when it may go."""
+    metadata = pod["metadata"]
+    annotations = metadata.get("annotations") or {}
+    owners = {owner.get("kind") for owner in metadata.get("ownerReferences") or () if owner.get("controller")}
+    namespace, priority = metadata["namespace"], _priority(pod)
+    verdicts = (
+        (_uid(pod) in own, "the sufferer's own"),
+        (bool(metadata.get("deletionTimestamp")), "ends already"),
+        ((pod.get("status") or {}).get("phase") in _OVER, "is over"),
+        (_MIRROR in annotations or "Node" in owners, "static"),
+        ("DaemonSet" in owners, "of a DaemonSet"),
+        (not owners, "without a controller"),
+        (annotations.get(PROTECT_ANNOTATION) == "true", f"annotated {PROTECT_ANNOTATION}"),
+        (namespace in rules.protected_namespaces, "in a protected namespace"),
+        (bool(rules.namespaces) and namespace not in rules.namespaces, "in another namespace"),
+        (priority > rules.max_priority, "of a priority above max_priority"),
+        (ceiling is not None and priority >= ceiling, "of no lower priority than the sufferer"),
+    )
+    return next((why for is_so, why in verdicts if is_so), None)
+
+
+def _uid(pod: Mapping[str, Any]) -> str:
+    return str(pod["metadata"].get("uid") or "")
+
+
+def _priority(pod: Mapping[str, Any]) -> int:
+    value = (pod.get("spec") or {}).get("priority")
+    return value if isinstance(value, int) else 0
+
+
+def _wants_gpu(pod: Mapping[str, Any], resources: Sequence[str]) -> bool:
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        asked = container.get("resources") or {}
+        names = {*(asked.get("requests") or {}), *(asked.get("limits") or {})}
+        if any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in resources):
+            return True
+    return False
+
+
+def _ahead_by_uid(report: StatusReport | None) -> dict[str, float]:
+    """Pods the daemon sees at GPUs, and how far their tenant is ahead of its entitlement."""
+    found: dict[str, float] = {}
+    for tenant in () if report is None else report.tenants:
+        used, entitled = tenant.used_ratio or 0.0, tenant.entitled_ratio or 0.0
+        for uid in _uids(tenant.cgroups):
+            found[uid] = max(found.get(uid, -1.0), used - entitled)
+    return found
+
+
+def _uids_of(report: StatusReport | None, tenant: str | None) -> set[str]:
+    if report is None or tenant is None:
+        return set()
+    return {uid for one in report.tenants if one.name == tenant for uid in _uids(one.cgroups)}
+
+
+def _uids(cgroups: Iterable[str]) -> set[str]:
+    containers = (container_of(cgroup) for cgroup in cgroups)
+    return {one.pod_uid for one in containers if one is not None and one.pod_uid is not None}

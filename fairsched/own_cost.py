@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon costs, measured by itself, at next to no cost.
+
+Problem: whoever wonders whether a slow node is fairsched's doing must be able to see it, and to look must not make it
+slow.
+
+Approach: a tick adds one to one of forty counters. Everything else is read when somebody asks: CPU time and memory of
+the daemon and its helpers from /proc, sizes of maps from the descriptors' fdinfo, once per descriptor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Mapping
+
+from fairsched.bpf import abi
+from fairsched.own_status import BpfMap, Log2Histogram, ProcessCost
+
+_WINDOW_NS = 10_000_000_000
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class OwnCost:
+    """Ticks and CPU time of this process."""
+
+    def __init__(self, now_ns: int) -> None:
+        self.late_ticks = self.failed_ticks = 0
+        self.cpu_ratio: float | None = None
+        """Part of one CPU over the last ten seconds; None before those are over."""
+        self._mark = (now_ns, time.process_time_ns())
+        self._buckets = [0] * abi.DELAY_BUCKETS
+        self._sum_ns = 0
+
+    def note_tick(self, took_ns: int) -> None:
+        """A tick is over."""
+        self._buckets[min(max(took_ns, 1).bit_length(), abi.DELAY_BUCKETS) - 1] += 1
+        self._sum_ns += took_ns
+
+    def ticks(self) -> Log2Histogram:
+        """How long ticks took, since the start."""
+        return Log2Histogram.of(self._buckets, self._sum_ns)
+
+    def look(self, now_ns: int) -> None:
+        """Now and then; works out ``cpu_ratio`` when it is time."""
+        wall_ns = now_ns - self._mark[0]
+        if wall_ns >= _WINDOW_NS:
+            cpu_ns = time.process_time_ns()
+            self.cpu_ratio = (cpu_ns - self._mark[1]) / wall_ns
+            self._mark = (now_ns, cpu_ns)
+
+
+def read_process(role: str, pid: int | None, proc: str = "/proc") -> ProcessCost | None:
+    """What one process has cost so far; None when it is not there."""
+    if pid is None:
+        return None
+    try:
+        with open(f"{proc}/{pid}/stat", "rb") as file:
+            words = file.read().rpartition(b") ")[2].split()
+        user, system, pages = int(words[11]), int(words[12]), int(words[21])
+    except (OSError, IndexError, ValueError):
+        return None
+    return ProcessCost(role, pid, (user + system) / _TICKS_PER_S, pages * _PAGE_BYTES)
+
+
+def read_processes(pids: Mapping[str, int | None]) -> tuple[ProcessCost, ...]:
+    """By role; without those that do not run."""
+    found = (read_process(role, pid) for role, pid in pids.items())
+    return tuple(one for one in found if one is not None)
+
+
+class MapFacts:
+    """Capacity and memory of maps; neither changes, so each descriptor is asked once."""
+
+    def __init__(self, proc: str = "/proc/self/fdinfo") -> None:
+        self._proc = proc
+        self._known: dict[tuple[str, int], BpfMap | None] = {}
+
+    def read(self, fds: Iterable[tuple[str, int]], entries: Mapping[str, int]) -> tuple[BpfMap, ...]:
+        """``fds``: maps by name; ``entries``: how many each has now, where that is known."""
+        found = []
+        for place in fds:
+            if place not in self._known:
+                self._known[place] = self._ask(*place)
+            known = self._known[place]
+            if known is not None:
+                found.append(BpfMap(known.name, known.capacity, entries.get(known.name), known.memory_bytes))
+        return tuple(found)
+
+    def _ask(self, name: str, fd: int) -> BpfMap | None:
+        facts = {}
+        with contextlib.suppress(OSError), open(f"{self._proc}/{fd}", encoding="ascii") as file:
+            facts = dict(line.split(":", 1) for line in file if ":" in line)
+        if "max_entries" not in facts:
+            return None  # a program, or nothing
+        memory = facts.get("memlock")
+        return BpfMap(name, int(facts["max_entries"]), None, None if memory is None else int(memory))

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues that outlast a hold (pure).
+
+Problem. What a frozen tenant has queued runs on, and each thaw lets it queue again. If that is more than its share of
+the longest hold, it gets more than its share while being held all the time.
+
+Approach. Such a queue is *deep*. At a thaw its owner is granted a part of what a hold can repay, and held again once
+it has queued that (docs/decisions/0007-deep-queues.md). A debt that such holds cannot repay is repaid by a longer one
+(0019-longer-holds.md), unless the operator has limited its holds.
+
+Terms. owed: its entitlement, a ratio. repayable: what the longest hold that it was promised is worth at that.
+"""
+
+from __future__ import annotations
+
+from fairsched.model import PolicyParams, TenantSpec
+
+
+def grant_ns(refill_ns: float, owed_ratio: float, spec: TenantSpec, params: PolicyParams) -> int | None:
+    """How much it may queue before it is held again; None: its queue is not deep.
+
+    ``refill_ns``: the largest queue seen in a long while. Watching one that never queues a whole grant would be in
+    vain.
+    """
+    repayable_ns = owed_ratio * spec.max_freeze_ns
+    grant = max(params.threshold_floor_ns, round(params.grant_ratio * repayable_ns))
+    return grant if refill_ns > max(params.deep_queue_ratio * repayable_ns, grant) else None
+
+
+def long_hold_ns(
+    owes_ns: float,
+    was_long: bool,
+    refill_ns: float,
+    owed_ratio: float,
+    spec: TenantSpec,
+    params: PolicyParams,
+) -> int | None:
+    """How long it may be held to repay so much; None: as long as its class allows, or the operator.
+
+    ``was_long``: its last hold was, and did not do. Among many tenants a single step is deep; whoever has no more than
+    that queued keeps the short pauses of its class.
+    """
+    if spec.max_freeze_ms is not None or refill_ns < params.long_queue_ns:
+        return None
+    is_deep = grant_ns(refill_ns, owed_ratio, spec, params) is not None
+    is_beyond = was_long or owes_ns > params.deep_debt_ratio * owed_ratio * spec.max_freeze_ns
+    return params.long_hold_ns if is_deep and is_beyond and params.long_hold_ns > spec.max_freeze_ns else None

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes that use the GPUs, for ``fairsched ps``. Reads only; worked out when somebody asks.
+
+Problem: "who is on this GPU" has three partial answers. The account knows who launches what it sees, the ioctls
+of the driver who has a context and memory, NVML who has a context as the driver says.
+
+Approach: a line for each (process, GPU) that any of them names, each column from the best that knows it. One that has a
+context and has launched nothing that was seen is said to be so: it is idle, or works past our eyes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from fairsched.accounting.outstanding import Work
+from fairsched.cgroup import tree as cgroup_tree
+from fairsched.cgroup.path import Mount
+from fairsched.containers import container_of
+from fairsched.gpu import Gpu, gpu_label
+from fairsched.observe import Tree
+from fairsched.status import ProcessStatus
+
+_COMMAND_BYTES = 4096
+NO_LAUNCH_SEEN = "has a context, no launch of it was seen"
+
+
+class Held(NamedTuple):
+    """What one process has of one GPU, as the driver was asked for it; None = not known."""
+
+    contexts: int | None
+    vram_bytes: int | None
+
+
+Where = tuple[int, int]
+"""(process, GPU slot)."""
+
+
+class _Process(NamedTuple):
+    """A process as /proc has it."""
+
+    cgroup: str | None
+    command: str | None
+    namespace_pid: int | None
+
+
+def build_processes(
+    work: Iterable[Work],
+    held: Mapping[Where, Held],
+    listed: Mapping[Where, int | None],
+    gpus: tuple[Gpu, ...],
+    tree: Tree,
+    mount: Mount,
+    proc: str = "/proc",
+) -> tuple[ProcessStatus, ...]:
+    """By GPU, the largest GPU time first. Processes that are gone are left out.
+
+    ``work``: of every context the account knows; ``held``: from the driver's ioctls; ``listed``: VRAM in bytes of
+    the processes NVML lists.
+    """
+    charged_ns: dict[Where, int] = {}
+    launches: dict[Where, int] = {}
+    for one in work:
+        where = (one.tgid, one.gpu)
+        charged_ns[where] = charged_ns.get(where, 0) + one.charged_ns
+        launches[where] = launches.get(where, 0) + one.submitted
+    known = {where: held.get(where, Held(None, None)) for where in {*charged_ns, *held, *listed}}
+    processes = {pid: read_process(pid, mount, proc) for pid, _ in known}
+    tenant_of_path = {ref.path: name for name, view in tree.tenants.items() for ref in view.refs.values()}
+    found = []
+    for (pid, slot), has in known.items():
+        process = processes[pid]
+        if process is None:
+            continue
+        where = (pid, slot)
+        container = None if process.cgroup is None else container_of(process.cgroup)
+        vram_bytes = listed.get(where) if has.vram_bytes is None else has.vram_bytes
+        found.append(
+            ProcessStatus(
+                pid=pid,
+                gpu=gpu_label(gpus, slot),
+                tenant=_tenant(process.cgroup, tenant_of_path),
+                cgroup=process.cgroup,
+                runtime=container.runtime if container else None,
+                container_id=container.container_id if container else None,
+                pod_uid=container.pod_uid if container else None,
+                namespace_pid=process.namespace_pid,
+                contexts=has.contexts,
+                vram_bytes=vram_bytes,
+                gpu_time_s=charged_ns[where] / 1e9 if where in charged_ns else None,
+                command=process.command,
+                note=NO_LAUNCH_SEEN
+                if (has.contexts or where in listed) and not launches.get(where)
+                else None,
+            )
+        )
+    return tuple(sorted(found, key=lambda row: (row.gpu, -(row.gpu_time_s or 0.0), row.pid)))
+
+
+def _tenant(cgroup: str | None, tenant_of_path: Mapping[str, str]) -> str | None:
+    """Of the cgroup or the nearest above it that is a tenant's."""
+    path = cgroup
+    while path:
+        if path in tenant_of_path:
+            return tenant_of_path[path]
+        path = path.rpartition("/")[0]
+    return None
+
+
+def read_process(pid: int, mount: Mount, proc: str = "/proc") -> _Process | None:
+    """None when it is gone, or a zombie."""
+    try:
+        with open(f"{proc}/{pid}/status", encoding="utf-8", errors="replace") as file:
+            fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+        with open(f"{proc}/{pid}/cmdline", "rb") as file:
+            words = file.read(_COMMAND_BYTES).rstrip(b"\0").split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    if fields.get("State", "")[:1] in ("Z", "X"):
+        return None
+    numbers = fields.get("NSpid", "").split()
+    command = b" ".join(words).decode(errors="replace") or f"[{fields.get('Name', '?')}]"
+    return _Process(
+        cgroup=cgroup_tree.cgroup_path_of(pid, mount, proc),
+        command="".join(c if c.isprintable() else "?" for c in command),
+        # The first is ours, the last its own; one number: it shares our namespace.
+        namespace_pid=int(numbers[-1]) if len(numbers) > 1 else None,
+    )

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plot as SVG that takes its colours from the page's style sheet. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+
+from fairsched.report.charts import Chart, Line, runs
+from fairsched.report.scale import decades, number_text, ticks, time_ticks
+
+DASHES = ("", "7 3", "2 3", "9 3 2 3")
+"""By colour: neighbours that look alike to somebody are dashed differently."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a plot, in units that the page scales."""
+
+    width: int
+    height: int
+    left: int
+    time_ticks: int
+    value_ticks: int
+    top: int = 10
+    right: int = 14
+    bottom: int = 24
+
+
+LARGE = Size(width=960, height=230, left=56, time_ticks=9, value_ticks=5)
+SMALL = Size(width=310, height=150, left=38, time_ticks=3, value_ticks=4)
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """From time and value to a place."""
+
+    size: Size
+    begin_s: float
+    end_s: float
+    values: list[float]
+    """Ticks of the value axis."""
+    is_log: bool = False
+
+    def x(self, t: float) -> float:
+        room = self.size.width - self.size.left - self.size.right
+        part = (t - self.begin_s) / max(1e-9, self.end_s - self.begin_s)
+        return self.size.left + room * min(1.0, max(0.0, part))
+
+    def y(self, value: float) -> float:
+        room = self.size.height - self.size.top - self.size.bottom
+        low, high = self.values[0], self.values[-1]
+        if self.is_log:  # what is below the axis lies on it
+            value, low, high = math.log10(max(value, low)), math.log10(low), math.log10(high)
+        return self.size.top + room * (1 - (value - low) / (high - low))
+
+
+def draw(chart: Chart, begin_s: float, end_s: float, step_s: float, gap_s: float, size: Size = LARGE) -> str:
+    """One ``<svg>`` element."""
+    axes = _Axes(size, begin_s, end_s, _value_ticks(chart, size), chart.is_log)
+    parts = [
+        f'<svg viewBox="0 0 {size.width} {size.height}" role="img" aria-label="{escape(_label(chart))}">',
+        *_grid(axes),
+    ]
+    for number, line in enumerate(chart.bars):
+        parts.append(_bars(chart.bars[:number], line, axes, step_s))
+    for line in chart.lines:
+        parts += _line(line, axes, gap_s)
+    if chart.mark is not None:
+        y = axes.y(chart.mark)
+        parts.append(f'<path class="mark" d="M{size.left} {y:.1f}H{size.width - size.right}"/>')
+    return "".join([*parts, "</svg>"])
+
+
+def _value_ticks(chart: Chart, size: Size) -> list[float]:
+    if chart.is_log:
+        above = [value for value in chart.values if value > 0] or [1.0]
+        return decades(min(above), max(above))
+    low, high = min(chart.values), max(chart.values)
+    return ticks(low, high if high > low else low + 1, size.value_ticks)
+
+
+def _label(chart: Chart) -> str:
+    return f"{chart.title}, {chart.unit}: {', '.join(line.label for line in (*chart.lines, *chart.bars))}"
+
+
+def _grid(axes: _Axes) -> Iterator[str]:
+    size = axes.size
+    below = size.height - size.bottom
+    for value in axes.values:
+        name = "zero" if value == 0 else "grid"
+        yield f'<path class="{name}" d="M{size.left} {axes.y(value):.1f}H{size.width - size.right}"/>'
+        yield f'<text x="{size.left - 6}" y="{axes.y(value) + 4:.1f}" class="v">{number_text(value)}</text>'
+    for t, text in time_ticks(axes.begin_s, axes.end_s, size.time_ticks):
+        yield f'<path class="tick" d="M{axes.x(t):.1f} {below}v4"/>'
+        yield f'<text x="{axes.x(t):.1f}" y="{size.height - 6}" class="t">{escape(text)}</text>'
+
+
+def _line(line: Line, axes: _Axes, gap_s: float) -> Iterator[str]:
+    if line.is_due:
+        style, dash = "due", "5 4"
+    else:
+        style = "other" if line.colour is None else f"c{line.colour}"
+        dash = DASHES[line.colour % len(DASHES)] if line.colour is not None and not line.is_area else ""
+    pieces, areas = [], []
+    for run in runs(line.points, gap_s):
+        places = [f"{axes.x(t):.1f} {axes.y(value):.1f}" for t, value in run]
+        # a single point would be no line at all: a short one stands for it
+        pieces.append("M" + "L".join(places) + ("h1.5" if len(run) == 1 else ""))
+        if line.is_area:
+            ground = axes.y(max(0.0, axes.values[0]))
+            first, last = axes.x(run[0][0]), axes.x(run[-1][0])
+            areas.append(f"M{first:.1f} {ground:.1f}L{'L'.join(places)}L{last:.1f} {ground:.1f}Z")
+    if areas:
+        yield f'<path class="area {style}" d="{"".join(areas)}"/>'
+    if pieces:
+        dashes = f' stroke-dasharray="{dash}"' if dash else ""
+        title = f"<title>{escape(line.label)}</title>"
+        yield f'<path class="line {style}" d="{"".join(pieces)}"{dashes}>{title}</path>'
+
+
+def _bars(below: tuple[Line, ...], line: Line, axes: _Axes, step_s: float) -> str:
+    ground: dict[float, float] = {}
+    for one in below:
+        for t, value in one.points:
+            ground[t] = ground.get(t, 0.0) + (value or 0.0)
+    pieces = []
+    for t, value in line.points:
+        if value:
+            left, right = axes.x(t - step_s / 2), axes.x(t + step_s / 2)
+            low, high = axes.y(ground.get(t, 0.0)), axes.y(ground.get(t, 0.0) + value)
+            # a hair apart where there is room, so that one can count them
+            width = max(0.8, right - left - (1.0 if right - left > 4 else 0.0))
+            pieces.append(f"M{left:.1f} {low:.1f}V{high:.1f}h{width:.1f}V{low:.1f}Z")
+    return (
+        f'<path class="bar c{line.colour}" d="{"".join(pieces)}"><title>{escape(line.label)}</title></path>'
+    )

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The VRAM limit of tenants on this node: has the kernel refuse what it can, finds who is over, acts as told to.
+
+Problem: an allocation is refused only where the kernel has a hook for that, and what was asked for at the same moment
+passes the limit together. What a tenant has must be known either way, and cost the ticks nothing.
+
+Approach: about once a second the memory of every process is taken from the driver's calls, or, of processes whose
+calls were not seen, from NVML's list, which a thread asks for. The judgement is pure (policy/vram.py). Holds go through
+the applier, as all holds do; the policy of shares leaves a tenant alone that is held for its memory. Only in mode
+enforce is anything refused, held or ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+
+from fairsched.accounting.nvml import cgroup_id_of
+from fairsched.apply import Applier
+from fairsched.cgroup.journal import Owner
+from fairsched.cgroup.path import Mount
+from fairsched.driver.books import DriverUse
+from fairsched.driver.vram_gate import CgroupLimit
+from fairsched.gpu import gpu_label
+from fairsched.listing import Listed, Listing
+from fairsched.model import Action, ActionKind, Reason, ReasonCode, TenantSpec, VramAction
+from fairsched.observe import TenantView, Tree
+from fairsched.policy import vram as policy
+from fairsched.policy.shares import ancestors, spec_for
+from fairsched.sensors import Sensors
+from fairsched.status import VramStatus
+from fairsched.terminate import Accused, Terminator
+
+_LOOK_NS = 900_000_000
+_SWEEP_NS = 60_000_000_000
+_NEVER_NS = 1 << 62
+_IOCTLS, _NVML = "ioctls", "nvml"
+
+logger = logging.getLogger(__name__)
+
+
+class VramLimits:
+    """Call :meth:`look` often, it does something about once a second; and :meth:`step` at each tick."""
+
+    def __init__(self, sensors: Sensors, tree: Tree, applier: Applier, mount: Mount) -> None:
+        self._sensors, self._tree, self._applier, self._mount = sensors, tree, applier, mount
+        self._listing: Listing | None = None
+        self._terminator = Terminator(self._tenant_now)
+        self._state = policy.VramState()
+        self._params = policy.VramParams()
+        self._specs: Mapping[str, TenantSpec] = {}
+        self._processes: tuple[policy.ProcessVram, ...] = ()
+        self._owners: dict[int, Owner] = {}
+        """Of those processes, for the time they are to end."""
+        self._listed: tuple[Listed, ...] = ()
+        self._unendable: set[int] = set()
+        self._is_acting = False
+        self._next_look_ns = self._next_sweep_ns = 0
+        self._gone: set[int] = set()
+        """Cgroups that the kernel has sums of and that were not there any more a sweep ago."""
+        self.source: str | None = None
+        self.due_ns = _NEVER_NS
+        """When :meth:`step` has something to do."""
+        self.errors = 0
+
+    # ---- observe ----
+
+    def look(self, now_ns: int, specs: Mapping[str, TenantSpec], grace_s: float, *, is_acting: bool) -> None:
+        """Judge, and tell the kernel its limits. ``is_acting``: something is done, as in mode enforce."""
+        if now_ns < self._next_look_ns:
+            return
+        self._next_look_ns, self._is_acting, self._specs = now_ns + _LOOK_NS, is_acting, specs
+        try:
+            self._sweep(now_ns)
+            limited = [name for name in self._names() if self._limit(name) is not None]
+            self._set_limits(limited if is_acting else [])
+            if not limited:
+                self._forget()
+                return
+            processes = self._read()
+            if processes is None:
+                return
+            self._processes = processes
+            before = self._state
+            self._state = policy.judge(processes, before, specs, now_ns, self._params, self._unendable)
+            self._tell(before, now_ns)
+            self._terminate(now_ns, round(grace_s * 1e9))
+            self.step(now_ns)
+        except Exception:
+            self.errors += 1
+            logger.exception("look at VRAM failed")
+
+    def _sweep(self, now_ns: int) -> None:
+        """Drop the kernel's sums of cgroups that are gone; one that is new may not have been found yet."""
+        gate = self._sensors.driver.gate
+        if gate is None or now_ns < self._next_sweep_ns:
+            return
+        self._next_sweep_ns = now_ns + _SWEEP_NS
+        gone = {cgroup_id for cgroup_id in gate.sums() if cgroup_id and not self._tree.has_cgroup(cgroup_id)}
+        gate.forget(gone & self._gone)
+        self._gone = gone
+
+    def _names(self) -> set[str]:
+        return {above for name in self._tree.tenants for above in ancestors(name)}
+
+    def _limit(self, name: str) -> int | None:
+        return spec_for(name, self._specs).vram_limit_bytes
+
+    def _forget(self) -> None:
+        self._state, self._processes, self.source = policy.VramState(), (), None
+        self._applier.reserved, self.due_ns = frozenset(), _NEVER_NS
+        if self._listing is not None:
+            self._listing.stop()
+            self._listing = None
+
+    def _read(self) -> tuple[policy.ProcessVram, ...] | None:
+        """Of every process of a tenant; None: nothing new is known.
+
+        Of processes that are older than our eyes only NVML knows.
+        """
+        listed = self._ask_nvml()
+        if self._sensors.driver.hook is None:
+            self.source = None if self._listing is None else _NVML
+            self._owners = self._owners if listed is None else {}
+            return None if listed is None else tuple(self._from_nvml(listed))
+        self.source = _IOCTLS
+        self._listed = self._listed if listed is None else listed
+        uses = self._sensors.driver.uses()
+        seen = {use.tgid for use in uses}
+        older = [one for one in self._listed if one.owner.pid not in seen and one.owner.is_alive()]
+        owners = {one.owner.pid: one.owner for one in older}
+        self._owners = {pid: owner for pid, owner in self._owners.items() if pid in seen} | owners
+        return (*self._from_uses(uses), *self._from_nvml(older))
+
+    def _ask_nvml(self) -> tuple[Listed, ...] | None:
+        nvml = self._sensors.nvml
+        if self._listing is None:
+            if nvml is None or nvml.error:
+                return None
+            self._listing = Listing(nvml, lambda pid: cgroup_id_of(pid, self._mount))
+        return self._listing.take()
+
+    def _from_uses(self, uses: Iterable[DriverUse]) -> Iterable[policy.ProcessVram]:
+        for use in uses:
+            tenant = self._tree.tenant_of(use.cgroup_id)
+            if use.gpu is None or tenant is None or not use.vram_bytes:
+                continue
+            if use.tgid not in self._owners and (owner := Owner.of(use.tgid)) is not None:
+                self._owners[use.tgid] = owner
+            yield policy.ProcessVram(tenant, self._label(use.gpu), use.tgid, use.vram_bytes)
+
+    def _from_nvml(self, listed: Iterable[Listed]) -> Iterable[policy.ProcessVram]:
+        for one in listed:
+            tenant = self._tree.tenant_of(one.cgroup_id)
+            if tenant is not None:
+                self._owners[one.owner.pid] = one.owner
+                yield policy.ProcessVram(tenant, self._label(one.slot), one.owner.pid, one.vram_bytes)
+
+    def _label(self, slot: int) -> str:
+        return gpu_label(self._sensors.gpus, slot)
+
+    def _tenant_now(self, pid: int) -> str | None:
+        cgroup_id = cgroup_id_of(pid, self._mount)
+        return None if cgroup_id is None else self._tree.tenant_of(cgroup_id)
+
+    # ---- act ----
+
+    def _set_limits(self, names: Iterable[str]) -> None:
+        gate = self._sensors.driver.gate
+        if gate is None:
+            return
+        chosen, limits = set(names), []
+        for name in sorted(chosen):
+            limit, view = self._limit(name), self._tree.tenants.get(name)
+            above = next((one for one in ancestors(name)[1:] if one in chosen), None)
+            if limit is not None and view is not None:
+                limits.append(CgroupLimit(name, limit, tops(view), above))
+        gate.set_limits(limits)
+
+    def _tell(self, before: policy.VramState, now_ns: int) -> None:
+        for key, one in self._state.episodes.items():
+            if key not in before.episodes:
+                logger.warning("vram=over action=%s %s", self._action(one), _words(one))
+        for key, one in before.episodes.items():
+            if key not in self._state.episodes:
+                lasted_s = (now_ns - one.since_ns) / 1e9
+                logger.info("vram=within tenant=%s gpu=%s lasted_s=%.0f", *key, lasted_s)
+
+    def _action(self, one: policy.VramEpisode) -> str:
+        wish = one.wish
+        if wish is VramAction.HOLD and spec_for(one.leaf, self._specs).is_exempt:
+            wish = VramAction.WARN
+        if wish is VramAction.WARN or self._is_acting:
+            return wish.value
+        return f"would_{wish.value}"
+
+    def step(self, now_ns: int) -> None:
+        """Hold whoever is to be held now, and let go whoever was held for long enough."""
+        if not self._state.episodes and not self._applier.reserved:
+            return
+        self._applier.thaw_expired(now_ns)
+        if not self._is_acting:
+            self._applier.reserved, self.due_ns = frozenset(), _NEVER_NS
+            return
+        self._applier.reserved = policy.held_for_it(self._state, self._specs)
+        held = self._applier.all_held()
+        self._state, holds = policy.due_holds(self._state, self._specs, held, now_ns, self._params)
+        for one in holds:
+            self._applier.apply([_hold(one)], now_ns)
+        deadlines = [hold.deadline_ns for name, hold in self._applier.holds.items() if self._is_mine(name)]
+        frees = [ns for leaf, ns in self._state.free_ns.items() if self._is_mine(leaf) and ns > now_ns]
+        self.due_ns = min([*deadlines, *frees], default=_NEVER_NS)
+
+    def _is_mine(self, leaf: str) -> bool:
+        return leaf in self._applier.reserved
+
+    def _terminate(self, now_ns: int, grace_ns: int) -> None:
+        self._unendable &= self._owners.keys()
+        if not self._is_acting:
+            self._terminator.close()
+            return
+        accused = set()
+        for one in self._state.episodes.values():
+            if one.victim is None or not one.is_over:
+                continue
+            owner = self._owners.get(one.victim)
+            if owner is None or not self._ask(owner, now_ns):
+                self._unendable.add(one.victim)
+                continue
+            accused.add(owner)
+        self._terminator.settle(accused, now_ns, grace_ns)
+
+    def _ask(self, owner: Owner, now_ns: int) -> bool:
+        if self._terminator.is_asked(owner):
+            return True
+        tenant = self._tenant_now(owner.pid)
+        if tenant is None:
+            return False
+        if tenant in self._applier.holds:
+            thaw = Action(ActionKind.THAW, tenant, Reason(ReasonCode.OVER_VRAM))
+            self._applier.apply([thaw], now_ns)  # a frozen process gets no SIGTERM
+        return self._terminator.ask(Accused(tenant, ReasonCode.OVER_VRAM, owner), now_ns)
+
+    # ---- tell ----
+
+    def statuses(self, tenant: str, now_ns: int) -> tuple[VramStatus, ...]:
+        """What a tenant with a limit has, by GPU; empty for others."""
+        limit = self._limit(tenant)
+        if limit is None:
+            return ()
+        gate = self._sensors.driver.gate
+        refused = {
+            slot: one for (name, slot), one in (gate.refused() if gate else {}).items() if name == tenant
+        }
+        used = policy.sums(self._processes, self._specs)
+        keeps = gate is not None and gate.refuses and tenant not in gate.unlimited and self._is_acting
+        found = []
+        for slot, gpu in enumerate(self._sensors.gpus):
+            episode = self._state.episodes.get((tenant, gpu.uuid))
+            found.append(
+                VramStatus(
+                    gpu=gpu.uuid,
+                    limit_bytes=limit,
+                    used_bytes=used.get((tenant, gpu.uuid), 0) if self.source is not None else None,
+                    source=self.source,
+                    is_kept_by_kernel=keeps,
+                    refused=refused[slot].count if slot in refused else 0,
+                    over_since_s=time.time() - (now_ns - episode.since_ns) / 1e9 if episode else None,
+                    action=self._action(episode) if episode else None,
+                    pid=episode.victim if episode and episode.is_over else None,
+                )
+            )
+        return tuple(found)
+
+    def terminations(self, tenant: str) -> dict[str, int]:
+        """Processes of a tenant that were told to end since the start, by kind."""
+        return {kind.value: n for (name, kind), n in self._terminator.total.items() if name == tenant}
+
+    def close(self) -> None:
+        """Ask nobody and end nobody any more. The kernel's limits go with the driver's programs."""
+        if self._listing is not None:
+            self._listing.close()
+        self._terminator.close()
+
+
+def tops(view: TenantView) -> tuple[int, ...]:
+    """The cgroups of a tenant that are below no other of its own."""
+    if not view.is_leaf:
+        return tuple(sorted(view.cgroup_ids))
+    paths = {ref.path for ref in view.refs.values()}
+    return tuple(
+        sorted(ref.id for ref in view.refs.values() if not any(ref.path.startswith(f"{p}/") for p in paths))
+    )
+
+
+def _hold(one: policy.VramHold) -> Action:
+    episode = one.episode
+    reason = Reason(
+        ReasonCode.OVER_VRAM,
+        gpu=episode.gpu,
+        vram_bytes=episode.used_bytes,
+        vram_limit_bytes=episode.limit_bytes,
+    )
+    return Action(ActionKind.HOLD, episode.leaf, reason, one.deadline_ns)
+
+
+def _words(one: policy.VramEpisode) -> str:
+    words = f"tenant={one.tenant} gpu={one.gpu} used_bytes={one.used_bytes} limit_bytes={one.limit_bytes}"
+    return f"{words} most={one.leaf}"

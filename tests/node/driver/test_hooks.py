@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this kernel refuses leads to the next hook, with one line in the log."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import replace
+
+import pytest
+
+from fairsched.bpf import syscall, tracefs
+from fairsched.driver import hooks
+from fairsched.driver.hooks import GENERATIONS
+from fairsched.driver.probe import start
+from fairsched.errors import HostUnsupported
+
+
+def capable() -> hooks.HookFacts:
+    """Facts that promise more than this kernel keeps: it has neither the driver's functions nor an LSM of ours."""
+    facts = hooks.read_facts()
+    return replace(facts, functions=frozenset(GENERATIONS[0]), has_kprobes=True, has_lsm=True)
+
+
+def test_refused_hooks_are_skipped_with_one_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "fairsched.driver"):
+        probe = start(capable())
+    try:
+        assert probe.hook in ("lsm", "tracepoint")
+        lines = [record.getMessage() for record in caplog.records]
+        assert [line.split()[0] for line in lines] == [f"hook={hook}" for hook in probe.refused]
+        assert "kprobe" in probe.refused
+        row = hooks.check(hooks.choose(capable()), probe.refused)
+        assert row.level == "ok" and f"no kprobe: {probe.refused['kprobe']}" in row.fact
+    finally:
+        probe.close()
+
+
+def test_with_every_hook_refused_it_is_an_error_that_says_why() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(HostUnsupported, match="cannot be seen"):
+        start(capable(), hooks=["kprobe"])
+    assert len(os.listdir("/proc/self/fd")) == before, "no descriptor is left open"
+
+
+def test_nothing_stays_behind() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    probe = start(hooks.read_facts(), hooks=["tracepoint"])
+    probe.close()
+    probe.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_tracepoint_is_found_where_no_tracefs_is_mounted() -> None:
+    try:
+        apart = tracefs.tracepoint_id("syscalls/sys_enter_ioctl", mounts=())
+    except OSError as error:
+        pytest.skip(f"host: tracefs cannot be mounted here: {error}")
+    assert apart == tracefs.tracepoint_id("syscalls/sys_enter_ioctl")
+    with pytest.raises(FileNotFoundError):
+        tracefs.tracepoint_id("syscalls/sys_enter_no_such_call", mounts=())
+
+
+def test_keys_are_listed_and_found_or_not() -> None:
+    import ctypes
+
+    hash_type = 1
+    fd = syscall.create_map(hash_type, 8, 8, 8)
+    try:
+        assert list(syscall.keys(fd, ctypes.c_uint64)) == []
+        for number in (3, 7):
+            syscall.update(fd, ctypes.c_uint64(number), ctypes.c_uint64(number * 10))
+        assert {key.value for key in syscall.keys(fd, ctypes.c_uint64)} == {3, 7}
+        value = ctypes.c_uint64()
+        syscall.lookup(fd, ctypes.c_uint64(7), value)
+        assert value.value == 70
+        with pytest.raises(FileNotFoundError):
+            syscall.lookup(fd, ctypes.c_uint64(4), value)
+    finally:
+        os.close(fd)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths as the runtimes make them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairsched.containers import Container, container_of
+
+ID = "3f" * 32
+INIT = "ab" * 32
+UID = "0a1b2c3d-1111-2222-3333-444455556666"
+LOW = UID.replace("-", "_")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "expected"),
+    [
+        (f"/system.slice/docker-{ID}.scope", Container("docker", ID)),
+        (f"/docker/{ID}", Container("docker", ID)),
+        (f"/docker/{ID}/init", Container("docker", ID)),
+        (f"/machine.slice/libpod-{ID}.scope/container", Container("podman", ID)),
+        (
+            f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{LOW}.slice/cri-containerd-{ID}.scope",
+            Container("containerd", ID, UID),
+        ),
+        (f"/kubepods.slice/kubepods-pod{LOW}.slice/crio-{ID}.scope", Container("cri-o", ID, UID)),
+        (f"/kubepods/besteffort/pod{UID}/{ID}", Container(None, ID, UID)),
+        (f"/kubepods/pod{UID}", Container(None, None, UID)),
+        # a node in a container: what is innermost is meant
+        (f"/docker/{INIT}/kubepods/burstable/pod{UID}/{ID}", Container("docker", ID, UID)),
+        (f"/docker/{INIT}/kubepods/burstable/pod{UID}", Container(None, None, UID)),
+        ("/lxc.payload.web", Container("lxc", "web")),
+    ],
+)
+def test_a_container_is_known_by_its_path(cgroup: str, expected: Container) -> None:
+    assert container_of(cgroup) == expected
+
+
+@pytest.mark.parametrize(
+    "cgroup",
+    [
+        "/",
+        "/gpu.slice/chat",
+        "/user.slice/user-0.slice/session-1.scope",
+        f"/docker-{ID[:12]}.scope",
+        "/podman",
+    ],
+)
+def test_a_process_of_the_host_is_in_none(cgroup: str) -> None:
+    assert container_of(cgroup) is None
+
+
+def test_the_short_form_fits_a_table() -> None:
+    assert str(Container("containerd", ID, UID)) == "pod 0a1b2c3d/containerd 3f3f3f3f3f3f"
+    assert str(Container(None, ID)) == "container 3f3f3f3f3f3f"
+    assert str(Container(None, None, UID)) == "pod 0a1b2c3d"

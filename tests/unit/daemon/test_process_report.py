@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is on which GPU, from partial answers and a made /proc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from fairsched.accounting.outstanding import Work
+from fairsched.cgroup.path import Mount
+from fairsched.gpu import Gpu
+from fairsched.process_report import NO_LAUNCH_SEEN, Held, build_processes, read_process
+from fairsched.status import ProcessStatus
+
+MOUNT = Mount(path="/cg", root="/")
+GPUS = (Gpu("GPU-a"), Gpu("GPU-b"))
+TREE = cast(
+    Any, SimpleNamespace(tenants={"chat": SimpleNamespace(refs={7: SimpleNamespace(path="/gpu.slice/chat")})})
+)
+
+
+def made(
+    proc: Path,
+    pid: int,
+    *,
+    cgroup: str = "/gpu.slice/chat",
+    ns: str = "",
+    command: bytes = b"serve\0-m\0x\0",
+    state: str = "S",
+) -> None:
+    where = proc / str(pid)
+    where.mkdir()
+    (where / "status").write_text(f"Name:\tserve\nState:\t{state} (sleeping)\nNSpid:\t{pid}{ns}\n")
+    (where / "cmdline").write_bytes(command)
+    (where / "cgroup").write_text(f"4:memory:/else\n0::{cgroup}\n")
+
+
+def work(pid: int, gpu: int = 0, charged_ms: int = 5, submitted: int = 3) -> Work:
+    ns = charged_ms * 1_000_000
+    return Work((0, 1), pid, 7, gpu, submitted, 0, False, 0, 0, ns, 0)
+
+
+def rows(proc: Path, *parts: Any) -> list[ProcessStatus]:
+    return list(build_processes(*parts, GPUS, TREE, MOUNT, str(proc)))
+
+
+def test_each_column_comes_from_who_knows_it_best(tmp_path: Path) -> None:
+    made(tmp_path, 11, cgroup="/gpu.slice/chat/worker", ns="\t4\t1")
+    (row,) = rows(tmp_path, [work(11), work(11, charged_ms=2)], {(11, 0): Held(2, 100)}, {(11, 0): 999})
+    assert row == ProcessStatus(
+        pid=11,
+        gpu="GPU-a",
+        tenant="chat",
+        cgroup="/gpu.slice/chat/worker",
+        namespace_pid=1,
+        contexts=2,
+        vram_bytes=100,
+        gpu_time_s=0.007,
+        command="serve -m x",
+    )
+
+
+def test_a_line_for_each_process_and_gpu_that_anybody_names(tmp_path: Path) -> None:
+    for pid in (11, 12, 13):
+        made(tmp_path, pid, cgroup="/else")
+    found = rows(tmp_path, [work(11, 0), work(11, 1)], {(12, 1): Held(1, 5)}, {(13, 0): None})
+    assert [(row.pid, row.gpu, row.tenant) for row in found] == [
+        (11, "GPU-a", None),
+        (13, "GPU-a", None),
+        (11, "GPU-b", None),
+        (12, "GPU-b", None),
+    ]
+    assert [row.gpu_time_s for row in found] == [0.005, None, 0.005, None]
+    assert [row.vram_bytes for row in found] == [None, None, None, 5]
+
+
+def test_a_context_that_launches_nothing_that_is_seen_is_said_to(tmp_path: Path) -> None:
+    for pid in (11, 12, 13, 14):
+        made(tmp_path, pid)
+    found = rows(
+        tmp_path,
+        [work(11), work(14, submitted=0)],
+        {(11, 0): Held(1, 0), (12, 0): Held(1, 0), (13, 0): Held(0, 0)},
+        {(14, 0): 1},
+    )
+    assert {row.pid: row.note for row in found} == {
+        11: None,
+        12: NO_LAUNCH_SEEN,
+        13: None,
+        14: NO_LAUNCH_SEEN,
+    }
+
+
+def test_processes_that_are_gone_are_left_out(tmp_path: Path) -> None:
+    made(tmp_path, 12, state="Z")
+    assert rows(tmp_path, [work(11), work(12)], {}, {}) == []
+
+
+def test_a_command_line_cannot_write_on_the_terminal(tmp_path: Path) -> None:
+    made(tmp_path, 11, command=b"serve\0\x1b[2J\nfake line\0")
+    made(tmp_path, 12, command=b"")
+    process, kernel_thread = read_process(11, MOUNT, str(tmp_path)), read_process(12, MOUNT, str(tmp_path))
+    assert process is not None
+    assert process.command == "serve ?[2J?fake line"
+    assert kernel_thread is not None
+    assert kernel_thread.command == "[serve]"
+    assert kernel_thread.namespace_pid is None

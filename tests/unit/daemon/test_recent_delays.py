@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delays between two moments, from counts since the start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.own_status import Log2Histogram
+from fairsched.recent_delays import RECENT_NS as MINUTE_NS
+from fairsched.recent_delays import AMinuteAgo, delay_between_ms, with_recent_delays
+from fairsched.status import TenantState, TenantStatus
+from fairsched.top.feed import RECENT_NS, Feed, News
+from tests.unit.control import fakes
+
+COUNTS = st.lists(st.integers(0, 50), max_size=12)
+
+
+@given(COUNTS, COUNTS)
+def test_what_was_and_what_came_is_what_is(was: list[int], came: list[int]) -> None:
+    width = max(len(was), len(came))
+    before, grown = was + [0] * (width - len(was)), came + [0] * (width - len(came))
+    now = Log2Histogram.of([a + b for a, b in zip(before, grown, strict=True)], 7)
+    found = now.since(Log2Histogram.of(was, 3)).buckets()
+    assert found + [0] * (width - len(found)) == grown
+
+
+def test_counts_from_another_beginning_are_all_new() -> None:
+    now = Log2Histogram(3, (5,), 1.0)
+    assert now.since(Log2Histogram(3, (6,), 1.0)) == now
+    assert now.since(Log2Histogram(7, (1,), 1.0)) == now
+    assert Log2Histogram().since(Log2Histogram()).total == 0
+
+
+def tenant(*waits: Log2Histogram) -> TenantStatus:
+    delays = {f"GPU-{number}": one for number, one in enumerate(waits)}
+    return TenantStatus("chat", TenantState.RUN, 1, queue_delay_p99_ms=99.0, queue_delays=delays)
+
+
+def test_waits_on_all_gpus_count() -> None:
+    before = {"GPU-0": Log2Histogram(20, (1000,)), "GPU-1": Log2Histogram()}
+    now = {"GPU-0": Log2Histogram(20, (1000, 9)), "GPU-1": Log2Histogram(25, (1,))}
+    assert delay_between_ms(before, now, 0.5) == pytest.approx(2**21 / 1e6 * (1 + 5 / 9))
+    assert delay_between_ms(before, now, 1.0) == pytest.approx(2**26 / 1e6)
+    assert delay_between_ms(before, before, 0.99) is None
+    assert delay_between_ms({}, now, 0.5) == pytest.approx(2**20 / 1e6 * (1 + 505 / 1000))
+
+
+def test_a_minute_ago_is_as_far_as_somebody_asked() -> None:
+    memory, s = AMinuteAgo(), 10**9
+    asked = {at: {"chat": {"GPU-0": Log2Histogram(20, (at,))}} for at in (0, 30, 61, 91, 900, 960)}
+    before = {at: memory.take(at * s, delays) for at, delays in asked.items()}
+    assert before == {
+        0: {},
+        30: asked[0],
+        61: asked[0],
+        91: asked[30],
+        900: asked[91],
+        960: asked[900],
+    }
+
+
+def test_who_asks_often_is_not_remembered_often() -> None:
+    memory, step_ns = AMinuteAgo(), 200_000_000
+    moments: dict[int, dict[str, dict[str, Log2Histogram]]] = {}
+    for now_ns in range(0, 600 * 10**9, step_ns):
+        moments[now_ns] = {str(now_ns): {}}
+        before = memory.take(now_ns, moments[now_ns])
+        if now_ns >= 2 * MINUTE_NS:
+            (then,) = before
+            assert MINUTE_NS <= now_ns - int(then) < MINUTE_NS + 6 * 10**9
+    assert len(memory._marks) <= 14
+
+
+def test_a_report_says_what_came_since_another_of_the_same_daemon() -> None:
+    before = replace(fakes.status(), tenants=(tenant(Log2Histogram(20, (10,))),))
+    now = replace(before, tenants=(tenant(Log2Histogram(20, (10, 0, 4))),))
+    (found,) = with_recent_delays(before, now).tenants
+    assert 4.1 < (found.queue_delay_p99_ms or 0) < 8.4
+    assert with_recent_delays(replace(before, pid=1), now) is now
+    bare = replace(now, tenants=(replace(tenant(), queue_delay_p99_ms=5.0),))
+    assert with_recent_delays(before, bare).tenants[0].queue_delay_p99_ms == 5.0, (
+        "an older daemon has no counts"
+    )
+
+
+def test_top_shows_the_delays_of_ten_seconds() -> None:
+    """A bad second is seen for ten, and not until the daemon is restarted."""
+    feed = Feed(lambda: None, 1.0)
+    seen = []
+    for second in range(25):
+        waits = Log2Histogram(20, (100 * second + 1, 0, 0, 0, 50 * (second > 2)))
+        report = replace(fakes.status(), t_ns=second * 10**9, tenants=(tenant(waits),))
+        news = feed._recent(News(report))
+        assert news.report is not None
+        seen.append(news.report.tenants[0].queue_delay_p99_ms or 0)
+    bad = [second for second, delay_ms in enumerate(seen) if delay_ms > 10]
+    assert bad == [0, *range(3, 3 + RECENT_NS // 10**9)], (
+        "the first has nothing to compare with: since the start"
+    )
+    assert feed._recent(News(None, "away")) == News(None, "away")

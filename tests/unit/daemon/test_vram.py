@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The VRAM limit in user space: from what processes have to the kernel's limits, a hold, a signal, a line in status."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fairsched import vram
+from fairsched.cgroup.journal import Owner
+from fairsched.driver.books import DriverUse
+from fairsched.driver.vram_gate import CgroupLimit, Refused
+from fairsched.gpu import Gpu
+from fairsched.listing import Listed
+from fairsched.model import Action, ActionKind, Hold, ReasonCode, TenantSpec, VramAction
+from fairsched.observe import TenantView
+from fairsched.vram import VramLimits, tops
+
+GIB, S, MS = 1 << 30, 1_000_000_000, 1_000_000
+GPU = "GPU-0"
+CGROUP_OF = {"a": 10, "b": 20, "team/x": 31, "team/y": 32, "team": 30}
+TENANT_OF = {number: name for name, number in CGROUP_OF.items()}
+
+
+class Gate:
+    """What the kernel is told."""
+
+    def __init__(self) -> None:
+        self.limits: list[CgroupLimit] = []
+        self.refuses, self.unlimited = True, dict[str, str]()
+        self.kept: dict[int, list[int]] = {}
+
+    def set_limits(self, limits: Iterable[CgroupLimit]) -> None:
+        self.limits = list(limits)
+
+    def refused(self) -> dict[tuple[str, int], Refused]:
+        return {("a", 0): Refused(3, 0, GIB, 8 * GIB, 7)}
+
+    def sums(self) -> dict[int, list[int]]:
+        return self.kept
+
+    def forget(self, cgroup_ids: Iterable[int]) -> None:
+        for cgroup_id in cgroup_ids:
+            del self.kept[cgroup_id]
+
+
+class Applier:
+    """Holds as told, and knows until when."""
+
+    def __init__(self) -> None:
+        self.reserved: frozenset[str] = frozenset()
+        self.holds: dict[str, Hold] = {}
+        self.done: list[tuple[int, Action]] = []
+
+    def apply(self, plan: Iterable[Action], now_ns: int) -> None:
+        for action in plan:
+            self.done.append((now_ns, action))
+            if action.kind is ActionKind.HOLD:
+                self.holds[action.tenant] = Hold(action.tenant, now_ns, action.deadline_ns, is_ours=True)
+            else:
+                self.holds.pop(action.tenant, None)
+
+    def thaw_expired(self, now_ns: int) -> None:
+        self.holds = {name: hold for name, hold in self.holds.items() if hold.deadline_ns > now_ns}
+
+    def all_held(self) -> set[str]:
+        return set(self.holds)
+
+
+class Terminator:
+    def __init__(self) -> None:
+        self.asked: list[Owner] = []
+        self.still: list[set[Owner]] = []
+        self.never: set[int] = set()
+        self.total: dict[Any, int] = {}
+
+    def is_asked(self, owner: Owner) -> bool:
+        return owner in self.asked
+
+    def ask(self, accused: Any, now_ns: int) -> bool:
+        if accused.owner.pid in self.never:
+            return False
+        self.asked.append(accused.owner)
+        return True
+
+    def settle(self, still: set[Owner], now_ns: int, grace_ns: int) -> None:
+        self.still.append(set(still))
+
+    def close(self) -> None:
+        self.asked.clear()
+
+
+class Site:
+    """A daemon's parts, faked; :meth:`at` is a look and a tick."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, hook: str | None = "kprobe") -> None:
+        self.gate, self.applier, self.terminator = Gate(), Applier(), Terminator()
+        self.has: dict[tuple[str, int], float] = {}
+        self.moved: dict[int, str] = {}
+        driver = SimpleNamespace(hook=hook, gate=self.gate if hook else None, uses=self.uses)
+        self.sensors = SimpleNamespace(driver=driver, nvml=None, gpus=(Gpu(GPU),))
+        views = {name: TenantView(name, name != "team") for name in CGROUP_OF}
+        for name, number in CGROUP_OF.items():
+            views[name].cgroup_ids = {number}
+            if name != "team":
+                views[name].refs = {number: cast(Any, SimpleNamespace(id=number, path=f"/{name}"))}
+        tree = SimpleNamespace(tenants=views, tenant_of=TENANT_OF.get, has_cgroup=TENANT_OF.__contains__)
+        monkeypatch.setattr(Owner, "of", staticmethod(lambda pid, proc="": Owner(pid, 1)))
+        monkeypatch.setattr(vram, "cgroup_id_of", self.cgroup_id_of)
+        self.vram = VramLimits(*cast(Any, (self.sensors, tree, self.applier, None)))
+        self.vram._terminator = cast(Any, self.terminator)
+
+    def uses(self) -> tuple[DriverUse, ...]:
+        return tuple(
+            DriverUse(CGROUP_OF[tenant], pid, 0, 1, int(size * GIB))
+            for (tenant, pid), size in self.has.items()
+        )
+
+    def cgroup_id_of(self, pid: int, mount: object) -> int | None:
+        tenants = {number: tenant for tenant, number in self.has}
+        return CGROUP_OF[self.moved.get(pid, tenants.get(pid, "b"))]
+
+    def at(self, now_s: float, specs: dict[str, TenantSpec], *, is_acting: bool = True) -> None:
+        now_ns = round(now_s * S)
+        self.vram.look(now_ns, specs, 5.0, is_acting=is_acting)
+        self.vram.step(now_ns)
+
+    def kinds(self) -> list[tuple[str, str]]:
+        return [(action.kind.value, action.tenant) for _, action in self.applier.done]
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(monkeypatch)
+
+
+def specs(action: VramAction, **more: TenantSpec) -> dict[str, TenantSpec]:
+    own = TenantSpec("a", vram_limit_bytes=8 * GIB, on_vram_limit=action)
+    return {"a": own, "b": TenantSpec("b"), **more}
+
+
+def test_the_kernel_is_told_every_limit_with_its_cgroups_and_what_is_above(site: Site) -> None:
+    limits = specs(VramAction.WARN)
+    limits["team"] = TenantSpec("team", vram_limit_bytes=20 * GIB)
+    limits["team/x"] = TenantSpec("team/x", vram_limit_bytes=4 * GIB)
+    site.at(0, limits)
+    assert site.gate.limits == [
+        CgroupLimit("a", 8 * GIB, (10,)),
+        CgroupLimit("team", 20 * GIB, (30,)),
+        CgroupLimit("team/x", 4 * GIB, (31,), above="team"),
+    ]
+    site.at(1, {"a": TenantSpec("a")})
+    assert site.gate.limits == []
+
+
+def test_outside_enforce_nothing_is_refused_held_or_ended(site: Site) -> None:
+    for action in VramAction:
+        site.has = {("a", 1): 9}
+        for second in range(6):
+            site.at(second + 10 * list(VramAction).index(action), specs(action), is_acting=False)
+        (one,) = site.vram.statuses("a", 6 * S)
+        assert one.over_since_s is not None
+        assert one.action == ("warn" if action is VramAction.WARN else f"would_{action.value}")
+        assert not one.is_kept_by_kernel
+    assert (site.gate.limits, site.applier.done, site.terminator.asked) == ([], [], [])
+    assert site.applier.reserved == frozenset()
+
+
+def test_a_warning_is_given_once(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for second in range(8):
+        site.has = {("a", 1): 9 if second != 5 else 7}
+        site.at(second, specs(VramAction.WARN))
+    site.has = {("a", 1): 7}
+    for second in range(8, 16):
+        site.at(second, specs(VramAction.WARN))
+    lines = [record.getMessage() for record in caplog.records if "vram=" in record.getMessage()]
+    assert [line.split()[0] for line in lines] == ["vram=over", "vram=within"]
+    assert f"tenant=a gpu={GPU} used_bytes={9 * GIB} limit_bytes={8 * GIB} most=a" in lines[0]
+    assert site.applier.done == []
+
+
+def test_who_is_over_is_held_and_runs_in_turn_until_it_is_within(site: Site) -> None:
+    site.has = {("a", 1): 9, ("b", 2): 90}
+    hold = specs(VramAction.HOLD)
+    now_ns = 0
+    frozen_ns = longest_ns = 0
+    while now_ns < 8 * S:
+        site.vram.look(now_ns, hold, 5.0, is_acting=True)
+        site.vram.step(now_ns)
+        following_ns = min(now_ns + 20 * MS, max(site.vram.due_ns, now_ns + MS))
+        if "a" in site.applier.holds:
+            frozen_ns += following_ns - now_ns
+            longest_ns = max(longest_ns, now_ns - site.applier.holds["a"].since_ns)
+        now_ns = following_ns
+    assert site.applier.reserved == {"a"}
+    assert {tenant for _, tenant in site.kinds()} == {"a"}
+    first = site.applier.done[0][1]
+    assert first.reason.code is ReasonCode.OVER_VRAM
+    assert (first.reason.vram_bytes, first.reason.vram_limit_bytes) == (9 * GIB, 8 * GIB)
+    assert longest_ns < hold["a"].max_freeze_ns
+    assert frozen_ns > 0.9 * 5 * S
+    site.has["a", 1] = 8
+    site.at(9, hold)
+    assert site.applier.reserved == frozenset()
+    done = len(site.applier.done)
+    site.at(9.6, hold)
+    assert "a" not in site.applier.holds and len(site.applier.done) == done
+
+
+def test_the_process_with_most_is_asked_to_end_and_then_the_next(site: Site) -> None:
+    end = specs(VramAction.TERMINATE)
+    site.has = {("a", 1): 3, ("a", 2): 6, ("a", 3): 5}
+    for second in range(5):
+        site.at(second, end)
+    assert [owner.pid for owner in site.terminator.asked] == [2]
+    assert site.terminator.still[-1] == {Owner(2, 1)}
+    del site.has["a", 2]
+    site.at(5, end)
+    assert site.terminator.still[-1] == set()
+    site.has["a", 1] = 6
+    site.at(6, end)
+    assert [owner.pid for owner in site.terminator.asked] == [2, 1]
+
+
+def test_a_held_process_is_thawed_before_it_is_asked(site: Site) -> None:
+    site.has = {("a", 1): 9}
+    site.applier.holds["a"] = Hold("a", 0, 99 * S, is_ours=True)
+    for second in range(4):
+        site.at(second, specs(VramAction.TERMINATE))
+    assert site.kinds() == [("thaw", "a")]
+    assert len(site.terminator.asked) == 1
+
+
+def test_who_cannot_be_ended_is_passed_over(site: Site) -> None:
+    site.terminator.never = {2}
+    site.has = {("a", 1): 3, ("a", 2): 9}
+    for second in range(5):
+        site.at(second, specs(VramAction.TERMINATE))
+    assert [owner.pid for owner in site.terminator.asked] == [1]
+
+
+def test_status_says_what_is_used_refused_and_done(site: Site) -> None:
+    site.has = {("a", 1): 3}
+    site.at(0, specs(VramAction.WARN))
+    (one,) = site.vram.statuses("a", 0)
+    assert (one.used_bytes, one.limit_bytes, one.source) == (3 * GIB, 8 * GIB, "ioctls")
+    assert (one.is_kept_by_kernel, one.refused, one.over_since_s, one.action) == (True, 3, None, None)
+    assert site.vram.statuses("b", 0) == ()
+
+
+def test_processes_that_are_older_than_our_eyes_count_as_nvml_says(site: Site) -> None:
+    listed = (Listed(Owner(1, 1), 0, 10, 7 * GIB), Listed(Owner(9, 1), 0, 10, 4 * GIB))
+    site.vram._listing = cast(
+        Any, SimpleNamespace(take=lambda: listed, stop=lambda: None, close=lambda: None)
+    )
+    site.has = {("a", 1): 5}
+    site.at(0, specs(VramAction.WARN))
+    assert site.vram.statuses("a", 0)[0].used_bytes == 9 * GIB
+
+
+def test_without_a_hook_nvml_is_asked_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, hook=None)
+    site.at(0, specs(VramAction.WARN))
+    assert site.vram.statuses("a", 0)[0].used_bytes is None, "nobody can be asked"
+    answers = [(Listed(Owner(1, 1), 0, 10, 9 * GIB),), None, (Listed(Owner(1, 1), 0, 10, 9 * GIB),)]
+    taken = SimpleNamespace(take=lambda: answers.pop(0) if answers else None, stop=lambda: None)
+    site.vram._listing = cast(Any, taken)
+    for second in range(1, 6):
+        site.at(second, specs(VramAction.HOLD))
+    (one,) = site.vram.statuses("a", 6 * S)
+    assert (one.used_bytes, one.source, one.is_kept_by_kernel) == (9 * GIB, "nvml", False)
+    assert site.applier.reserved == {"a"}
+
+
+def test_sums_of_cgroups_that_are_gone_are_dropped_after_a_while(site: Site) -> None:
+    site.gate.kept = {10: [0], 77: [0], 0: [0]}
+    site.at(0, {})
+    assert 77 in site.gate.kept, "it may be new"
+    site.at(61, {})
+    assert site.gate.kept == {10: [0], 0: [0]}
+
+
+def test_a_look_that_fails_is_counted_and_the_daemon_goes_on(site: Site) -> None:
+    site.sensors.driver.uses = lambda: 1 / 0
+    site.at(0, specs(VramAction.WARN))
+    assert site.vram.errors == 1
+
+
+def test_exempt_tenants_are_warned_of(site: Site) -> None:
+    site.has = {("a", 1): 9}
+    exempt = specs(VramAction.HOLD)
+    exempt["a"] = replace(exempt["a"], is_exempt=True)
+    for second in range(5):
+        site.at(second, exempt)
+    assert site.vram.statuses("a", 0)[0].action == "warn"
+    assert site.applier.done == []
+
+
+def test_of_cgroups_within_each_other_the_upper_counts() -> None:
+    refs = {
+        n: cast(Any, SimpleNamespace(id=n, path=path))
+        for n, path in ((1, "/p/a"), (2, "/p/a/b"), (3, "/p/ab"))
+    }
+    assert tops(TenantView("p", refs=refs)) == (1, 3)

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Books on maps made by hand: what is handed out, and what is cleaned up when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairsched.bpf import abi
+from fairsched.driver.books import _SWEEP_SLACK, DriverBooks, DriverUse
+
+GIB = 1 << 30
+
+
+class Maps:
+    """What the kernel would have; `room` objects are read at a time."""
+
+    def __init__(self, *, sees_files_end: bool = True, room: int = 300) -> None:
+        self.sees_files_end = sees_files_end
+        self.room = room
+        self.held_by: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self.calls_by: dict[tuple[int, int], int] = {}
+        self.client_by: dict[int, abi.Client] = {}
+        self.open_files: dict[int, int] = {}
+        self.gone_by: dict[int, int] = {}
+        self.object_by: dict[tuple[int, int], abi.Object] = {}
+        self.made = 0
+        self.next = 0
+        self.before_held = lambda: None
+
+    def client(self, handle: int, tgid: int, *, serial: int = 1, file: int = 77, cgroup_id: int = 5) -> None:
+        self.client_by[handle] = abi.Client(
+            serial=serial, file=file, file_serial=3, cgroup_id=cgroup_id, tgid=tgid, handle=handle
+        )
+        self.open_files[file] = 3
+
+    def add(self, client: int, handle: int, parent: int, parent_serial: int, serial: int) -> None:
+        self.object_by[client, handle] = abi.Object(serial=serial, parent=parent, parent_serial=parent_serial)
+        self.made += 1
+
+    def held(self):
+        self.before_held()
+        return [(abi.UseKey(*key), abi.Held(*value)) for key, value in self.held_by.items()]
+
+    def calls(self):
+        return [(abi.Caller(*key), abi.Calls(n, 1, 10 * n, 2)) for key, n in self.calls_by.items()]
+
+    def clients(self):
+        return list(self.client_by.values())
+
+    def files(self):
+        return dict(self.open_files)
+
+    def gone(self):
+        return dict(self.gone_by)
+
+    def objects(self, *, is_first: bool):
+        start = 0 if is_first else self.next
+        rows = list(self.object_by.items())[start : start + self.room]
+        self.next = start + len(rows)
+        return [(abi.ObjectKey(*key), item) for key, item in rows], self.next < len(self.object_by)
+
+    def object(self, client: int, handle: int):
+        return self.object_by.get((client, handle))
+
+    def count(self, what: abi.DriverCount) -> int:
+        return self.made if what is abi.DriverCount.OBJECTS_MADE else 0
+
+    def free_client(self, handle: int, serial: int) -> None:
+        client = self.client_by.get(handle)
+        if client is not None and client.serial == serial:
+            del self.client_by[handle]
+            for key in [key for key in self.held_by if key[1] == client.tgid]:
+                self.held_by[key] = (0, 0)
+
+    def forget_held(self, key: abi.UseKey) -> None:
+        del self.held_by[key.cgroup_id, key.tgid, key.gpu]
+
+    def forget_calls(self, key: abi.Caller) -> None:
+        del self.calls_by[key.cgroup_id, key.tgid]
+
+    def forget_gone(self, tgid: int) -> None:
+        del self.gone_by[tgid]
+
+    def forget_object(self, client: int, handle: int, serial: int) -> bool:
+        item = self.object_by.get((client, handle))
+        if item is None or item.serial != serial:
+            return False
+        del self.object_by[client, handle]
+        return True
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    for pid in (100, 101):
+        (tmp_path / str(pid)).mkdir()
+    return tmp_path
+
+
+def test_sums_become_uses_and_nothing_held_is_nobody(proc: Path) -> None:
+    maps = Maps()
+    maps.client(1, 100)
+    maps.client(2, 101, cgroup_id=6)
+    maps.held_by = {(5, 100, 0): (GIB, 1), (5, 100, 1): (0, 0), (6, 101, abi.GPU_UNKNOWN): (0, 2)}
+    assert DriverBooks(maps, str(proc)).read().uses == (
+        DriverUse(5, 100, 0, 1, GIB),
+        DriverUse(6, 101, None, 2, 0),
+    )
+
+
+def test_a_sum_below_zero_for_a_moment_is_shown_as_none(proc: Path) -> None:
+    maps = Maps()
+    maps.client(1, 100)
+    maps.held_by = {(5, 100, 0): (-4096, 1)}
+    assert DriverBooks(maps, str(proc)).read().uses == (DriverUse(5, 100, 0, 1, 0),)
+
+
+def test_a_dead_process_keeps_what_an_open_file_of_it_keeps(proc: Path) -> None:
+    """A child has inherited the file: the driver still has the memory."""
+    maps = Maps()
+    maps.client(1, 999)
+    maps.held_by = {(5, 999, 0): (GIB, 1)}
+    maps.gone_by = {999: 50}
+    books = DriverBooks(maps, str(proc))
+    assert books.read().uses == (DriverUse(5, 999, 0, 1, GIB),)
+    maps.open_files.clear()
+    assert books.read().uses == ()
+    assert maps.client_by == {}
+    assert maps.held_by == {}
+    assert maps.gone_by == {}
+
+
+def test_a_file_at_the_address_of_another_keeps_nothing_of_that(proc: Path) -> None:
+    maps = Maps()
+    maps.client(1, 100)
+    maps.held_by = {(5, 100, 0): (GIB, 1)}
+    books = DriverBooks(maps, str(proc))
+    assert len(books.read().uses) == 1
+    maps.open_files[77] = 4
+    assert books.read().uses == ()
+
+
+@pytest.mark.parametrize(
+    ("tgid", "gone_ns", "is_live"), [(100, 0, True), (100, 5, True), (100, 20, False), (999, 0, False)]
+)
+def test_where_files_are_not_seen_to_end_the_process_stands_for_them(
+    proc: Path, tgid: int, gone_ns: int, is_live: bool
+) -> None:
+    """Also that of a process whose pid is used again, and of one that is another program now."""
+    maps = Maps(sees_files_end=False)
+    maps.client(1, tgid, serial=10)
+    maps.gone_by = {tgid: gone_ns}
+    maps.held_by = {(5, tgid, 0): (GIB, 1)}
+    assert bool(DriverBooks(maps, str(proc)).read().uses) == is_live
+
+
+def test_calls_of_the_dead_are_handed_out_once_more(proc: Path) -> None:
+    maps = Maps()
+    maps.calls_by = {(5, 100): 3, (5, 999): 4}
+    books = DriverBooks(maps, str(proc))
+    assert [(calls.tgid, calls.ioctls, calls.is_final) for calls in books.read().calls] == [
+        (100, 3, False),
+        (999, 4, True),
+    ]
+    assert [calls.tgid for calls in books.read().calls] == [100]
+
+
+def test_a_sum_of_nobody_is_an_error_only_when_it_stays(proc: Path) -> None:
+    maps = Maps()
+    maps.held_by = {(5, 100, 0): (GIB, 1)}
+    books = DriverBooks(maps, str(proc))
+    assert books.read().uses == ()
+    assert books.drifts == 0
+    assert maps.held_by
+    assert books.read().uses == ()
+    assert books.drifts == 1
+    assert maps.held_by == {}
+
+
+def test_a_client_that_comes_while_we_look_is_no_error(proc: Path) -> None:
+    maps = Maps()
+    maps.held_by = {(5, 100, 0): (GIB, 1)}
+    books = DriverBooks(maps, str(proc))
+
+    def arrive() -> None:
+        maps.client_by.clear() if maps.client_by else maps.client(1, 100)
+
+    books.read()
+    maps.before_held = arrive
+    books.read()
+    assert books.drifts == 0
+    assert maps.held_by
+
+
+def settle(books: DriverBooks, looks: int = 60) -> None:
+    for _ in range(looks):
+        books.read()
+
+
+def test_objects_that_lead_nowhere_are_deleted_and_no_other(proc: Path) -> None:
+    maps = Maps()
+    maps.client(1, 100, serial=10)
+    maps.add(1, 2, 1, 10, serial=20)  # a device
+    maps.add(1, 3, 2, 20, serial=30)  # below it
+    maps.add(1, 4, 2, 19, serial=31)  # below a former one of the same handle
+    maps.add(1, 5, 4, 31, serial=32)  # below that
+    maps.add(1, 6, 1, 9, serial=33)  # of a former client of the same handle
+    maps.add(9, 2, 9, 10, serial=34)  # of a client that is gone
+    for handle in range(100, 100 + 2 * _SWEEP_SLACK):
+        maps.add(8, handle, 8, 1, serial=50)
+    settle(DriverBooks(maps, str(proc)))
+    assert set(maps.object_by) == {(1, 2), (1, 3)}
+
+
+def test_a_few_objects_are_left_alone(proc: Path) -> None:
+    maps = Maps()
+    maps.add(9, 2, 9, 10, serial=34)
+    settle(DriverBooks(maps, str(proc)))
+    assert len(maps.object_by) == 1
+
+
+def test_a_handle_that_is_given_out_anew_between_two_passes_is_spared(proc: Path) -> None:
+    maps = Maps(room=10_000)
+    for handle in range(2, 2 + 2 * _SWEEP_SLACK):
+        maps.add(1, handle, 1, 10, serial=20)
+    books = DriverBooks(maps, str(proc))
+    books.read()
+    assert len(maps.object_by) == 2 * _SWEEP_SLACK, "one pass deletes nothing"
+    maps.client(1, 100, serial=30)
+    maps.add(1, 2, 1, 30, serial=40)
+    books.read()
+    assert set(maps.object_by) == {(1, 2)}
+
+
+def test_one_look_does_a_bounded_part(proc: Path) -> None:
+    maps = Maps(room=300)
+    for handle in range(2, 2 + 2 * _SWEEP_SLACK):
+        maps.add(1, handle, 1, 10, serial=20)
+    books = DriverBooks(maps, str(proc))
+    books.read()
+    assert maps.next == 300

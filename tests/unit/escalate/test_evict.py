@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step evict against a server that grants, refuses, conflicts and fails; over real HTTPS."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fairsched.escalate.evict import MARK, EvictSettings, EvictStep
+from fairsched.escalate.kube import KubeClient
+from fairsched.escalate.model import Kind, Outcome, Result
+from fairsched.escalate.steps import carry_out
+from tests.unit.escalate.api_server import NODE, ApiServer, babble, hang_up, pod, refuse
+from tests.unit.escalate.reports import order, report
+
+SETTINGS = EvictSettings(NODE, labels={"fairsched.io/busy": "true"}, wait_s=3.0)
+
+
+class Clock:
+    """Time passes when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pass_by(self, for_s: float) -> None:
+        self.now_s += for_s
+
+
+def take(
+    client: KubeClient, settings: EvictSettings = SETTINGS, **more: Any
+) -> tuple[Result, list[Any], Clock]:
+    """The result of an order, what was announced before anything was changed, and how long was slept."""
+    clock, announced = Clock(), list[Any]()
+    step = EvictStep(lambda: client, settings, sleep=clock.pass_by, clock=clock)
+    result = carry_out(step, order("evict", **more), report(), announced.append)
+    return result, announced, clock
+
+
+def is_untouched(api: ApiServer) -> bool:
+    node = api.nodes[NODE]
+    metadata = node["metadata"]
+    return not node["spec"] and not metadata.get("labels") and not metadata.get("annotations")
+
+
+def test_the_lowest_priority_is_evicted_and_the_node_cordoned_before(
+    api: ApiServer, client: KubeClient
+) -> None:
+    api.add(pod("a", priority=0), pod("b", priority=-10))
+    result, announced, _ = take(client)
+    assert result.outcome is Outcome.DONE, result.detail
+    assert list(api.pods) == ["a"]
+    node = api.nodes[NODE]
+    assert node["spec"]["unschedulable"] and node["metadata"]["labels"] == {"fairsched.io/busy": "true"}
+    assert announced == [result.undo]
+    writes = [path for method, path, _ in api.calls if method in ("PATCH", "POST")]
+    assert writes == [f"/api/v1/nodes/{NODE}", "/api/v1/namespaces/team/pods/b/eviction"]
+    assert "team/b (priority -10)" in result.detail and "it has gone" in result.detail
+
+
+def test_taking_it_back_uncordons_what_we_cordoned(api: ApiServer, client: KubeClient) -> None:
+    api.add(pod("a"))
+    done, _, _ = take(client)
+    back, _, _ = take(client, kind=Kind.ROLLBACK, undo=done.undo)
+    assert (back.outcome, back.detail) == (Outcome.ROLLED_BACK, "node1 is uncordoned")
+    assert is_untouched(api)
+    again, _, _ = take(client, kind=Kind.ROLLBACK, undo=done.undo)
+    assert again.outcome is Outcome.ROLLED_BACK and "left alone" in again.detail
+
+
+def test_a_cordon_that_is_not_ours_is_never_taken_back(api: ApiServer, client: KubeClient) -> None:
+    api.nodes[NODE]["spec"]["unschedulable"] = True
+    api.add(pod("a"))
+    done, _, _ = take(client, replace(SETTINGS, labels={}))
+    assert done.outcome is Outcome.DONE and done.undo is not None and not done.undo["is_cordoned"]
+    back, _, _ = take(client, kind=Kind.ROLLBACK, undo=done.undo)
+    assert back.outcome is Outcome.ROLLED_BACK and api.nodes[NODE]["spec"]["unschedulable"]
+    assert api.made("PATCH") == []
+
+
+def test_a_cordon_that_somebody_has_made_his_own_is_left_alone(api: ApiServer, client: KubeClient) -> None:
+    api.add(pod("a"))
+    done, _, _ = take(client)
+    del api.nodes[NODE]["metadata"]["annotations"][MARK]
+    back, _, _ = take(client, kind=Kind.ROLLBACK, undo=done.undo)
+    assert "left alone" in back.detail and api.nodes[NODE]["spec"]["unschedulable"]
+
+
+def test_a_node_with_the_mark_of_an_earlier_order_keeps_it(api: ApiServer, client: KubeClient) -> None:
+    api.add(pod("a"), pod("b"))
+    first, _, _ = take(client)
+    second, _, _ = take(client, id=8)
+    assert first.undo is not None and second.undo is not None
+    assert not second.undo["is_cordoned"] and second.undo["labels"] == {}
+    back, _, _ = take(client, kind=Kind.ROLLBACK, undo=first.undo)
+    assert back.detail == "node1 is uncordoned" and is_untouched(api)
+
+
+def test_a_disruption_budget_means_the_next_candidate(api: ApiServer, client: KubeClient) -> None:
+    api.add(pod("a", priority=-10), pod("b", priority=0))
+    api.budgeted.add("a")
+    result, _, _ = take(client)
+    assert result.outcome is Outcome.DONE and list(api.pods) == ["a"]
+    assert "team/a (priority -10): its disruption budget forbids it now" in result.detail
+
+
+def test_when_every_budget_forbids_it_the_node_is_as_before(api: ApiServer, client: KubeClient) -> None:
+    api.add(pod("a"), pod("b"))
+    api.budgeted |= {"a", "b"}
+    result, _, _ = take(client)
+    assert result.outcome is Outcome.FAILED and not result.is_in_force
+    assert "no eviction was granted" in result.detail and len(api.pods) == 2
+    assert is_untouched(api)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (refuse(404, "NotFound"), "gone by itself"),
+        (refuse(409, "Conflict"), "another pod has its name"),
+        (refuse(500, "InternalError", "This pod has more than one PodDisruptionBudget"), "contradict"),
+    ],
+)
+def test_a_candidate_that_cannot_be_had_means_the_next(
+    api: ApiServer, client: KubeClient, fault: Any, says: str
+) -> None:
+    api.add(pod("a", priority=-10), pod("b"))
+    api.fail("POST", "eviction", fault)
+    result, _, _ = take(client)
+    assert result.outcome is Outcome.DONE and says in result.detail and list(api.pods) == ["a"]
+
+
+@pytest.mark.parametrize("status", [403, 422])
+def test_a_refusal_that_is_of_no_pod_ends_it_and_puts_the_node_back(
+    api: ApiServer, client: KubeClient, status: int
+) -> None:
+    api.add(pod("a"), pod("b"))
+    api.fail("POST", "eviction", refuse(status, "Forbidden", "you may not"))
+    result, _, _ = take(client)
+    assert result.outcome is Outcome.FAILED and "you may not" in result.detail and not result.is_in_force
+    assert len(api.made("POST")) == 1 and len(api.pods) == 2 and is_untouched(api)
+
+
+@pytest.mark.parametrize(
+    ("fault", "slept_s"),
+    [
+        (refuse(503, "ServiceUnavailable"), 1.0),
+        (refuse(500, "InternalError", "etcd"), 1.0),
+        (refuse(429, "TooManyRequests", "slow down", headers={"Retry-After": "4"}), 4.0),
+        (refuse(429, "TooManyRequests", "slow down", headers={"Retry-After": "9000"}), 10.0),
+    ],
+)
+def test_an_unwell_server_is_asked_again_a_little_later(
+    api: ApiServer, client: KubeClient, fault: Any, slept_s: float
+) -> None:
+    api.add(pod("a"))
+    api.fail("POST", "eviction", fault)
+    result, _, clock = take(client)
+    assert result.outcome is Outcome.DONE and clock.now_s == slept_s
+
+
+@pytest.mark.parametrize("fault", [refuse(503, "ServiceUnavailable"), babble, hang_up])
+def test_a_server_that_stays_unwell_is_given_up_and_the_node_put_back(
+    api: ApiServer, client: KubeClient, fault: Any
+) -> None:
+    api.add(pod("a"), pod("b"))
+    api.fail("POST", "eviction", fault, times=9)
+    result, _, _ = take(client)
+    assert result.outcome is Outcome.FAILED and not result.is_in_force
+    assert len(api.made("POST")) <= 3 and is_untouched(api)
+
+
+def test_a_node_that_cannot_be_put_back_stays_in_force(api: ApiServer, client: KubeClient) -> None:
+    api.add(pod("a"))
+
+    def forbid_and_break_down(handler: Any) -> None:
+        api.fail("PATCH", "nodes", refuse(503, "ServiceUnavailable"))
+        refuse(403, "Forbidden")(handler)
+
+    api.fail("POST", "eviction", forbid_and_break_down)
+    result, _, _ = take(client)
+    assert result.outcome is Outcome.FAILED and result.is_in_force
+    assert api.nodes[NODE]["spec"]["unschedulable"]
+    back, _, _ = take(client, kind=Kind.ROLLBACK, undo=result.undo)
+    assert back.outcome is Outcome.ROLLED_BACK and is_untouched(api)
+
+
+def test_a_pod_that_takes_its_time_is_waited_for_a_while(api: ApiServer, client: KubeClient) -> None:
+    api.add(pod("a"))
+    api.lingering.add("a")
+    result, _, clock = take(client)
+    assert result.outcome is Outcome.DONE and "it still ends after 3 s" in result.detail
+    assert clock.now_s == 3.0
+
+
+def test_without_a_candidate_nothing_is_touched_and_the_reasons_are_counted(
+    api: ApiServer, client: KubeClient
+) -> None:
+    api.add(pod("a", owner="DaemonSet"), pod("b", priority=5), pod("c", priority=5), pod("d", limits={}))
+    result, announced, _ = take(client)
+    assert result.outcome is Outcome.SKIPPED
+    assert result.detail == (
+        "no pod on node1 may be evicted: 1 of a DaemonSet, 2 of a priority above max_priority"
+    )
+    assert announced == [] and is_untouched(api)
+
+
+def test_a_dry_run_asks_the_server_what_it_would_grant_and_changes_nothing(
+    api: ApiServer, client: KubeClient
+) -> None:
+    api.add(pod("a", priority=-10), pod("b"))
+    api.budgeted.add("a")
+    result, announced, _ = take(client, is_dry_run=True)
+    assert result.outcome is Outcome.DRY_RUN and announced == []
+    assert result.detail.startswith("would cordon the node and evict team/a (priority -10) or one of 1 more")
+    assert "the server would grant team/b" in result.detail
+    assert len(api.pods) == 2 and is_untouched(api) and api.made("PATCH") == []
+    back, _, _ = take(client, is_dry_run=True, kind=Kind.ROLLBACK, undo=result.undo)
+    assert back.outcome is Outcome.DRY_RUN and api.made("PATCH") == []
+
+
+def test_a_node_that_changes_while_it_is_put_back_is_looked_at_again(
+    api: ApiServer, client: KubeClient
+) -> None:
+    api.add(pod("a"))
+    done, _, _ = take(client)
+    api.fail("PATCH", "nodes", refuse(409, "Conflict"), times=2)
+    back, _, _ = take(client, kind=Kind.ROLLBACK, undo=done.undo)
+    assert back.outcome is Outcome.ROLLED_BACK and is_untouched(api)
+    api.add(pod("a"))
+    done, _, _ = take(client)
+    api.fail("PATCH", "nodes", refuse(409, "Conflict"), times=5)
+    back, _, _ = take(client, kind=Kind.ROLLBACK, undo=done.undo)
+    assert back.outcome is Outcome.FAILED and "changes faster" in back.detail
+
+
+def test_a_node_that_is_gone_needs_no_uncordon(api: ApiServer, client: KubeClient) -> None:
+    api.add(pod("a"))
+    done, _, _ = take(client)
+    api.nodes.clear()
+    back, _, _ = take(client, kind=Kind.ROLLBACK, undo=done.undo)
+    assert back.outcome is Outcome.ROLLED_BACK and "is gone" in back.detail
+
+
+def test_an_unknown_node_is_a_failure_that_names_it(api: ApiServer, client: KubeClient) -> None:
+    result, _, _ = take(client, replace(SETTINGS, node="elsewhere"))
+    assert result.outcome is Outcome.FAILED and 'nodes "elsewhere" not found' in result.detail

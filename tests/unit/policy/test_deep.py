@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues that outlast a hold: what is granted at a thaw, and how long a hold may be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fairsched.model import ActionKind, PolicyParams, ReasonCode, TenantClass, TenantSpec
+from fairsched.policy import PolicyState
+from tests.unit.policy.builders import MS, hold, judge, lags, only, snapshot, specs, use
+
+
+def deep(queued: float = 400, **lag: float) -> PolicyState:
+    """a was seen with so much queued; everybody's lag is given."""
+    state = lags(active=80, **lag)
+    key = ("a", "gpu0")
+    return replace(
+        state, accounts={**state.accounts, key: state.accounts[key]._replace(refill_ns=queued * MS)}
+    )
+
+
+def test_a_tenant_of_deep_queues_is_let_go_to_queue_its_part_and_no_more() -> None:
+    # A hold of 500 ms repays 250; the one that may follow has a deadline of its own.
+    snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a")])
+    action = only(judge(snap, deep(a=-1, b=1)))
+    assert (action.kind, action.reason.code) == (ActionKind.THAW, ReasonCode.CAUGHT_UP)
+    assert (action.grant_ns, action.deadline_ns) == (100 * MS, 600 * MS)
+
+
+@pytest.mark.parametrize(
+    ("queued", "owes", "spec", "limit"),
+    [
+        (400, 751, TenantSpec("a"), 2000),  # half of 500 ms repays 250
+        (400, 750, TenantSpec("a"), 500),
+        (249, 751, TenantSpec("a"), 500),
+        (400, 751, TenantSpec("a", max_freeze_ms=500), 500),
+        (400, 4000, TenantSpec("a", max_freeze_ms=5000), 5000),
+        (4000, 4001, TenantSpec("a", tenant_class=TenantClass.BATCH), 2000),
+    ],
+)
+def test_a_debt_that_three_holds_cannot_repay_is_repaid_by_one_longer_one_unless_the_tenant_has_a_limit(
+    queued: float, owes: float, spec: TenantSpec, limit: int
+) -> None:
+    state, known = deep(queued, a=-owes, b=owes), specs(spec)
+    wide = PolicyParams(lag_clamp_ns=10_000 * MS)
+    action = only(judge(snapshot(100, use("a"), use("b")), state, known, wide))
+    assert (action.kind, action.deadline_ns) == (ActionKind.HOLD, (100 + limit) * MS)
+    is_longer = spec == TenantSpec("a") and limit == 2000
+    assert action.reason.long_hold_ns == (2000 * MS if is_longer else None)
+
+
+@pytest.mark.parametrize(("queued", "limit"), [(49, 500), (51, 2000)])
+def test_among_many_a_single_step_is_deep_and_no_reason_for_a_long_hold(queued: float, limit: int) -> None:
+    known = specs(TenantSpec("a", 1), TenantSpec("b", 31))
+    action = only(judge(snapshot(100, use("a"), use("b")), deep(queued, a=-200, b=200), known))
+    assert (action.kind, action.deadline_ns) == (ActionKind.HOLD, (100 + limit) * MS)
+
+
+def test_a_quota_is_paid_back_in_holds_of_the_class() -> None:
+    known = specs(TenantSpec("a", quota_ratio=0.1), TenantSpec("b"))
+    action = only(judge(snapshot(100, use("a", 90), use("b"), interval=100), deep(a=-390, b=390), known))
+    assert (action.reason.code, action.deadline_ns) == (ReasonCode.OVER_QUOTA, 600 * MS)
+
+
+@pytest.mark.parametrize(("owes", "limit"), [(650, 500), (651, 2000)])
+def test_what_it_is_let_go_to_queue_counts_as_owed(owes: float, limit: int) -> None:
+    snap = snapshot(600, use("a"), use("b"), holds=[hold("a", 0, 500)])
+    action = only(judge(snap, deep(a=-owes, b=owes), params=PolicyParams(lag_clamp_ns=1000 * MS)))
+    assert (action.grant_ns, action.deadline_ns) == (100 * MS, (600 + limit) * MS)
+    assert action.reason.long_hold_ns == (2000 * MS if limit == 2000 else None)
+
+
+@pytest.mark.parametrize(
+    ("since", "deadline", "owes", "limit"),
+    [
+        (0, 2000, 60, 2000),
+        (1500, 2000, 60, 500),
+        (0, 3000, 1, 500),  # caught up: it begins anew
+    ],
+)
+def test_a_long_hold_that_did_not_do_is_followed_by_another(
+    since: float, deadline: float, owes: float, limit: int
+) -> None:
+    snap = snapshot(2000, use("a"), use("b"), holds=[hold("a", since, deadline)])
+    action = only(judge(snap, deep(a=-owes, b=owes)))
+    assert (action.grant_ns, action.deadline_ns) == (100 * MS, (2000 + limit) * MS)
+
+
+def test_a_deadline_is_no_way_around_the_grant() -> None:
+    snap = snapshot(600, use("a"), use("b", 20), holds=[hold("a", 0, 500)])
+    action = only(judge(snap, deep(a=-50, b=50)))
+    assert (action.reason.code, action.grant_ns) == (ReasonCode.DEADLINE, 100 * MS)
+
+
+def test_a_small_part_may_still_queue_the_threshold() -> None:
+    known = specs(TenantSpec("a", 1), TenantSpec("b", 99))
+    snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a")])
+    assert only(judge(snap, deep(a=-1, b=1), known)).grant_ns == 10 * MS
+
+
+def test_shallow_queues_are_let_go_without_conditions() -> None:
+    snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a")])
+    action = only(judge(snap, deep(249, a=-1, b=1)))
+    assert (action.grant_ns, action.deadline_ns) == (None, 0)
+    patient = specs(TenantSpec("a", tenant_class=TenantClass.BATCH))
+    assert only(judge(snap, deep(999, a=-1, b=1), patient)).grant_ns is None
+
+
+def test_nobody_is_rationed_on_a_gpu_nobody_else_wants() -> None:
+    snap = snapshot(100, use("a"), use("b", demand=False), holds=[hold("a")])
+    assert only(judge(snap, deep(a=-1, b=0))).grant_ns is None
+
+
+def test_deep_queues_are_forgotten_in_minutes_and_not_before() -> None:
+    def refill_ms(after_s: int) -> float:
+        state = deep(a=0, b=0)
+        for second in range(1, after_s + 1):
+            snap = snapshot(second * 1000, use("a", 10), use("b", 10), interval=1000)
+            state = judge(snap, state).state
+        return state.accounts["a", "gpu0"].refill_ns / MS
+
+    assert refill_ms(30) > 200
+    assert refill_ms(180) < 25
+
+
+def test_while_it_runs_its_queue_is_looked_at_soon_and_often() -> None:
+    snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a")])
+    assert judge(snap, deep(a=-1, b=1)).wake_ns == 105 * MS
+    running = snapshot(100, use("a", 10), use("b", 10))
+    assert judge(running, deep(a=0, b=0)).quiet_until_ns is None
+    assert judge(running, deep(20, a=0, b=0)).quiet_until_ns is not None
+
+
+def test_alone_on_its_gpu_even_one_of_deep_queues_may_queue_at_any_moment() -> None:
+    assert judge(snapshot(100, use("a", 20, queued=5)), deep(600, a=0)).quiet_until_ns is not None
+
+
+def test_a_queue_that_no_grant_would_cut_is_let_go_without_one() -> None:
+    # Owed a hundredth: a hold of 500 ms repays 5 ms, and the least grant is 10.
+    known = specs(TenantSpec("a", 1), TenantSpec("b", 99))
+    snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a")])
+    assert only(judge(snap, deep(9, a=-1, b=1), known)).grant_ns is None
+    assert only(judge(snap, deep(11, a=-1, b=1), known)).grant_ns == 10 * MS

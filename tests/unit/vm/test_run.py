@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What make test-vm says and ends with when it cannot do what it was asked."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.repo.tree import ROOT
+
+RUN = ROOT / "scripts/vm/run.py"
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, RUN, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_an_unknown_kernel_is_a_usage_error() -> None:
+    out = run("4.4")
+    assert (out.returncode, out.stdout) == (2, "")
+    assert "5.10|6.1|6.12|7.2" in out.stderr
+
+
+def test_what_is_missing_is_named_with_its_package_and_the_remedy(tmp_path: Path) -> None:
+    out = run("6.1", PATH=str(tmp_path))
+    assert out.returncode == 3
+    assert "qemu-system-x86_64 (package qemu-system-x86)" in out.stderr
+    assert "sudo make setup-vm" in out.stderr
+
+
+def test_outside_a_guest_nothing_of_tests_vm_is_collected() -> None:
+    out = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", "tests/vm"],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("FAIRSCHED_VM")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "no tests collected" in out.stdout
+    assert "::" not in out.stdout
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_a_guest_goes_all_the_way_unless_it_is_told_not_to(
+    is_short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """make test-vm and test-vm-all never say so."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    orders = runpy.run_path(str(RUN))["command"](Path("/m"), "6.1", ["-x"], is_short=is_short)
+    assert f"export FAIRSCHED_VM_SHORT={int(is_short)}\n" in orders
+    assert orders.endswith("-m pytest -p no:cacheprovider -o timeout=600 tests/vm -x\n")
+    assert "--short" not in (ROOT / "Makefile").read_text() + (ROOT / "scripts/vm/matrix.py").read_text()
