@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import signal
 import subprocess
@@ -75,12 +76,12 @@ class Company:
         return pid
 
     def beats(self, period_s: float) -> Iterator[int]:
-        """0, 1, ... every ``period_s``, never faster, for as long as all workers live."""
-        number, next_s = 0, time.monotonic()
-        while all(worker.poll() is None for worker in self.workers):
+        """0, 1, ... every ``period_s`` for as long as all workers live. Who was held makes up for none."""
+        for number in itertools.count():
+            if any(worker.poll() is not None for worker in self.workers):
+                return
+            next_s = time.monotonic() + period_s
             yield number
-            number += 1
-            next_s = max(next_s + period_s, time.monotonic())
             time.sleep(max(0.0, next_s - time.monotonic()))
 
     def wait(self) -> None:

@@ -45,6 +45,8 @@ SECONDS = 5.0
 TIMES = 3
 BUSY_RATIO = 0.5
 """Of the time somebody waits for a processor: a machine that does other work as well."""
+STORM_FAULTS = 3000
+"""Of some fifteen children: one that ends at once costs two hundred."""
 FOUND_S = 8.0
 """The bar is 5, of the benchmark on a machine that does nothing else; 3.65 was measured there."""
 HIDDEN_SETTLED_S = 1.5
@@ -68,9 +70,8 @@ class Sighting:
     """(pid, number), of contexts that lived."""
     together: int = 0
     """Most of them at once."""
-    pids: set[int] = field(default_factory=set)
-    """In its cgroup."""
     pids_together: int = 0
+    """Most of them in its cgroup at once."""
     cgroups: set[str] = field(default_factory=set)
     """Of its GPU processes, below its own."""
     ran_in: set[str] = field(default_factory=set)
@@ -81,6 +82,9 @@ class Sighting:
     """Of its GPU processes, joined by blanks."""
     naps: int = 0
     """Most often that one of them has given the processor up."""
+    reaped_faults: int = 0
+    """Page faults of the children that one of its processes has waited for: who is frozen most of the time has but few
+    of them alive at a moment."""
     traced: set[int] = field(default_factory=set)
     strays: set[int] = field(default_factory=set)
     """Processes of it outside of its cgroup."""
@@ -101,7 +105,7 @@ class Sighting:
         self.contexts |= {(truth.pid, truth.id) for truth in mine}
         self.together = max(self.together, len(alive))
         pids = set(pids_of(rig.mount.absolute(home)))
-        self.pids |= pids
+        self.reaped_faults = max([self.reaped_faults, *map(_reaped_faults, pids)])
         self.ran_in |= set(_used(Path(rig.mount.absolute(home))))
         self.pids_together = max(self.pids_together, len(pids))
         for pid in {truth.pid for truth in alive}:
@@ -143,6 +147,12 @@ def _status(pid: int, key: str) -> Iterator[int]:
         for line in _read(pid, f"task/{task.name}/status").splitlines():
             if line.startswith(f"{key}:"):
                 yield int(line.split()[1])
+
+
+def _reaped_faults(pid: int) -> int:
+    """The field ``cminflt`` of proc_pid_stat(5)."""
+    _, _, fields = _read(pid, "stat").rpartition(") ")
+    return int(fields.split()[8]) if fields else 0
 
 
 def _owned() -> Iterator[int]:
@@ -188,7 +198,7 @@ EVIDENCE: dict[str, Evidence] = {
     "hostile-contexts": lambda seen, _: seen.together == 8 and len({pid for pid, _ in seen.contexts}) == 1,
     "hostile-dlopen": lambda seen, _: bool(seen.libraries) and seen.libcuda not in seen.libraries,
     "hostile-feign": lambda seen, _: seen.was_told("--feign"),
-    "hostile-fork-storm": lambda seen, _: len(seen.contexts) > 1 and len(seen.pids) > 5,
+    "hostile-fork-storm": lambda seen, _: len(seen.contexts) > 1 and seen.reaped_faults > STORM_FAULTS,
     "hostile-graph": lambda seen, recording: seen.kernels > 5000 * _steps(recording) > 0,
     "hostile-move": lambda seen, _: any(
         name.endswith("-b") for name in seen.ran_in
@@ -258,7 +268,7 @@ def test_a_trick_does_not_pay(theatre: Theatre, name: str) -> None:
         leaf: (mine.share_ratio, mine.entitlement_ratio, mine.held_ms_per_s) for leaf, mine in leaves.items()
     }
     assert one.seen.contexts and one.seen.exec_ns > 0, "it used the GPU"
-    assert EVIDENCE[name](one.seen, one.recording), one.seen
+    assert EVIDENCE[name](one.seen, one.recording), vars(one.seen)
     assert one.gain_points <= limit_points, story
     least_ms_per_s = ALWAYS_MS_PER_S if name in ALWAYS_HELD else HELD_MS_PER_S
     assert leaves[HOSTILE].held_ms_per_s > least_ms_per_s, story

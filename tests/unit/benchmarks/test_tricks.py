@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import tricks
+from benchmarks import trick_company, tricks
 from benchmarks.fair.scenario import Load
-from benchmarks.trick_company import without_log
+from benchmarks.trick_company import Company, without_log
 from fairsched.simgpu import Workload
 
 LOAD = Path("/somewhere/simload")
@@ -56,3 +56,35 @@ def test_each_private_copy_is_an_inode_of_its_own(tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes() == b"library"
     assert len({path.stat().st_ino for path in (library, first, second)}) == 3
     assert (first.name, second.name) == ("libcuda.so.1", "libcompute.so")
+
+
+class HeldOnce:
+    """A clock whose third sleep lasts a second longer than asked for, as a hold makes it."""
+
+    def __init__(self) -> None:
+        self.now_s, self.sleeps = 0.0, 0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps += 1
+        self.now_s += seconds + (1.0 if self.sleeps == 3 else 0.0)
+
+
+def test_beats_that_a_hold_has_swallowed_are_not_made_up_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two at once would move a process away and back: between two cgroups, it would stay in one."""
+    clock = HeldOnce()
+    monkeypatch.setattr(trick_company, "time", clock)
+    monkeypatch.setattr(trick_company, "_own_cgroup", lambda: tmp_path)
+    beats = Company(LOAD, []).beats(0.05)
+    assert [(next(beats), round(clock.now_s, 6)) for _ in range(6)] == [
+        (0, 0.0),
+        (1, 0.05),
+        (2, 0.1),
+        (3, 1.15),
+        (4, 1.2),
+        (5, 1.25),
+    ]
