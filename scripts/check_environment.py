@@ -33,6 +33,7 @@ DEV = {
     "hypothesis": "hypothesis",
     "mypy": "mypy",
     "pytest": "pytest",
+    "pytest-rerunfailures": "pytest_rerunfailures",
     "pytest-timeout": "pytest_timeout",
     "ruff": "ruff",
     "setuptools": "setuptools",

@@ -10,6 +10,11 @@ turns a skipped node test into a failure, unless its reason begins with ``host:`
 about the machine that no set-up could change (``host: no kprobes in this kernel``), never about a missing
 package or a missing mount.
 
+A node test is played by some ten processes on a clock that is real, and a machine that others use as well can spoil
+any one of hundreds. So one that fails is played once more and the summary names it (RERUN, with what failed). A test
+that fails twice has failed; so has a run in which more than SECOND_CHANCES needed that, for then it is not the machine.
+FAIRSCHED_SECOND_CHANCE=0 gives none.
+
 Property tests try the same examples in every run: a failure belongs to the change it is seen with. FAIRSCHED_FULL=1
 or ``--hypothesis-seed=N`` tries others.
 """
@@ -32,6 +37,7 @@ HOW_TO_FORCE = {
     "node": "FAIRSCHED_REQUIRE_NODE=1 makes this a failure",
     "unit": "sudo make setup installs what is missing, and sudo make test-unit is root",
 }
+SECOND_CHANCES = 3
 IMPORT_REASON = "could not import "
 """What importorskip says of itself."""
 
@@ -43,6 +49,10 @@ def is_node_required() -> bool:
 def is_full() -> bool:
     """Whether there is time to look further than every change needs."""
     return os.environ.get("FAIRSCHED_FULL", "0") not in ("", "0")
+
+
+def has_second_chance() -> bool:
+    return os.environ.get("FAIRSCHED_SECOND_CHANCE", "1") not in ("", "0")
 
 
 def tier_of(path: Path) -> str:
@@ -65,6 +75,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tier = tier_of(item.path)
         if tier in TIERS:
             item.add_marker(getattr(pytest.mark, tier))
+        if tier == "node" and has_second_chance():
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+_reruns: list[pytest.TestReport] = []
+"""The first of two plays, of the tests that needed two."""
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.outcome == "rerun":  # type: ignore[comparison-overlap]  # of pytest-rerunfailures
+        _reruns.append(report)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if len(_reruns) > SECOND_CHANCES and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What failed the first time is told whole: it may be rare and still be ours."""
+    for report in _reruns:
+        terminalreporter.section(f"first play of {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
+    for report in _reruns:
+        terminalreporter.write_line(f"RERUN {report.nodeid}")
+    if len(_reruns) > SECOND_CHANCES:
+        terminalreporter.write_line(
+            f"FAILED {len(_reruns)} tests needed a second chance, {SECOND_CHANCES} may: see RERUN above",
+            red=True,
+        )
 
 
 def pytest_report_header() -> list[str]:

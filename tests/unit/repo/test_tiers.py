@@ -48,6 +48,19 @@ def test_of_another_host():
 MODULE_SKIP = 'import pytest\npytest.skip("no compiler", allow_module_level=True)\n'
 
 
+LUCKY = """
+import pathlib
+import pytest
+
+@pytest.mark.parametrize("name", {names})
+def test_at_the_second_time(name):
+    seen = pathlib.Path(f"seen-{{name}}")
+    was_there = seen.exists()
+    seen.write_text("")
+    assert was_there, f"{{name}} for the first time"
+"""
+
+
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     """A project with the real conftest and one file in each of two tiers."""
@@ -66,8 +79,13 @@ def _made(path: Path) -> Path:
     return path
 
 
-def run(suite: Path, *args: str, required: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "FAIRSCHED_REQUIRE_NODE": required, "PYTEST_ADDOPTS": ""}
+def run(suite: Path, *args: str, required: str, second_chance: str = "1") -> subprocess.CompletedProcess[str]:
+    env = {
+        **os.environ,
+        "FAIRSCHED_REQUIRE_NODE": required,
+        "FAIRSCHED_SECOND_CHANCE": second_chance,
+        "PYTEST_ADDOPTS": "",
+    }
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *args],
         cwd=suite,
@@ -126,3 +144,36 @@ def test_the_directory_is_the_marker(suite: Path) -> None:
     out = run(suite, "tests", "-m", "node", "--collect-only", "-q", required="0")
     assert "tests/node/test_it.py" in out.stdout
     assert "tests/unit" not in out.stdout
+
+
+def test_a_node_test_that_fails_once_is_played_again_and_named(suite: Path) -> None:
+    (suite / "tests/node/test_lucky.py").write_text(LUCKY.format(names=["a", "b", "c"]))
+    out = run(suite, "tests/node/test_lucky.py", required="1")
+    assert out.returncode == 0
+    assert "3 passed, 3 rerun" in out.stdout
+    assert "RERUN tests/node/test_lucky.py::test_at_the_second_time[b]\n" in out.stdout
+    assert "b for the first time" in out.stdout, "what failed is told"
+    for file in suite.glob("seen-*"):
+        file.unlink()
+    out = run(suite, "tests/node/test_lucky.py", required="1", second_chance="0")
+    assert out.returncode == 1
+    assert "3 failed" in out.stdout
+
+
+def test_a_run_that_needs_many_second_chances_has_failed(suite: Path) -> None:
+    (suite / "tests/node/test_lucky.py").write_text(LUCKY.format(names=["a", "b", "c", "d"]))
+    out = run(suite, "tests/node/test_lucky.py", required="1")
+    assert out.returncode == 1
+    assert "4 passed, 4 rerun" in out.stdout
+    assert "FAILED 4 tests needed a second chance, 3 may" in out.stdout
+
+
+def test_what_fails_twice_has_failed_and_a_unit_test_has_one_chance(suite: Path) -> None:
+    (suite / "tests/node/test_bad.py").write_text("def test_bad():\n    assert False\n")
+    out = run(suite, "tests/node/test_bad.py", required="1")
+    assert out.returncode == 1
+    assert "1 failed, 1 rerun" in out.stdout
+    (suite / "tests/unit/test_lucky.py").write_text(LUCKY.format(names=["a"]))
+    out = run(suite, "tests/unit/test_lucky.py", required="1")
+    assert out.returncode == 1
+    assert "RERUN" not in out.stdout
