@@ -5,15 +5,13 @@ The source is chosen in one place, by the function doctor asks: eBPF; where it c
 samples, on which nobody is ever held (``reason`` says why); with neither, this host cannot, and the daemon says so.
 
 The probes live in a process of their own, which can be killed. Then nothing is seen any more: the daemon learns of
-it as :class:`ProbesLost`, lets go of everybody and has the programs loaded again. That takes seconds, in a child and
-beside the loop, which goes on: a thread here waits for the old process to end and for the new one to be ready.
+it as :class:`ProbesLost`, lets go of everybody and has the programs loaded again beside the loop (probe_reload.py).
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
@@ -34,14 +32,13 @@ from fairsched.host import NVML_LIMIT, choose_source, switched_off
 from fairsched.libraries import LibraryWatch, Sighting, mapped_libraries, see_mapped
 from fairsched.model import Source
 from fairsched.policy.evidence import NEVER_NS
+from fairsched.probe_reload import ProbeReload
 from fairsched.recent_delays import AMinuteAgo
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _CHECKED_PER_CALL = 128
 _PF_EXITING = 0x4
 """In the flags of /proc/PID/stat."""
-_RELOADS = 3
-"""Tries in a row. Then it is better to end, and be started again by whoever started us."""
 _PROCESS_EDGES = (abi.EdgeKind.PROC_NEW, abi.EdgeKind.PROC_EXIT)
 
 logger = logging.getLogger(__name__)
@@ -67,54 +64,6 @@ class ProbesLost(FairschedError):
     """The process that holds the probes is gone, and the probes with it."""
 
 
-class _Reload:
-    """Probes that were lost, being replaced beside the loop."""
-
-    def __init__(self, lost: GpuTimeProbe) -> None:
-        self._lost = lost
-        self._lock = threading.Lock()
-        self._is_abandoned = False
-        self._probe: GpuTimeProbe | None = None
-        self._error: Exception | None = None
-        # A daemon thread: who ends us does not wait for a compiler, which sees its socket closed and ends, too.
-        self._thread = threading.Thread(target=self._run, name="reload", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        self._lost.close()
-        for left in reversed(range(_RELOADS)):
-            try:
-                probe = GpuTimeProbe()
-            except (FairschedError, OSError) as error:
-                self._error = error
-                logger.error("probes=refused tries_left=%d error=%r", left, str(error))
-                continue
-            with self._lock:
-                self._probe = probe
-                if self._is_abandoned:
-                    probe.close()
-            return
-
-    def take(self) -> GpuTimeProbe | None:
-        """The new ones; None while they are not ready. Raises FairschedError when there will be none."""
-        if self._thread.is_alive():
-            return None
-        if self._probe is None:
-            # Not HostUnsupported, after which no service manager tries again: this host could, a moment ago.
-            raise FairschedError(
-                f"the probes were lost and could not be put back: {self._error}",
-                remedy="start the daemon again; fairsched doctor shows what this host can do",
-            ) from self._error
-        return self._probe
-
-    def abandon(self) -> None:
-        """Nobody will take them."""
-        with self._lock:
-            self._is_abandoned = True
-            if self._probe is not None:
-                self._probe.close()
-
-
 class Sensors:
     """The eyes of the daemon. ``account`` and ``probe`` are None where BPF is off or refused."""
 
@@ -136,7 +85,7 @@ class Sensors:
         self._attachments = Attachments()
         self._resolved: dict[int, int] = {}
         """Processes whose ordinals BPF was told, and when each started."""
-        self._reload: _Reload | None = None
+        self._reload: ProbeReload | None = None
         self._delays, self.a_minute_ago = DelayBook(), AMinuteAgo()
         self._start(config)
         self.driver = DriverWatch(config.mechanisms.driver, config.gpu.device_dir, self.gpus)
@@ -198,7 +147,7 @@ class Sensors:
         self._libraries = LibraryWatch(str(path) for path in config.gpu.libcuda)
         self._attachments, self._resolved = Attachments(), {}
         if lost is not None:
-            self._reload = _Reload(lost)
+            self._reload = ProbeReload(lost)
 
     def is_restarted(self, config: Config) -> bool:
         """True once after :meth:`restart`, when the probes are back. Raises FairschedError if they cannot be."""
