@@ -128,7 +128,7 @@ class Daemon:
         self._undo.callback(self._freezer.close)
         self._state_path = config.state_dir / "state.json"
         self._policy_state = load_state(self._state_path, self._ledger)
-        self._sensors = Sensors(config)
+        self._sensors = Sensors(config, self._ledger.natures)
         self._undo.callback(self._sensors.close)
         self._tree = Tree(self._mount, owners)
         self._undo.callback(self._tree.close)

@@ -2,9 +2,10 @@
 """What the daemon remembers: totals that survive restarts, and the recent past for ``status``.
 
 Totals are GPU time in ns per (tenant, GPU UUID). While a daemon lives they never fall. They are written, with the
-policy's debts, to ``state_dir/state.json`` every ten seconds and at the end, atomically: after ``kill -9`` or a crash
-the next daemon goes on from what was written last, up to ten seconds earlier. Who reads them as a Prometheus counter
-sees a reset. A damaged file is set aside and said so, because an account is worth less than a node that schedules.
+policy's debts and how the GPUs take turns, to ``state_dir/state.json`` every ten seconds and at the end, atomically:
+after ``kill -9`` or a crash the next daemon goes on from what was written last, up to ten seconds earlier. Who reads
+them as a Prometheus counter sees a reset. A damaged file is set aside and said so, because an account is worth less
+than a node that schedules.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from fairsched.accounting.natures import Natures
 from fairsched.model import Snapshot
 from fairsched.policy.lag import PolicyState
 
@@ -33,6 +35,7 @@ class Ledger:
     def __init__(self) -> None:
         self.total_ns: dict[tuple[str, str], int] = {}
         self.stranger_total_ns: dict[str, int] = {}
+        self.natures = Natures()
         self.last: Snapshot | None = None
         """What was booked last."""
         self._recent: deque[tuple[int, int, dict[str, int], dict[str, int]]] = deque()
@@ -64,13 +67,14 @@ class Ledger:
 
 
 def load_state(path: Path, ledger: Ledger) -> PolicyState:
-    """Totals into ``ledger``; returns the policy's state. No file, or a damaged one, is a fresh start."""
+    """Totals and natures into ``ledger``; returns the policy's state. No file, or a damaged one, is a fresh start."""
     try:
         data = json.loads(path.read_text())
         if data["version"] != VERSION:
             raise ValueError(f"version {data['version']}")
         totals = {(tenant, gpu): int(ns) for tenant, gpu, ns in data["total_ns"]}
         state = PolicyState.from_dict(data["policy"])
+        ledger.natures.restore(data.get("natures", ()))  # a file of before they were remembered has none
     except FileNotFoundError:
         return PolicyState()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -89,6 +93,7 @@ def save_state(path: Path, ledger: Ledger, state: PolicyState) -> None:
         "version": VERSION,
         "total_ns": [[*key, ns] for key, ns in sorted(ledger.total_ns.items())],
         "policy": state.to_dict(),
+        "natures": ledger.natures.to_list(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

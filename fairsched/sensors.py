@@ -17,8 +17,10 @@ from itertools import islice
 
 from fairsched.accounting.context import Events, Row
 from fairsched.accounting.ebpf import EbpfAccount
+from fairsched.accounting.natures import Natures
 from fairsched.accounting.nvml import NvmlAccount, open_account
 from fairsched.accounting.queue_delay import Counts, DelayBook
+from fairsched.accounting.tuner import Nature
 from fairsched.attachments import Attachments
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import GpuTimeProbe, Library
@@ -67,8 +69,13 @@ class ProbesLost(FairschedError):
 class Sensors:
     """The eyes of the daemon. ``account`` and ``probe`` are None where BPF is off or refused."""
 
-    def __init__(self, config: Config) -> None:
-        """Raises HostUnsupported when eBPF is required and refused."""
+    def __init__(self, config: Config, natures: Natures | None = None) -> None:
+        """``natures``: what is known of how the GPUs take turns; kept up to date.
+
+        Raises HostUnsupported when eBPF is required and refused.
+        """
+        self._natures = Natures() if natures is None else natures
+        self._configured_nature = (config.gpu.timeslice_us * 1000, config.gpu.switch_us * 1000)
         self.nvml = Nvml() if config.mechanisms.nvml != "off" else None
         if self.nvml is not None and self.nvml.error and config.mechanisms.nvml == "required":
             raise HostUnsupported(
@@ -135,10 +142,21 @@ class Sensors:
         self.account = EbpfAccount(
             self.probe,
             gpus=max(1, len(self.gpus)),
-            slice_ns=config.gpu.timeslice_us * 1000,
-            switch_ns=config.gpu.switch_us * 1000,
+            nature_of=self._nature_of,
             started_ns=started_ns,
         )
+
+    def _nature_of(self, slot: int) -> Nature:
+        """Where its account begins."""
+        nature = self._natures.of(self._uuid(slot), self._configured_nature)
+        if nature != self._configured_nature:
+            logger.warning(
+                "gpu=%d turns=remembered slice_us=%d switch_us=%d", slot, *(ns // 1000 for ns in nature)
+            )
+        return nature
+
+    def _uuid(self, slot: int) -> str | None:
+        return self.gpus[slot].uuid if slot < len(self.gpus) else None
 
     def restart(self, config: Config) -> None:
         """Begin to load the programs again after ProbesLost; until :meth:`is_restarted` nothing is accounted."""
@@ -216,6 +234,7 @@ class Sensors:
             if turns.step(now_ns) and self.account is not None:
                 self.account.relearn(slot)
                 logger.warning("gpu=%d turns=learnt %s", slot, turns.learnt)
+            self._natures.note(self._uuid(slot), turns.nature, self._configured_nature)
 
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """See :meth:`EbpfAccount.queued_since_hold_ns`; 0 without an account."""

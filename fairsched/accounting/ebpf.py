@@ -35,6 +35,7 @@ from fairsched.accounting.outstanding import (
 )
 from fairsched.accounting.pauses import Pauses
 from fairsched.accounting.replay import Replay
+from fairsched.accounting.tuner import Nature
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
@@ -65,15 +66,15 @@ class EbpfAccount:
         probe: GpuTimeProbe,
         *,
         gpus: int,
-        slice_ns: int,
-        switch_ns: int,
+        nature_of: Callable[[int], Nature],
         started_ns: Callable[[int], int | None] = lambda _pid: None,
     ) -> None:
-        """``started_ns`` tells when a process started (CLOCK_MONOTONIC), for contexts older than our probes."""
+        """``nature_of`` a GPU: the turns it is taken to take at first. ``started_ns`` tells when a process started
+        (CLOCK_MONOTONIC), for contexts older than our probes."""
         self._probe = probe
         self._started_ns = started_ns
         self._gpus = gpus
-        self._slice_ns, self._switch_ns = slice_ns, switch_ns
+        self._nature_of = nature_of
         self._replays: dict[int, Replay] = {}
         self._pauses = Pauses()
         self._contexts = Contexts()
@@ -291,7 +292,7 @@ class EbpfAccount:
 
     def _replay(self, gpu: int) -> Replay:
         if gpu not in self._replays:
-            replay = self._replays[gpu] = Replay(self._slice_ns, self._switch_ns)
+            replay = self._replays[gpu] = Replay(*self._nature_of(gpu))
             self._drains[gpu] = Drains(replay, self._launch, self._probe.end_drain)
             self.turns[gpu] = Turns(replay, lambda cgroup_id: self.tenant_of(cgroup_id) or cgroup_id)
         return self._replays[gpu]

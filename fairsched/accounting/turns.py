@@ -18,7 +18,7 @@ from fairsched.accounting.context import Context, Key
 from fairsched.accounting.evenness import Evenness
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
 from fairsched.accounting.silent import Silence
-from fairsched.accounting.tuner import POOR_HIT_RATIO, Tuner
+from fairsched.accounting.tuner import POOR_HIT_RATIO, Nature, Tuner
 from fairsched.accounting.witnesses import Anchors, Trials
 
 _QUIET_NS = 10_000_000_000
@@ -126,11 +126,16 @@ class Turns:
         self._others_hit_ratio = None
 
     @property
+    def nature(self) -> Nature:
+        """The one in force."""
+        return self.replay.slice_ns, self.replay.switch_ns
+
+    @property
     def learnt(self) -> str:
         """What is in force, for the log."""
-        last, replay = self.tuner.last, self.replay
+        last, (slice_ns, switch_ns) = self.tuner.last, self.nature
         order = "another" if last is not None and last.is_order_adopted else "same"
-        return f"slice_us={replay.slice_ns // 1000} switch_us={replay.switch_ns // 1000} order={order}"
+        return f"slice_us={slice_ns // 1000} switch_us={switch_ns // 1000} order={order}"
 
     @property
     def is_replay_trusted(self) -> bool:

@@ -114,8 +114,7 @@ def account_of(probe: FakeProbe, *, gpus: int = 1, born: dict[int, int] | None =
     return EbpfAccount(
         probe,  # type: ignore[arg-type]
         gpus=gpus,
-        slice_ns=SLICE_NS,
-        switch_ns=SWITCH_NS,
+        nature_of=lambda _gpu: (SLICE_NS, SWITCH_NS),
         started_ns=started,
     )
 

@@ -17,6 +17,8 @@ from fairsched.model import Confidence, Snapshot, Use
 from fairsched.policy import PolicyState
 
 S = 1_000_000_000
+CONFIGURED = (2_000_000, 100_000)
+LONG = (6_000_000, 100_000)
 
 
 def snapshot(now_ns: int, used: dict[tuple[str, str], int], interval_ns: int = S // 10) -> Snapshot:
@@ -69,6 +71,23 @@ def test_totals_survive_a_restart(tmp_path: Path) -> None:
     assert again.total_ns == ledger.total_ns
 
 
+def test_how_a_gpu_takes_turns_survives_a_restart_and_an_older_file_knows_of_none(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    ledger = Ledger()
+    ledger.natures.note("GPU-a", LONG, CONFIGURED)
+    save_state(path, ledger, PolicyState())
+    again = Ledger()
+    load_state(path, again)
+    assert again.natures.of("GPU-a", CONFIGURED) == LONG
+    document = json.loads(path.read_text())
+    del document["natures"]
+    path.write_text(json.dumps(document))
+    older = Ledger()
+    load_state(path, older)
+    assert older.natures.to_list() == []
+    assert path.exists(), "that is no damage"
+
+
 def test_no_file_is_a_fresh_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ledger = Ledger()
     assert load_state(tmp_path / "state.json", ledger) == PolicyState()
@@ -87,6 +106,7 @@ def test_no_file_is_a_fresh_start(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         json.dumps({"version": 1, "total_ns": [["a", "g"]], "policy": {}}),
         json.dumps({"version": 1, "total_ns": [["a", "g", "x"]], "policy": {}}),
         json.dumps({"version": 1, "total_ns": [["a", "g", 5]], "policy": {"accounts": [["a"]]}}),
+        json.dumps({"version": 1, "total_ns": [["a", "g", 5]], "policy": {}, "natures": [["g", 1, 2]]}),
         "\x00\x01 not text",
     ],
 )

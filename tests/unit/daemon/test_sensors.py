@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairsched import sensors as sensors_module
+from fairsched.accounting.natures import Natures
 from fairsched.accounting.replay import Replay
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
@@ -200,7 +201,8 @@ def test_a_nature_that_was_learnt_is_said_and_what_rested_on_the_old_one_is_forg
             stepped.append((slot, now_ns))
             return is_another
 
-        return SimpleNamespace(step=step, learnt=Turns(Replay(6 * MS, 50_000)).learnt)
+        real = Turns(Replay(6 * MS, 50_000))
+        return SimpleNamespace(step=step, learnt=real.learnt, nature=real.nature)
 
     assert sensors.account is not None
     watched = {0: turns(0, is_another=False), 1: turns(1, is_another=True)}
@@ -210,6 +212,43 @@ def test_a_nature_that_was_learnt_is_said_and_what_rested_on_the_old_one_is_forg
     sensors.tune(77, {7: "chat"}.get)
     assert (stepped, relearnt) == ([(0, 77), (1, 77)], [1])
     assert caplog.messages == ["gpu=1 turns=learnt slice_us=6000 switch_us=50 order=same"]
+
+
+LONG = (6 * MS, 100_000)
+CONFIGURED = (2 * MS, 100_000)
+
+
+def test_a_nature_in_force_is_noted_and_the_next_account_begins_with_it(
+    probe: Peeked, caplog: pytest.LogCaptureFixture
+) -> None:
+    natures = Natures()
+    first = Sensors(config(), natures)
+    first.read(10 * MS)
+    assert first.account is not None
+    first.tune(20 * MS, str)
+    assert natures.to_list() == [], "it is as configured"
+    first.account.turns[0].replay.set_nature(*LONG)
+    first.tune(30 * MS, str)
+    assert natures.of("GPU-a", CONFIGURED) == LONG
+    probe.create(1, 12, 100)
+    second = Sensors(config(), natures)
+    second.read(40 * MS)
+    assert second.account is not None
+    assert second.account.turns[0].nature == LONG
+    assert caplog.messages[-1] == "gpu=0 turns=remembered slice_us=6000 switch_us=100"
+    second.account.turns[0].replay.set_nature(*CONFIGURED)  # as when unseen work explains what was found
+    second.tune(50 * MS, str)
+    assert natures.to_list() == []
+
+
+def test_what_is_configured_since_wins_over_what_is_remembered(probe: Peeked) -> None:
+    natures = Natures()
+    natures.note("GPU-a", LONG, CONFIGURED)
+    found = Sensors(config("gpu: {timeslice_us: 1000}"), natures)
+    probe.create(1, 12, 100)
+    found.read(10 * MS)
+    assert found.account is not None
+    assert found.account.turns[0].nature == (1 * MS, 100_000)
 
 
 # ---- whose calls are seen ----
