@@ -81,12 +81,13 @@ class Companion:
         report = self._node.report(max_age_s=seat.part.interval_s / 2)
         if not seat.part.wants_decisions:
             return Moment(report)
-        since_ns, seat.seen_ns = seat.seen_ns, report.t_ns
-        if since_ns is None:
+        if seat.seen_ns is None:
+            seat.seen_ns = report.t_ns
             return Moment(report, is_gapless=False)
-        decisions, is_gapless = self._node.decisions(since_ns)
-        if decisions:
-            seat.seen_ns = max(report.t_ns, decisions[-1].t_ns)
+        decisions, is_gapless = self._node.decisions(
+            seat.seen_ns
+        )  # if there is no answer, the next time from here
+        seat.seen_ns = max(report.t_ns, decisions[-1].t_ns) if decisions else report.t_ns
         return Moment(report, decisions, is_gapless)
 
     def _tell(self) -> None:

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairsched.companion.address import check_free
+from fairsched.companion.address import address_of, check_free
 from fairsched.config import Config
 from fairsched.config.models import walk
+from fairsched.errors import ConfigError
 from fairsched.sli_status import SliStatus, TokenRate, slis_from_plain, tokens_from_plain
 from fairsched.status import CompanionStatus
 
@@ -73,13 +74,18 @@ def wishes(config: Config) -> Mapping[str, Any]:
 class CompanionKeeper:
     """Call :meth:`look` about once a second, and :meth:`stop` at the end.
 
-    Raises ConfigError when the exporter's address cannot be had or its web_config is bad: a start must not succeed
-    with a dead exporter.
+    Raises ConfigError when the exporter's address makes no sense or its web_config is bad. One that is taken is no
+    reason not to start: shares hold without an exporter, and after a crash it may be the companion of before that has
+    it for another moment. It is logged, stands in the status, and the companion is started until it can have it.
     """
 
     def __init__(self, config: Config) -> None:
         if config.metrics.listen is not None:
-            check_free(config.metrics.listen)
+            address_of(config.metrics.listen)
+            try:
+                check_free(config.metrics.listen)
+            except ConfigError as error:
+                logger.error("metrics=absent error=%r remedy=%r", str(error), error.remedy)
             if config.metrics.web_config is not None:
                 from fairsched.exporter.webconfig import read_file
 

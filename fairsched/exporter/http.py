@@ -116,7 +116,10 @@ def parse_request(head: bytes) -> tuple[Request, bool]:
 
 
 class Server:
-    """Serves from the moment it is made until :meth:`close`. Raises OSError when the address cannot be had."""
+    """Serves from the moment it is made until :meth:`close`. Raises OSError when the address cannot be had.
+
+    ``tls`` is asked for at each connection: certificates may be others by then.
+    """
 
     def __init__(
         self,
@@ -124,7 +127,7 @@ class Server:
         port: int,
         handler: Handler,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
         limits: Limits | None = None,
     ) -> None:
         self.limits = limits or Limits()
@@ -201,14 +204,15 @@ class Server:
 
     async def _connection(self, sock: socket.socket, place: _Place) -> None:
         writer: asyncio.StreamWriter | None = None
+        tls = self._tls()
         try:
             reader = asyncio.StreamReader(limit=self.limits.request_bytes, loop=self._loop)
             protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
             transport, _ = await self._loop.connect_accepted_socket(
                 lambda: protocol,
                 sock,
-                ssl=self._tls,
-                ssl_handshake_timeout=self.limits.handshake_s if self._tls else None,
+                ssl=tls,
+                ssl_handshake_timeout=self.limits.handshake_s if tls else None,
             )
             writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
             await self._converse(reader, writer, place)
@@ -222,13 +226,15 @@ class Server:
         except asyncio.TimeoutError:  # it does not even take the end
             self.refused["too_slow"] += 1
         except (OSError, EOFError):
-            self.refused["gone" if writer is not None or self._tls is None else "tls"] += 1
+            self.refused["gone" if writer is not None or tls is None else "tls"] += 1
         except Exception:
             logger.exception("exporter: a connection failed")
         finally:
             self._places.discard(place)
             if writer is not None:
-                writer.transport.abort()  # whoever was to have all of it has it by now
+                # Whoever was to have all of it has it by now. Python before 3.12 cannot abort TLS that has ended.
+                with contextlib.suppress(AttributeError):
+                    writer.transport.abort()
             else:
                 sock.close()
 

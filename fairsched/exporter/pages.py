@@ -5,7 +5,8 @@ Problem: a hundred scrapes at once must cost the daemon no more than one.
 
 Approach: one status a second, at most, and one page of it per format. Whoever comes while it is being made waits for
 it. A daemon that does not answer makes a page that says so (fairsched_up 0) and is not asked again for a second either.
-All of it happens in a thread beside the server's, because asking may take seconds.
+All of it happens in a thread beside the server's, because asking may take seconds. Passwords are checked in another
+one, a few at a time: whoever tries many keeps nobody from a page whose password is known.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import binascii
 import gzip
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -28,6 +30,8 @@ from fairsched.status import StatusReport
 
 SHARED_S = 1.0
 """A status is shown for so long before the daemon is asked for another."""
+MOST_CHECKS = 16
+"""Passwords that wait to be checked; each takes a tenth of a second."""
 _GZIP_LEVEL = 1
 """A page of 1.5 MB becomes 60 kB either way; the higher levels take five times as long."""
 _LANDING = b"""<!doctype html><html lang="en"><head><title>fairsched</title></head>
@@ -65,13 +69,20 @@ class Pages:
         self._ask, self._others, self._most, self._clock = ask, tuple(others), most_tenants, clock
         self._snapshot: _Snapshot | None = None
         self._lock = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, "exporter-page")
         self._render_s: float | None = None
         self.counts: Callable[[], tuple[Mapping[str, int], Mapping[str, int]]] = lambda: ({}, {})
 
     async def get(self, content_type: str, *, is_packed: bool) -> bytes:
         """A page, in gzip when ``is_packed``."""
         async with self._lock:
-            return await asyncio.get_running_loop().run_in_executor(None, self._make, content_type, is_packed)
+            return await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._make, content_type, is_packed
+            )
+
+    def close(self) -> None:
+        """End the thread, after the page that is being made."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _make(self, content_type: str, is_packed: bool) -> bytes:
         now_s, known = self._clock(), self._snapshot
@@ -107,15 +118,41 @@ class Pages:
         return page
 
 
+class Checks:
+    """Passwords being checked, one after the other."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "exporter-check")
+        self.waiting = 0
+        """How many, with the one that is being checked."""
+
+    async def ask(self, check: Callable[[str, str], bool], user: str, password: str) -> bool | None:
+        """What ``check`` says; None: so many wait already that this one is not asked for."""
+        if self.waiting >= MOST_CHECKS:
+            return None
+        self.waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, check, user, password)
+        finally:
+            self.waiting -= 1
+
+    def close(self) -> None:
+        """End the thread, after the check that is going on."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
 class Site:
     """What the exporter answers to a request: who may ask, the page, the landing page."""
 
-    def __init__(self, pages: Pages, web: WebConfig) -> None:
-        self._pages, self.web = pages, web
+    def __init__(self, pages: Pages, web: WebConfig, checks: Checks) -> None:
+        self._pages, self.web, self._checks = pages, web, checks
 
     async def answer(self, request: Request) -> Answer:
         """A :data:`http.Handler`."""
-        if not await self._may_ask(request):
+        may_ask = await self._may_ask(request)
+        if may_ask is None:
+            return Answer(HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "1"})
+        if not may_ask:
             return Answer(HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": 'Basic realm="fairsched"'})
         if request.path == "/":
             return Answer(HTTPStatus.OK, {"Content-Type": "text/html; charset=utf-8"}, _LANDING)
@@ -127,14 +164,14 @@ class Site:
         headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
         return Answer(HTTPStatus.OK, {**headers, **({"Content-Encoding": "gzip"} if is_packed else {})}, body)
 
-    async def _may_ask(self, request: Request) -> bool:
+    async def _may_ask(self, request: Request) -> bool | None:
+        """None: too many ask for that to be found out now."""
         if not self.web.has_users:
             return True
         told = credentials(request.headers.get("authorization", ""))
         if told is None:
             return False
-        loop = asyncio.get_running_loop()
-        return self.web.is_known(*told) or await loop.run_in_executor(None, self.web.check, *told)
+        return self.web.is_known(*told) or await self._checks.ask(self.web.check, *told)
 
 
 def credentials(header: str) -> tuple[str, str] | None:

@@ -10,7 +10,7 @@ from fairsched.companion.address import IN_USE, address_of, refused
 from fairsched.companion.part import Moment, Node
 from fairsched.config.outward import Metrics
 from fairsched.exporter.http import Server
-from fairsched.exporter.pages import Pages, Row, Site
+from fairsched.exporter.pages import Checks, Pages, Row, Site
 from fairsched.exporter.webconfig import WebConfig
 
 logger = logging.getLogger(__name__)
@@ -31,10 +31,12 @@ class Exporter:
     ) -> None:
         listen = metrics.listen or ""
         host, port = address_of(listen)
-        self._web = WebConfig(metrics.web_config)
-        pages = Pages(node.report, others=others, most_tenants=metrics.max_tenants)
+        self._web, self._checks = WebConfig(metrics.web_config), Checks()
+        pages = self._pages = Pages(node.report, others=others, most_tenants=metrics.max_tenants)
         try:
-            self._server = Server(host, port, Site(pages, self._web).answer, tls=self._web.tls)
+            self._server = Server(
+                host, port, Site(pages, self._web, self._checks).answer, tls=lambda: self._web.tls
+            )
         except OSError as error:
             raise refused(listen, error.strerror or str(error), IN_USE) from error
         pages.counts = lambda: (self._server.answered, self._server.refused)
@@ -48,3 +50,5 @@ class Exporter:
     def close(self) -> None:
         """Give the port back."""
         self._server.close()
+        self._pages.close()
+        self._checks.close()

@@ -79,7 +79,12 @@ basic_auth_users:
 
 Other keys of that format are errors that name them, because a protection that is asked for and not there is worse
 than none. The file is checked when the daemon starts; certificates and users that change are read within a minute, and
-a bad file then leaves in force what was. A password needs TLS in front of it, or loopback.
+a bad file, or a key that does not fit its certificate, then leaves in force all that was. A password needs TLS in
+front of it, or loopback. To check one takes a tenth of a second, and one that fits is remembered; when 16 wait to be
+checked, others are answered 503, and whoever's password is known has the page at once.
+
+An address that is taken keeps no daemon from starting: `fairsched status` says so, and the exporter tries again after
+1, 2, 4 ... 60 seconds.
 
 ## Slow and greedy clients
 

@@ -72,7 +72,10 @@ class WebConfig:
         """Of user, hash and password that were found to fit: bcrypt takes a tenth of a second."""
         self._secret = os.urandom(32)
         self._file = _File() if path is None else read_file(path)
-        self.tls = self._make_tls()
+        self._watched = self._file
+        """What the file said last, taken or refused: its certificates are those to look at."""
+        self.tls = self._make_tls(self._file)
+        """What new connections have; another object when it has changed."""
         self._stamps = self._read_stamps()
 
     @property
@@ -106,12 +109,13 @@ class WebConfig:
         return hmac.new(self._secret, message, hashlib.sha256).digest()
 
     def refresh(self) -> None:
-        """Read what has changed; a bad file is logged and what was in force goes on."""
+        """Read what has changed; a bad file is logged, and what was in force goes on, whole."""
         if self._path is None or (stamps := self._read_stamps()) == self._stamps:
             return
         self._stamps = stamps
         try:
-            found = read_file(self._path)
+            found = self._watched = read_file(self._path)
+            self._stamps = self._read_stamps()
             if (found.tls_server_config is None) != (self.tls is None):
                 raise ConfigError(
                     "TLS cannot be turned on or off while the exporter runs",
@@ -119,21 +123,19 @@ class WebConfig:
                     key="tls_server_config",
                     remedy="restart the daemon",
                 )
-            if self.tls is not None and found.tls_server_config is not None:
-                _load(self.tls, found.tls_server_config, self._path)
+            tls = self._make_tls(found)
         except ConfigError as error:
             logger.error("web_config=refused error=%r remedy=%r kept=running", str(error), error.remedy)
             return
-        self._file = found
+        self._file, self.tls = found, tls
         logger.info("web_config=%s users=%d", self._path, len(found.basic_auth_users))
 
     def _read_stamps(self) -> Mapping[str, tuple[int, int] | None]:
         files = [] if self._path is None else [self._path]
-        tls = self._file.tls_server_config
+        tls = self._watched.tls_server_config
         if tls is not None and self._path is not None:
-            files += [
-                _beside(self._path, name) for name in (tls.cert_file, tls.key_file, tls.client_ca_file or "")
-            ]
+            names = (tls.cert_file, tls.key_file, tls.client_ca_file)
+            files += [_beside(self._path, name) for name in names if name is not None]
         found: dict[str, tuple[int, int] | None] = {}
         for file in files:
             try:
@@ -143,8 +145,9 @@ class WebConfig:
                 found[str(file)] = None
         return found
 
-    def _make_tls(self) -> ssl.SSLContext | None:
-        wanted = self._file.tls_server_config
+    def _make_tls(self, file: _File) -> ssl.SSLContext | None:
+        """Anew: OpenSSL leaves a context half changed when a key does not fit, and never forgets an authority."""
+        wanted = file.tls_server_config
         if wanted is None or self._path is None:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -212,7 +215,7 @@ def _beside(path: Path, name: str) -> Path:
 
 
 def _load(context: ssl.SSLContext, wanted: _Tls, path: Path) -> None:
-    """Certificates into ``context``; new connections have them. Raises ConfigError."""
+    """Certificates into ``context``. Raises ConfigError."""
     cert, key = _beside(path, wanted.cert_file), _beside(path, wanted.key_file)
     for name, file in (("cert_file", cert), ("key_file", key)):
         try:

@@ -8,7 +8,7 @@ import socket
 import sys
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,8 +18,15 @@ from fairsched.companion import __main__ as companion
 from fairsched.companion.keeper import CompanionKeeper, Said, wishes
 from fairsched.companion.part import Finding, Moment, Node
 from fairsched.config import Config, from_bytes
-from fairsched.errors import ConfigError
-from fairsched.status import CompanionStatus, SliStatus, TokenRate, status_from_plain, to_plain
+from fairsched.errors import ConfigError, ControlError
+from fairsched.status import (
+    CompanionStatus,
+    DecisionRecord,
+    SliStatus,
+    TokenRate,
+    status_from_plain,
+    to_plain,
+)
 from tests.unit.control import fakes
 
 SECOND_NS = 1_000_000_000
@@ -76,6 +83,27 @@ def test_a_part_sees_each_decision_once_and_knows_that_the_first_moment_has_a_ga
     assert [moment.is_gapless for moment in part.moments] == [False, True, True]
     # the fake status is of a moment between its two decisions, so one of them is new, and new only once
     assert [list(moment.decisions) for moment in part.moments] == [[], [fakes.thaw()], []]
+
+
+def test_decisions_that_could_not_be_had_are_asked_for_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times_ns, asked = iter((5, 6, 7, 8)), list[int]()
+
+    def decisions(since_ns: int) -> tuple[list[DecisionRecord], bool]:
+        asked.append(since_ns)
+        if len(asked) == 1:
+            raise ControlError("the daemon is busy", remedy="ask again")
+        return [], True
+
+    monkeypatch.setattr(node, "report", lambda max_age_s: replace(fakes.status(), t_ns=next(times_ns)))
+    monkeypatch.setattr(node, "decisions", decisions)
+    part = Noted(wants_decisions=True)
+    alone = companion.Companion(node, [part])
+    for now_s in (100.0, 101.0, 102.0, 103.0):
+        alone.step(now_s)
+    assert asked == [5, 5, 7], "from where it had got to"
+    assert [moment.is_gapless for moment in part.moments] == [False, True, True]
 
 
 def test_a_broken_part_is_named_and_the_others_go_on(tmp_path: Path, node: Node) -> None:
@@ -136,13 +164,22 @@ def test_without_a_wish_there_is_no_companion() -> None:
     assert keeper.status() is None
 
 
-def test_a_daemon_does_not_start_with_an_address_that_is_taken() -> None:
+def test_an_address_that_is_taken_keeps_no_daemon_from_starting_and_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         wanted = config(f"metrics: {{listen: ':{taken.getsockname()[1]}'}}")
-        with pytest.raises(ConfigError, match=r"metrics\.listen: cannot listen on"):
-            CompanionKeeper(wanted)
+        keeper = CompanionKeeper(wanted)
+    keeper.stop()
+    assert "cannot listen on" in caplog.text
+    assert "free the address" in caplog.text
+
+
+def test_a_daemon_does_not_start_with_an_address_that_makes_no_sense() -> None:
+    with pytest.raises(ConfigError, match="there is no port 70000"):
+        CompanionKeeper(config("metrics: {listen: ':70000'}"))
 
 
 def test_it_exports_is_replaced_when_it_dies_and_ends_with_its_keeper(

@@ -13,6 +13,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -30,9 +31,10 @@ from fairsched.config import from_bytes
 from fairsched.config.outward import Metrics
 from fairsched.errors import ConfigError, ControlError
 from fairsched.exporter.book import OPENMETRICS, TEXT
-from fairsched.exporter.pages import SHARED_S, Pages, choose_format, credentials
+from fairsched.exporter.pages import MOST_CHECKS, SHARED_S, Pages, choose_format, credentials
 from fairsched.exporter.part import Exporter
 from fairsched.exporter.webconfig import WebConfig, read_file
+from tests.support import wait_until
 from tests.unit.control import fakes
 
 PATIENCE_S = 60.0
@@ -240,19 +242,24 @@ def test_what_is_no_password_is_none(header: str) -> None:
     assert credentials(header) is None
 
 
+def make_certificate(where: Path, name: str) -> None:
+    """``name``.crt and ``name``.key."""
+    command = f"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={name}"
+    subprocess.run(
+        [*command.split(), "-keyout", f"{name}.key", "-out", f"{name}.crt"],
+        cwd=where,
+        check=True,
+        capture_output=True,
+    )
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with node.crt and node.key."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed: apt-get install openssl")
     where = tmp_path_factory.mktemp("tls")
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=node"
-    subprocess.run(
-        [*command.split(), "-keyout", "node.key", "-out", "node.crt"],
-        cwd=where,
-        check=True,
-        capture_output=True,
-    )
+    make_certificate(where, "node")
     return where
 
 
@@ -302,13 +309,7 @@ def test_a_new_certificate_and_new_users_are_taken_without_a_restart(
     exported = Exported(tmp_path, path)
     with exported.running() as exporter:
         before = served_certificate(exported.port)
-        command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=new"
-        subprocess.run(
-            [*command.split(), "-keyout", "node.key", "-out", "node.crt"],
-            cwd=tmp_path,
-            check=True,
-            capture_output=True,
-        )
+        make_certificate(tmp_path, "node")
         path.write_text(TLS % "" + f"basic_auth_users: {{prometheus: {HASH}}}\n")
         exporter.take(Moment(fakes.status()))
         assert served_certificate(exported.port) != before
@@ -318,6 +319,75 @@ def test_a_new_certificate_and_new_users_are_taken_without_a_restart(
         exporter.take(Moment(fakes.status()))
         assert "web_config=refused" in caplog.text
         assert exported.get(scheme="https", Authorization=basic("prometheus", "secret"))[0] == 200
+
+
+def test_a_key_that_does_not_fit_leaves_in_force_what_was_and_is_taken_when_it_fits(
+    tmp_path: Path, certificate: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    exported = Exported(tmp_path, tls_config(certificate, tmp_path))
+    make_certificate(tmp_path, "new")
+    with exported.running() as exporter:
+        before = served_certificate(exported.port)
+        shutil.copy(
+            tmp_path / "new.crt", tmp_path / "node.crt"
+        )  # certificate first, key later, as tools do it
+        exporter.take(Moment(fakes.status()))
+        assert "cannot be used" in caplog.text
+        assert served_certificate(exported.port) == before
+        assert exported.get(scheme="https")[0] == 200
+        shutil.copy(tmp_path / "new.key", tmp_path / "node.key")
+        exporter.take(Moment(fakes.status()))
+        assert served_certificate(exported.port) == (tmp_path / "new.crt").read_text()
+
+
+def test_a_certificate_that_was_not_there_yet_is_taken_when_it_is(tmp_path: Path, certificate: Path) -> None:
+    path = tls_config(certificate, tmp_path)
+    exported = Exported(tmp_path, path)
+    with exported.running() as exporter:
+        path.write_text("tls_server_config: {cert_file: new.crt, key_file: new.key}\n")
+        exporter.take(Moment(fakes.status()))
+        assert exported.get(scheme="https")[0] == 200, "what was in force"
+        make_certificate(tmp_path, "new")
+        exporter.take(Moment(fakes.status()))
+        assert served_certificate(exported.port) == (tmp_path / "new.crt").read_text()
+
+
+def test_an_authority_that_was_taken_away_lets_nobody_in_any_more(tmp_path: Path, certificate: Path) -> None:
+    make_certificate(tmp_path, "other")
+    more = ", client_auth_type: RequireAndVerifyClientCert, client_ca_file: %s.crt"
+    path = tls_config(certificate, tmp_path, more % "node")
+    exported = Exported(tmp_path, path)
+    context = ssl._create_unverified_context()
+    context.load_cert_chain(certificate / "node.crt", certificate / "node.key")
+    with exported.running() as exporter:
+        url = f"https://127.0.0.1:{exported.port}/metrics"
+        with urllib.request.urlopen(url, timeout=PATIENCE_S, context=context) as answer:
+            assert answer.status == 200
+        path.write_text(TLS % (more % "other"))
+        exporter.take(Moment(fakes.status()))
+        with pytest.raises((urllib.error.URLError, http.client.HTTPException, OSError)):
+            urllib.request.urlopen(url, timeout=PATIENCE_S, context=context)
+
+
+def test_a_crowd_that_guesses_passwords_keeps_nobody_from_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported = Exported(tmp_path, web_config(tmp_path, f"basic_auth_users: {{prometheus: {HASH}}}"))
+    going_on = threading.Event()
+    with exported.running() as exporter, ThreadPoolExecutor(MOST_CHECKS) as crowd:
+        assert exported.get(Authorization=basic("prometheus", "secret"))[0] == 200
+        monkeypatch.setattr(WebConfig, "check", lambda *_: not going_on.wait(PATIENCE_S))
+        try:
+            guesses = [
+                crowd.submit(exported.get, Authorization=basic("prometheus", f"guess {number}"))
+                for number in range(MOST_CHECKS)
+            ]
+            wait_until(lambda: exporter._checks.waiting == MOST_CHECKS, PATIENCE_S, "all of them wait")
+            assert exported.get(Authorization=basic("prometheus", "one more"))[0] == 503
+            assert exported.get(Authorization=basic("prometheus", "secret"))[0] == 200, "it is known"
+        finally:
+            going_on.set()
+        assert {guess.result()[0] for guess in guesses} == {401}
 
 
 @pytest.mark.parametrize(
