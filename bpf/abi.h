@@ -247,7 +247,8 @@ enum fs_driver_count {
 	FS_DRIVER_COUNT_BLIND = 16,    /* done or not: the driver could not write into the caller's memory */
 	FS_DRIVER_COUNT_VRAM_FULL = 17,
 	FS_DRIVER_COUNT_DEEP_CGROUP = 18, /* its deepest levels have no VRAM sum of their own */
-	FS_DRIVER_COUNTS = 19,
+	FS_DRIVER_COUNT_FOREIGN = 19, /* a change to what another process has: the caller forged the answer */
+	FS_DRIVER_COUNTS = 20,
 };
 
 struct fs_object_key {

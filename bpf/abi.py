@@ -103,6 +103,7 @@ class DriverCount(enum.IntEnum):
     BLIND = 16
     VRAM_FULL = 17
     DEEP_CGROUP = 18
+    FOREIGN = 19
 
 
 class EdgeKind(enum.IntEnum):

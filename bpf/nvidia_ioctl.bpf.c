@@ -8,7 +8,7 @@
  * return, with the driver's status known, the argument is read again and the tree is changed (objects.h).
  *
  * The argument lies in the caller's memory. A caller that rewrites it while the driver works can make its own
- * account wrong, never another's.
+ * account wrong, never another's: whose a client is, is asked of the file and the process (may_change()).
  */
 #include <asm/unistd.h>
 
@@ -100,6 +100,10 @@ static __always_inline void apply(struct call *call, struct change *change, fs_u
 {
 	int is_client = change->key.client == change->key.handle, is_known;
 
+	if (!may_change(change->key.client, call->file)) {
+		count(FS_DRIVER_COUNT_FOREIGN);
+		return;
+	}
 	if (change->is_free) {
 		is_known = freed(call, change);
 	} else {
@@ -227,7 +231,7 @@ int lsm__file_ioctl(struct bpf_raw_tracepoint_args *ctx)
 	fs_u64 file = ctx->args[0];
 	u32 flags = 0, node = node_of(file, &flags);
 
-	if (node == FS_NODE_GPU && is_beyond_limit(ctx->args[1], ctx->args[2]))
+	if (node == FS_NODE_GPU && is_beyond_limit(file, ctx->args[1], ctx->args[2]))
 		return -ENOMEM;
 	if (node && !is_judged_only())
 		enter_call(file, node, flags, ctx->args[1], ctx->args[2]);

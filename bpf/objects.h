@@ -73,6 +73,27 @@ static __always_inline void count(u32 what)
 		__sync_fetch_and_add(n, 1);
 }
 
+/*
+ * Whether the calling process may change what a client has. The driver lets nobody at clients that were made through
+ * another file, but its answer lies in the caller's memory, where another thread may rewrite it. So we ask as it does;
+ * the other files of the process that made the client are taken for its own. A handle of a process that is gone may be
+ * somebody else's before we see its file close.
+ */
+static __always_inline int may_change(u32 handle, fs_u64 file)
+{
+	struct fs_client *c = client_by_handle.lookup(&handle);
+	u32 owner;
+	fs_u64 *gone;
+
+	if (!c || c->file == file)
+		return 1;
+	owner = c->tgid;
+	if (owner == bpf_get_current_pid_tgid() >> 32)
+		return 1;
+	gone = gone_by_tgid.lookup(&owner);
+	return gone && *gone;
+}
+
 /* What is added to the sums of an object; negative when something goes. */
 struct sums {
 	fs_u64 vram_bytes;

@@ -145,7 +145,7 @@ static __always_inline fs_u64 limited_cgroup(struct fs_client *c)
 	return found;
 }
 
-static __always_inline int is_beyond_limit(u32 request, fs_u64 arg)
+static __always_inline int is_beyond_limit(fs_u64 file, u32 request, fs_u64 arg)
 {
 	struct call call = {.arg = arg, .number = request & 0xff, .size = request >> 16 & 0x3fff};
 	struct asked asked = {};
@@ -161,7 +161,8 @@ static __always_inline int is_beyond_limit(u32 request, fs_u64 arg)
 		return 0;
 	c = client_by_handle.lookup(&asked.parent.client);
 	parent = object_by_key.lookup(&asked.parent);
-	if (!c || !parent)
+	/* Another's client is the driver's to refuse, and no refusal of its owner's. */
+	if (!c || !parent || !may_change(asked.parent.client, file))
 		return 0;
 	gpu = parent->gpu;
 	if (gpu >= FS_GPU_UNKNOWN)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from fairsched.bpf.abi import DriverCount
 from fairsched.simgpu import Workload
 from tests.node.driver.conftest import Actor, Site
 from tests.support import wait_until
+from tests.vm import rm
 
 MakeCgroup = Callable[[str], Path]
 MIB = 1 << 20
@@ -142,8 +144,40 @@ def test_many_threads_of_one_context_leave_the_right_sum(
     assert site.seen() == {(actor.pid, 0): (1, vram_bytes)}
 
 
+def test_an_answer_that_was_forged_changes_nothing_of_anybody_else(
+    site: Site, start_actor: Callable[..., Actor]
+) -> None:
+    """The driver refuses what is asked of another's client; here nobody does, as if the status were rewritten."""
+    actor = start_actor()
+    actor.do("cuda.open(0)")
+    actor.do(f"cuda.alloc({MIB})")
+    held = {(actor.pid, 0): (1, MIB)}
+    assert site.seen() == held
+    (victim,) = [client for client in site.probe.clients() if client.tgid == actor.pid]
+    before, memory = site.probe.count(DriverCount.FOREIGN), ctypes.create_string_buffer(128)
+    file = os.open(site.host.state_dir / "dev" / "nvidiactl", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for number, argument in (
+            (rm.FREE, rm.Nvos00(victim.handle, victim.handle, victim.handle)),
+            (
+                rm.ALLOC,
+                rm.Nvos21(victim.handle, victim.handle, 0x77, rm.MEMORY, ctypes.addressof(memory), 128),
+            ),
+            (rm.ALLOC, rm.Nvos21(victim.handle, victim.handle, victim.handle, rm.ROOT_CLIENT)),
+        ):
+            request = rm.command(number, ctypes.sizeof(argument))
+            rm.libc.ioctl(file, ctypes.c_ulong(request), ctypes.byref(argument))
+            assert site.seen() == held, number
+    finally:
+        os.close(file)
+    assert site.probe.count(DriverCount.FOREIGN) == before + 3
+    assert site.seen() == held, "and the forger's end is its own"
+    actor.do(f"cuda.alloc({MIB})")
+    assert site.seen() == {(actor.pid, 0): (1, 2 * MIB)}
+
+
 def test_nothing_was_counted_that_should_not_happen(site: Site) -> None:
-    """After everything above; handles of killed contexts are given out anew by the engine."""
-    assert set(site.unexpected()) <= {"replaced"}
+    """After everything above; handles of killed contexts are given out anew by the engine, and one forged answers."""
+    assert set(site.unexpected()) <= {"replaced", "foreign"}
     assert site.books.drifts == 0
     assert site.probe.count(DriverCount.OBJECTS_MADE) > 16 * 300
