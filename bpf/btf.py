@@ -108,6 +108,10 @@ class Btf:
                 yield from self._members(inner, base + bits)
 
 
+_LIVE_OFFSETS = {
+    "FS_TASK_SIGNAL": ("task_struct", "signal"),
+    "FS_SIGNAL_LIVE": ("signal_struct", "live"),
+}
 _OFFSETS = {
     "FS_TASK_FILES": ("task_struct", "files"),
     "FS_FILES_FDT": ("files_struct", "fdt"),
@@ -118,6 +122,7 @@ _OFFSETS = {
     "FS_INODE_INO": ("inode", "i_ino"),
     "FS_INODE_SB": ("inode", "i_sb"),
     "FS_SB_DEV": ("super_block", "s_dev"),
+    **_LIVE_OFFSETS,
 }
 _CGROUP_OFFSETS = {
     "FS_TASK_CGROUPS": ("task_struct", "cgroups"),
@@ -130,7 +135,10 @@ _REFERENCES = {"f_count": 1, "f_ref": 0}
 
 
 def file_defines(data: bytes) -> dict[str, int]:
-    """``-D`` constants that lead from a task and a descriptor to a file, its device and its last reference."""
+    """``-D`` constants that lead from a task and a descriptor to a file, its device and its last reference.
+
+    And to the number of threads that the task's process still has.
+    """
     btf = Btf(data, {structure for structure, _ in _OFFSETS.values()})
     found = {name: btf.offset(*place) for name, place in _OFFSETS.items()}
     for member, last in _REFERENCES.items():
@@ -146,8 +154,7 @@ def file_defines(data: bytes) -> dict[str, int]:
 _PID_OFFSETS = {
     "FS_TASK_THREAD_PID": ("task_struct", "thread_pid"),
     "FS_TASK_LEADER": ("task_struct", "group_leader"),
-    "FS_TASK_SIGNAL": ("task_struct", "signal"),
-    "FS_SIGNAL_LIVE": ("signal_struct", "live"),
+    **_LIVE_OFFSETS,
     "FS_PID_LEVEL": ("pid", "level"),
     "FS_PID_NUMBERS": ("pid", "numbers"),
     "FS_UPID_NR": ("upid", "nr"),

@@ -306,25 +306,32 @@ int on_sys_close(struct sys_event *ctx)
 
 static __always_inline void process_gone(void)
 {
-	fs_u64 id = bpf_get_current_pid_tgid(), *gone;
-	u32 tgid = id >> 32;
+	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	fs_u64 *gone = gone_by_tgid.lookup(&tgid);
 
-	call_by_thread.delete(&id);
-	if ((u32)id != tgid)
-		return;
-	gone = gone_by_tgid.lookup(&tgid);
 	if (gone)
 		*gone = bpf_ktime_get_ns();
 }
 
+static __always_inline void thread_gone(void)
+{
+	fs_u64 id = bpf_get_current_pid_tgid();
+
+	call_by_thread.delete(&id);
+}
+
+/* A process goes on without its first thread. */
 int on_task_exit(struct bpf_raw_tracepoint_args *ctx)
 {
-	process_gone();
+	thread_gone();
+	if (!kernel_half(kernel_word(bpf_get_current_task() + FS_TASK_SIGNAL) + FS_SIGNAL_LIVE))
+		process_gone();
 	return 0;
 }
 
 int on_task_exec(struct bpf_raw_tracepoint_args *ctx)
 {
+	thread_gone();
 	process_gone();
 	return 0;
 }

@@ -67,7 +67,7 @@ class Cuda:
 
 
 def main() -> None:
-    names = {"os": os, "sys": sys, "Cuda": Cuda, "ctypes": ctypes}
+    names = {"os": os, "sys": sys, "threading": threading, "Cuda": Cuda, "ctypes": ctypes}
     for line in sys.stdin:
         try:
             value = eval(line, names) if not line.startswith("!") else exec(line[1:], names)

@@ -16,6 +16,8 @@ from tests.vm import rm
 
 MakeCgroup = Callable[[str], Path]
 MIB = 1 << 20
+SYS_EXIT = 60
+"""Of x86-64: ends the calling thread, and no other."""
 
 
 def agree(site: Site) -> None:
@@ -142,6 +144,21 @@ def test_many_threads_of_one_context_leave_the_right_sum(
     assert site.seen() == site.truth()
     vram_bytes = sum(512 * (number + 300) for number in range(16))
     assert site.seen() == {(actor.pid, 0): (1, vram_bytes)}
+
+
+def test_a_process_goes_on_without_its_first_thread(site: Site, start_actor: Callable[..., Actor]) -> None:
+    actor = start_actor()
+    actor.do("cuda.open(0)")
+    actor.do(f"cuda.alloc({MIB})")
+    actor.do("threading.Thread(target=threading.Event().wait).start()")
+    assert actor.process.stdin is not None
+    actor.process.stdin.write(f"ctypes.CDLL(None).syscall({SYS_EXIT}, 0)\n")
+    actor.process.stdin.flush()
+    first = Path(f"/proc/{actor.pid}/task/{actor.pid}/stat")
+    wait_until(lambda: first.read_text().rpartition(") ")[2][0] == "Z", 10, "its first thread has ended")
+    assert site.seen() == {(actor.pid, 0): (1, MIB)}
+    actor.end()
+    assert site.seen() == {}
 
 
 def test_an_answer_that_was_forged_changes_nothing_of_anybody_else(

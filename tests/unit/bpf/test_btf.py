@@ -57,7 +57,9 @@ def kernel(*, count: str = "f_count") -> Maker:
     made.structure("file", [("f_lock", word, 0), ("f_inode", word, 256), ("", inner, 512)])
     made.structure("inode", [("i_rdev", word, 8 * 76), ("i_ino", word, 8 * 64), ("i_sb", word, 8 * 40)])
     made.structure("super_block", [("s_dev", word, 8 * 16)])
-    made.structure("task_struct", [("flag", word, 4 << 24 | 3), ("files", word, 8 * 1824)], flag=1)
+    task = [("flag", word, 4 << 24 | 3), ("files", word, 8 * 1824), ("signal", word, 8 * 1840)]
+    made.structure("task_struct", task, flag=1)
+    made.structure("signal_struct", [("live", word, 8 * 4)])
     made.structure("files_struct", [("fdt", word, 8 * 32)])
     made.structure("fdtable", [("max_fds", word, 0), ("fd", word, 64)])
     return made
@@ -71,6 +73,7 @@ def test_members_are_found_also_inside_anonymous_structs_and_unions() -> None:
     assert found["FS_FDT_FD"] == 8
     assert found["FS_FILE_REFS"] == 64 + 8
     assert found["FS_FILE_LAST_REF"] == 1
+    assert (found["FS_TASK_SIGNAL"], found["FS_SIGNAL_LIVE"]) == (1840, 4)
 
 
 def test_a_struct_with_bit_fields_packs_offset_and_width_together() -> None:
