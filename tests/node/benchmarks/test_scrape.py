@@ -18,7 +18,7 @@ def test_the_99th_percentile_is_within_one_bucket_of_the_truth(tmp_path: Path) -
     found = measure_delays(tmp_path, seconds, 1, modes)
     assert {one.tenant for one in found} >= {"decode", "burst"}
     for one in found:
-        if one.tenant == "trainer":  # its queue never empties: BPF counts a wait when it does
-            continue
         assert abs(one.buckets_off) <= 1, one
-        assert one.counted > one.bursts / 2, "a histogram of nothing is within a bucket of anything"
+        # A trainer's queue seldom empties, and BPF counts a wait when it does.
+        least = 10 if one.tenant == "trainer" else one.bursts / 2
+        assert one.counted > least, "a histogram of nothing is within a bucket of anything"
