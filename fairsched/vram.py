@@ -13,6 +13,7 @@ enforce is anything refused, held or ended.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable, Mapping
 
@@ -36,6 +37,7 @@ _LOOK_NS = 900_000_000
 _SWEEP_NS = 60_000_000_000
 _NEVER_NS = 1 << 62
 _IOCTLS, _NVML = "ioctls", "nvml"
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +56,8 @@ class VramLimits:
         self._owners: dict[int, Owner] = {}
         """Of those processes, for the time they are to end."""
         self._listed: tuple[Listed, ...] = ()
-        self._unendable: set[int] = set()
+        self._unendable: set[tuple[str, int]] = set()
+        """Processes that may not be ended for a limit, by the tenant whose limit it is, or cannot be."""
         self._is_acting = False
         self._next_look_ns = self._next_sweep_ns = 0
         self._gone: set[int] = set()
@@ -146,7 +149,7 @@ class VramLimits:
             tenant = self._tree.tenant_of(use.cgroup_id)
             if use.gpu is None or tenant is None or not use.vram_bytes:
                 continue
-            if use.tgid not in self._owners and (owner := Owner.of(use.tgid)) is not None:
+            if use.tgid not in self._owners and (owner := _maker(use)) is not None:
                 self._owners[use.tgid] = owner
             yield policy.ProcessVram(tenant, self._label(use.gpu), use.tgid, use.vram_bytes)
 
@@ -216,7 +219,8 @@ class VramLimits:
         return leaf in self._applier.reserved
 
     def _terminate(self, now_ns: int, grace_ns: int) -> None:
-        self._unendable &= self._owners.keys()
+        known = {one.pid for one in self._processes}
+        self._unendable = {one for one in self._unendable if one[1] in known}
         if not self._is_acting:
             self._terminator.close()
             return
@@ -225,17 +229,18 @@ class VramLimits:
             if one.victim is None or not one.is_over:
                 continue
             owner = self._owners.get(one.victim)
-            if owner is None or not self._ask(owner, now_ns):
-                self._unendable.add(one.victim)
+            if owner is None or not self._ask(owner, one.tenant, now_ns):
+                self._unendable.add((one.tenant, one.victim))
                 continue
             accused.add(owner)
         self._terminator.settle(accused, now_ns, grace_ns)
 
-    def _ask(self, owner: Owner, now_ns: int) -> bool:
+    def _ask(self, owner: Owner, limited: str, now_ns: int) -> bool:
+        """Of ``limited``, whose limit it is: nobody is ended for the memory of another tenant."""
         if self._terminator.is_asked(owner):
             return True
         tenant = self._tenant_now(owner.pid)
-        if tenant is None:
+        if tenant is None or limited not in ancestors(tenant):
             return False
         if tenant in self._applier.holds:
             thaw = Action(ActionKind.THAW, tenant, Reason(ReasonCode.OVER_VRAM))
@@ -292,6 +297,26 @@ def tops(view: TenantView) -> tuple[int, ...]:
     return tuple(
         sorted(ref.id for ref in view.refs.values() if not any(ref.path.startswith(f"{p}/") for p in paths))
     )
+
+
+def _maker(use: DriverUse) -> Owner | None:
+    """The process that made what is in use; None: it is gone, whoever may have its pid now.
+
+    Memory outlives its maker while a child keeps the file open.
+    """
+    owner = Owner.of(use.tgid)
+    if owner is None or (use.made_ns is not None and _started_ns(owner) > use.made_ns):
+        return None
+    return owner
+
+
+def _started_ns(owner: Owner) -> int:
+    """CLOCK_MONOTONIC: not before this; where the machine has slept since it may be later by that long.
+
+    A clock tick begins here, so that whoever makes a client in its first tick has not made it before its start.
+    """
+    slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    return owner.start_ticks * 1_000_000_000 // _TICKS_PER_S - slept_ns
 
 
 def _hold(one: policy.VramHold) -> Action:

@@ -37,6 +37,9 @@ class DriverUse:
     """Slot; None: it named a GPU that has none."""
     contexts: int
     vram_bytes: int
+    made_ns: int | None = None
+    """CLOCK_MONOTONIC: when the oldest client of this process in this cgroup was made. A process with the same pid
+    that was started later is another one: a client may outlive its maker. None = not known."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +109,12 @@ class DriverBooks:
         """What is held and was called, dead processes taken out. Does a bounded part of the cleaning."""
         gone = self._probe.gone()
         clients = self._live_clients(gone)
-        owners = {(client.cgroup_id, client.tgid) for client in clients.values()}
+        made_ns: dict[_Owner, int] = {}
+        for client in clients.values():
+            owner = (client.cgroup_id, client.tgid)
+            made_ns[owner] = min(client.serial, made_ns.get(owner, client.serial))
         tgids = {client.tgid for client in clients.values()}
-        uses = tuple(self._uses(owners))
+        uses = tuple(self._uses(made_ns))
         calls = tuple(self._calls(tgids))
         for tgid in gone:
             if tgid not in tgids and not self._is_alive(tgid):
@@ -140,14 +146,15 @@ class DriverBooks:
             return False
         return gone.get(client.tgid, 0) > client.serial or not self._is_alive(client.tgid)
 
-    def _uses(self, owners: set[_Owner]) -> Iterable[DriverUse]:
+    def _uses(self, made_ns: Mapping[_Owner, int]) -> Iterable[DriverUse]:
         drifting: set[tuple[int, int, int]] = set()
         for key, held in self._probe.held():
             owner = (int(key.cgroup_id), int(key.tgid))
-            if owner in owners:
+            if owner in made_ns:
                 if held.contexts > 0 or held.vram_bytes > 0:
                     gpu = int(key.gpu) if key.gpu < abi.MAX_GPUS else None
-                    yield DriverUse(*owner, gpu, max(0, held.contexts), max(0, held.vram_bytes))
+                    has = max(0, held.contexts), max(0, held.vram_bytes)
+                    yield DriverUse(*owner, gpu, *has, made_ns[owner])
             elif held.contexts or held.vram_bytes:
                 drifting.add((*owner, int(key.gpu)))
             elif not self._is_alive(key.tgid):

@@ -106,9 +106,9 @@ def judge(
     specs: Mapping[str, TenantSpec],
     now_ns: int,
     params: VramParams,
-    unendable: Collection[int] = (),
+    unendable: Collection[tuple[str, int]] = (),
 ) -> VramState:
-    """One look. ``unendable``: processes that nobody may end, or that cannot be."""
+    """One look. ``unendable``: (tenant whose limit it is, process) that may not be ended for it, or cannot be."""
     used = sums(processes, specs)
     suspects: dict[Key, int] = {}
     episodes: dict[Key, VramEpisode] = {}
@@ -148,10 +148,12 @@ def _leaf_with_most(below: Collection[ProcessVram]) -> str | None:
     return max(has, key=lambda leaf: (has[leaf], leaf), default=None)
 
 
-def _victim(episode: VramEpisode, below: Collection[ProcessVram], unendable: Collection[int]) -> int | None:
+def _victim(
+    episode: VramEpisode, below: Collection[ProcessVram], unendable: Collection[tuple[str, int]]
+) -> int | None:
     if episode.wish is not VramAction.TERMINATE:
         return None
-    mine = [one for one in below if one.bytes > 0 and one.pid not in unendable]
+    mine = [one for one in below if one.bytes > 0 and (episode.tenant, one.pid) not in unendable]
     if any(one.pid == episode.victim for one in mine):
         return episode.victim
     if not episode.is_over:

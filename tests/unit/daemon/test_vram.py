@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -102,6 +103,10 @@ class Site:
         self.gate, self.applier, self.terminator = Gate(), Applier(), Terminator()
         self.has: dict[tuple[str, int], float] = {}
         self.moved: dict[int, str] = {}
+        """In which tenant a process is now, where that is not the one it is charged to."""
+        self.started_s: dict[int, int] = {}
+        self.made_ns: dict[int, int] = {}
+        """When a process started, and made its first client: both at the beginning of time, unless named."""
         driver = SimpleNamespace(hook=hook, gate=self.gate if hook else None, uses=self.uses)
         self.sensors = SimpleNamespace(driver=driver, nvml=None, gpus=(Gpu(GPU),))
         views = {name: TenantView(name, name != "team") for name in CGROUP_OF}
@@ -110,14 +115,17 @@ class Site:
             if name != "team":
                 views[name].refs = {number: cast(Any, SimpleNamespace(id=number, path=f"/{name}"))}
         tree = SimpleNamespace(tenants=views, tenant_of=TENANT_OF.get, has_cgroup=TENANT_OF.__contains__)
-        monkeypatch.setattr(Owner, "of", staticmethod(lambda pid, proc="": Owner(pid, 1)))
+        monkeypatch.setattr(Owner, "of", staticmethod(self.owner))
         monkeypatch.setattr(vram, "cgroup_id_of", self.cgroup_id_of)
         self.vram = VramLimits(*cast(Any, (self.sensors, tree, self.applier, None)))
         self.vram._terminator = cast(Any, self.terminator)
 
+    def owner(self, pid: int, proc: str = "") -> Owner:
+        return Owner(pid, self.started_s.get(pid, 0) * os.sysconf("SC_CLK_TCK") + 1)
+
     def uses(self) -> tuple[DriverUse, ...]:
         return tuple(
-            DriverUse(CGROUP_OF[tenant], pid, 0, 1, int(size * GIB))
+            DriverUse(CGROUP_OF[tenant], pid, 0, 1, int(size * GIB), self.made_ns.get(pid, S))
             for (tenant, pid), size in self.has.items()
         )
 
@@ -226,6 +234,33 @@ def test_the_process_with_most_is_asked_to_end_and_then_the_next(site: Site) -> 
     site.has["a", 1] = 6
     site.at(6, end)
     assert [owner.pid for owner in site.terminator.asked] == [2, 1]
+
+
+def test_nobody_is_ended_for_the_memory_of_another_tenant(site: Site) -> None:
+    """Its maker is gone and the pid another tenant's, or it has moved there."""
+    site.has, site.moved = {("a", 1): 3, ("a", 2): 9}, {2: "b"}
+    site.applier.holds["b"] = Hold("b", 0, 99 * S, is_ours=True)
+    for second in range(6):
+        site.at(second, specs(VramAction.TERMINATE))
+    assert [owner.pid for owner in site.terminator.asked] == [1], "the next one of the accused tenant is"
+    assert site.kinds() == [], "the other tenant is not let go for it"
+
+
+def test_a_tenant_below_the_one_whose_limit_it_is_is_asked(site: Site) -> None:
+    team = TenantSpec("team", vram_limit_bytes=8 * GIB, on_vram_limit=VramAction.TERMINATE)
+    site.has, site.moved = {("team/x", 1): 9}, {1: "team/y"}
+    for second in range(4):
+        site.at(second, {"team": team})
+    assert [owner.pid for owner in site.terminator.asked] == [1]
+
+
+def test_a_process_that_was_started_after_the_memory_was_had_is_not_the_one(site: Site) -> None:
+    """The maker died before anybody looked, a child keeps its file, and its pid was given to somebody else."""
+    site.has = {("a", 1): 3, ("a", 2): 9}
+    site.made_ns, site.started_s = {2: 100 * S}, {2: 10_000_000}
+    for second in range(6):
+        site.at(second, specs(VramAction.TERMINATE))
+    assert [owner.pid for owner in site.terminator.asked] == [1]
 
 
 def test_a_held_process_is_thawed_before_it_is_asked(site: Site) -> None:

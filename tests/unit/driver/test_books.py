@@ -104,16 +104,26 @@ def test_sums_become_uses_and_nothing_held_is_nobody(proc: Path) -> None:
     maps.client(2, 101, cgroup_id=6)
     maps.held_by = {(5, 100, 0): (GIB, 1), (5, 100, 1): (0, 0), (6, 101, abi.GPU_UNKNOWN): (0, 2)}
     assert DriverBooks(maps, str(proc)).read().uses == (
-        DriverUse(5, 100, 0, 1, GIB),
-        DriverUse(6, 101, None, 2, 0),
+        DriverUse(5, 100, 0, 1, GIB, made_ns=1),
+        DriverUse(6, 101, None, 2, 0, made_ns=1),
     )
+
+
+def test_a_use_says_when_the_oldest_client_behind_it_was_made(proc: Path) -> None:
+    """By which a process that was given the pid of a dead one is told from it."""
+    maps = Maps()
+    for handle, serial in ((1, 30), (2, 10), (3, 20)):
+        maps.client(handle, 100, serial=serial)
+    maps.client(4, 100, serial=5, cgroup_id=6)
+    maps.held_by = {(5, 100, 0): (GIB, 1), (6, 100, 0): (GIB, 1)}
+    assert [use.made_ns for use in DriverBooks(maps, str(proc)).read().uses] == [10, 5]
 
 
 def test_a_sum_below_zero_for_a_moment_is_shown_as_none(proc: Path) -> None:
     maps = Maps()
     maps.client(1, 100)
     maps.held_by = {(5, 100, 0): (-4096, 1)}
-    assert DriverBooks(maps, str(proc)).read().uses == (DriverUse(5, 100, 0, 1, 0),)
+    assert DriverBooks(maps, str(proc)).read().uses == (DriverUse(5, 100, 0, 1, 0, made_ns=1),)
 
 
 def test_a_dead_process_keeps_what_an_open_file_of_it_keeps(proc: Path) -> None:
@@ -123,7 +133,7 @@ def test_a_dead_process_keeps_what_an_open_file_of_it_keeps(proc: Path) -> None:
     maps.held_by = {(5, 999, 0): (GIB, 1)}
     maps.gone_by = {999: 50}
     books = DriverBooks(maps, str(proc))
-    assert books.read().uses == (DriverUse(5, 999, 0, 1, GIB),)
+    assert books.read().uses == (DriverUse(5, 999, 0, 1, GIB, made_ns=1),)
     maps.open_files.clear()
     assert books.read().uses == ()
     assert maps.client_by == {}

@@ -34,7 +34,7 @@ def run(
     looks: Sequence[Sequence[ProcessVram]],
     specs: Mapping[str, TenantSpec],
     state: VramState | None = None,
-    unendable: Collection[int] = (),
+    unendable: Collection[tuple[str, int]] = (),
     begin_s: int = 0,
 ) -> list[VramState]:
     """One look a second."""
@@ -104,7 +104,7 @@ def test_the_process_with_most_is_to_end_and_the_next_one_only_after_it() -> Non
 
 def test_who_cannot_be_ended_is_passed_over() -> None:
     specs = {"a": spec("a", action=VramAction.TERMINATE)}
-    state = run([[has(3, pid=1), has(7, pid=2)]] * 4, specs, unendable={2})[-1]
+    state = run([[has(3, pid=1), has(7, pid=2)]] * 4, specs, unendable={("a", 2)})[-1]
     assert state.episodes["a", GPU].victim == 1
 
 
