@@ -183,7 +183,9 @@ class PidView:
 class PidViewKeeper:
     """Has a :class:`PidView` while there is a driver, beside the daemon's loop: loading takes seconds.
 
-    A driver that comes later, or comes again, is found within ``look_s``.
+    A driver that comes later, or comes again, is found within ``look_s``. Where ``wish`` is required, the first view is
+    made before this returns. Raises HostUnsupported when it cannot be, and there is more in the way than that no
+    driver is loaded yet.
     """
 
     def __init__(
@@ -197,6 +199,8 @@ class PidViewKeeper:
         self._reason = "starting"
         self._lock = threading.Lock()
         self._end = threading.Event()
+        if wish == "required":
+            self._insist()
         self._thread = threading.Thread(target=self._run, name="pid-view", daemon=True)
         self._thread.start()
 
@@ -213,6 +217,17 @@ class PidViewKeeper:
                 self._tries = 0
                 self._replace(None, "this driver translates by itself")
             self._end.wait(self._look_s)
+
+    def _insist(self) -> None:
+        self._driver = module_identity()
+        facts = gather(*self._about, try_bpf=True)
+        choice = choose(facts, self._wish)
+        if not choice.is_on and not choice.is_waiting:
+            raise _refusal(choice.reason, choice.remedy)
+        try:
+            self._replace(PidView(facts) if choice.is_on else None, choice.reason)
+        except FairschedError as error:
+            raise _refusal(str(error), error.remedy) from error
 
     def _start(self) -> None:
         """For the driver of the last look."""
@@ -252,8 +267,15 @@ class PidViewKeeper:
             view.close()
 
 
+def _refusal(reason: str, remedy: str) -> HostUnsupported:
+    return HostUnsupported(
+        f"pid_view is required, but {reason}",
+        remedy="; or ".join(filter(None, (remedy, "set mechanisms.pid_view: auto"))),
+    )
+
+
 def keep(wish: str) -> PidViewKeeper | None:
-    """A keeper, unless ``mechanisms.pid_view`` is off."""
+    """A keeper, unless ``mechanisms.pid_view`` is off. Raises HostUnsupported when it is required and cannot be."""
     if wish == "off":
         return None
     from fairsched.host_probe import privileges  # which gathers our facts, too

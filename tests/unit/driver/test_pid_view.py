@@ -7,12 +7,16 @@ import dataclasses
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fairsched.bpf import syscall
-from fairsched.driver.pid_view import read_symbols, try_write_user
+from fairsched.driver import pid_view
+from fairsched.driver.pid_view import keep, read_symbols, try_write_user
 from fairsched.driver.pid_view_choice import PidViewFacts, choose
+from fairsched.errors import HostUnsupported
+from tests.support import wait_until
 
 CAPABLE = PidViewFacts(
     is_initial_namespace=True,
@@ -106,3 +110,61 @@ def test_only_functions_of_the_driver_count(tmp_path: Path) -> None:
     wanted = ("nvidia_unlocked_ioctl", "nvidia_frontend_unlocked_ioctl", "os_find_ns_pid")
     assert read_symbols(wanted, path) == {"nvidia_unlocked_ioctl"}
     assert read_symbols(wanted, tmp_path / "none") == set()
+
+
+class Host:
+    """One with the facts it is given, whose kernel takes the programs or does not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.facts = CAPABLE
+        self.error: HostUnsupported | None = None
+        self.views = 0
+        monkeypatch.setattr(pid_view, "gather", lambda *about, try_bpf: self.facts)
+        monkeypatch.setattr(pid_view, "module_identity", lambda: 1)
+        monkeypatch.setattr(pid_view, "PidView", self.view)
+
+    def view(self, facts: PidViewFacts) -> object:
+        if self.error is not None:
+            raise self.error
+        self.views += 1
+        return SimpleNamespace(is_needless=lambda: False, status=dict, close=lambda: None)
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Host:
+    return Host(monkeypatch)
+
+
+def test_what_is_required_and_cannot_be_had_is_no_start(host: Host) -> None:
+    host.facts = dataclasses.replace(CAPABLE, lockdown="integrity")
+    with pytest.raises(HostUnsupported, match=r"pid_view is required, but kernel lockdown") as found:
+        keep("required")
+    assert "mechanisms.pid_view: auto" in found.value.remedy
+    host.facts, host.error = CAPABLE, HostUnsupported("the verifier said no", remedy="another kernel")
+    with pytest.raises(HostUnsupported, match="pid_view is required, but the verifier said no") as found:
+        keep("required")
+    assert "another kernel" in found.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("wish", "facts", "is_on"),
+    [
+        ("required", CAPABLE, True),
+        ("required", dataclasses.replace(CAPABLE, entry=None, has_driver=False), False),
+        ("auto", dataclasses.replace(CAPABLE, lockdown="integrity"), False),
+    ],
+)
+def test_what_can_be_had_or_waits_for_a_driver_or_is_not_required_starts(
+    host: Host, wish: str, facts: PidViewFacts, is_on: bool
+) -> None:
+    host.facts = facts
+    keeper = keep(wish)
+    assert keeper is not None
+    wait_until(lambda: keeper.status()["reason"] != "starting", 10, "it has looked")
+    assert keeper.status()["is_on"] is is_on
+    assert host.views == is_on, "what was made at the start is not made again"
+    keeper.close()
+
+
+def test_what_is_off_keeps_nothing(host: Host) -> None:
+    assert keep("off") is None
