@@ -28,7 +28,7 @@ from fairsched.model import ShareView, TenantSpec
 from fairsched.observe import Tree
 from fairsched.own_cost import MapFacts, read_processes
 from fairsched.own_status import OwnStatus
-from fairsched.process_report import Held, build_processes
+from fairsched.process_report import build_processes, held_by_process
 from fairsched.reporting import Vitals, build_status
 from fairsched.sensors import Sensors
 from fairsched.settings import Settings
@@ -166,11 +166,7 @@ class Answers:
         sensors = parts.sensors
         work = sensors.account.work() if sensors.account is not None else ()
         listed = sensors.nvml.listed() if sensors.nvml is not None else {}
-        held = {
-            (use.tgid, use.gpu): Held(use.contexts, use.vram_bytes)
-            for use in sensors.driver.uses()
-            if use.gpu is not None
-        }
+        held = held_by_process(sensors.driver.uses())
         return build_processes(work, held, listed, sensors.gpus, parts.tree, parts.mount)
 
     def tenant_list(self) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ context and has launched nothing that was seen is said to be so: it is idle, or 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from fairsched.accounting.outstanding import Work
 from fairsched.cgroup import tree as cgroup_tree
 from fairsched.cgroup.path import Mount
 from fairsched.containers import container_of
+from fairsched.driver.books import DriverUse
 from fairsched.gpu import Gpu, gpu_label
 from fairsched.observe import Tree
 from fairsched.status import ProcessStatus
@@ -42,6 +44,17 @@ class _Process(NamedTuple):
     cgroup: str | None
     command: str | None
     namespace_pid: int | None
+
+
+def held_by_process(uses: Iterable[DriverUse]) -> dict[Where, Held]:
+    """What a process has of a GPU, whichever cgroups it opened the driver in; GPUs without a slot are left out."""
+    contexts: Counter[Where] = Counter()
+    vram_bytes: Counter[Where] = Counter()
+    for use in uses:
+        if use.gpu is not None:
+            contexts[use.tgid, use.gpu] += use.contexts
+            vram_bytes[use.tgid, use.gpu] += use.vram_bytes
+    return {where: Held(contexts[where], vram_bytes[where]) for where in contexts}
 
 
 def build_processes(

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 from fairsched.accounting.outstanding import Work
+from fairsched.answers import Answers
 from fairsched.cgroup.path import Mount
+from fairsched.driver.books import DriverUse
 from fairsched.gpu import Gpu
 from fairsched.process_report import NO_LAUNCH_SEEN, Held, build_processes, read_process
 from fairsched.status import ProcessStatus
@@ -90,6 +93,25 @@ def test_a_context_that_launches_nothing_that_is_seen_is_said_to(tmp_path: Path)
         13: None,
         14: NO_LAUNCH_SEEN,
     }
+
+
+def test_what_a_process_has_is_added_up_over_the_cgroups_it_opened_the_driver_in() -> None:
+    """It was moved between two opens: the driver's calls are charged to two cgroups."""
+    me = os.getpid()
+    uses = (
+        DriverUse(7, me, 0, 1, 100),
+        DriverUse(8, me, 0, 2, 30),
+        DriverUse(8, me, 1, 1, 5),
+        DriverUse(8, me, None, 1, 9),
+    )
+    driver = SimpleNamespace(uses=lambda: uses)
+    sensors = SimpleNamespace(account=None, nvml=None, driver=driver, gpus=GPUS)
+    parts = SimpleNamespace(sensors=sensors, tree=TREE, mount=MOUNT)
+    answers = Answers(*cast(Any, (None, lambda: parts, None, None)))
+    assert [(row.gpu, row.contexts, row.vram_bytes) for row in answers.processes()] == [
+        ("GPU-a", 3, 130),
+        ("GPU-b", 1, 5),
+    ]
 
 
 def test_processes_that_are_gone_are_left_out(tmp_path: Path) -> None:
