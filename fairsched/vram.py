@@ -120,7 +120,8 @@ class VramLimits:
     def _read(self) -> tuple[policy.ProcessVram, ...] | None:
         """Of every process of a tenant; None: nothing new is known.
 
-        Of processes that are older than our eyes only NVML knows.
+        Of what processes made before we looked only NVML knows, which counts more than was asked for; so it is heard
+        of those that we have seen nothing of, or that are older than our eyes, and whose number is larger.
         """
         listed = self._ask_nvml()
         if self._sensors.driver.hook is None:
@@ -129,12 +130,17 @@ class VramLimits:
             return None if listed is None else tuple(self._from_nvml(listed))
         self.source = _IOCTLS
         self._listed = self._listed if listed is None else listed
-        uses = self._sensors.driver.uses()
+        uses, since_ns = self._sensors.driver.uses(), self._sensors.driver.since_ns
         seen = {use.tgid for use in uses}
-        older = [one for one in self._listed if one.owner.pid not in seen and one.owner.is_alive()]
+        older = [
+            one
+            for one in self._listed
+            if (one.owner.pid not in seen or (since_ns is not None and _started_ns(one.owner) < since_ns))
+            and one.owner.is_alive()
+        ]
         owners = {one.owner.pid: one.owner for one in older}
         self._owners = {pid: owner for pid, owner in self._owners.items() if pid in seen} | owners
-        return (*self._from_uses(uses), *self._from_nvml(older))
+        return policy.combine(self._from_uses(uses), self._from_nvml(older))
 
     def _ask_nvml(self) -> tuple[Listed, ...] | None:
         nvml = self._sensors.nvml

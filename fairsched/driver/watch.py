@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -110,6 +111,8 @@ class DriverWatch:
         """By tenant, of processes that are gone."""
         self._tenant_of: dict[tuple[int, int], str] = {}
         """By (cgroup, process) of those whose calls are known: their cgroup may go before the last look at them."""
+        self.since_ns: int | None = None
+        """CLOCK_MONOTONIC: what was made before is not known; None while calls are not seen."""
         self._next_ns = 0
         self._tries_left = _TRIES
         self._looks = 0
@@ -146,7 +149,7 @@ class DriverWatch:
         found = devices.find_instances(self._slot_by_uuid, self._proc, self._device_dir)
         probe.set_instances(found.slot_of)
         self._probe, self._books, self.reason = probe, DriverBooks(probe, str(self._proc)), None
-        self.gate = probe.vram_gate()
+        self.gate, self.since_ns = probe.vram_gate(), time.monotonic_ns()
         assumed = f" gpu_instances=assumed reason={found.reason!r}" if found.is_assumed else ""
         logger.info("driver=seen hook=%s%s", probe.hook, assumed)
 

@@ -19,7 +19,7 @@ Terms. *leaf*: a tenant that has processes; a limit is of a leaf or of a tenant 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -88,6 +88,28 @@ class VramHold(NamedTuple):
 
     episode: VramEpisode
     deadline_ns: int
+
+
+def combine(seen: Iterable[ProcessVram], listed: Iterable[ProcessVram]) -> tuple[ProcessVram, ...]:
+    """What processes have where two have looked: on each GPU the larger of what the two say.
+
+    ``seen`` is known to the byte and lacks what was there before; it may name a process in several tenants, and what
+    ``listed`` has beyond it goes to the one that has most. Who is only ``listed`` is in the tenant named there.
+    """
+    found = list(seen)
+    indexes: dict[tuple[int, str], list[int]] = {}
+    for index, one in enumerate(found):
+        indexes.setdefault((one.pid, one.gpu), []).append(index)
+    for one in listed:
+        same = indexes.get((one.pid, one.gpu), [])
+        if not same:
+            found.append(one)
+            continue
+        more = one.bytes - sum(found[index].bytes for index in same)
+        most = max(same, key=lambda index: (found[index].bytes, found[index].tenant))
+        if more > 0:
+            found[most] = found[most]._replace(bytes=found[most].bytes + more)
+    return tuple(found)
 
 
 def sums(processes: Collection[ProcessVram], specs: Mapping[str, TenantSpec]) -> dict[Key, int]:

@@ -107,7 +107,8 @@ class Site:
         self.started_s: dict[int, int] = {}
         self.made_ns: dict[int, int] = {}
         """When a process started, and made its first client: both at the beginning of time, unless named."""
-        driver = SimpleNamespace(hook=hook, gate=self.gate if hook else None, uses=self.uses)
+        gate, since_ns = (self.gate, 1000 * S) if hook else (None, None)
+        driver = SimpleNamespace(hook=hook, gate=gate, uses=self.uses, since_ns=since_ns)
         self.sensors = SimpleNamespace(driver=driver, nvml=None, gpus=(Gpu(GPU),))
         views = {name: TenantView(name, name != "team") for name in CGROUP_OF}
         for name, number in CGROUP_OF.items():
@@ -289,14 +290,28 @@ def test_status_says_what_is_used_refused_and_done(site: Site) -> None:
     assert site.vram.statuses("b", 0) == ()
 
 
-def test_processes_that_are_older_than_our_eyes_count_as_nvml_says(site: Site) -> None:
-    listed = (Listed(Owner(1, 1), 0, 10, 7 * GIB), Listed(Owner(9, 1), 0, 10, 4 * GIB))
-    site.vram._listing = cast(
-        Any, SimpleNamespace(take=lambda: listed, stop=lambda: None, close=lambda: None)
-    )
+def listing(site: Site, *listed: tuple[int, float]) -> Any:
+    """NVML's list: processes of tenant a, and what they have."""
+    found = tuple(Listed(site.owner(pid), 0, CGROUP_OF["a"], int(size * GIB)) for pid, size in listed)
+    return SimpleNamespace(take=lambda: found, stop=lambda: None, close=lambda: None)
+
+
+def test_processes_that_we_have_seen_nothing_of_count_as_nvml_says(site: Site) -> None:
+    site.started_s = {1: 10_000_000}
+    site.vram._listing = listing(site, (1, 7), (9, 4))
     site.has = {("a", 1): 5}
     site.at(0, specs(VramAction.WARN))
-    assert site.vram.statuses("a", 0)[0].used_bytes == 9 * GIB
+    assert site.vram.statuses("a", 0)[0].used_bytes == 9 * GIB, "who is younger than our eyes is seen whole"
+
+
+def test_what_a_process_had_before_we_looked_counts_when_it_makes_more(site: Site) -> None:
+    """It was dropped from NVML's list with its first call that we saw, and what it had before was nobody's."""
+    site.vram._listing = listing(site, (1, 9), (2, 3))
+    site.has = {("a", 1): 1, ("a", 2): 4}
+    for second in range(4):
+        site.at(second, specs(VramAction.TERMINATE))
+    assert site.vram.statuses("a", 4 * S)[0].used_bytes == 13 * GIB
+    assert [owner.pid for owner in site.terminator.asked] == [1], "the one that has most"
 
 
 def test_without_a_hook_nvml_is_asked_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

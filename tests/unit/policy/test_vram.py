@@ -14,6 +14,7 @@ from fairsched.policy.vram import (
     ProcessVram,
     VramParams,
     VramState,
+    combine,
     due_holds,
     held_for_it,
     judge,
@@ -59,6 +60,12 @@ def test_a_tenant_without_a_limit_of_its_own_does_not_have_its_parents() -> None
     """The parent's binds it already, together with the others."""
     states = run([[has(9, "team/x")]] * 4, {"team": spec("team")})
     assert list(states[-1].episodes) == [("team", GPU)]
+
+
+def test_of_two_that_looked_the_larger_is_believed_of_each_process_and_gpu() -> None:
+    seen = [has(1), has(2, "b"), has(5, pid=2), has(1, gpu=OTHER)]
+    listed = [has(4, "z"), has(4, pid=2), has(3, gpu=OTHER), has(7, pid=3)]
+    assert combine(seen, listed) == (has(1), has(3, "b"), has(5, pid=2), has(3, gpu=OTHER), has(7, pid=3))
 
 
 def test_exactly_the_limit_is_within_it() -> None:
