@@ -2,7 +2,7 @@
 """docs/support-matrix.md: what works under which kernel, from what the tests there recorded.
 
     matrix.py           write the page anew from tests/vm/results
-    matrix.py --run     run the tests under every kernel first; further arguments go to pytest
+    matrix.py --run     run the tests under every kernel first, and print the page; further arguments go to pytest
 
 The page is never edited: a unit test compares it with what this makes of the results, and of the tests that there are
 now: those that the results know nothing of are named on it.
@@ -106,22 +106,30 @@ def page(results: dict[str, dict[str, Any]], tests: dict[str, set[str]]) -> str:
 
 
 def run_all(arguments: list[str]) -> int:
+    """The worst exit status; that of a run which was killed is the signal's number."""
     worst = 0
     for series in SERIES:
         target = RESULTS / f"{series}.json"
+        target.unlink(
+            missing_ok=True
+        )  # a guest that dies leaves none, and must not pass with those of its last run
         done = subprocess.run(
             [sys.executable, ROOT / "scripts/vm/run.py", series, "--json", target, *arguments], check=False
         )
         if done.returncode:
             print(f"vm: {series}: exit {done.returncode}", file=sys.stderr)
-        worst = max(worst, done.returncode)
+        worst = max(worst, abs(done.returncode))
     return worst
 
 
 def main(words: list[str]) -> int:
-    status = run_all(words[1:]) if words[:1] == ["--run"] else 0
-    PAGE.write_text(page(read_results(), read_tests()))
-    print(f"written: {PAGE.relative_to(ROOT)}")
+    is_run = words[:1] == ["--run"]
+    status = run_all(words[1:]) if is_run else 0
+    text = page(read_results(), read_tests())
+    PAGE.write_text(text)
+    if is_run:
+        print(text)
+    print(f"written: {PAGE}")
     return status
 
 

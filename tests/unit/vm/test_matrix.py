@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import runpy
+import subprocess
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.unit.repo.tree import ROOT
 
@@ -56,3 +61,54 @@ def test_what_is_younger_than_the_results_is_named() -> None:
         results, {"test_a.py": {"test_it"}, "test_b.py": {"test_one"}, "test_c.py": {"test_x"}}
     )
     assert page.endswith("\n\n- `test_b.py`\n- `test_c.py`\n")
+
+
+class Guests:
+    """Runs that end as they are told to, with results or without."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.results, self.page = directory / "results", directory / "page.md"
+        self.results.mkdir()
+        self.status: dict[str, int] = {}
+        self.dies: set[str] = set()
+        names = MATRIX["main"].__globals__
+        for name, value in (("RESULTS", self.results), ("PAGE", self.page)):
+            monkeypatch.setitem(names, name, value)
+        monkeypatch.setattr(names["subprocess"], "run", self.run)
+        for series in MATRIX["SERIES"]:
+            self.write(series, "old")
+
+    def write(self, series: str, kernel: str) -> None:
+        (self.results / f"{series}.json").write_text(json.dumps(result(f"{series}-{kernel}")))
+
+    def run(self, words: list[Any], *, check: bool) -> Any:
+        series = words[2]
+        if series not in self.dies:
+            self.write(series, "new")
+        return subprocess.CompletedProcess(words, self.status.get(series, 0))
+
+
+@pytest.fixture
+def guests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Guests:
+    return Guests(tmp_path, monkeypatch)
+
+
+def test_a_run_that_a_signal_killed_is_a_failure(guests: Guests) -> None:
+    assert MATRIX["main"](["--run"]) == 0
+    guests.status = {"6.1": -9}
+    assert MATRIX["main"](["--run"]) == 9
+
+
+def test_a_guest_that_died_does_not_pass_with_its_last_results(guests: Guests) -> None:
+    guests.status, guests.dies = {"6.1": 125}, {"6.1"}
+    assert MATRIX["main"](["--run"]) == 125
+    page = guests.page.read_text()
+    assert "`6.12-new`" in page and "`6.1-" not in page
+
+
+def test_the_page_alone_is_made_of_what_is_there(guests: Guests, capsys: pytest.CaptureFixture[str]) -> None:
+    assert MATRIX["main"]([]) == 0
+    assert "`6.1-old`" in guests.page.read_text()
+    assert "# Support matrix" not in capsys.readouterr().out
+    MATRIX["main"](["--run"])
+    assert guests.page.read_text() in capsys.readouterr().out, "who ran it sees the table"
