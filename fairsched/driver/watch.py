@@ -1,28 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon's view of the driver: loads the probe beside the loop, reads its books once a second.
 
-Problem: compiling takes seconds, the driver may be loaded long after the daemon, and neither may hold up a tick or a
-start. A host without any of it must still be scheduled.
+Problem: compiling takes seconds, the driver may be loaded long after the daemon and may hang, and none of it may hold
+up a tick or a start. A host without any of it must still be scheduled.
 
 Approach: once a second :meth:`DriverWatch.look` does one small step: is there a driver (or files that stand for its
-nodes)? then a thread loads and attaches; when that is done, each look is one read of the books. ``required`` waits for
-the thread at the start instead, and fails with it.
+nodes)? then a thread (loading.py) asks it which GPU is which, loads and attaches; when that is done, each look is one
+read of the books. ``required`` waits for the thread at the start instead, and fails with it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairsched.bpf import abi
-from fairsched.driver import devices, hooks
+from fairsched.driver import hooks
 from fairsched.driver.books import DriverBooks, DriverCalls, DriverLook, DriverUse
-from fairsched.driver.probe import DriverProbe, start
+from fairsched.driver.loading import Beside, Loaded, Place, load
+from fairsched.driver.probe import DriverProbe
 from fairsched.driver.vram_gate import VramGate
 from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.gpu import Gpu
@@ -54,41 +52,6 @@ class CallTotals:
         self.opens += calls.opens
 
 
-@dataclass
-class _Loading:
-    """A thread that loads; its result is read once it has ended."""
-
-    facts: hooks.HookFacts
-    with_plain_nodes: bool
-    probe: DriverProbe | None = None
-    error: Exception | None = None
-    is_abandoned: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        # A daemon thread: who ends us does not wait for a compiler.
-        self.thread = threading.Thread(target=self._run, name="driver", daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            probe = start(self.facts, with_plain_nodes=self.with_plain_nodes)
-        except (FairschedError, OSError) as error:
-            self.error = error
-            return
-        with self.lock:
-            if self.is_abandoned:
-                probe.close()
-            else:
-                self.probe = probe
-
-    def abandon(self) -> None:
-        with self.lock:
-            self.is_abandoned = True
-            if self.probe is not None:
-                self.probe.close()
-
-
 class DriverWatch:
     """``gpus`` in the order of their slots; ``device_dir`` has the driver's nodes, or plain files for a simulated one.
 
@@ -98,10 +61,8 @@ class DriverWatch:
     def __init__(
         self, mechanism: str, device_dir: Path, gpus: tuple[Gpu, ...], proc: Path = Path("/proc")
     ) -> None:
-        self._device_dir = device_dir
-        self._slot_by_uuid = {gpu.uuid: slot for slot, gpu in enumerate(gpus)}
-        self._proc = proc
-        self._loading: _Loading | None = None
+        self._place = Place({gpu.uuid: slot for slot, gpu in enumerate(gpus)}, device_dir, proc)
+        self._loading: Beside[Loaded] | None = None
         self._probe: DriverProbe | None = None
         self._books: DriverBooks | None = None
         self.gate: VramGate | None = None
@@ -126,52 +87,47 @@ class DriverWatch:
     # ---- loading ----
 
     def _start(self) -> None:
-        plain = self._plain_nodes()
-        if not plain and not devices.read_majors(self._proc):
+        if not self._is_there():
             raise HostUnsupported(
                 f"calls to the driver are required and cannot be seen: {NO_DRIVER}",
                 remedy="load the driver first (nvidia-smi does), or set mechanisms.driver: auto",
             )
-        self._take_in(start(hooks.read_facts(), with_plain_nodes=bool(plain)))
+        self._take_in(self._load().take())
 
-    def _plain_nodes(self) -> dict[Path, abi.Node]:
-        try:
-            found = devices.plain_nodes(self._device_dir)
-        except OSError:
-            return {}
-        return {path: node for path, node in found.items() if path.is_file()}
+    def _is_there(self) -> bool:
+        """The driver, or files that stand for its nodes."""
+        return bool(self._place.plain_nodes() or self._place.majors())
 
-    def _take_in(self, probe: DriverProbe) -> None:
-        probe.set_majors(devices.read_majors(self._proc))
-        plain = self._plain_nodes()
-        if plain:
-            probe.set_plain_nodes(plain)
-        found = devices.find_instances(self._slot_by_uuid, self._proc, self._device_dir)
-        probe.set_instances(found.slot_of)
-        self._probe, self._books, self.reason = probe, DriverBooks(probe, str(self._proc)), None
-        self.gate, self.since_ns = probe.vram_gate(), time.monotonic_ns()
+    def _load(self) -> Beside[Loaded]:
+        return Beside(lambda: load(self._place), Loaded.close)
+
+    def _take_in(self, loaded: Loaded) -> None:
+        probe, found = loaded.probe, loaded.instances
+        self._probe, self._books, self.reason = probe, DriverBooks(probe, str(self._place.proc)), None
+        self.gate, self.since_ns = probe.vram_gate(), loaded.since_ns
         assumed = f" gpu_instances=assumed reason={found.reason!r}" if found.is_assumed else ""
         logger.info("driver=seen hook=%s%s", probe.hook, assumed)
 
     def _step_loading(self, now_ns: int) -> None:
         if self._loading is None:
-            plain = self._plain_nodes()
-            if not plain and not devices.read_majors(self._proc):
+            if not self._is_there():
                 self._next_ns = now_ns + _AGAIN_NS
                 return
             self.reason = "its programs are being loaded"
-            self._loading = _Loading(hooks.read_facts(), with_plain_nodes=bool(plain))
+            self._loading = self._load()
             return
-        if self._loading.thread.is_alive():
+        if self._loading.is_running:
             return
-        loaded, self._loading = self._loading, None
-        if loaded.probe is not None:
-            self._take_in(loaded.probe)
-            return
+        ended, self._loading = self._loading, None
         self._tries_left -= 1
-        self._next_ns, self._is_off = now_ns + _AGAIN_NS, self._tries_left <= 0
-        self.reason = str(loaded.error)
-        logger.warning("driver=unseen tries_left=%d error=%r", self._tries_left, self.reason)
+        try:
+            self._take_in(ended.take())
+        except Exception as error:
+            self._next_ns, self._is_off = now_ns + _AGAIN_NS, self._tries_left <= 0
+            self.reason = str(error) or repr(error)
+            logger.warning("driver=unseen tries_left=%d error=%r", self._tries_left, self.reason)
+            if not isinstance(error, FairschedError | OSError):
+                raise  # it is ours: told whole
 
     # ---- once a second ----
 
@@ -207,7 +163,7 @@ class DriverWatch:
         self._tenant_of = known
 
     def _is_thread_gone(self, tgid: int, tid: int) -> bool:
-        return not os.path.exists(f"{self._proc}/{tgid}/task/{tid}")
+        return not os.path.exists(f"{self._place.proc}/{tgid}/task/{tid}")
 
     # ---- what is known ----
 

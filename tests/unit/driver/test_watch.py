@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fairsched.driver import devices, loading
 from fairsched.driver import watch as watch_module
 from fairsched.driver.books import DriverCalls, DriverLook, DriverUse
 from fairsched.driver.watch import NO_DRIVER, CallTotals, DriverWatch
@@ -20,6 +21,7 @@ from tests.support import wait_until
 
 S = 1_000_000_000
 GPUS = (Gpu("GPU-a"), Gpu("GPU-b"))
+find_instances = devices.find_instances
 
 
 class FakeProbe:
@@ -61,13 +63,22 @@ class World:
         self.may_end.set()
         self.error: Exception | None = None
         self.starts = 0
-        monkeypatch.setattr(watch_module, "start", self._load)
-        monkeypatch.setattr(watch_module.hooks, "read_facts", lambda: None)
+        self.answers = threading.Event()
+        self.answers.set()
+        """Cleared: who asks the driver something does not come back."""
+        monkeypatch.setattr(loading, "start", self._load)
+        monkeypatch.setattr(loading.hooks, "read_facts", lambda: None)
+        monkeypatch.setattr(loading.devices, "find_instances", self._find_instances)
         books = lambda probe, proc: SimpleNamespace(read=lambda: probe.look)  # noqa: E731
         monkeypatch.setattr(watch_module, "DriverBooks", books)
 
     def load_driver(self) -> None:
         (self.proc / "devices").write_text("Character devices:\n195 nvidia\n\nBlock devices:\n")
+
+    def _find_instances(self, *where: Any) -> devices.Instances:
+        assert threading.current_thread() is not threading.main_thread()
+        self.answers.wait(10)
+        return find_instances(*where)
 
     def _load(self, facts: Any, *, with_plain_nodes: bool) -> Any:
         self.starts += 1
@@ -85,6 +96,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(tmp_path, monkeypatch)
     yield made
     made.may_end.set()
+    made.answers.set()
 
 
 def look(watch: DriverWatch, seconds: float, tenants: dict[int, str] | None = None) -> None:
@@ -124,6 +136,19 @@ def test_no_look_waits_for_the_compiler(world: World) -> None:
     watch.close()
     world.may_end.set()
     wait_until(lambda: world.probe.is_closed, 10, "what came too late is let go of")
+
+
+def test_no_look_waits_for_a_driver_that_hangs(world: World) -> None:
+    world.load_driver()
+    world.answers.clear()
+    watch = world.watch()
+    for second in range(1, 5):
+        look(watch, second)
+    assert (watch.hook, watch.reason) == (None, "its programs are being loaded")
+    world.answers.set()
+    loaded(watch)
+    look(watch, 6)
+    assert watch.hook == "kprobe"
 
 
 def test_what_is_refused_is_tried_three_times_and_said(world: World) -> None:
