@@ -422,6 +422,8 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         for name, count in sensors.probe.counts().items():
             if count and name in GPU_TIME_LOSSES:
                 yield f"BPF counted {name}: {count}"
+    if sensors.driver.lost:
+        yield f"contexts, VRAM and calls are not seen: {sensors.driver.lost}"
     lost = {name: n for name, n in sensors.driver.counts().items() if n and name in DRIVER_LOSSES}
     for name, count in lost.items():
         yield f"calls to the driver: BPF counted {name}: {count}; contexts and VRAM may be wrong"

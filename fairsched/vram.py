@@ -83,6 +83,8 @@ class VramLimits:
                 return
             processes = self._read()
             if processes is None:
+                if self.source is None:  # nobody can be asked any more: what was last known is nobody's debt
+                    self._forget()
                 return
             self._processes = processes
             before = self._state

@@ -2,6 +2,7 @@
 """What NVIDIA devices there are to open: GPUs by minor, every major of the driver, whose GPU a capability is.
 
 Source: as in devices.py, and /proc/driver/nvidia-caps/mig-minors. 195 is NVIDIA's for good, with a driver or without.
+Whether all this may have changed is told by :func:`signature` and :func:`module_identity`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 from fairsched.bpf.abi import Node
 from fairsched.driver.devices import NVIDIA_MAJOR, parse_majors, read_cards
 
+MODULES = Path("/sys/module")
+MODULE, UVM_MODULE = MODULES / "nvidia", MODULES / "nvidia_uvm"
 _CAP = re.compile(r"^gpu(\d+)/\S+ (\d+)$", re.MULTILINE)
 
 
@@ -63,6 +66,15 @@ def signature(proc: Path = Path("/proc")) -> object:
     except OSError:
         names = ()
     return names, _read(proc / "devices")
+
+
+def module_identity(path: Path = MODULE) -> int | None:
+    """Another number each time a kernel module is loaded; None = it is not, or not yet."""
+    try:
+        is_live = (path / "initstate").read_text().strip() == "live"
+        return path.stat().st_ino if is_live else None
+    except OSError:
+        return None
 
 
 def _read(path: Path) -> str:

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from fairsched.bpf import abi
-from fairsched.driver import devices, hooks
+from fairsched.driver import devices, hooks, inventory
 from fairsched.driver.probe import DriverProbe, start
 
 T = TypeVar("T")
@@ -71,6 +71,17 @@ class Beside(Generic[T]):
             self._throw_away(cast(T, result))
 
 
+class Seen(NamedTuple):
+    """The driver as it is at one moment; told from another moment's by comparing."""
+
+    module: int | None
+    """Another number each time it is loaded; None = it is not."""
+    uvm: int | None
+    """The same of the unified memory driver."""
+    devices: object
+    """Its GPUs and device numbers, as inventory.signature."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where the driver is looked for, and which slots of ours its GPUs have."""
@@ -79,6 +90,13 @@ class Place:
     dev: Path
     """Has the driver's nodes, or plain files for a simulated one."""
     proc: Path = Path("/proc")
+    modules: Path = inventory.MODULES
+
+    def look(self) -> Seen:
+        """Reads a few small files, and asks the driver nothing."""
+        module, uvm = (self.modules / one.name for one in (inventory.MODULE, inventory.UVM_MODULE))
+        identities = inventory.module_identity(module), inventory.module_identity(uvm)
+        return Seen(*identities, inventory.signature(self.proc))
 
     def plain_nodes(self) -> dict[Path, abi.Node]:
         """Files that stand for the driver's nodes; empty where there are real ones or none."""

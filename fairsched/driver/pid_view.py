@@ -22,6 +22,7 @@ from typing import Any
 from fairsched.bpf import abi, probe, syscall
 from fairsched.bpf.pid_view import PidViewPrograms
 from fairsched.driver import namespaces
+from fairsched.driver.inventory import MODULE, module_identity
 from fairsched.driver.pid_view_choice import PidViewFacts, choose
 from fairsched.errors import FairschedError, HostUnsupported
 
@@ -30,7 +31,6 @@ ENTRIES = ("nvidia_unlocked_ioctl", "nvidia_frontend_unlocked_ioctl")
 TRANSLATOR = "os_find_ns_pid"
 """What a driver asks that translates by itself; older ones do not have it."""
 KALLSYMS = Path("/proc/kallsyms")
-_MODULE = Path("/sys/module/nvidia")
 _KPROBE = Path("/sys/bus/event_source/devices/kprobe/type")
 _BTF = Path("/sys/kernel/btf/vmlinux")
 _WRITE_USER = 36
@@ -55,15 +55,6 @@ def read_symbols(wanted: Iterable[str], path: Path = KALLSYMS) -> set[str]:
     except OSError:
         return set()
     return found
-
-
-def module_identity(path: Path = _MODULE) -> int | None:
-    """Another number each time the driver is loaded; None = it is not, or not yet."""
-    try:
-        is_live = (path / "initstate").read_text().strip() == "live"
-        return path.stat().st_ino if is_live else None
-    except OSError:
-        return None
 
 
 def try_write_user() -> str | None:
@@ -117,7 +108,7 @@ def gather(capabilities: frozenset[str], lockdown: str | None, *, try_bpf: bool)
         lockdown=lockdown,
         write_refusal=try_write_user() if try_bpf else None,
         entry=next((name for name in ENTRIES if name in symbols), None),
-        has_driver=_MODULE.exists(),
+        has_driver=MODULE.exists(),
         has_translator=TRANSLATOR in symbols,
     )
 

@@ -57,6 +57,8 @@ class DriverProbe:
         self._fds = loaded.fds
         self._loaded = loaded
         self._links: list[int] = []
+        self._uvm_links: list[int] = []
+        self._majors: frozenset[int] = frozenset()
         self.hook: Hook = "tracepoint"
         self.refused: dict[Hook, str] = {}
         """Better hooks, and why not."""
@@ -84,6 +86,23 @@ class DriverProbe:
             _close(links)
             raise
         self.hook, self._links = hook, links
+        self.attach_uvm()
+
+    def attach_uvm(self) -> None:
+        """Go to the functions of the unified memory driver, a module of its own: loaded late or anew it has no probes.
+
+        Other hooks than that on functions see its calls anyway. Where it is not loaded nothing is done.
+        """
+        if self.hook != "kprobe":
+            return
+        programs, links = self._loaded.programs(self.hook), self._uvm_links
+        _close(links)
+        if links:
+            tracefs.remove_return_probes(own=True)
+        links.clear()
+        with contextlib.suppress(OSError):
+            links.append(_attach_return(programs["on_ioctl_return"], UVM_IOCTL))
+            links.append(perf.attach_kprobe(programs["on_ioctl"], UVM_IOCTL, is_return=False))
 
     def _attach(self, hook: Hook, facts: HookFacts) -> Iterator[int]:
         programs = self._loaded.programs(hook)
@@ -95,9 +114,6 @@ class DriverProbe:
             yield perf.attach_kprobe(programs["on_close"], functions.close, is_return=False)
             yield perf.attach_kprobe(programs["on_open"], functions.open, is_return=False)
             yield perf.attach_kprobe(programs["on_ioctl"], functions.ioctl, is_return=False)
-            with contextlib.suppress(OSError):  # unified memory may be a driver that is not loaded
-                yield _attach_return(programs["on_ioctl_return"], UVM_IOCTL)
-                yield perf.attach_kprobe(programs["on_ioctl"], UVM_IOCTL, is_return=False)
             return
         for program, (of_one, of_all) in _TRACEPOINTS.items():
             if program not in programs:
@@ -126,10 +142,10 @@ class DriverProbe:
 
     def detach(self) -> None:
         """See no more calls; the maps stay. Idempotent."""
-        _close(self._links)
+        _close([*self._links, *self._uvm_links])
         if self._links and self.hook == "kprobe":
             tracefs.remove_return_probes(own=True)
-        self._links = []
+        self._links, self._uvm_links = [], []
 
     def close(self) -> None:
         """Detach and let go of everything. Idempotent."""
@@ -141,10 +157,12 @@ class DriverProbe:
     # ---- writing ----
 
     def set_majors(self, majors: Mapping[int, abi.Node]) -> None:
-        """Which device numbers are the driver's (devices.read_majors)."""
-        for major, node in majors.items():
-            if 0 < major < abi.MAX_MAJOR:
-                syscall.update(self._fds["node_by_major"], ctypes.c_uint32(major), ctypes.c_uint32(node))
+        """Which device numbers are the driver's (devices.read_majors); none but these are."""
+        nodes = {major: int(node) for major, node in majors.items() if 0 < major < abi.MAX_MAJOR}
+        for major in self._majors | nodes.keys():
+            value = ctypes.c_uint32(nodes.get(major, 0))
+            syscall.update(self._fds["node_by_major"], ctypes.c_uint32(major), value)
+        self._majors = frozenset(nodes)
 
     def set_plain_nodes(self, nodes: Mapping[Path, abi.Node]) -> None:
         """Files that stand for device nodes; only when started with ``with_plain_nodes``."""

@@ -6,7 +6,8 @@ up a tick or a start. A host without any of it must still be scheduled.
 
 Approach: once a second :meth:`DriverWatch.look` does one small step: is there a driver (or files that stand for its
 nodes)? then a thread (loading.py) asks it which GPU is which, loads and attaches; when that is done, each look is one
-read of the books. ``required`` waits for the thread at the start instead, and fails with it.
+read of the books. ``required`` waits for the thread at the start instead, and fails with it. Each look also compares
+the driver with that of the load: loaded anew, its probes are too; of new device numbers and GPUs the probe is told.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fairsched.driver import hooks
 from fairsched.driver.books import DriverBooks, DriverCalls, DriverLook, DriverUse
-from fairsched.driver.loading import Beside, Loaded, Place, load
+from fairsched.driver.devices import Instances
+from fairsched.driver.inventory import MODULES
+from fairsched.driver.loading import Beside, Loaded, Place, Seen, load
 from fairsched.driver.probe import DriverProbe
 from fairsched.driver.vram_gate import VramGate
 from fairsched.errors import FairschedError, HostUnsupported
@@ -32,6 +36,7 @@ _TRIES = 3
 _THREADS_EVERY = 60
 """Looks between two searches for threads that died in a call."""
 NO_DRIVER = "no NVIDIA driver is loaded"
+LOADING = "its programs are being loaded"
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +64,21 @@ class DriverWatch:
     """
 
     def __init__(
-        self, mechanism: str, device_dir: Path, gpus: tuple[Gpu, ...], proc: Path = Path("/proc")
+        self,
+        mechanism: str,
+        device_dir: Path,
+        gpus: tuple[Gpu, ...],
+        proc: Path = Path("/proc"),
+        modules: Path = MODULES,
     ) -> None:
-        self._place = Place({gpu.uuid: slot for slot, gpu in enumerate(gpus)}, device_dir, proc)
+        self._place = Place({gpu.uuid: slot for slot, gpu in enumerate(gpus)}, device_dir, proc, modules)
+        self._told: Seen | None = None
+        """The driver for which the probe was loaded, or is being; None: none was, or it is for plain files."""
         self._loading: Beside[Loaded] | None = None
+        self._asking: Beside[Instances] | None = None
+        """Which GPU is which, after they have changed."""
+        self._ending: list[Beside[Any]] = []
+        """What is given up; the next probe waits for its end, as both have the same names in tracefs."""
         self._probe: DriverProbe | None = None
         self._books: DriverBooks | None = None
         self.gate: VramGate | None = None
@@ -80,6 +96,8 @@ class DriverWatch:
         self.errors = 0
         self.reason: str | None = "mechanisms.driver is off" if mechanism == "off" else NO_DRIVER
         """Why calls to the driver are not seen; None: they are."""
+        self.lost: str | None = None
+        """Why calls that were seen are not any more; None: they are, or never were."""
         self._is_off = mechanism == "off"
         if mechanism == "required":
             self._start()
@@ -94,26 +112,31 @@ class DriverWatch:
             )
         self._take_in(self._load().take())
 
+    def _load(self) -> Beside[Loaded]:
+        self._told = None if self._place.plain_nodes() else self._place.look()
+        return Beside(lambda: load(self._place), Loaded.close)
+
     def _is_there(self) -> bool:
         """The driver, or files that stand for its nodes."""
         return bool(self._place.plain_nodes() or self._place.majors())
-
-    def _load(self) -> Beside[Loaded]:
-        return Beside(lambda: load(self._place), Loaded.close)
 
     def _take_in(self, loaded: Loaded) -> None:
         probe, found = loaded.probe, loaded.instances
         self._probe, self._books, self.reason = probe, DriverBooks(probe, str(self._place.proc)), None
         self.gate, self.since_ns = probe.vram_gate(), loaded.since_ns
+        self.lost = None
         assumed = f" gpu_instances=assumed reason={found.reason!r}" if found.is_assumed else ""
         logger.info("driver=seen hook=%s%s", probe.hook, assumed)
 
     def _step_loading(self, now_ns: int) -> None:
         if self._loading is None:
             if not self._is_there():
-                self._next_ns = now_ns + _AGAIN_NS
+                self._next_ns, self.reason = now_ns + _AGAIN_NS, NO_DRIVER
                 return
-            self.reason = "its programs are being loaded"
+            self._ending = [one for one in self._ending if one.is_running]
+            if self._ending:
+                return
+            self.reason = LOADING
             self._loading = self._load()
             return
         if self._loading.is_running:
@@ -123,11 +146,58 @@ class DriverWatch:
         try:
             self._take_in(ended.take())
         except Exception as error:
-            self._next_ns, self._is_off = now_ns + _AGAIN_NS, self._tries_left <= 0
-            self.reason = str(error) or repr(error)
+            self._next_ns, self.reason = now_ns + _AGAIN_NS, str(error) or repr(error)
             logger.warning("driver=unseen tries_left=%d error=%r", self._tries_left, self.reason)
             if not isinstance(error, FairschedError | OSError):
                 raise  # it is ours: told whole
+
+    # ---- a driver that changes ----
+
+    def _follow(self) -> None:
+        """A module that was loaded anew has none of our probes, and other device numbers, GPUs, objects."""
+        if self._told is None:
+            return
+        seen, told = self._place.look(), self._told
+        if seen.module != told.module:
+            self._let_go()
+        elif self._probe is not None and seen != told:
+            self._told = seen
+            logger.info("driver=changed majors=%s", sorted(self._place.majors()))
+            self._probe.set_majors(self._place.majors())
+            if seen.uvm != told.uvm:
+                self._probe.attach_uvm()
+            self._give_up(self._asking)
+            self._asking = Beside(self._place.ask_instances)
+        if self._asking is not None and self._probe is not None and not self._asking.is_running:
+            answered, self._asking = self._asking, None
+            self._probe.set_instances(answered.take().slot_of)
+
+    def _let_go(self) -> None:
+        """Of a driver that is gone. What its processes called counts on, what they had is gone with it."""
+        if self._probe is not None:
+            logger.warning("driver=lost: its module was taken out, or loaded anew")
+            self.lost = "the driver's module was taken out or loaded anew, and its programs are not back"
+            self._close_gate()
+            self._ending.append(Beside(self._probe.close))
+        self._give_up(self._loading)
+        self._give_up(self._asking)
+        self._loading = self._asking = self._probe = self._books = self._told = self.since_ns = None
+        for calls in self._last.calls:
+            tenant = self._tenant_of.get((calls.cgroup_id, calls.tgid))
+            if tenant is not None and not calls.is_final:
+                self._final.setdefault(tenant, CallTotals()).add(calls)
+        self._last, self._tenant_of = DriverLook((), ()), {}
+        self._tries_left, self.reason = _TRIES, LOADING
+
+    def _give_up(self, one: Beside[Any] | None) -> None:
+        if one is not None:
+            one.abandon()
+            self._ending.append(one)
+
+    def _close_gate(self) -> None:
+        if self.gate is not None:
+            self.gate.close()
+            self.gate = None
 
     # ---- once a second ----
 
@@ -137,8 +207,10 @@ class DriverWatch:
             return
         self._next_ns = now_ns + _LOOK_NS
         try:
+            self._follow()
             if self._probe is None or self._books is None:
-                self._step_loading(now_ns)
+                if self._tries_left > 0:
+                    self._step_loading(now_ns)
                 return
             self._last = self._books.read()
             self._book_calls(tenant_of)
@@ -215,11 +287,10 @@ class DriverWatch:
     def close(self) -> None:
         """Detach. Idempotent."""
         self._is_off = True
-        if self._loading is not None:
-            self._loading.abandon()
-            self._loading = None
-        if self.gate is not None:
-            self.gate.close()
+        self._give_up(self._loading)
+        self._give_up(self._asking)
+        self._loading = self._asking = None
+        self._close_gate()
         if self._probe is not None:
             self._probe.close()
-            self._probe = self._books = self.gate = None
+            self._probe = self._books = None

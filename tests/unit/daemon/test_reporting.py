@@ -33,7 +33,7 @@ S = 1_000_000_000
 
 
 def driver(*uses: DriverUse, **counts: int) -> SimpleNamespace:
-    return SimpleNamespace(uses=lambda: uses, calls=lambda: {}, counts=lambda: counts)
+    return SimpleNamespace(uses=lambda: uses, calls=lambda: {}, counts=lambda: counts, lost=None)
 
 
 def sensors(**values: Any) -> Any:
@@ -87,6 +87,12 @@ def test_libraries_without_probes_are_said() -> None:
 def test_what_bpf_could_not_follow_of_the_driver_is_said_where_it_makes_numbers_wrong(what: str) -> None:
     (said,) = warnings(driver=driver(**{what: 2, "bad_read": 9, "objects_made": 100}))
     assert said == f"calls to the driver: BPF counted {what}: 2; contexts and VRAM may be wrong"
+
+
+def test_a_driver_that_is_not_seen_any_more_is_said() -> None:
+    lost = driver()
+    lost.lost = "its module was loaded anew"
+    assert warnings(driver=lost) == ["contexts, VRAM and calls are not seen: its module was loaded anew"]
 
 
 def test_contexts_and_memory_of_a_tenant_are_those_of_all_its_processes() -> None:

@@ -328,6 +328,18 @@ def test_without_a_hook_nvml_is_asked_and_says_so(monkeypatch: pytest.MonkeyPatc
     assert site.applier.reserved == {"a"}
 
 
+def test_when_nobody_can_be_asked_any_more_nobody_is_held_for_what_was_last_known(site: Site) -> None:
+    """As when the driver's module is taken out: it has no users then, and no memory."""
+    site.has = {("a", 1): 9}
+    for second in range(4):
+        site.at(second, specs(VramAction.HOLD))
+    assert site.applier.reserved == {"a"}
+    site.sensors.driver.hook = site.sensors.driver.gate = None
+    site.at(5, specs(VramAction.HOLD))
+    assert site.applier.reserved == frozenset()
+    assert site.vram.statuses("a", 5 * S)[0].used_bytes is None
+
+
 def test_sums_of_cgroups_that_are_gone_are_dropped_after_a_while(site: Site) -> None:
     site.gate.kept = {10: [0], 77: [0], 0: [0]}
     site.at(0, {})

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from fairsched.bpf.abi import Node
 from fairsched.driver import devices, loading
 from fairsched.driver import watch as watch_module
 from fairsched.driver.books import DriverCalls, DriverLook, DriverUse
-from fairsched.driver.watch import NO_DRIVER, CallTotals, DriverWatch
+from fairsched.driver.watch import LOADING, NO_DRIVER, CallTotals, DriverWatch
 from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.gpu import Gpu
 from tests.support import wait_until
@@ -31,9 +32,16 @@ class FakeProbe:
         self.is_closed = False
         self.look = DriverLook((), ())
         self.instances: dict[int, int] = {}
+        self.majors: dict[int, Any] = {}
+        self.uvm_attached = 0
+        self.may_close = threading.Event()
+        self.may_close.set()
 
     def set_majors(self, majors: Any) -> None:
-        pass
+        self.majors = dict(majors)
+
+    def attach_uvm(self) -> None:
+        self.uvm_attached += 1
 
     def set_plain_nodes(self, nodes: Any) -> None:
         self.nodes = nodes
@@ -48,6 +56,7 @@ class FakeProbe:
         return {"objects_made": 5, "call_lost": 1}
 
     def close(self) -> None:
+        self.may_close.wait(10)
         self.is_closed = True
 
 
@@ -55,9 +64,9 @@ class World:
     """A host with or without a driver, and a loader that does what it is told."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.proc, self.dev = tmp_path / "proc", tmp_path / "dev"
-        self.proc.mkdir()
-        self.dev.mkdir()
+        self.proc, self.dev, self.modules = (tmp_path / name for name in ("proc", "dev", "module"))
+        for directory in (self.proc, self.dev, self.modules):
+            directory.mkdir()
         self.probe = FakeProbe()
         self.may_end = threading.Event()
         self.may_end.set()
@@ -72,8 +81,19 @@ class World:
         books = lambda probe, proc: SimpleNamespace(read=lambda: probe.look)  # noqa: E731
         monkeypatch.setattr(watch_module, "DriverBooks", books)
 
-    def load_driver(self) -> None:
-        (self.proc / "devices").write_text("Character devices:\n195 nvidia\n\nBlock devices:\n")
+    def load_driver(self, *others: str) -> None:
+        """``others``: further lines of /proc/devices, as of modules that are loaded."""
+        lines = "".join(f"{line}\n" for line in ("195 nvidia", *others))
+        (self.proc / "devices").write_text(f"Character devices:\n{lines}\nBlock devices:\n")
+
+    def load_module(self, name: str) -> None:
+        """Taken out before, when it was there: it gets another inode."""
+        made = self.modules / f"{name}.new"
+        made.mkdir()
+        (made / "initstate").write_text("live\n")
+        if (self.modules / name).exists():
+            (self.modules / name).rename(self.modules / f"{name}.{made.stat().st_ino}")
+        made.rename(self.modules / name)
 
     def _find_instances(self, *where: Any) -> devices.Instances:
         assert threading.current_thread() is not threading.main_thread()
@@ -85,10 +105,12 @@ class World:
         self.may_end.wait(10)
         if self.error is not None:
             raise self.error
+        if self.starts > 1:
+            self.probe = FakeProbe()
         return self.probe
 
     def watch(self, mechanism: str = "auto") -> DriverWatch:
-        return DriverWatch(mechanism, self.dev, GPUS, self.proc)
+        return DriverWatch(mechanism, self.dev, GPUS, self.proc, self.modules)
 
 
 @pytest.fixture
@@ -234,3 +256,119 @@ def test_a_read_that_fails_is_counted_and_the_next_one_made(
     look(watch, 2)
     assert len(watch.uses()) == 1
     assert watch.counts() == {"call_lost": 1}
+
+
+def ended(watch: DriverWatch) -> None:
+    """Until what is done beside the looks is done; the next look takes it in."""
+    wait_until(lambda: not any(one.is_running for one in watch._ending), 10, "what was given up has ended")
+    asking = watch._asking
+    wait_until(lambda: asking is None or not asking.is_running, 10, "the driver has answered")
+    loaded(watch)
+
+
+def test_a_driver_that_is_loaded_anew_is_seen_again(world: World) -> None:
+    world.load_driver()
+    world.load_module("nvidia")
+    watch = world.watch("required")
+    former, known = world.probe, {7: "chat"}
+    former.look = DriverLook((DriverUse(7, 1, 0, 1, 99),), (DriverCalls(7, 1, 5, 1, 10, 1, False),))
+    look(watch, 1, known)
+    world.load_module("nvidia")
+    former.may_close.clear()
+    look(watch, 2, known)
+    assert (watch.hook, watch.reason, watch.gate, watch.since_ns) == (None, LOADING, None, None)
+    assert watch.lost is not None and watch.uses() == ()
+    look(watch, 3, known)
+    assert world.starts == 1, "the next probe waits until the last one is gone"
+    former.may_close.set()
+    ended(watch)
+    look(watch, 4, known)
+    loaded(watch)
+    look(watch, 5, known)
+    assert former.is_closed and world.probe is not former
+    assert (watch.hook, watch.reason, watch.lost, world.starts) == ("kprobe", None, None, 2)
+    assert watch.calls() == {"chat": CallTotals(5, 1, 10, 1)}, "totals never fall"
+    look(watch, 6, known)
+    assert world.starts == 2
+
+
+def test_a_driver_that_is_taken_out_is_said_to_be_gone(world: World) -> None:
+    world.load_driver()
+    world.load_module("nvidia")
+    watch = world.watch("required")
+    (world.modules / "nvidia/initstate").write_text("going\n")
+    (world.proc / "devices").write_text("")
+    look(watch, 1)
+    assert (watch.hook, watch.reason) == (None, NO_DRIVER)
+    ended(watch)
+    assert world.probe.is_closed
+    watch.close()
+
+
+def test_unified_memory_that_is_loaded_late_is_seen_and_nothing_is_forgotten(world: World) -> None:
+    world.load_driver()
+    world.load_module("nvidia")
+    watch = world.watch("required")
+    look(watch, 1)
+    assert world.probe.majors == {195: Node.GPU}
+    world.load_driver("511 nvidia-uvm")
+    world.load_module("nvidia_uvm")
+    look(watch, 2)
+    assert world.probe.majors == {195: Node.GPU, 511: Node.UVM}
+    assert world.probe.uvm_attached == 1
+    world.load_module("nvidia_uvm")
+    look(watch, 3)
+    assert world.probe.uvm_attached == 2, "anew, with the same number"
+    assert (watch.hook, world.starts) == ("kprobe", 1)
+
+
+def test_other_gpus_are_asked_about_beside_the_looks(world: World) -> None:
+    world.load_driver()
+    watch = world.watch("required")
+    world.probe.instances = {}
+    card = world.proc / "driver/nvidia/gpus/0000:65:00.0"
+    card.mkdir(parents=True)
+    (card / "information").write_text(f"Device Minor:\t 0\nGPU UUID:\t GPU-{'0' * 36}\n")
+    world.answers.clear()
+    for second in (1, 2, 3):
+        look(watch, second)
+    assert world.probe.instances == {}
+    world.answers.set()
+    ended(watch)
+    world.probe.instances = {9: 9}
+    look(watch, 4)
+    assert world.probe.instances == {}, "the GPU that came has no slot"
+
+
+def test_what_one_driver_was_refused_is_tried_with_the_next(world: World) -> None:
+    world.load_driver()
+    world.load_module("nvidia")
+    world.error = HostUnsupported("no such function")
+    watch = world.watch()
+    for second in range(1, 60):
+        look(watch, second)
+        loaded(watch)
+    assert world.starts == 3
+    world.error = None
+    world.load_module("nvidia")
+    look(watch, 60)
+    loaded(watch)
+    look(watch, 61)
+    assert watch.hook == "kprobe"
+
+
+def test_what_is_loaded_for_a_driver_that_is_gone_meanwhile_is_not_used(world: World) -> None:
+    world.load_driver()
+    world.load_module("nvidia")
+    world.may_end.clear()
+    watch = world.watch()
+    look(watch, 1)
+    world.load_module("nvidia")
+    look(watch, 2)
+    world.may_end.set()
+    ended(watch)
+    assert world.probe.is_closed
+    look(watch, 3)
+    loaded(watch)
+    look(watch, 4)
+    assert (watch.hook, world.starts) == ("kprobe", 2)
