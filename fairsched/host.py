@@ -19,7 +19,7 @@ from fairsched.model import Source
 
 if TYPE_CHECKING:
     from fairsched.config import Config
-    from fairsched.driver.hooks import HookFacts
+    from fairsched.driver.hooks import HookFacts, HookInForce
 
 NEEDED_CAPABILITIES = {
     "CAP_BPF": "load BPF programs",
@@ -101,6 +101,8 @@ class HostFacts:
     """Entries in the journal of holds."""
     hooks: HookFacts | None = None
     """How calls to the driver could be seen; None: not asked."""
+    hook_in_force: HookInForce | None = None
+    """As a daemon says that answers on the control socket."""
     pid_view: PidViewFacts | None = None
     """None: not looked at, as nobody wants it."""
     gates: int | None = None
@@ -369,7 +371,7 @@ def _driver_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
     if off is not None:
         yield Check("driver calls", "ok", off, "no contexts and no VRAM per tenant")
     elif facts.hooks is not None:
-        yield hooks.check(hooks.choose(facts.hooks))
+        yield hooks.check(hooks.choose(facts.hooks), facts.hook_in_force)
 
 
 def _pid_view_checks(facts: HostFacts, config: Config) -> Iterator[Check]:

@@ -45,6 +45,7 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
     can_freeze = cgroups.has_freeze if cgroups.can_freeze is None else cgroups.can_freeze
     driver, error, gpus = _nvml()
     capabilities, lockdown = privileges()
+    daemon_pid = _daemon_pid(config.socket_path)
     return HostFacts(
         kernel_release=os.uname().release,
         is_root=os.geteuid() == 0,
@@ -68,9 +69,10 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         preemption=_preemption(),
         has_systemd=os.path.isdir("/run/systemd/system"),
         has_group=_has_group(config.control.group),
-        daemon_pid=_daemon_pid(config.socket_path),
+        daemon_pid=daemon_pid,
         leftover_holds=_count(config.run_dir / "holds"),
         hooks=hooks.read_facts() if try_bpf else None,
+        hook_in_force=None if daemon_pid is None else _hook_in_force(config.socket_path),
         pid_view=None
         if config.mechanisms.pid_view == "off"
         else gather_pid_view(capabilities, lockdown, try_bpf=try_bpf),
@@ -222,6 +224,21 @@ def _daemon_pid(socket_path: Path) -> int | None:
         return int(ControlClient(socket_path, timeout_s=1.0).request("ping")["pid"])
     except (FairschedError, KeyError, TypeError, ValueError):
         return None
+
+
+def _hook_in_force(socket_path: Path) -> hooks.HookInForce | None:
+    from fairsched.control_client import ControlClient
+
+    try:
+        status = ControlClient(socket_path).request("status")
+        hook, refused = status["driver_hook"], dict(status["driver_refused"])
+        reason = status["driver_reason"]
+    except (FairschedError, KeyError, TypeError, ValueError):  # also what a daemon of another version says
+        return None
+    found = next((one for one in hooks.ORDER if one == hook), None)
+    if found != hook:
+        return None
+    return hooks.HookInForce(found, reason, {one: str(refused[one]) for one in hooks.ORDER if one in refused})
 
 
 def _gates(run_dir: Path) -> int | None:

@@ -153,6 +153,7 @@ def build_status(
         late_ticks_total=vitals.cost.late_ticks,
         driver_hook=sensors.driver.hook,
         driver_reason=sensors.driver.reason,
+        driver_refused=sensors.driver.refused,
         driver_counts=sensors.driver.counts(),
         bpf_counts=sensors.probe.counts() if sensors.probe is not None else {},
         gate=gate,

@@ -295,6 +295,8 @@ class StatusReport:
     """How calls to NVIDIA's driver are seen: kprobe, lsm or tracepoint; None = they are not."""
     driver_reason: str | None = None
     """Why they are not seen; None when they are."""
+    driver_refused: Mapping[str, str] = field(default_factory=dict)
+    """Better hooks than that, and why they were not taken."""
     driver_counts: Mapping[str, int] = field(default_factory=dict)
     """What BPF could not follow of them, and how often."""
     bpf_counts: Mapping[str, int] = field(default_factory=dict)

@@ -22,6 +22,7 @@ from typing import Any
 from fairsched.driver import hooks
 from fairsched.driver.books import DriverBooks, DriverCalls, DriverLook, DriverUse
 from fairsched.driver.devices import Instances
+from fairsched.driver.hooks import NO_DRIVER
 from fairsched.driver.inventory import MODULES
 from fairsched.driver.loading import Beside, Loaded, Place, Seen, load
 from fairsched.driver.probe import DriverProbe
@@ -35,7 +36,6 @@ _AGAIN_NS = 10_000_000_000
 _TRIES = 3
 _THREADS_EVERY = 60
 """Looks between two searches for threads that died in a call."""
-NO_DRIVER = "no NVIDIA driver is loaded"
 LOADING = "its programs are being loaded"
 
 logger = logging.getLogger(__name__)
@@ -243,6 +243,11 @@ class DriverWatch:
     def hook(self) -> hooks.Hook | None:
         """How calls are seen; None: they are not."""
         return None if self._probe is None else self._probe.hook
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Better hooks than the one in force, and why they were not taken."""
+        return {} if self._probe is None else {str(hook): why for hook, why in self._probe.refused.items()}
 
     def uses(self) -> tuple[DriverUse, ...]:
         """Contexts and VRAM by process and GPU, as of the last look; empty where calls are not seen."""

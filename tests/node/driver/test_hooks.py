@@ -30,7 +30,8 @@ def test_refused_hooks_are_skipped_with_one_line_each(caplog: pytest.LogCaptureF
         lines = [record.getMessage() for record in caplog.records]
         assert [line.split()[0] for line in lines] == [f"hook={hook}" for hook in probe.refused]
         assert "kprobe" in probe.refused
-        row = hooks.check(hooks.choose(capable()), probe.refused)
+        in_force = hooks.HookInForce(probe.hook, None, probe.refused)
+        row = hooks.check(hooks.choose(capable()), in_force)
         assert row.level == "ok" and f"no kprobe: {probe.refused['kprobe']}" in row.fact
     finally:
         probe.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairsched.driver import hooks
-from fairsched.driver.hooks import GENERATIONS, HookFacts, choose
+from fairsched.driver.hooks import GENERATIONS, NO_DRIVER, HookFacts, HookInForce, choose
 
 CAPABLE = HookFacts(
     functions=frozenset(GENERATIONS[0]),
@@ -26,7 +26,8 @@ def test_a_capable_host_probes_the_driver_itself() -> None:
     assert found.hooks == ("kprobe", "lsm", "tracepoint")
     assert found.obstacles == {}
     row = hooks.check(found)
-    assert (row.level, row.fact, row.choice) == ("ok", "the driver's own functions", "")
+    assert (row.level, row.fact) == ("ok", "the driver's own functions")
+    assert row.choice.startswith("tried when"), "nobody has"
 
 
 @pytest.mark.parametrize("functions", GENERATIONS)
@@ -74,8 +75,23 @@ def test_with_no_hook_there_is_a_warning_and_a_remedy(change: dict[str, bool]) -
 
 
 def test_what_was_refused_when_it_was_tried_is_said_too() -> None:
-    row = hooks.check(choose(CAPABLE), {"kprobe": "Operation not permitted"})
+    """Which a running daemon knows, and nobody else."""
+    row = hooks.check(choose(CAPABLE), HookInForce("lsm", None, {"kprobe": "Operation not permitted"}))
     assert row.fact == "security module hooks (no kprobe: Operation not permitted)"
+    assert (row.level, row.choice) == ("ok", "in force, costs every system call of the node a little")
+    row = hooks.check(choose(CAPABLE), HookInForce("kprobe", None, {}))
+    assert (row.fact, row.choice) == ("the driver's own functions", "in force")
+
+
+def test_a_daemon_that_was_refused_every_hook_is_believed() -> None:
+    reason = "calls to the driver cannot be seen: the verifier said no"
+    row = hooks.check(choose(CAPABLE), HookInForce(None, reason, {}))
+    assert row.level == "warn"
+    assert reason in row.fact and row.remedy
+
+
+def test_a_daemon_that_waits_for_a_driver_has_tried_nothing() -> None:
+    assert hooks.check(choose(CAPABLE), HookInForce(None, NO_DRIVER, {})) == hooks.check(choose(CAPABLE))
 
 
 def test_facts_are_read_from_files(tmp_path: Path) -> None:

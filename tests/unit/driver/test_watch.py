@@ -32,6 +32,7 @@ class FakeProbe:
         self.is_closed = False
         self.look = DriverLook((), ())
         self.instances: dict[int, int] = {}
+        self.refused = {"lsm": "not permitted"}
         self.majors: dict[int, Any] = {}
         self.uvm_attached = 0
         self.may_close = threading.Event()
@@ -143,6 +144,7 @@ def test_a_driver_that_comes_later_is_seen_then(world: World) -> None:
     look(watch, 14)
     assert (watch.hook, watch.reason, world.starts) == ("kprobe", None, 1)
     assert world.probe.instances == {0: 0, 1: 1}
+    assert watch.refused == {"lsm": "not permitted"}
     watch.close()
     assert world.probe.is_closed
 
