@@ -98,6 +98,11 @@ class Place:
         identities = inventory.module_identity(module), inventory.module_identity(uvm)
         return Seen(*identities, inventory.signature(self.proc))
 
+    def is_changing(self) -> bool:
+        """The module is being loaded or taken out: its functions cannot all be probed."""
+        module = self.modules / inventory.MODULE.name
+        return (module / "initstate").exists() and inventory.module_identity(module) is None
+
     def plain_nodes(self) -> dict[Path, abi.Node]:
         """Files that stand for the driver's nodes; empty where there are real ones or none."""
         try:

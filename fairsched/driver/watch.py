@@ -134,7 +134,7 @@ class DriverWatch:
                 self._next_ns, self.reason = now_ns + _AGAIN_NS, NO_DRIVER
                 return
             self._ending = [one for one in self._ending if one.is_running]
-            if self._ending:
+            if self._ending or self._place.is_changing():
                 return
             self.reason = LOADING
             self._loading = self._load()

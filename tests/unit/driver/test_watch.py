@@ -307,6 +307,21 @@ def test_a_driver_that_is_taken_out_is_said_to_be_gone(world: World) -> None:
     watch.close()
 
 
+def test_a_driver_that_is_half_loaded_is_waited_for(world: World) -> None:
+    """What is probed then is a worse hook, or has to be given up when the driver is there."""
+    world.load_driver()
+    world.load_module("nvidia")
+    (world.modules / "nvidia/initstate").write_text("coming\n")
+    watch = world.watch()
+    look(watch, 1)
+    assert world.starts == 0
+    (world.modules / "nvidia/initstate").write_text("live\n")
+    for second in (2, 3, 4):
+        look(watch, second)
+        loaded(watch)
+    assert (watch.hook, world.starts) == ("kprobe", 1)
+
+
 def test_unified_memory_that_is_loaded_late_is_seen_and_nothing_is_forgotten(world: World) -> None:
     world.load_driver()
     world.load_module("nvidia")
