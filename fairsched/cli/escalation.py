@@ -76,7 +76,8 @@ def status_command(config_path: Path | None, as_json: bool) -> None:
     state, limits = books_of(config)[0].load(), limits_of(config.escalation)
     if as_json:
         section = config.escalation
-        document = {"is_enabled": section.enabled, "is_dry_run": section.dry_run, "state": to_plain(state)}
+        is_dry_run = policy.is_dry_run(limits, state.mode)
+        document = {"is_enabled": section.enabled, "is_dry_run": is_dry_run, "state": to_plain(state)}
         echo_json({**document, "level": policy.level(limits, state)})
         return
     click.echo("\n".join(render_status(config.escalation.enabled, limits, state, time.time())))
@@ -84,8 +85,16 @@ def status_command(config_path: Path | None, as_json: bool) -> None:
 
 def render_status(is_enabled: bool, limits: Limits, state: State, now_s: float) -> list[str]:
     """At most 80 columns a line."""
+    from fairsched.escalate.model import ENFORCE
+
     steps = [rung.step for rung in limits.ladder]
-    mode = "off" if not is_enabled else "dry run: nothing is changed" if limits.is_dry_run else "acts"
+    if not is_enabled:
+        mode = "off"
+    elif limits.is_dry_run:
+        mode = "dry run: nothing is changed"
+    else:
+        is_acting = state.mode in (None, ENFORCE)
+        mode = "acts" if is_acting else f"dry run, since the daemon's mode is {state.mode}"
     lines = wrap(f"escalation: {mode}; ladder: {', '.join(steps) or 'empty'}")
     for signal, threshold in limits.thresholds.items():
         bad_s = state.bad_for_s.get(signal, 0.0)

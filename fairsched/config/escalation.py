@@ -147,7 +147,11 @@ class Escalation(Section):
     """What is done when fairness stays bad; see docs/escalation.md."""
 
     enabled: bool = Field(default=False, description="Watch, decide and act.")
-    dry_run: bool = Field(default=True, description="Only check and write down what would be done.")
+    dry_run: bool = Field(
+        default=True,
+        description="Only check and write down what would be done; so it is in any case while the daemon does not "
+        "enforce.",
+    )
     ladder: Ladder = Field(
         default=("quota",),
         description="Steps in the order in which they are tried: quota, command, mig, evict.",

@@ -50,7 +50,7 @@ class Desk:
             stamp = self.store.stamp()
             if stamp == self._stamp:
                 return
-            state = policy.without_dry_runs(self.limits, self.store.load())
+            state = self.store.load()
             order = state.pending
             if order is not None:
                 result = policy.interrupted(state)

@@ -20,6 +20,8 @@ from typing import Any
 QUEUE_DELAY = "queue_delay_p99_ms"
 TOKEN_CV = "token_rate_cv_ratio"
 SIGNALS = (QUEUE_DELAY, TOKEN_CV)
+ENFORCE = "enforce"
+"""The only mode of the daemon in which a step is taken for real."""
 
 
 class Kind(str, enum.Enum):
@@ -61,6 +63,8 @@ class Reading:
     """By signal: the tenant that is worst off."""
     is_idle: bool = False
     """No tenant has demand: nobody can suffer."""
+    mode: str = ENFORCE
+    """The daemon's mode in effect; in any other one orders are dry runs."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class Limits:
     max_gap_s: float = 30.0
     """Readings further apart than this prove nothing of the time between them."""
     is_dry_run: bool = True
+    """As configured; the daemon's mode has its say as well, see Reading.mode."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +167,8 @@ class State:
 
     last_s: float | None = None
     """Of the last reading."""
+    mode: str | None = None
+    """The daemon's, when an order could last have been given; None = never yet."""
     bad_for_s: Mapping[str, float] = field(default_factory=dict)
     """By signal: how long it has been above its threshold without having been clear in between."""
     known_s: Mapping[str, float] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from typing import Any
 from fairsched.companion.part import Finding, Moment
 from fairsched.escalate import policy
 from fairsched.escalate.desk import Desk
-from fairsched.escalate.model import Order, Outcome, Result, State
+from fairsched.escalate.model import ENFORCE, Order, Outcome, Result, State
 from fairsched.escalate.reading import read
 from fairsched.escalate.steps import Step, carry_out
 from fairsched.status import StatusReport
@@ -161,7 +161,8 @@ class EscalationPart:
         if fault is not None:
             faults.append(f"escalation: {fault}")
         if real:
-            faults.append(f"escalation: in force: {', '.join(real)}; see fairsched escalation status")
+            stays = "" if state.mode in (None, ENFORCE) else f", and stays so in mode {state.mode}"
+            faults.append(f"escalation: in force: {', '.join(real)}{stays}; see fairsched escalation status")
         if state.rung is not None and state.rung >= len(self._desk.limits.ladder) > 0:
             faults.append("escalation: the end of the ladder is reached, and it is still bad")
         return Finding(faults=faults)

@@ -15,6 +15,8 @@ caller carries the order out and tells :func:`settle` how it ended. No clock, no
   passed over, and a note says so. After a step that was taken every clock starts anew: it gets time to help.
 * **Taken back**: newest first, one at a time, each only after everything was clear for ``clear_for_s`` anew. A step
   that lapses is taken back after its time in any case.
+* **Dry run**: as configured, and while the daemon does not enforce. Whoever told it to hold nobody does not expect
+  that pods are moved meanwhile; so what is really in force stays, too, until it enforces again.
 
 Why it cannot flap. (1) One order at a time. (2) ``cool_down_s`` after every action until the next; after a failure
 the next rung may be tried at once, but each is tried once per climb, and climbs are ``again_s`` apart. (3) The
@@ -30,6 +32,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fairsched.escalate.model import (
+    ENFORCE,
     Cause,
     Decision,
     InForce,
@@ -55,10 +58,11 @@ def decide(limits: Limits, state: State, reading: Reading) -> Decision:
     state = _elapse(limits, _rebase(state, reading.at_s), reading)
     if state.pending is not None:
         return Decision(state, waiting=f"{state.pending.step} is being carried out")
-    notes: tuple[str, ...] = ()
+    state, notes = _heed_mode(limits, state, reading)
+    limits = replace(limits, is_dry_run=is_dry_run(limits, reading.mode))
     if _is_clear(limits, state):
         if state.rung is not None:
-            notes = (f"over: clear for {state.clear_for_s:.0f} s",)
+            notes = (*notes, f"over: clear for {state.clear_for_s:.0f} s")
         state = replace(state, rung=None, ended_s=None, bad_for_s={})
     back = _take_back(limits, state, reading.at_s)
     decision = back if back.order is not None else _climb(limits, state, reading)
@@ -120,6 +124,11 @@ def without_dry_runs(limits: Limits, state: State) -> State:
     )
 
 
+def is_dry_run(limits: Limits, mode: str | None) -> bool:
+    """Whether orders only check; `mode` is the daemon's, None = not known yet."""
+    return limits.is_dry_run or mode not in (None, ENFORCE)
+
+
 def level(limits: Limits, state: State) -> int:
     """0 = nothing going on and nothing in force; n = the n-th step of the ladder was taken, or tried, last."""
     steps = [rung.step for rung in limits.ladder]
@@ -146,6 +155,23 @@ def _rebase(state: State, now_s: float) -> State:
         ),
         pending=None if state.pending is None else replace(state.pending, at_s=state.pending.at_s + by_s),
     )
+
+
+def _heed_mode(limits: Limits, state: State, reading: Reading) -> tuple[State, tuple[str, ...]]:
+    """The state for the daemon's mode, and what that changes for the ladder, to be said once."""
+    was_dry, is_dry = is_dry_run(limits, state.mode), is_dry_run(limits, reading.mode)
+    notes: list[str] = []
+    if was_dry != is_dry:
+        how = "only a dry run from here on" if is_dry else "acts from here on"
+        notes.append(f"{how}: the daemon's mode is {reading.mode}")
+    real = without_dry_runs(replace(limits, is_dry_run=is_dry), state)
+    if real is not state:
+        notes.append("what the dry run pretended is forgotten")
+    if was_dry and not is_dry:
+        # Rollbacks that were only pretended have made the next try wait, up to a day.
+        in_force = tuple(replace(one, failed_rollbacks=0, next_try_s=0.0) for one in real.in_force)
+        real = replace(real, in_force=in_force)
+    return replace(real, mode=reading.mode), tuple(notes)
 
 
 def _elapse(limits: Limits, state: State, reading: Reading) -> State:

@@ -38,7 +38,7 @@ def read(report: StatusReport) -> Reading:
         behind = _furthest_behind(report.tenants)
         if behind is not None:
             sufferers[TOKEN_CV] = Sufferer(behind.name, gpu_of(behind))
-    return Reading(report.wall_time_s, values, sufferers, _is_idle(report))
+    return Reading(report.wall_time_s, values, sufferers, _is_idle(report), report.mode)
 
 
 def gpu_of(tenant: TenantStatus) -> str | None:

@@ -74,6 +74,8 @@ class Play:
     takes_s: float = 1.0
     is_restarting: bool = True
     """After every round."""
+    mode: str = "enforce"
+    """The daemon's."""
     state: State = field(default_factory=State)
     wall_s: float = START_S
     true_s: float = 0.0
@@ -85,7 +87,7 @@ class Play:
     def see(self, value: float | None, *, after_s: float = 30.0, is_idle: bool = False) -> Order | None:
         """One reading, `after_s` after the last one; an order is carried out at once."""
         self.pass_by(after_s)
-        seen = reading(self.wall_s, value, is_idle=is_idle)
+        seen = reading(self.wall_s, value, is_idle=is_idle, mode=self.mode)
         self.readings.append((self.true_s, seen))
         before = self.state
         self.last = policy.decide(self.limits, self.state, seen)

@@ -120,6 +120,8 @@ def test_the_screen_has_80_columns_and_says_what_is_going_on() -> None:
     assert "escalation: acts; ladder: quota, evict, mig" in text
     assert "queue_delay_p99_ms: bad for" in text and "(dry run): order 1, quota" in text
     assert "2 rollbacks failed" in text
+    watched = " ".join(render_status(True, LIMITS, replace(State(), mode="observe"), START_S))
+    assert "escalation: dry run, since the daemon's mode is observe" in watched
     calm = " ".join(render_status(False, LIMITS, State(), START_S))
     assert "escalation: off" in calm and "no episode" in calm and "nothing is in force" in calm
     ended = replace(State(), rung=3, in_force=(InForce(1, "mig", START_S, False),))

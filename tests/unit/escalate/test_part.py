@@ -68,6 +68,7 @@ class World:
     ):
         self.directory = directory
         self.at_s = 0.0
+        self.mode = "enforce"
         self.desk = Desk(limits, Store(directory), audit or Audit(directory), "companion")
         self.steps = {step.name: step for step in steps}
         self.part = EscalationPart(
@@ -76,7 +77,8 @@ class World:
 
     def take(self, delay_ms: float = 42.0, after_s: float = 10.0) -> Any:
         self.at_s += after_s
-        seen = report([tenant("chat", delay_ms=delay_ms)], wall_time_s=START_S + self.at_s)
+        chat = tenant("chat", delay_ms=delay_ms)
+        seen = report([chat], wall_time_s=START_S + self.at_s, mode=self.mode)
         return self.part.take(Moment(seen))
 
     def take_for(self, for_s: float, delay_ms: float = 42.0) -> None:
@@ -231,6 +233,26 @@ def test_a_dry_run_looks_and_never_acts(tmp_path: Path) -> None:
     assert [step.asked for step in steps] == [["prepare"], ["prepare"]]
     assert {entry["outcome"] for entry in world.entries("result")} == {"dry_run"}
     assert world.take(5.0).faults == []
+
+
+@pytest.mark.parametrize("mode", ["observe", "dry_run"])
+def test_a_daemon_that_touches_nothing_makes_every_step_a_dry_run(tmp_path: Path, mode: str) -> None:
+    """`fairsched run --dry-run` with escalation.dry_run: false in the file."""
+    steps = FakeStep("quota"), FakeStep("command")
+    world = World(tmp_path, *steps)
+    world.mode = mode
+    world.take_for(1200)
+    assert [step.asked for step in steps] == [["prepare"], ["prepare"]]
+    assert all(entry["is_dry_run"] for entry in world.entries("order"))
+    assert {entry["outcome"] for entry in world.entries("result")} == {"dry_run"}
+    assert mode in world.entries("note")[0]["text"] and Store(tmp_path).load().mode == mode
+    world.mode = "enforce"
+    world.take_for(220)
+    assert steps[0].asked == ["prepare", "prepare", "apply"]
+    world.mode = mode
+    world.take_for(900, delay_ms=5.0)
+    assert steps[0].asked == ["prepare", "prepare", "apply"], "what is in force stays"
+    assert f"in force: quota, and stays so in mode {mode}" in world.take(5.0).faults[0]
 
 
 def test_a_step_that_is_not_configured_any_more_is_skipped(tmp_path: Path) -> None:

@@ -284,6 +284,32 @@ def test_what_is_really_in_force_is_not_taken_back_by_a_dry_run() -> None:
     assert play.actions[-1].order.is_dry_run and play.actions[-1].order.kind is Kind.ROLLBACK
 
 
+@pytest.mark.parametrize("mode", ["observe", "dry_run"])
+def test_while_the_daemon_does_not_enforce_every_order_is_a_dry_run(mode: str) -> None:
+    play = Play(mode=mode)
+    play.see_for(BAD, 3600)
+    assert play.actions and all(action.order.is_dry_run for action in play.actions)
+    assert play.notes[0] == f"only a dry run from here on: the daemon's mode is {mode}"
+    assert sum("dry run from here on" in note for note in play.notes) == 1, "said once"
+    play.mode = "enforce"
+    play.notes.clear()
+    play.see_for(BAD, 60)
+    assert play.notes[0].startswith("acts from here on") and play.state.in_force == ()
+    play.see_for(BAD, 300)
+    assert not play.actions[-1].order.is_dry_run and len(play.state.in_force) == 1
+
+
+def test_what_is_really_in_force_waits_until_the_daemon_enforces_again() -> None:
+    play = Play()
+    play.see_for(BAD, 300)
+    play.mode = "observe"
+    play.see_for(CLEAR, 7200)
+    assert len(play.state.in_force) == 1 and play.actions[-1].order.is_dry_run
+    play.mode = "enforce"
+    play.see_for(CLEAR, 600)
+    assert play.state.in_force == () and not play.actions[-1].order.is_dry_run
+
+
 def test_a_step_that_was_interrupted_is_taken_back_if_it_had_announced_a_change() -> None:
     state = State()
     for n in range(8):
