@@ -6,15 +6,17 @@ one. By label: where a MIG manager runs it owns the layout, and would undo what 
 the node's label ``nvidia.com/mig.config``, and answers in ``nvidia.com/mig.config.state``. That concerns every GPU
 of the node.
 
-A layout is only ever changed while no tenant has a context on the GPU: instances in use cannot be destroyed, and a
-tenant that comes in that moment finds no GPU. The old layout is the way back, under the same precondition.
+A layout is only ever changed while nobody is on the GPU: no tenant, as the daemon says, and no process at all, as
+NVML says, which sees an idle server and whoever belongs to no tenant, too. It is asked again right before the change,
+and where it does not say, nothing is changed. Instances in use cannot be destroyed, and a tenant that comes in that
+moment finds no GPU. The old layout is the way back, under the same precondition.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -137,7 +139,7 @@ class LabelSettings:
 
 
 class LabelMigStep:
-    """`connect` makes the client: credentials are looked for when the step is taken."""
+    """`connect` makes the client: credentials are looked for when the step is taken. `driver` opens NVML."""
 
     name = "mig"
 
@@ -146,11 +148,13 @@ class LabelMigStep:
         connect: Callable[[], KubeClient],
         settings: LabelSettings,
         *,
+        driver: Callable[[], AbstractContextManager[MigDriver]] = MigDriver,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connect = connect
         self._settings = settings
+        self._driver = driver
         self._sleep = sleep
         self._clock = clock
         self.timeout_s = 2 * settings.wait_s + 120.0
@@ -164,17 +168,19 @@ class LabelMigStep:
             raise NotNow(f"the MIG manager of {node} is in state {labels[STATE_LABEL]}")
         if now == self._settings.value:
             raise NotNow(f"{node} has {CONFIG_LABEL}={now} already")
-        self._check_free(report)
+        gpus = self._check_free(report)
         undo = {"node": node, "before": now, "set": self._settings.value}
-        return Plan(f"set {CONFIG_LABEL} of {node} from {now} to {self._settings.value}", undo)
+        return Plan(f"set {CONFIG_LABEL} of {node} from {now} to {self._settings.value}", undo, gpus)
 
     def apply(self, order: Order, plan: Plan) -> str:
         client, undo = self._connect(), plan.undo
+        self._check_nobody(plan.data)  # the plan may be a moment old
         try:
             self._set(client, undo["node"], undo["set"])
             return f"{undo['node']} is split as {undo['set']}, was {undo['before']}"
         except FairschedError as error:
             try:
+                self._check_nobody(plan.data)  # who has come meanwhile keeps the GPU; it is taken back later
                 self._set(client, undo["node"], undo["before"])
             except FairschedError as second:
                 raise StepFailed(f"{error}; then {second}", remedy=error.remedy, is_changed=True) from error
@@ -205,13 +211,33 @@ class LabelMigStep:
         labels: Mapping[str, Any] = metadata.get("labels") or {}
         return labels
 
-    def _check_free(self, report: StatusReport | None) -> None:
+    def _check_free(self, report: StatusReport | None) -> Set[str]:
+        """The GPUs that the daemon knows, of which nobody uses any. Raises NotNow."""
         if report is None:
             raise NotNow("the daemon has not told its status: it is not known whether the GPUs are free")
         for gpu in report.gpus:
             users = _tenants_on(gpu.uuid, report)
             if users:
                 raise NotNow(f"GPU {gpu.index} is used by {', '.join(users)}")
+        known = {gpu.uuid for gpu in report.gpus}
+        self._check_nobody(known)
+        return known
+
+    def _check_nobody(self, known: Set[str]) -> None:
+        """Raises NotNow unless NVML lists all GPUs in `known`, and no process on any GPU of the node."""
+        try:
+            with self._driver() as driver:
+                gpus = driver.gpus()
+        except MigError as error:
+            raise NotNow(f"NVML does not say whether the GPUs are free: {error}") from error
+        missing = sorted(known - {gpu.uuid for gpu in gpus})
+        if missing or not gpus:
+            raise NotNow(
+                f"NVML does not list {', '.join(missing) or 'any GPU'}: nobody knows whether it is free"
+            )
+        for gpu in gpus:
+            if gpu.pids:
+                raise NotNow(f"GPU {gpu.index} is used by {len(gpu.pids)} processes")
 
     def _set(self, client: KubeClient, node: str, value: str | None) -> None:
         """Set the label and wait for the manager. Raises StepFailed, Refused or Unreachable."""

@@ -235,9 +235,10 @@ def test_a_gpu_in_use_cannot_be_split() -> None:
 class Manager:
     """NVIDIA's MIG manager, as far as a node's labels show it: it acts when somebody looks."""
 
-    def __init__(self, api: ApiServer, ends: str = "success", looks: int = 2) -> None:
-        labels = {CONFIG_LABEL: "all-1g.10gb", STATE_LABEL: "success"}
-        api.nodes[NODE]["metadata"]["labels"] = labels
+    def __init__(self, api: ApiServer, ends: str = "success", looks: int = 2, *, keep: bool = False) -> None:
+        """`keep`: the labels that are there."""
+        if not keep:
+            api.nodes[NODE]["metadata"]["labels"] = {CONFIG_LABEL: "all-1g.10gb", STATE_LABEL: "success"}
         self._left = looks
         real = api.nodes[NODE]["metadata"]
 
@@ -252,7 +253,13 @@ class Manager:
 
 
 def by_label(
-    client: KubeClient, manager: Manager | None, seen: StatusReport | None = FREE, **more: Any
+    client: KubeClient,
+    manager: Manager | None,
+    seen: StatusReport | None = FREE,
+    *,
+    driver: Any = None,
+    announce: Any = lambda undo: None,
+    **more: Any,
 ) -> tuple[Result, Clock]:
     clock = Clock()
 
@@ -262,8 +269,9 @@ def by_label(
             manager.act(clock.now_s)
 
     settings = LabelSettings(NODE, "all-3g.40gb", wait_s=20.0)
-    step = LabelMigStep(lambda: client, settings, sleep=nap, clock=clock)
-    return carry_out(step, order("mig", **more), seen, lambda undo: None), clock
+    nobody = Driver(gpu(), gpu(1, is_enabled=False))
+    step = LabelMigStep(lambda: client, settings, driver=driver or nobody, sleep=nap, clock=clock)
+    return carry_out(step, order("mig", **more), seen, announce), clock
 
 
 def test_the_mig_manager_is_asked_by_its_label_and_waited_for(api: ApiServer, client: KubeClient) -> None:
@@ -318,3 +326,66 @@ def test_preconditions_of_the_label(api: ApiServer, client: KubeClient) -> None:
     labels.update({STATE_LABEL: "success", CONFIG_LABEL: "all-3g.40gb"})
     assert "already" in by_label(client, manager)[0].detail
     assert api.made("PATCH") == []
+
+
+def unanswered() -> Any:
+    raise MigError("NVML Shared Library Not Found")
+
+
+@pytest.mark.parametrize(
+    ("driver", "says"),
+    [
+        (Driver(gpu(), gpu(1, is_enabled=False, pids=(4711,))), "GPU 1 is used by 1 processes"),
+        (Driver(gpu()), f"NVML does not list {OTHER_GPU}"),
+        (unanswered, "NVML does not say whether the GPUs are free: NVML Shared Library Not Found"),
+    ],
+)
+def test_the_label_is_left_alone_unless_nvml_says_that_nobody_is_on_any_gpu(
+    api: ApiServer, client: KubeClient, driver: Any, says: str
+) -> None:
+    """A server that has loaded its model and waits has no demand, and without a driver hook no known context."""
+    manager = Manager(api)
+    result, _ = by_label(client, manager, driver=driver)
+    assert result.outcome is Outcome.SKIPPED and says in result.detail
+    api.nodes[NODE]["metadata"]["labels"][CONFIG_LABEL] = "all-3g.40gb"
+    undo = {"node": NODE, "before": "all-1g.10gb", "set": "all-3g.40gb"}
+    back, _ = by_label(client, manager, driver=driver, kind=Kind.ROLLBACK, undo=undo)
+    assert back.outcome is Outcome.SKIPPED and says in back.detail
+    assert api.made("PATCH") == []
+
+
+def test_a_node_without_a_gpu_that_nvml_knows_is_left_alone(api: ApiServer, client: KubeClient) -> None:
+    result, _ = by_label(client, Manager(api), replace(FREE, gpus=()), driver=Driver())
+    assert result.outcome is Outcome.SKIPPED and "any GPU" in result.detail and api.made("PATCH") == []
+
+
+def test_a_process_that_came_since_the_label_was_planned_keeps_its_gpu(
+    api: ApiServer, client: KubeClient
+) -> None:
+    driver = Driver(gpu(), gpu(1))
+
+    def somebody_comes(undo: Any) -> None:
+        driver.now[OTHER_GPU] = gpu(1, pids=(4711,))
+
+    result, _ = by_label(client, Manager(api), driver=driver, announce=somebody_comes)
+    assert result.outcome is Outcome.SKIPPED and api.made("PATCH") == []
+
+
+def test_a_label_is_not_put_back_under_a_process_that_came_while_the_manager_worked(
+    api: ApiServer, client: KubeClient
+) -> None:
+    driver, manager = Driver(gpu(), gpu(1)), Manager(api, "failed")
+    act = manager.act
+
+    def act_and_let_somebody_come(now_s: float) -> None:
+        driver.now[GPU] = gpu(pids=(4711,))
+        act(now_s)
+
+    manager.act = act_and_let_somebody_come
+    result, _ = by_label(client, manager, driver=driver)
+    assert result.outcome is Outcome.FAILED and result.is_in_force and "used by 1 processes" in result.detail
+    assert api.nodes[NODE]["metadata"]["labels"][CONFIG_LABEL] == "all-3g.40gb"
+    driver.now[GPU] = gpu()
+    back, _ = by_label(client, Manager(api, keep=True), driver=driver, kind=Kind.ROLLBACK, undo=result.undo)
+    assert back.outcome is Outcome.ROLLED_BACK
+    assert api.nodes[NODE]["metadata"]["labels"][CONFIG_LABEL] == "all-1g.10gb"
