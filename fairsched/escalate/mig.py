@@ -169,7 +169,12 @@ class LabelMigStep:
         if now == self._settings.value:
             raise NotNow(f"{node} has {CONFIG_LABEL}={now} already")
         gpus = self._check_free(report)
-        undo = {"node": node, "before": now, "set": self._settings.value}
+        undo = {
+            "node": node,
+            "before": now,
+            "set": self._settings.value,
+            "state_before": labels.get(STATE_LABEL),
+        }
         return Plan(f"set {CONFIG_LABEL} of {node} from {now} to {self._settings.value}", undo, gpus)
 
     def apply(self, order: Order, plan: Plan) -> str:
@@ -181,7 +186,7 @@ class LabelMigStep:
         except FairschedError as error:
             try:
                 self._check_nobody(plan.data)  # who has come meanwhile keeps the GPU; it is taken back later
-                self._set(client, undo["node"], undo["before"])
+                self._put_back(client, undo)
             except FairschedError as second:
                 raise StepFailed(f"{error}; then {second}", remedy=error.remedy, is_changed=True) from error
             raise StepFailed(
@@ -198,7 +203,7 @@ class LabelMigStep:
             )
         self._check_free(report)
         try:
-            self._set(client, undo["node"], undo["before"])
+            self._put_back(client, undo)
         except FairschedError as error:
             raise StepFailed(str(error), remedy=error.remedy) from error
         return f"{CONFIG_LABEL} of {undo['node']} is {undo['before']} again"
@@ -239,12 +244,23 @@ class LabelMigStep:
             if gpu.pids:
                 raise NotNow(f"GPU {gpu.index} is used by {len(gpu.pids)} processes")
 
-    def _set(self, client: KubeClient, node: str, value: str | None) -> None:
+    def _put_back(self, client: KubeClient, undo: Mapping[str, Any]) -> None:
+        """The label as it was. Raises StepFailed, Refused or Unreachable."""
+        node, before = undo["node"], undo["before"]
+        if before is not None:
+            self._set(client, node, before)
+            return
+        labels: dict[str, Any] = {CONFIG_LABEL: None}
+        # A manager that is asked for nothing may say nothing: a "pending" of ours would stand there for ever, and
+        # this step be refused for it. What the manager has said is its own.
+        if self._labels(client, node).get(STATE_LABEL) == _PENDING:
+            labels[STATE_LABEL] = undo.get("state_before")
+        client.patch_node(node, {"metadata": {"labels": labels}})
+
+    def _set(self, client: KubeClient, node: str, value: str) -> None:
         """Set the label and wait for the manager. Raises StepFailed, Refused or Unreachable."""
         # The state is ours to begin with: a "success" that is read next is then that of the new configuration.
         client.patch_node(node, {"metadata": {"labels": {CONFIG_LABEL: value, STATE_LABEL: _PENDING}}})
-        if value is None:
-            return  # nobody says when "as it comes" has come
         end_s = self._clock() + self._settings.wait_s
         while True:
             state = (client.node(node).get("metadata") or {}).get("labels", {}).get(STATE_LABEL)

@@ -389,3 +389,23 @@ def test_a_label_is_not_put_back_under_a_process_that_came_while_the_manager_wor
     back, _ = by_label(client, Manager(api, keep=True), driver=driver, kind=Kind.ROLLBACK, undo=result.undo)
     assert back.outcome is Outcome.ROLLED_BACK
     assert api.nodes[NODE]["metadata"]["labels"][CONFIG_LABEL] == "all-1g.10gb"
+
+
+@pytest.mark.parametrize(
+    ("ends", "state"), [("success", "success"), ("failed", "failed"), ("pending", "success")]
+)
+def test_a_node_that_had_no_label_has_none_again_and_no_state_of_ours(
+    api: ApiServer, client: KubeClient, ends: str, state: str
+) -> None:
+    """A manager that is asked for nothing says nothing: a state of ours would keep the step from being taken again."""
+    manager = Manager(api, ends)
+    labels = api.nodes[NODE]["metadata"]["labels"]
+    del labels[CONFIG_LABEL]
+    done, _ = by_label(client, manager)
+    assert done.outcome is (Outcome.DONE if ends == "success" else Outcome.FAILED)
+    if ends == "success":
+        back, _ = by_label(client, None, kind=Kind.ROLLBACK, undo=done.undo)
+        assert back.outcome is Outcome.ROLLED_BACK
+    assert labels == {STATE_LABEL: state} and not done.is_in_force
+    again, _ = by_label(client, Manager(api, keep=True))
+    assert again.outcome is (Outcome.SKIPPED if ends == "failed" else Outcome.DONE)
