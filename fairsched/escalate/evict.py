@@ -39,7 +39,7 @@ class EvictSettings:
     rules: Rules = field(default_factory=Rules)
     is_cordoning: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Put on the node, and taken away on rollback."""
+    """Put on the node; on rollback it gets those that it had before."""
     grace_s: int | None = None
     """Between SIGTERM and SIGKILL of the pod; None = as the pod says."""
     wait_s: float = 60.0
@@ -82,12 +82,15 @@ class EvictStep:
         if order.is_dry_run:
             detail += f"; {self._rehearse(client, choice.candidates)}"
         # Marked by an earlier order of ours: that one takes the mark away again, and all that came with it.
-        is_marked = MARK in ((node.get("metadata") or {}).get("annotations") or {})
+        metadata = node.get("metadata") or {}
+        is_marked = MARK in (metadata.get("annotations") or {})
+        labels = {} if is_marked else dict(self._settings.labels)
         undo = {
             "node": self._settings.node,
             "mark": f"{order.id}@{order.at_s:.0f}",
             "is_cordoned": self._will_cordon(node) and not is_marked,
-            "labels": {} if is_marked else dict(self._settings.labels),
+            "labels": labels,
+            "labels_before": {name: (metadata.get("labels") or {}).get(name) for name in labels},
         }
         return Plan(detail, undo, choice)
 
@@ -217,7 +220,7 @@ class EvictStep:
                 "metadata": {"resourceVersion": metadata.get("resourceVersion"), "annotations": {MARK: None}}
             }
             if undo.get("labels"):
-                patch["metadata"]["labels"] = dict.fromkeys(undo["labels"])
+                patch["metadata"]["labels"] = _labels_back(metadata.get("labels") or {}, undo)
             if undo.get("is_cordoned"):
                 patch["spec"] = {"unschedulable": None}
             try:
@@ -243,6 +246,12 @@ class EvictStep:
             return call()
         except (Refused, Unreachable) as error:
             raise StepFailed(str(error), remedy=error.remedy) from error
+
+
+def _labels_back(now: Mapping[str, Any], undo: Mapping[str, Any]) -> dict[str, Any]:
+    """Each label as it was, None = it was not there; one that somebody has changed meanwhile stays his."""
+    before = undo.get("labels_before") or {}
+    return {name: before.get(name) for name, ours in undo["labels"].items() if now.get(name) == ours}
 
 
 def _passed(choice: Choice) -> str:

@@ -72,6 +72,19 @@ def test_taking_it_back_uncordons_what_we_cordoned(api: ApiServer, client: KubeC
     assert again.outcome is Outcome.ROLLED_BACK and "left alone" in again.detail
 
 
+def test_labels_are_put_back_as_they_were(api: ApiServer, client: KubeClient) -> None:
+    labels = {"a": "ours", "b": "ours", "c": "ours", "d": "ours"}
+    api.nodes[NODE]["metadata"]["labels"] = {"a": "theirs", "b": "ours", "e": "other"}
+    api.add(pod("a"))
+    done, _, _ = take(client, replace(SETTINGS, labels=labels))
+    assert api.nodes[NODE]["metadata"]["labels"] == {**labels, "e": "other"}
+    api.nodes[NODE]["metadata"]["labels"]["d"] = "changed meanwhile"
+    back, _, _ = take(client, kind=Kind.ROLLBACK, undo=done.undo)
+    assert back.outcome is Outcome.ROLLED_BACK
+    now = api.nodes[NODE]["metadata"]["labels"]
+    assert now == {"a": "theirs", "b": "ours", "d": "changed meanwhile", "e": "other"}
+
+
 def test_a_cordon_that_is_not_ours_is_never_taken_back(api: ApiServer, client: KubeClient) -> None:
     api.nodes[NODE]["spec"]["unschedulable"] = True
     api.add(pod("a"))
