@@ -109,7 +109,8 @@ class EscalationEvict(Section):
         default=0, ge=-2_147_483_648, le=1_000_000_000, description="Never a pod of a higher priority."
     )
     gpu_resources: Words = Field(
-        default=("nvidia.com/*",), description="A pod that asks for one of these uses a GPU; * matches."
+        default=("nvidia.com/*",),
+        description="A pod that asks for one of these is counted in the reasons when nobody may go; * matches.",
     )
     cordon: bool = Field(default=True, description="Keep new pods off the node until it is taken back.")
     labels: Labels = Field(default_factory=dict, description="Put on the node until it is taken back.")

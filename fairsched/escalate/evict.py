@@ -20,7 +20,7 @@ from typing import Any
 from fairsched.errors import FairschedError
 from fairsched.escalate.kube import KubeClient, Refused, Unreachable
 from fairsched.escalate.model import Order
-from fairsched.escalate.pods import Candidate, Choice, Rules, choose
+from fairsched.escalate.pods import Candidate, Choice, Rules, SuffererUnknown, choose
 from fairsched.escalate.steps import NotNow, Plan, StepFailed
 from fairsched.status import StatusReport
 
@@ -71,7 +71,10 @@ class EvictStep:
         client = self._connect()
         node = self._asked(lambda: client.node(self._settings.node))
         pods = self._asked(lambda: client.pods_on(self._settings.node))
-        choice = choose(pods, report, order.tenant, self._settings.rules)
+        try:
+            choice = choose(pods, report, order.tenant, order.gpu, self._settings.rules)
+        except SuffererUnknown as error:
+            raise NotNow(str(error)) from None
         if not choice.candidates:
             raise NotNow(f"no pod on {self._settings.node} may be evicted{_passed(choice)}")
         others = len(choice.candidates) - 1

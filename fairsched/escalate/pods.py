@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which pods may be moved away for a tenant that suffers, in which order (pure).
 
-A candidate uses a GPU (it asks for one, or the daemon sees its cgroups), is not the sufferer's own, has a
-controller that will make it anew elsewhere, and is none of those that must stay: static and mirror pods, pods of a
-DaemonSet (they would come back here), pods in protected namespaces, pods that end already, pods of a higher
-priority than allowed, or not of a lower one than the sufferer's pod.
+A candidate belongs to a tenant that has demand or contexts on the GPU on which the sufferer suffers: whoever is on
+another GPU would move for nothing. It is not the sufferer's own, has a controller that will make it anew elsewhere, and
+is none of those that must stay: static and mirror pods, pods of a DaemonSet (they would come back here), pods in
+protected namespaces, pods that end already, pods of a higher priority than allowed, or not of a lower one than the
+sufferer's pod. So without knowing the sufferer, its pod and its GPU there are no candidates: the one to be helped
+could be the one that is moved.
 
 Order: lowest priority first (what Kubernetes itself would preempt first); then who is furthest ahead of its
 entitlement; then the youngest, which has least to lose.
@@ -13,12 +15,12 @@ entitlement; then the youngest, which has least to lose.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from fairsched.containers import container_of
-from fairsched.status import StatusReport
+from fairsched.status import StatusReport, TenantStatus
 
 PROTECT_ANNOTATION = "fairsched.io/never-evict"
 GPU_RESOURCES = ("nvidia.com/*",)
@@ -64,20 +66,44 @@ class Choice:
     """Reason -> how many GPU pods."""
 
 
+class SuffererUnknown(Exception):
+    """Nobody may be chosen; the text says what is not known."""
+
+
+@dataclass(frozen=True)
+class _Neighbours:
+    """The pods around the sufferer, by their uids."""
+
+    own: Set[str]
+    """The sufferer's."""
+    ceiling: int
+    """Its priority: who has as much stays."""
+    beside: Set[str]
+    """Of tenants on the sufferer's GPU."""
+
+
 def choose(
-    pods: Iterable[Mapping[str, Any]], report: StatusReport | None, tenant: str | None, rules: Rules
+    pods: Iterable[Mapping[str, Any]],
+    report: StatusReport | None,
+    tenant: str | None,
+    gpu: str | None,
+    rules: Rules,
 ) -> Choice:
-    """Candidates among `pods` of a node, to help `tenant`."""
+    """Candidates among `pods` of a node, to help `tenant` on `gpu`; None = wherever it has demand or contexts.
+
+    Raises SuffererUnknown.
+    """
+    if report is None:
+        raise SuffererUnknown("the daemon has not told its status: it is not known who is on which GPU")
     pods = list(pods)
+    neighbours = _neighbours(pods, report, tenant, gpu)
     ahead = _ahead_by_uid(report)
-    own = _uids_of(report, tenant)
-    ceiling = min((_priority(pod) for pod in pods if _uid(pod) in own), default=None)
     found: list[Candidate] = []
     passed: dict[str, int] = {}
     for pod in pods:
         if _uid(pod) not in ahead and not _wants_gpu(pod, rules.gpu_resources):
             continue
-        why = _why_not(pod, own, ceiling, rules)
+        why = _why_not(pod, neighbours, rules)
         if why is not None:
             passed[why] = passed.get(why, 0) + 1
             continue
@@ -96,14 +122,40 @@ def choose(
     return Choice(tuple(sorted(youngest_first, key=lambda one: (one.priority, -one.ahead_ratio))), passed)
 
 
-def _why_not(pod: Mapping[str, Any], own: set[str], ceiling: int | None, rules: Rules) -> str | None:
+def _neighbours(
+    pods: Sequence[Mapping[str, Any]], report: StatusReport, tenant: str | None, gpu: str | None
+) -> _Neighbours:
+    if tenant is None:
+        raise SuffererUnknown("it is not known which tenant suffers")
+    sufferer = next((one for one in report.tenants if one.name == tenant), None)
+    if sufferer is None:
+        raise SuffererUnknown(f"tenant {tenant} is gone")
+    own = _uids(sufferer.cgroups)
+    priorities = [_priority(pod) for pod in pods if _uid(pod) in own]
+    if not priorities:
+        raise SuffererUnknown(f"it is not known which pod of this node is that of {tenant}")
+    gpus = _gpus_of(sufferer) if gpu is None else {gpu}
+    if not gpus:
+        raise SuffererUnknown(f"it is not known on which GPU {tenant} suffers")
+    beside = {uid for one in report.tenants if gpus & _gpus_of(one) for uid in _uids(one.cgroups)}
+    return _Neighbours(own, min(priorities), beside)
+
+
+def _gpus_of(tenant: TenantStatus) -> set[str]:
+    """UUIDs of the GPUs on which it has demand or contexts."""
+    with_contexts = {uuid for uuid, count in tenant.contexts_by_gpu.items() if count}
+    return with_contexts | {gpu.uuid for gpu in tenant.gpus if gpu.has_demand}
+
+
+def _why_not(pod: Mapping[str, Any], neighbours: _Neighbours, rules: Rules) -> str | None:
     """Why this pod must stay; None when it may go."""
     metadata = pod["metadata"]
     annotations = metadata.get("annotations") or {}
     owners = {owner.get("kind") for owner in metadata.get("ownerReferences") or () if owner.get("controller")}
     namespace, priority = metadata["namespace"], _priority(pod)
     verdicts = (
-        (_uid(pod) in own, "the sufferer's own"),
+        (_uid(pod) in neighbours.own, "the sufferer's own"),
+        (_uid(pod) not in neighbours.beside, "not on the sufferer's GPU"),
         (bool(metadata.get("deletionTimestamp")), "ends already"),
         ((pod.get("status") or {}).get("phase") in _OVER, "is over"),
         (_MIRROR in annotations or "Node" in owners, "static"),
@@ -113,7 +165,7 @@ def _why_not(pod: Mapping[str, Any], own: set[str], ceiling: int | None, rules: 
         (namespace in rules.protected_namespaces, "in a protected namespace"),
         (bool(rules.namespaces) and namespace not in rules.namespaces, "in another namespace"),
         (priority > rules.max_priority, "of a priority above max_priority"),
-        (ceiling is not None and priority >= ceiling, "of no lower priority than the sufferer"),
+        (priority >= neighbours.ceiling, "of no lower priority than the sufferer"),
     )
     return next((why for is_so, why in verdicts if is_so), None)
 
@@ -136,20 +188,14 @@ def _wants_gpu(pod: Mapping[str, Any], resources: Sequence[str]) -> bool:
     return False
 
 
-def _ahead_by_uid(report: StatusReport | None) -> dict[str, float]:
+def _ahead_by_uid(report: StatusReport) -> dict[str, float]:
     """Pods the daemon sees at GPUs, and how far their tenant is ahead of its entitlement."""
     found: dict[str, float] = {}
-    for tenant in () if report is None else report.tenants:
+    for tenant in report.tenants:
         used, entitled = tenant.used_ratio or 0.0, tenant.entitled_ratio or 0.0
         for uid in _uids(tenant.cgroups):
             found[uid] = max(found.get(uid, -1.0), used - entitled)
     return found
-
-
-def _uids_of(report: StatusReport | None, tenant: str | None) -> set[str]:
-    if report is None or tenant is None:
-        return set()
-    return {uid for one in report.tenants if one.name == tenant for uid in _uids(one.cgroups)}
 
 
 def _uids(cgroups: Iterable[str]) -> set[str]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,11 @@ def tenant(name: str, *, delay_ms: float | None = None, **more: Any) -> TenantSt
         gpus=more.pop("gpus", gpus),
         **more,
     )
+
+
+def cgroup(pod: Mapping[str, Any]) -> str:
+    """That of a container of it."""
+    return f"/kubepods/burstable/pod{pod['metadata']['uid']}/{'3f' * 32}"
 
 
 def batch(name: str, **more: Any) -> TenantStatus:

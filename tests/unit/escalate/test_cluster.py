@@ -26,7 +26,7 @@ from fairsched.escalate.model import Kind, Outcome, Result
 from fairsched.escalate.pods import Rules
 from fairsched.escalate.steps import carry_out
 from tests.support import wait_until
-from tests.unit.escalate.reports import order, report
+from tests.unit.escalate.reports import cgroup, order, report, tenant
 from tests.unit.escalate.test_rbac import documents
 
 IS_FULL = os.environ.get("FAIRSCHED_FULL", "0") not in ("", "0")
@@ -164,7 +164,9 @@ def cluster() -> Iterator[Cluster]:
 def take(cluster: Cluster, **more: Any) -> Result:
     settings = EvictSettings(cluster.node, Rules(namespaces=(PLACE,)), labels={LABEL: "true"}, wait_s=30.0)
     client = KubeClient(cluster.service_account())
-    return carry_out(EvictStep(lambda: client, settings), order("evict", **more), report(), lambda undo: None)
+    seen = report([tenant(name, cgroups=(cgroup(pod),)) for name, pod in cluster.pods().items()])
+    wanted = order("evict", tenant="high", **more)
+    return carry_out(EvictStep(lambda: client, settings), wanted, seen, lambda undo: None)
 
 
 def test_one_pod_is_moved_away_and_the_node_comes_back(cluster: Cluster) -> None:

@@ -12,10 +12,26 @@ from fairsched.escalate.evict import MARK, EvictSettings, EvictStep
 from fairsched.escalate.kube import KubeClient
 from fairsched.escalate.model import Kind, Outcome, Result
 from fairsched.escalate.steps import carry_out
+from fairsched.status import StatusReport, TenantStatus
 from tests.unit.escalate.api_server import NODE, ApiServer, babble, hang_up, pod, refuse
-from tests.unit.escalate.reports import order, report
+from tests.unit.escalate.reports import GPU, OTHER_GPU, cgroup, order, report, tenant
 
+SUFFERER = pod("chat", priority=1_000_000)
 SETTINGS = EvictSettings(NODE, labels={"fairsched.io/busy": "true"}, wait_s=3.0)
+
+
+@pytest.fixture(autouse=True)
+def sufferer(api: ApiServer) -> None:
+    """The pod that is to be helped is there."""
+    api.add(SUFFERER)
+
+
+def neighbours(*names: str, on: tuple[str, ...] = (GPU,), **more: Any) -> list[TenantStatus]:
+    """A tenant for the pod of each name."""
+    return [tenant(name, cgroups=(cgroup(pod(name)),), on=on, **more) for name in names]
+
+
+SEEN = report(neighbours("chat", "a", "b", "c", "d"))
 
 
 class Clock:
@@ -32,12 +48,12 @@ class Clock:
 
 
 def take(
-    client: KubeClient, settings: EvictSettings = SETTINGS, **more: Any
+    client: KubeClient, settings: EvictSettings = SETTINGS, seen: StatusReport | None = SEEN, **more: Any
 ) -> tuple[Result, list[Any], Clock]:
     """The result of an order, what was announced before anything was changed, and how long was slept."""
     clock, announced = Clock(), list[Any]()
     step = EvictStep(lambda: client, settings, sleep=clock.pass_by, clock=clock)
-    result = carry_out(step, order("evict", **more), report(), announced.append)
+    result = carry_out(step, order("evict", **more), seen, announced.append)
     return result, announced, clock
 
 
@@ -53,7 +69,7 @@ def test_the_lowest_priority_is_evicted_and_the_node_cordoned_before(
     api.add(pod("a", priority=0), pod("b", priority=-10))
     result, announced, _ = take(client)
     assert result.outcome is Outcome.DONE, result.detail
-    assert list(api.pods) == ["a"]
+    assert list(api.pods) == ["chat", "a"]
     node = api.nodes[NODE]
     assert node["spec"]["unschedulable"] and node["metadata"]["labels"] == {"fairsched.io/busy": "true"}
     assert announced == [result.undo]
@@ -117,7 +133,7 @@ def test_a_disruption_budget_means_the_next_candidate(api: ApiServer, client: Ku
     api.add(pod("a", priority=-10), pod("b", priority=0))
     api.budgeted.add("a")
     result, _, _ = take(client)
-    assert result.outcome is Outcome.DONE and list(api.pods) == ["a"]
+    assert result.outcome is Outcome.DONE and list(api.pods) == ["chat", "a"]
     assert "team/a (priority -10): its disruption budget forbids it now" in result.detail
 
 
@@ -126,7 +142,7 @@ def test_when_every_budget_forbids_it_the_node_is_as_before(api: ApiServer, clie
     api.budgeted |= {"a", "b"}
     result, _, _ = take(client)
     assert result.outcome is Outcome.FAILED and not result.is_in_force
-    assert "no eviction was granted" in result.detail and len(api.pods) == 2
+    assert "no eviction was granted" in result.detail and len(api.pods) == 3
     assert is_untouched(api)
 
 
@@ -144,7 +160,7 @@ def test_a_candidate_that_cannot_be_had_means_the_next(
     api.add(pod("a", priority=-10), pod("b"))
     api.fail("POST", "eviction", fault)
     result, _, _ = take(client)
-    assert result.outcome is Outcome.DONE and says in result.detail and list(api.pods) == ["a"]
+    assert result.outcome is Outcome.DONE and says in result.detail and list(api.pods) == ["chat", "a"]
 
 
 @pytest.mark.parametrize("status", [403, 422])
@@ -155,7 +171,7 @@ def test_a_refusal_that_is_of_no_pod_ends_it_and_puts_the_node_back(
     api.fail("POST", "eviction", refuse(status, "Forbidden", "you may not"))
     result, _, _ = take(client)
     assert result.outcome is Outcome.FAILED and "you may not" in result.detail and not result.is_in_force
-    assert len(api.made("POST")) == 1 and len(api.pods) == 2 and is_untouched(api)
+    assert len(api.made("POST")) == 1 and len(api.pods) == 3 and is_untouched(api)
 
 
 @pytest.mark.parametrize(
@@ -213,11 +229,11 @@ def test_a_pod_that_takes_its_time_is_waited_for_a_while(api: ApiServer, client:
 def test_without_a_candidate_nothing_is_touched_and_the_reasons_are_counted(
     api: ApiServer, client: KubeClient
 ) -> None:
-    api.add(pod("a", owner="DaemonSet"), pod("b", priority=5), pod("c", priority=5), pod("d", limits={}))
+    api.add(pod("a", owner="DaemonSet"), pod("b", priority=5), pod("c", priority=5), pod("z", limits={}))
     result, announced, _ = take(client)
     assert result.outcome is Outcome.SKIPPED
     assert result.detail == (
-        "no pod on node1 may be evicted: 1 of a DaemonSet, 2 of a priority above max_priority"
+        "no pod on node1 may be evicted: 1 of a DaemonSet, 2 of a priority above max_priority, 1 the sufferer's own"
     )
     assert announced == [] and is_untouched(api)
 
@@ -231,7 +247,7 @@ def test_a_dry_run_asks_the_server_what_it_would_grant_and_changes_nothing(
     assert result.outcome is Outcome.DRY_RUN and announced == []
     assert result.detail.startswith("would cordon the node and evict team/a (priority -10) or one of 1 more")
     assert "the server would grant team/b" in result.detail
-    assert len(api.pods) == 2 and is_untouched(api) and api.made("PATCH") == []
+    assert len(api.pods) == 3 and is_untouched(api) and api.made("PATCH") == []
     back, _, _ = take(client, is_dry_run=True, kind=Kind.ROLLBACK, undo=result.undo)
     assert back.outcome is Outcome.DRY_RUN and api.made("PATCH") == []
 
@@ -262,3 +278,46 @@ def test_a_node_that_is_gone_needs_no_uncordon(api: ApiServer, client: KubeClien
 def test_an_unknown_node_is_a_failure_that_names_it(api: ApiServer, client: KubeClient) -> None:
     result, _, _ = take(client, replace(SETTINGS, node="elsewhere"))
     assert result.outcome is Outcome.FAILED and 'nodes "elsewhere" not found' in result.detail
+
+
+@pytest.mark.parametrize(("gpu", "goes"), [(GPU, "a"), (OTHER_GPU, "b"), (None, "a")])
+def test_only_who_is_on_the_gpu_of_the_suffering_is_evicted(
+    api: ApiServer, client: KubeClient, gpu: str | None, goes: str
+) -> None:
+    """The lowest priority of all is on neither GPU; without a GPU in the order it is where the sufferer has demand."""
+    api.add(pod("a", priority=-5), pod("b", priority=-5), pod("c", priority=-50))
+    seen = report(
+        [
+            *neighbours("chat", "a"),
+            *neighbours("b", on=(), contexts_by_gpu={OTHER_GPU: 1}),
+            *neighbours("c", on=(), contexts_by_gpu={GPU: 0}),
+        ]
+    )
+    result, _, _ = take(client, seen=seen, gpu=gpu)
+    assert result.outcome is Outcome.DONE, result.detail
+    assert {"a", "b", "c"} - set(api.pods) == {goes}
+
+
+@pytest.mark.parametrize(
+    ("about", "seen", "says"),
+    [
+        ({"tenant": None}, SEEN, "not known which tenant suffers"),
+        ({"tenant": "gone"}, SEEN, "tenant gone is gone"),
+        ({}, report([tenant("chat"), *neighbours("a")]), "which pod of this node is that of chat"),
+        (
+            {},
+            report([*neighbours("a"), tenant("chat", cgroups=(cgroup(pod("elsewhere")),))]),
+            "which pod of this node",
+        ),
+        ({"gpu": None}, report([*neighbours("chat", on=()), *neighbours("a")]), "on which GPU chat suffers"),
+        ({}, None, "the daemon has not told its status"),
+    ],
+)
+def test_without_knowing_whom_it_is_to_help_nobody_is_evicted(
+    api: ApiServer, client: KubeClient, about: dict[str, Any], seen: StatusReport | None, says: str
+) -> None:
+    """The pod that is to be helped could be the one that goes."""
+    api.add(pod("a"))
+    result, announced, _ = take(client, seen=seen, **about)
+    assert result.outcome is Outcome.SKIPPED and says in result.detail
+    assert announced == [] and len(api.pods) == 2 and is_untouched(api)

@@ -7,19 +7,27 @@ from typing import Any
 
 import pytest
 
-from fairsched.escalate.pods import PROTECT_ANNOTATION, Rules, choose
+from fairsched.escalate.pods import PROTECT_ANNOTATION, Choice, Rules, choose
 from tests.unit.escalate.api_server import pod
-from tests.unit.escalate.reports import report, tenant
+from tests.unit.escalate.reports import GPU, OTHER_GPU, cgroup, report, tenant
 
 RULES = Rules(max_priority=1000)
+MINE = pod("mine", priority=100_000)
 
 
-def names(pods: list[dict[str, Any]], rules: Rules = RULES, **more: Any) -> list[str]:
-    return [one.name for one in choose(pods, more.get("report"), more.get("tenant"), rules).candidates]
+def chosen(pods: list[dict[str, Any]], rules: Rules = RULES, gpu: str | None = GPU, **used: float) -> Choice:
+    """To help the tenant of the pod MINE; every pod is a tenant on GPU that has `used` so much, .25 unless said."""
+    everybody = [MINE, *pods]
+    tenants = [
+        tenant(name, cgroups=(cgroup(one),), used=used.get(name, 0.25))
+        for one in everybody
+        for name in (one["metadata"]["name"],)
+    ]
+    return choose(everybody, report(tenants), "mine", gpu, rules)
 
 
-def cgroup(one: dict[str, Any]) -> str:
-    return f"/kubepods/burstable/pod{one['metadata']['uid']}/{'3f' * 32}"
+def names(pods: list[dict[str, Any]], rules: Rules = RULES, **used: float) -> list[str]:
+    return [one.name for one in chosen(pods, rules, **used).candidates]
 
 
 def test_the_lowest_priority_goes_first() -> None:
@@ -28,8 +36,7 @@ def test_the_lowest_priority_goes_first() -> None:
 
 def test_of_equals_the_one_that_is_furthest_ahead_goes_then_the_youngest() -> None:
     old, young, greedy = pod("old"), pod("young", created="2026-06-01T00:00:00Z"), pod("greedy")
-    seen = report([tenant("t", used=0.6, cgroups=(cgroup(greedy),))])
-    assert names([old, young, greedy], report=seen) == ["greedy", "young", "old"]
+    assert names([old, young, greedy], greedy=0.6) == ["greedy", "young", "old"]
 
 
 @pytest.mark.parametrize(
@@ -47,9 +54,9 @@ def test_of_equals_the_one_that_is_furthest_ahead_goes_then_the_youngest() -> No
     ],
 )
 def test_who_must_stay(one: dict[str, Any], why: str) -> None:
-    choice = choose([one, pod("other")], None, None, RULES)
+    choice = chosen([one, pod("other")])
     assert [candidate.name for candidate in choice.candidates] == ["other"]
-    assert choice.passed == {why: 1}
+    assert choice.passed == {why: 1, "the sufferer's own": 1}
 
 
 def test_only_the_namespaces_that_are_named() -> None:
@@ -58,7 +65,7 @@ def test_only_the_namespaces_that_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "is_candidate"),
+    ("limits", "is_told_of"),
     [
         ({"nvidia.com/gpu": "1"}, True),
         ({"nvidia.com/mig-3g.20gb": "1"}, True),
@@ -68,19 +75,46 @@ def test_only_the_namespaces_that_are_named() -> None:
         ({"amd.com/gpu": "1"}, False),
     ],
 )
-def test_a_pod_without_a_gpu_helps_nobody(limits: dict[str, str], is_candidate: bool) -> None:
-    assert names([pod("x", limits=limits)]) == (["x"] if is_candidate else [])
+def test_a_pod_that_nobody_has_seen_on_the_gpu_stays(limits: dict[str, str], is_told_of: bool) -> None:
+    choice = choose(
+        [MINE, pod("x", limits=limits)],
+        report([tenant("mine", cgroups=(cgroup(MINE),))]),
+        "mine",
+        GPU,
+        RULES,
+    )
+    assert choice.candidates == ()
+    assert ("not on the sufferer's GPU" in choice.passed) == is_told_of
 
 
 def test_a_pod_that_the_daemon_sees_at_a_gpu_uses_one_whatever_it_asks_for() -> None:
-    hidden = pod("hidden", limits={})
-    assert names([hidden]) == []
-    assert names([hidden], report=report([tenant("t", cgroups=(cgroup(hidden),))])) == ["hidden"]
+    assert names([pod("hidden", limits={})]) == ["hidden"]
 
 
 def test_the_sufferer_and_its_equals_stay() -> None:
     mine, equal, lower = pod("mine", priority=10), pod("equal", priority=10), pod("lower", priority=9)
-    seen = report([tenant("chat", cgroups=(cgroup(mine),))])
-    choice = choose([mine, equal, lower], seen, "chat", RULES)
+    tenants = [tenant(one["metadata"]["name"], cgroups=(cgroup(one),)) for one in (mine, equal, lower)]
+    choice = choose([mine, equal, lower], report(tenants), "mine", GPU, RULES)
     assert [one.name for one in choice.candidates] == ["lower"]
     assert choice.passed == {"the sufferer's own": 1, "of no lower priority than the sufferer": 1}
+
+
+@pytest.mark.parametrize(("gpu", "goes"), [(GPU, ["here", "both"]), (OTHER_GPU, ["both", "there"])])
+def test_who_is_on_another_gpu_would_move_for_nothing(gpu: str, goes: list[str]) -> None:
+    pods = [pod("here", priority=1), pod("both", priority=2), pod("there", priority=3), pod("idle")]
+    where: dict[str, dict[str, Any]] = {
+        "here": {"on": (GPU,)},
+        "both": {"on": (GPU,), "contexts_by_gpu": {OTHER_GPU: 1}},
+        "there": {"on": (OTHER_GPU,)},
+        "idle": {"on": ()},
+        "mine": {"on": (GPU, OTHER_GPU)},
+    }
+    everybody = [MINE, *pods]
+    tenants = [
+        tenant(name, cgroups=(cgroup(one),), **where[name])
+        for one in everybody
+        for name in (one["metadata"]["name"],)
+    ]
+    choice = choose(everybody, report(tenants), "mine", gpu, RULES)
+    assert [one.name for one in choice.candidates] == goes
+    assert choice.passed == {"the sufferer's own": 1, "not on the sufferer's GPU": 2}

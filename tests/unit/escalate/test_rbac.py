@@ -10,7 +10,7 @@ import yaml
 from fairsched.escalate.kube import KubeClient
 from fairsched.escalate.model import Kind
 from tests.unit.escalate.api_server import ApiServer, pod
-from tests.unit.escalate.test_evict import take
+from tests.unit.escalate.test_evict import SUFFERER, take
 from tests.unit.escalate.test_mig import Manager, by_label
 from tests.unit.repo.tree import ROOT
 
@@ -41,7 +41,7 @@ def asked(method: str, path: str) -> tuple[str, str] | None:
 
 
 def test_the_manifest_grants_exactly_what_is_asked_for(api: ApiServer, client: KubeClient) -> None:
-    api.add(pod("a"), pod("b"))
+    api.add(SUFFERER, pod("a"), pod("b"))
     take(client, is_dry_run=True)
     done, _, _ = take(client)
     take(client, kind=Kind.ROLLBACK, undo=done.undo)
