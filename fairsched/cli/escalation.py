@@ -69,6 +69,7 @@ def command() -> None:
 def status_command(config_path: Path | None, as_json: bool) -> None:
     """Where the ladder stands, what is in force, what it waits for."""
     from fairsched.escalate import policy
+    from fairsched.escalate.dry_run import is_dry_run
     from fairsched.escalate.ladder import books_of, limits_of
     from fairsched.status import to_plain
 
@@ -76,8 +77,8 @@ def status_command(config_path: Path | None, as_json: bool) -> None:
     state, limits = books_of(config)[0].load(), limits_of(config.escalation)
     if as_json:
         section = config.escalation
-        is_dry_run = policy.is_dry_run(limits, state.mode)
-        document = {"is_enabled": section.enabled, "is_dry_run": is_dry_run, "state": to_plain(state)}
+        is_dry = is_dry_run(limits, state.mode)
+        document = {"is_enabled": section.enabled, "is_dry_run": is_dry, "state": to_plain(state)}
         echo_json({**document, "level": policy.level(limits, state)})
         return
     click.echo("\n".join(render_status(config.escalation.enabled, limits, state, time.time())))

@@ -15,8 +15,7 @@ caller carries the order out and tells :func:`settle` how it ended. No clock, no
   passed over, and a note says so. After a step that was taken every clock starts anew: it gets time to help.
 * **Taken back**: newest first, one at a time, each only after everything was clear for ``clear_for_s`` anew. A step
   that lapses is taken back after its time in any case.
-* **Dry run**: as configured, and while the daemon does not enforce. Whoever told it to hold nobody does not expect
-  that pods are moved meanwhile; so what is really in force stays, too, until it enforces again.
+* **Dry run**: as configured, and while the daemon does not enforce (dry_run.py).
 
 Why it cannot flap. (1) One order at a time. (2) ``cool_down_s`` after every action until the next; after a failure
 the next rung may be tried at once, but each is tried once per climb, and climbs are ``again_s`` apart. (3) The
@@ -31,8 +30,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from fairsched.escalate.dry_run import heed_mode, is_dry_run
 from fairsched.escalate.model import (
-    ENFORCE,
     Cause,
     Decision,
     InForce,
@@ -58,7 +57,7 @@ def decide(limits: Limits, state: State, reading: Reading) -> Decision:
     state = _elapse(limits, _rebase(state, reading.at_s), reading)
     if state.pending is not None:
         return Decision(state, waiting=f"{state.pending.step} is being carried out")
-    state, notes = _heed_mode(limits, state, reading)
+    state, notes = heed_mode(limits, state, reading)
     limits = replace(limits, is_dry_run=is_dry_run(limits, reading.mode))
     if _is_clear(limits, state):
         if state.rung is not None:
@@ -107,28 +106,6 @@ def interrupted(state: State) -> Result:
     )
 
 
-def without_dry_runs(limits: Limits, state: State) -> State:
-    """The state for a ladder that acts: what a dry run only pretended to do is forgotten, with its cool-downs."""
-    kept = tuple(one for one in state.in_force if not one.is_dry_run)
-    if limits.is_dry_run or kept == state.in_force:
-        return state
-    return replace(
-        state,
-        in_force=kept,
-        rung=None,
-        ended_s=None,
-        bad_for_s={},
-        clear_for_s=0.0,
-        relapses={},
-        last_by_step={},
-    )
-
-
-def is_dry_run(limits: Limits, mode: str | None) -> bool:
-    """Whether orders only check; `mode` is the daemon's, None = not known yet."""
-    return limits.is_dry_run or mode not in (None, ENFORCE)
-
-
 def level(limits: Limits, state: State) -> int:
     """0 = nothing going on and nothing in force; n = the n-th step of the ladder was taken, or tried, last."""
     steps = [rung.step for rung in limits.ladder]
@@ -155,23 +132,6 @@ def _rebase(state: State, now_s: float) -> State:
         ),
         pending=None if state.pending is None else replace(state.pending, at_s=state.pending.at_s + by_s),
     )
-
-
-def _heed_mode(limits: Limits, state: State, reading: Reading) -> tuple[State, tuple[str, ...]]:
-    """The state for the daemon's mode, and what that changes for the ladder, to be said once."""
-    was_dry, is_dry = is_dry_run(limits, state.mode), is_dry_run(limits, reading.mode)
-    notes: list[str] = []
-    if was_dry != is_dry:
-        how = "only a dry run from here on" if is_dry else "acts from here on"
-        notes.append(f"{how}: the daemon's mode is {reading.mode}")
-    real = without_dry_runs(replace(limits, is_dry_run=is_dry), state)
-    if real is not state:
-        notes.append("what the dry run pretended is forgotten")
-    if was_dry and not is_dry:
-        # Rollbacks that were only pretended have made the next try wait, up to a day.
-        in_force = tuple(replace(one, failed_rollbacks=0, next_try_s=0.0) for one in real.in_force)
-        real = replace(real, in_force=in_force)
-    return replace(real, mode=reading.mode), tuple(notes)
 
 
 def _elapse(limits: Limits, state: State, reading: Reading) -> State:

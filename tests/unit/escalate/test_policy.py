@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from fairsched.escalate import policy
+from fairsched.escalate.dry_run import without_dry_runs
 from fairsched.escalate.model import (
     QUEUE_DELAY,
     TOKEN_CV,
@@ -269,10 +270,10 @@ def test_a_dry_run_climbs_and_descends_as_the_real_one_would() -> None:
 def test_what_a_dry_run_pretended_is_forgotten_when_it_becomes_serious() -> None:
     dry = Play(replace(LIMITS, is_dry_run=True))
     dry.see_for(BAD, 300)
-    state = policy.without_dry_runs(LIMITS, dry.state)
+    state = without_dry_runs(LIMITS, dry.state)
     assert state.in_force == () and state.rung is None
     assert state.actions_s == dry.state.actions_s, "the budget is kept all the same"
-    assert policy.without_dry_runs(dry.limits, dry.state) == dry.state
+    assert without_dry_runs(dry.limits, dry.state) == dry.state
 
 
 def test_what_is_really_in_force_is_not_taken_back_by_a_dry_run() -> None:
