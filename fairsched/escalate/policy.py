@@ -341,11 +341,27 @@ def _settle_apply(limits: Limits, state: State, order: Order, result: Result, no
     if result.outcome is not Outcome.SKIPPED:
         # A failure cools down its own step only: the next rung may be tried at once.
         state = replace(state, last_by_step={**state.last_by_step, order.step: now_s})
+        state = _cooled(limits, state, order.step, now_s)
     if state.rung is None or state.rung >= len(limits.ladder) or limits.ladder[state.rung].step != order.step:
         return state  # by hand, or the ladder was changed meanwhile
     count = sum(one.step == order.step for one in state.in_force)
     stays = is_done and count < limits.ladder[state.rung].max_in_force
     return state if stays else replace(state, rung=state.rung + 1)
+
+
+def _cooled(limits: Limits, state: State, step: str, now_s: float) -> State:
+    """What is in force of `step` is not taken back before it has cooled down either."""
+    rung = _rung_of(limits, step)
+    if rung is None:
+        return state
+    until_s = now_s + rung.cool_down_s
+    return replace(
+        state,
+        in_force=tuple(
+            replace(one, next_try_s=max(one.next_try_s, until_s)) if one.step == step else one
+            for one in state.in_force
+        ),
+    )
 
 
 def _relapsed(state: State, step: str, now_s: float) -> Mapping[str, int]:

@@ -19,6 +19,7 @@ from fairsched.escalate.model import (
     Outcome,
     Reading,
     Result,
+    Rung,
     State,
 )
 from tests.unit.escalate.play import LIMITS, START_S, Play, reading, succeed
@@ -256,6 +257,19 @@ def test_a_step_taken_again_soon_after_it_was_taken_back_stays_longer() -> None:
         stays.append(play.actions[-1].began_s - began_s)
     for shorter, longer in pairwise(stays[1:]):
         assert longer >= 1.8 * shorter
+
+
+def test_a_step_that_failed_cools_down_before_it_is_taken_back() -> None:
+    """Two actions of quota, the second of which failed: the first one stays for the cool-down of the step."""
+    play = Play(replace(LIMITS, ladder=(Rung("quota", 1800.0, 2),)))
+    play.see_for(BAD, 300)
+    play.answer = fail
+    play.see_for(BAD, 4200)
+    failed = play.actions[-1]
+    assert failed.result.outcome is Outcome.FAILED and len(play.state.in_force) == 1
+    play.see_for(CLEAR, 3600)
+    back = next(action for action in play.actions if action.order.kind is Kind.ROLLBACK)
+    assert back.began_s - failed.ended_s >= 1800
 
 
 def test_a_dry_run_climbs_and_descends_as_the_real_one_would() -> None:
