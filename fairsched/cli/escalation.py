@@ -179,6 +179,7 @@ def run_command(
     as_json: bool,
 ) -> None:
     """Take one STEP of the ladder now."""
+    from fairsched.escalate import policy
     from fairsched.escalate.model import Kind
     from fairsched.escalate.reading import gpu_of, read
     from fairsched.escalate.steps import carry_out
@@ -190,6 +191,7 @@ def run_command(
     found = None if report is None else next((one for one in report.tenants if one.name == name), None)
     order = _order(Kind.APPLY, step, is_dry_run, name, None if found is None else gpu_of(found))
     if is_dry_run:  # leaves no trace, not even in the books
+        order = replace(order, earlier=policy.earlier(desk.store.load(), step))
         _show(order, carry_out(steps[step], order, report, lambda undo: None), as_json)
         return
     with _only_we(desk):
@@ -306,10 +308,12 @@ def _carry_out(
 ) -> tuple[Order, Result]:
     """As the companion would, in this process."""
     from fairsched.escalate import policy
-    from fairsched.escalate.model import Outcome, Result
+    from fairsched.escalate.model import Kind, Outcome, Result
     from fairsched.escalate.steps import carry_out
 
     order = replace(order, id=desk.state.serial + 1)
+    if order.kind is Kind.APPLY:
+        order = replace(order, earlier=policy.earlier(desk.state, order.step))
     step = steps.get(order.step)
     if step is None:
         return order, Result(Outcome.FAILED, f"{order.step} is not configured any more")

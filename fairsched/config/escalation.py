@@ -77,7 +77,11 @@ class EscalationQuota(Section):
     """More of a GPU for the tenant that suffers, for a while."""
 
     step: Ratio = Field(default=0.02, description="So much more each time, of one GPU.")
-    max_raise: Ratio = Field(default=0.10, description="Never more than this in all.")
+    max_raise: Ratio = Field(
+        default=0.10,
+        description="Never more than this in all, above what the tenant is owed when all tenants want the GPU; of a "
+        "quota: above the quota.",
+    )
     lapse_s: int = Field(
         default=3600, ge=60, le=604_800, description="A raise is taken back after so long in any case."
     )

@@ -79,7 +79,7 @@ def _rung(section: Escalation, step: str) -> Rung:
 def steps_of(config: Config, daemon: Daemon, *, only: tuple[str, ...] | None = None) -> Mapping[str, Step]:
     """The steps on the ladder, or those named. Raises ConfigError for one that lacks its settings."""
     makers: Mapping[str, Callable[[], Step]] = {
-        "quota": lambda: QuotaStep(daemon, config.escalation.quota.step),
+        "quota": lambda: QuotaStep(daemon, config.escalation.quota.step, config.escalation.quota.max_raise),
         "mig": lambda: _mig(config.escalation),
         "evict": lambda: _evict(config.escalation),
         "command": lambda: _command(config.escalation),

@@ -127,6 +127,8 @@ class Order:
     """APPLY only."""
     tenant: str | None = None
     gpu: str | None = None
+    earlier: tuple[Mapping[str, Any], ...] = ()
+    """APPLY: what the same step wrote down each time that is in force now, oldest first."""
     undo: Mapping[str, Any] | None = None
     """ROLLBACK: what the step wrote down when it was taken."""
     undoes: int | None = None

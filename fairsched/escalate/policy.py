@@ -106,6 +106,11 @@ def interrupted(state: State) -> Result:
     )
 
 
+def earlier(state: State, step: str) -> tuple[Mapping[str, object], ...]:
+    """See Order.earlier."""
+    return tuple(one.undo for one in state.in_force if one.step == step and one.undo is not None)
+
+
 def level(limits: Limits, state: State) -> int:
     """0 = nothing going on and nothing in force; n = the n-th step of the ladder was taken, or tried, last."""
     steps = [rung.step for rung in limits.ladder]
@@ -280,6 +285,7 @@ def _next_rung(limits: Limits, state: State, reading: Reading, cause: Cause, not
             cause=cause,
             tenant=None if sufferer is None else sufferer.tenant,
             gpu=None if sufferer is None else sufferer.gpu,
+            earlier=earlier(state, rung.step),
         )
         return Decision(_given(state, order), order, tuple(notes))
     return _end(limits, state, reading, notes)

@@ -4,14 +4,18 @@
 Which value is raised. The promise is *points of a GPU*, so:
 
 * a tenant that runs into its own ``quota`` gets a higher one: nothing else can help it;
-* everybody else gets a higher ``min``: what it is entitled to now, plus the step. A weight would have to be changed
-  by an amount that depends on who else has demand, and would mean something else as soon as somebody comes or goes.
+* everybody else gets a higher ``min``: what it is owed when every tenant wants the GPU, plus the step. Not what it is
+  entitled to now: that is more while others are idle, and a guarantee stays when they come back. So while some are
+  idle a raise may change nothing, and works in the moments in which they are not, which make the long waits. A weight
+  would have to be changed by an amount that depends on who else has demand, and would mean something else as soon as
+  that changes.
 * A child (``team/chat``) has no guarantee of its own without one of its parent: the tenant it belongs to is raised,
   and shares it out among its children by their weights.
 
-Bounds: guarantees never add up to more than 1, ``min`` never exceeds ``quota``, and the ladder takes the step only
-``max_raise / step`` times. It is taken back increment by increment, and lapses by itself. What somebody else has
-changed meanwhile is left alone.
+Bounds: guarantees never add up to more than 1, ``min`` never exceeds ``quota``, the ladder takes the step only
+``max_raise / step`` times, and no value is set higher than ``max_raise`` above what the first raise in force began
+with, whatever weights and tenants change meanwhile. It is taken back increment by increment, and lapses by itself. What
+somebody else has changed meanwhile is left alone.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ from typing import Any, Protocol
 from fairsched.errors import ControlError
 from fairsched.escalate.model import Order
 from fairsched.escalate.steps import NotNow, Plan, StepFailed
+from fairsched.model import TenantSpec
+from fairsched.policy.shares import entitlements
 from fairsched.status import StatusReport, TenantStatus
 
 _NEAR_RATIO = 0.02
@@ -51,14 +57,15 @@ Settings = Mapping[str, Mapping[str, _Value]]
 
 
 class QuotaStep:
-    """See the module; `step_ratio` is of one GPU."""
+    """See the module; `step_ratio` and `max_raise_ratio` are of one GPU."""
 
     name = "quota"
     timeout_s = 30.0
 
-    def __init__(self, daemon: Daemon, step_ratio: float) -> None:
+    def __init__(self, daemon: Daemon, step_ratio: float, max_raise_ratio: float) -> None:
         self._daemon = daemon
         self._step_ratio = step_ratio
+        self._max_raise_ratio = max_raise_ratio
 
     def prepare(self, order: Order, report: StatusReport | None) -> Plan:
         if order.tenant is None:
@@ -70,7 +77,7 @@ class QuotaStep:
         tenant = next((one for one in report.tenants if one.name == order.tenant), None)
         if tenant is None:
             raise NotNow(f"tenant {order.tenant} is gone")
-        change = self._choose(tenant, order.gpu, report, self._settings())
+        change = self._choose(order, tenant, self._settings())
         was = "not set" if change["before"] is None else f"{change['before']:.2%}"
         detail = f"raise {change['key']} of {change['tenant']} from {was} to {change['set']:.2%} of a GPU"
         return Plan(detail, undo=change)
@@ -101,37 +108,38 @@ class QuotaStep:
         before = change.get("before")
         return f"{key} of {tenant} is {'not set' if before is None else format(before, '.2%')} again"
 
-    def _choose(
-        self, tenant: TenantStatus, gpu: str | None, report: StatusReport, settings: Settings
-    ) -> dict[str, Any]:
-        """The change: tenant, key, set, before, was_override."""
+    def _choose(self, order: Order, tenant: TenantStatus, settings: Settings) -> dict[str, Any]:
+        """The change: tenant, key, base, set, before, was_override."""
         quota = _number(settings, tenant.name, "quota")
         if quota is not None and tenant.used_ratio is not None and tenant.used_ratio >= quota - _NEAR_RATIO:
-            return self._change(settings, tenant.name, "quota", quota, 1.0)
+            return self._change(order, settings, tenant.name, "quota", quota, 1.0)
         top = tenant.name.split("/")[0]
         if top not in settings:
             raise NotNow(f"tenant {top} is not in the configuration")
-        entitled = _entitled(top, gpu, report)
-        if entitled is None:
-            raise NotNow(f"it is not known what {tenant.name} is entitled to now")
         others = math.fsum(
             _number(settings, name, "min") or 0.0 for name in settings if "/" not in name and name != top
         )
         ceiling = min(1.0 - others, 1.0 if (cap := _number(settings, top, "quota")) is None else cap)
-        base = max(_number(settings, top, "min") or 0.0, entitled)
-        return self._change(settings, top, "min", base, ceiling)
+        base = max(_number(settings, top, "min") or 0.0, _owed(settings)[top])
+        return self._change(order, settings, top, "min", base, ceiling)
 
     def _change(
-        self, settings: Settings, tenant: str, key: str, base: float, ceiling: float
+        self, order: Order, settings: Settings, tenant: str, key: str, base: float, ceiling: float
     ) -> dict[str, Any]:
-        wanted = round(min(base + self._step_ratio, math.floor(ceiling * 10**_DIGITS) / 10**_DIGITS), _DIGITS)
+        same = [one for one in order.earlier if (one.get("tenant"), one.get("key")) == (tenant, key)]
+        most = next((one["base"] for one in same if "base" in one), base) + self._max_raise_ratio
+        bound, why = (ceiling, "") if ceiling <= most else (most, " (max_raise)")
+        wanted = min(base + self._step_ratio, math.floor(bound * 10**_DIGITS + 1e-6) / 10**_DIGITS)
         if wanted < base + _LEAST_RAISE_RATIO:
-            raise NotNow(f"{key} of {tenant} cannot be more than {ceiling:.2%}, and {base:.2%} is in effect")
+            raise NotNow(
+                f"{key} of {tenant} cannot be more than {bound:.2%}{why}, and it has {base:.2%} already"
+            )
         now = settings[tenant][key]
         return {
             "tenant": tenant,
             "key": key,
-            "set": wanted,
+            "base": base,
+            "set": round(wanted, _DIGITS),
             "before": now.value,
             "was_override": now.is_override,
         }
@@ -151,17 +159,20 @@ def _number(settings: Settings, tenant: str, key: str) -> float | None:
     return float(found.value) if found is not None and isinstance(found.value, (int, float)) else None
 
 
+def _owed(settings: Settings) -> Mapping[str, float]:
+    """What each tenant that is nobody's child is entitled to when all of them want the GPU."""
+    specs = {
+        name: TenantSpec(
+            name,
+            weight=_number(settings, name, "weight") or 0.0,
+            quota_ratio=_number(settings, name, "quota"),
+            min_ratio=_number(settings, name, "min") or 0.0,
+        )
+        for name in settings
+        if "/" not in name
+    }
+    return entitlements(specs, specs)
+
+
 def _is_same(left: Any, right: Any) -> bool:
     return isinstance(left, (int, float)) and isinstance(right, (int, float)) and abs(left - right) < 1e-9
-
-
-def _entitled(top: str, gpu: str | None, report: StatusReport) -> float | None:
-    """What a tenant with all its children is entitled to now, on `gpu` or where it is entitled to least."""
-    by_gpu: dict[str, float] = {}
-    for tenant in report.tenants:
-        if tenant.name != top and not tenant.name.startswith(f"{top}/"):
-            continue
-        for one in tenant.gpus:
-            if one.has_demand and one.entitled_ratio is not None:
-                by_gpu[one.uuid] = by_gpu.get(one.uuid, 0.0) + one.entitled_ratio
-    return by_gpu.get(gpu) if gpu in by_gpu else min(by_gpu.values(), default=None)

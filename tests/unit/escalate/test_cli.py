@@ -73,6 +73,13 @@ def test_a_failure_is_the_exit_status(place: Path) -> None:
     assert books(place)[0].in_force == ()
 
 
+def test_by_hand_a_step_is_told_what_it_has_in_force_as_well(place: Path) -> None:
+    run(place, "run", "command", "--for-real")
+    for words in ((), ("--for-real",)):
+        order = json.loads(run(place, "run", "command", "--json", *words))["order"]
+        assert [one["document"]["id"] for one in order["earlier"]] == [1]
+
+
 def test_json_for_every_command(place: Path) -> None:
     done = json.loads(run(place, "run", "command", "--for-real", "--json"))
     assert done["result"]["outcome"] == "done" and done["order"]["step"] == "command"

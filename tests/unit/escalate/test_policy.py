@@ -272,6 +272,14 @@ def test_a_step_that_failed_cools_down_before_it_is_taken_back() -> None:
     assert back.began_s - failed.ended_s >= 1800
 
 
+def test_a_step_is_told_what_it_has_in_force_already() -> None:
+    play = Play()
+    play.see_for(BAD, 1500)
+    quotas = [action.order for action in play.actions if action.order.step == "quota"]
+    assert [one.earlier for one in quotas] == [(), ({"id": 1},), ({"id": 1}, {"id": 2})]
+    assert next(a.order for a in play.actions if a.order.step == "evict").earlier == ()
+
+
 def test_a_dry_run_climbs_and_descends_as_the_real_one_would() -> None:
     real, dry = Play(), Play(replace(LIMITS, is_dry_run=True))
     for play in (real, dry):

@@ -14,7 +14,7 @@ from fairsched.escalate.quota import QuotaStep
 from fairsched.escalate.steps import carry_out
 from fairsched.settings import Settings
 from fairsched.status import StatusReport, to_plain
-from tests.unit.escalate.reports import GPU, OTHER_GPU, batch, order, report, tenant
+from tests.unit.escalate.reports import batch, order, report, tenant
 
 CONFIG = """
 state_dir: {state}
@@ -60,28 +60,71 @@ def daemon(tmp_path: Path) -> Daemon:
 
 
 def take(daemon: Daemon, seen: StatusReport | None, **more: Any) -> Result:
-    return carry_out(QuotaStep(daemon, 0.02), order("quota", **more), seen, lambda undo: None)
+    """The tenant chat suffers, unless `more` says otherwise."""
+    step = QuotaStep(daemon, 0.02, 0.10)
+    return carry_out(step, order("quota", **more), seen, lambda undo: None)
 
 
-def seen(**more: Any) -> StatusReport:
-    return report([tenant("chat", **more), tenant("mail"), batch("night")])
+def seen() -> StatusReport:
+    return report([tenant("chat"), tenant("mail"), batch("night")])
 
 
-def test_a_tenant_is_guaranteed_what_it_is_entitled_to_and_two_points_more(daemon: Daemon) -> None:
+def test_a_tenant_is_guaranteed_what_it_is_owed_and_two_points_more(daemon: Daemon) -> None:
     result = take(daemon, seen())
     assert (result.outcome, result.detail) == (
         Outcome.DONE,
-        "raised min of chat from 0.00% to 27.00% of a GPU",
+        "raised min of chat from 0.00% to 25.33% of a GPU",
     )
-    assert daemon.value("chat", "min") == 0.27
+    assert daemon.value("chat", "min") == 0.2533
+
+
+EQUALS = "state_dir: {state}\nmode: enforce\ntenants: {{a: {{}}, b: {{}}, c: {{}}, chat: {{}}}}\n"
+
+
+def test_a_guarantee_is_never_counted_from_what_the_absence_of_others_leaves(tmp_path: Path) -> None:
+    """Of four equal tenants two are idle at first, and one later: 52 % would stay when all are back."""
+    daemon = Daemon(tmp_path, EQUALS)
+    first = take(daemon, report([tenant("chat", entitled=0.5), tenant("a", entitled=0.5)]))
+    assert daemon.value("chat", "min") == 0.27 and first.undo is not None
+    take(daemon, report([tenant("chat", entitled=1 / 3)]), earlier=(first.undo,))
+    assert daemon.value("chat", "min") == 0.29
+
+
+@pytest.mark.parametrize(("weight", "least"), [(1.0, 0.35), (0.5, 0.34), (0.1, 0.27)])
+def test_all_raises_together_keep_to_max_raise_whatever_changes_meanwhile(
+    tmp_path: Path, weight: float, least: float
+) -> None:
+    daemon = Daemon(tmp_path, EQUALS)
+    undos: list[Any] = []
+    for _ in range(9):
+        done = take(daemon, seen(), earlier=tuple(undos))
+        if done.outcome is not Outcome.DONE:
+            break
+        undos.append(done.undo)
+        daemon.request("tenant_set", tenant="a", values={"weight": weight})  # chat is owed more from here on
+    assert least <= daemon.value("chat", "min") <= 0.35 and done.outcome is Outcome.SKIPPED
+    assert "cannot be more than 35.00% (max_raise)" in done.detail
+    for undo in reversed(undos):
+        take(daemon, None, kind=Kind.ROLLBACK, undo=undo)
+    assert daemon.value("chat", "min") is None
+
+
+def test_a_quota_is_raised_by_max_raise_at_most(daemon: Daemon) -> None:
+    undos: list[Any] = []
+    for quota in (0.42, 0.44, 0.46, 0.48, 0.5, 0.5):
+        full = report([batch("night", used=daemon.value("night", "quota"))])
+        done = take(daemon, full, tenant="night", earlier=tuple(undos))
+        undos += [done.undo] if done.undo else []
+        assert daemon.value("night", "quota") == quota
+    assert done.outcome is Outcome.SKIPPED and "50.00% (max_raise)" in done.detail
 
 
 def test_raises_come_off_one_by_one_until_the_file_has_its_say_again(daemon: Daemon) -> None:
     first = take(daemon, seen())
-    second = take(daemon, seen(entitled=0.27))
-    assert daemon.value("chat", "min") == 0.29
+    second = take(daemon, seen())
+    assert daemon.value("chat", "min") == 0.2733
     back = take(daemon, None, kind=Kind.ROLLBACK, undo=second.undo)
-    assert back.outcome is Outcome.ROLLED_BACK and daemon.value("chat", "min") == 0.27
+    assert back.outcome is Outcome.ROLLED_BACK and daemon.value("chat", "min") == 0.2533
     take(daemon, None, kind=Kind.ROLLBACK, undo=first.undo)
     assert daemon.settings.overrides.tenants == {}
     assert daemon.value("chat", "min") is None
@@ -116,13 +159,13 @@ def test_a_tenant_at_its_quota_gets_a_higher_quota(daemon: Daemon) -> None:
 
 def test_a_tenant_far_below_its_quota_gets_a_guarantee_instead(daemon: Daemon) -> None:
     take(daemon, report([batch("night", entitled=0.2, used=0.1)]), tenant="night")
-    assert (daemon.value("night", "quota"), daemon.value("night", "min")) == (0.4, 0.22)
+    assert (daemon.value("night", "quota"), daemon.value("night", "min")) == (0.4, 0.2533)
 
 
 def test_for_a_child_the_tenant_it_belongs_to_is_raised(daemon: Daemon) -> None:
     children = [tenant("team/web", entitled=0.3), tenant("team/cron", entitled=0.1, used=0.05)]
     result = take(daemon, report(children), tenant="team/web")
-    assert result.detail == "raised min of team from 0.00% to 42.00% of a GPU"
+    assert result.detail == "raised min of team from 0.00% to 25.33% of a GPU"
 
 
 def test_a_child_at_its_own_quota_gets_a_higher_one(daemon: Daemon) -> None:
@@ -130,24 +173,19 @@ def test_a_child_at_its_own_quota_gets_a_higher_one(daemon: Daemon) -> None:
     assert result.detail == "raised quota of team/cron from 20.00% to 22.00% of a GPU"
 
 
-def test_guarantees_never_add_up_to_more_than_there_is(daemon: Daemon) -> None:
-    result = take(daemon, seen(entitled=0.695))
+def test_guarantees_never_add_up_to_more_than_there_is(tmp_path: Path) -> None:
+    tenants = "tenants: {{chat: {{weight: 69}}, mail: {{weight: 31, min: 30%}}}}"
+    daemon = Daemon(tmp_path, f"state_dir: {{state}}\nmode: enforce\n{tenants}\n")
+    result = take(daemon, seen())
     assert result.outcome is Outcome.DONE and daemon.value("chat", "min") == 0.7, "mail has 30 %"
-    result = take(daemon, seen(entitled=0.7))
+    result = take(daemon, seen())
     assert result.outcome is Outcome.SKIPPED and "cannot be more than 70.00%" in result.detail
 
 
 def test_a_guarantee_never_exceeds_the_quota(daemon: Daemon) -> None:
+    daemon.request("tenant_set", tenant="night", values={"weight": 9})
     result = take(daemon, report([batch("night", entitled=0.4, used=0.2)]), tenant="night")
     assert result.outcome is Outcome.SKIPPED and "cannot be more than 40.00%" in result.detail
-
-
-def test_the_part_counts_on_the_gpu_on_which_it_suffers(daemon: Daemon) -> None:
-    twice = tenant("chat", on=(GPU,), entitled=0.4)
-    other = tenant("x", on=(OTHER_GPU,), entitled=0.1).gpus
-    both = report([tenant("chat", gpus=(*twice.gpus, *other))])
-    assert take(daemon, both, gpu=OTHER_GPU, is_dry_run=True).detail.endswith("to 12.00% of a GPU")
-    assert take(daemon, both, gpu=GPU, is_dry_run=True).detail.endswith("to 42.00% of a GPU")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +207,7 @@ def test_what_would_have_no_effect_is_not_done(
 def test_a_dry_run_changes_nothing(daemon: Daemon) -> None:
     result = take(daemon, seen(), is_dry_run=True)
     assert result.outcome is Outcome.DRY_RUN
-    assert result.detail == "would raise min of chat from 0.00% to 27.00% of a GPU"
+    assert result.detail == "would raise min of chat from 0.00% to 25.33% of a GPU"
     assert daemon.settings.overrides.tenants == {}
 
 
