@@ -319,7 +319,9 @@ def _carry_out(
         return order, Result(Outcome.FAILED, f"{order.step} is not configured any more")
     desk.begin(policy.by_hand(desk.state, order), order)
     began_s = time.monotonic()
-    result = carry_out(step, order, report, lambda undo: desk.announce(order, undo))
+    result = carry_out(
+        step, order, report, lambda undo: desk.announce(order, undo), lambda: desk.check(order)
+    )
     desk.end(order, result, time.time(), time.monotonic() - began_s)
     return order, result
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from fairsched.escalate.model import Order
-from fairsched.escalate.steps import NotNow, Plan, StepFailed
+from fairsched.escalate.steps import CheckOrder, NotNow, Plan, StepFailed
 from fairsched.status import StatusReport, to_plain
 
 NOT_NOW = 75
@@ -66,14 +66,16 @@ class CommandStep:
             f"run {' '.join(self._run)}", undo={"document": document}, data={**document, "status": status}
         )
 
-    def apply(self, order: Order, plan: Plan) -> str:
+    def apply(self, order: Order, plan: Plan, check_order: CheckOrder) -> str:
+        check_order()
         return self._call(plan.data)
 
-    def rollback(self, order: Order, report: StatusReport | None) -> str:
+    def rollback(self, order: Order, report: StatusReport | None, check_order: CheckOrder) -> str:
         if not self._has_undo:
             return "the command is not called to take it back (escalation.command.undo is false)"
         document = dict((order.undo or {}).get("document", {}))
         status = None if report is None else to_plain(report)
+        check_order()
         return self._call({**document, "action": "rollback", "why": order.why, "status": status})
 
     def _call(self, document: Mapping[str, Any]) -> str:

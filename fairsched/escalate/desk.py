@@ -6,6 +6,7 @@ Whoever acts, the companion or a person at the command line, does so through a d
     refresh   what others have saved; an order nobody carries out any more is closed as interrupted
     begin     the order is on disk and in the audit before anything is done
     announce  what will be changed is on disk before it is changed
+    check     before each change: has nobody given the order up meanwhile?
     end       what became of it
 
 A write that fails raises OSError before the deed, so nothing is done that could not be written down.
@@ -94,9 +95,13 @@ class Desk:
     def announce(self, order: Order, undo: Mapping[str, Any]) -> None:
         """Raises GivenUp when the order is not pending any more, OSError when it cannot be written down."""
         with self._mutex:
-            if self.state.pending is None or self.state.pending.id != order.id:
-                raise GivenUp(f"order {order.id} was given up")
+            self._check(order)
             self._save(policy.announce(self.state, undo))
+
+    def check(self, order: Order) -> None:
+        """See steps.CheckOrder. Raises GivenUp when the order is not pending any more."""
+        with self._mutex:
+            self._check(order)
 
     def end(self, order: Order, result: Result, now_s: float, took_s: float) -> None:
         """Close the pending order. Raises OSError; it is closed in memory all the same."""
@@ -109,6 +114,10 @@ class Desk:
         """What the pending order said it would change; None = nothing yet."""
         with self._mutex:
             return self.state.pending_undo
+
+    def _check(self, order: Order) -> None:
+        if self.state.pending is None or self.state.pending.id != order.id:
+            raise GivenUp(f"order {order.id} was given up")
 
     def _save(self, state: State, *, is_durable: bool = True) -> None:
         self.state = state

@@ -21,7 +21,7 @@ from fairsched.errors import FairschedError
 from fairsched.escalate.kube import KubeClient, Refused, Unreachable
 from fairsched.escalate.model import Order
 from fairsched.escalate.pods import Candidate, Choice, Rules, SuffererUnknown, choose
-from fairsched.escalate.steps import NotNow, Plan, StepFailed
+from fairsched.escalate.steps import CheckOrder, NotNow, Plan, StepFailed
 from fairsched.status import StatusReport
 
 MARK = "fairsched.io/escalation"
@@ -97,18 +97,19 @@ class EvictStep:
         }
         return Plan(detail, undo, choice)
 
-    def apply(self, order: Order, plan: Plan) -> str:
+    def apply(self, order: Order, plan: Plan, check_order: CheckOrder) -> str:
         client, done = self._connect(), []
         try:
             if plan.undo["is_cordoned"] or plan.undo["labels"]:
+                check_order()
                 self._asked(lambda: self._mark(client, plan.undo))
                 done.append("cordoned" if plan.undo["is_cordoned"] else "labelled")
-            gone, said = self._evict_one(client, plan.data.candidates)
+            gone, said = self._evict_one(client, plan.data.candidates, check_order)
         except StepFailed as error:
-            error.is_changed = not self._put_back(client, plan.undo)
+            error.is_changed = not self._put_back(client, plan.undo, check_order)
             raise
         if gone is None:
-            if not self._put_back(client, plan.undo):
+            if not self._put_back(client, plan.undo, check_order):
                 raise StepFailed(
                     f"no eviction was granted ({said}), and the node stays marked", is_changed=True
                 )
@@ -121,12 +122,12 @@ class EvictStep:
         )
         return f"{self._settings.node}: {', '.join(done)}" + (f" ({said})" if said else "")
 
-    def rollback(self, order: Order, report: StatusReport | None) -> str:
+    def rollback(self, order: Order, report: StatusReport | None, check_order: CheckOrder) -> str:
         undo = order.undo or {}
         if not undo.get("is_cordoned") and not undo.get("labels"):
             return "nothing to do: the node was not changed, and an eviction cannot be taken back"
         client = self._connect()
-        return str(self._asked(lambda: self._unmark(client, undo)))
+        return str(self._asked(lambda: self._unmark(client, undo, check_order)))
 
     def _will_cordon(self, node: Mapping[str, Any]) -> bool:
         """A node that somebody else has cordoned stays theirs."""
@@ -134,26 +135,34 @@ class EvictStep:
 
     def _rehearse(self, client: KubeClient, candidates: tuple[Candidate, ...]) -> str:
         """Ask the server which eviction it would grant; it changes nothing."""
-        granted, said = self._evict_one(client, candidates, is_dry_run=True)
+        granted, said = self._evict_one(client, candidates, lambda: None, is_dry_run=True)
         if granted is None:
             return f"the server would grant none: {said}"
         return f"the server would grant {granted}" + (f" ({said})" if said else "")
 
     def _evict_one(
-        self, client: KubeClient, candidates: tuple[Candidate, ...], *, is_dry_run: bool = False
+        self,
+        client: KubeClient,
+        candidates: tuple[Candidate, ...],
+        check_order: CheckOrder,
+        *,
+        is_dry_run: bool = False,
     ) -> tuple[Candidate | None, str]:
         """The candidate that was evicted, and what came of those before it."""
         refusals: list[str] = []
         for candidate in candidates[: self._settings.max_tries]:
-            refusal = self._evict(client, candidate, is_dry_run)
+            refusal = self._evict(client, candidate, check_order, is_dry_run)
             if refusal is None:
                 return candidate, "; ".join(refusals)
             refusals.append(f"{candidate}: {refusal}")
         return None, "; ".join(refusals)
 
-    def _evict(self, client: KubeClient, candidate: Candidate, is_dry_run: bool) -> str | None:
+    def _evict(
+        self, client: KubeClient, candidate: Candidate, check_order: CheckOrder, is_dry_run: bool
+    ) -> str | None:
         """None when it was granted, else why the next one is to be tried. Raises StepFailed when nobody is."""
         for attempt in range(_PASSING_TRIES):
+            check_order()
             try:
                 client.evict(
                     candidate.namespace,
@@ -206,7 +215,7 @@ class EvictStep:
             patch["spec"] = {"unschedulable": True}
         client.patch_node(undo["node"], patch)
 
-    def _unmark(self, client: KubeClient, undo: Mapping[str, Any]) -> str:
+    def _unmark(self, client: KubeClient, undo: Mapping[str, Any], check_order: CheckOrder) -> str:
         """Take the mark and what came with it away, unless the mark is not (any more) ours."""
         for _ in range(_CONFLICTS):
             try:
@@ -226,6 +235,7 @@ class EvictStep:
                 patch["metadata"]["labels"] = _labels_back(metadata.get("labels") or {}, undo)
             if undo.get("is_cordoned"):
                 patch["spec"] = {"unschedulable": None}
+            check_order()
             try:
                 client.patch_node(undo["node"], patch)
             except Refused as error:
@@ -235,12 +245,12 @@ class EvictStep:
             return f"{undo['node']} is {'uncordoned' if undo.get('is_cordoned') else 'unlabelled'}"
         raise StepFailed(f"{undo['node']} changes faster than it can be patched", is_changed=True)
 
-    def _put_back(self, client: KubeClient, undo: Mapping[str, Any]) -> bool:
+    def _put_back(self, client: KubeClient, undo: Mapping[str, Any], check_order: CheckOrder) -> bool:
         """After a failure; whether the node is as it was."""
         if not undo["is_cordoned"] and not undo["labels"]:
             return True
         with contextlib.suppress(FairschedError):
-            self._unmark(client, undo)
+            self._unmark(client, undo, check_order)
             return True
         return False
 

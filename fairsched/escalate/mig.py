@@ -25,7 +25,7 @@ from fairsched.errors import FairschedError
 from fairsched.escalate.kube import KubeClient
 from fairsched.escalate.mig_nvml import MigDriver, MigError, MigGpu, MigHalfDone, words
 from fairsched.escalate.model import Order
-from fairsched.escalate.steps import NotNow, Plan, StepFailed
+from fairsched.escalate.steps import CheckOrder, NotNow, Plan, StepFailed
 from fairsched.status import StatusReport
 
 CONFIG_LABEL = "nvidia.com/mig.config"
@@ -68,12 +68,12 @@ class NvmlMigStep:
             f"split GPU {gpu.index} ({gpu.uuid}), now {now}, into {words(self._settings.profiles)}", undo, gpu
         )
 
-    def apply(self, order: Order, plan: Plan) -> str:
+    def apply(self, order: Order, plan: Plan, check_order: CheckOrder) -> str:
         gpu: MigGpu = plan.data
-        self._resplit(gpu, self._settings.profiles)
+        self._resplit(gpu, self._settings.profiles, check_order)
         return f"GPU {gpu.index} ({gpu.uuid}) is {words(self._settings.profiles)}, was {words(gpu.layout)}"
 
-    def rollback(self, order: Order, report: StatusReport | None) -> str:
+    def rollback(self, order: Order, report: StatusReport | None, check_order: CheckOrder) -> str:
         undo = order.undo or {}
         try:
             with self._driver() as driver:
@@ -89,7 +89,7 @@ class NvmlMigStep:
         busy = _busy(gpu, report)
         if busy is not None:
             raise NotNow(busy)
-        self._resplit(gpu, undo["layout"])
+        self._resplit(gpu, undo["layout"], check_order)
         return f"GPU {gpu.index} is {words(undo['layout'])} again"
 
     def _choose(self, gpus: Sequence[MigGpu], order: Order, report: StatusReport | None) -> MigGpu:
@@ -114,13 +114,14 @@ class NvmlMigStep:
                 return gpu
         raise NotNow("; ".join(reasons) or "there is no GPU that may be split")
 
-    def _resplit(self, gpu: MigGpu, layout: Sequence[str]) -> None:
+    def _resplit(self, gpu: MigGpu, layout: Sequence[str], check_order: CheckOrder) -> None:
         try:
             with self._driver() as driver:
                 # Look again: the plan may be a moment old, and a process that came since would lose its GPU.
                 now = next((one for one in driver.gpus() if one.uuid == gpu.uuid), None)
                 if now is None or now.pids or Counter(now.layout) != Counter(gpu.layout):
                     raise NotNow(f"GPU {gpu.index} has changed, or is used, since it was looked at")
+                check_order()
                 driver.resplit(now, layout)
         except MigHalfDone as error:
             raise StepFailed(str(error), remedy=error.remedy, is_changed=True) from error
@@ -177,23 +178,23 @@ class LabelMigStep:
         }
         return Plan(f"set {CONFIG_LABEL} of {node} from {now} to {self._settings.value}", undo, gpus)
 
-    def apply(self, order: Order, plan: Plan) -> str:
+    def apply(self, order: Order, plan: Plan, check_order: CheckOrder) -> str:
         client, undo = self._connect(), plan.undo
         self._check_nobody(plan.data)  # the plan may be a moment old
         try:
-            self._set(client, undo["node"], undo["set"])
+            self._set(client, undo["node"], undo["set"], check_order)
             return f"{undo['node']} is split as {undo['set']}, was {undo['before']}"
         except FairschedError as error:
             try:
                 self._check_nobody(plan.data)  # who has come meanwhile keeps the GPU; it is taken back later
-                self._put_back(client, undo)
+                self._put_back(client, undo, check_order)
             except FairschedError as second:
                 raise StepFailed(f"{error}; then {second}", remedy=error.remedy, is_changed=True) from error
             raise StepFailed(
                 f"{error}; {CONFIG_LABEL} is {undo['before']} again", remedy=error.remedy
             ) from error
 
-    def rollback(self, order: Order, report: StatusReport | None) -> str:
+    def rollback(self, order: Order, report: StatusReport | None, check_order: CheckOrder) -> str:
         undo = order.undo or {}
         client = self._connect()
         now = self._labels(client, undo["node"]).get(CONFIG_LABEL)
@@ -203,7 +204,7 @@ class LabelMigStep:
             )
         self._check_free(report)
         try:
-            self._put_back(client, undo)
+            self._put_back(client, undo, check_order)
         except FairschedError as error:
             raise StepFailed(str(error), remedy=error.remedy) from error
         return f"{CONFIG_LABEL} of {undo['node']} is {undo['before']} again"
@@ -244,21 +245,23 @@ class LabelMigStep:
             if gpu.pids:
                 raise NotNow(f"GPU {gpu.index} is used by {len(gpu.pids)} processes")
 
-    def _put_back(self, client: KubeClient, undo: Mapping[str, Any]) -> None:
+    def _put_back(self, client: KubeClient, undo: Mapping[str, Any], check_order: CheckOrder) -> None:
         """The label as it was. Raises StepFailed, Refused or Unreachable."""
         node, before = undo["node"], undo["before"]
         if before is not None:
-            self._set(client, node, before)
+            self._set(client, node, before, check_order)
             return
         labels: dict[str, Any] = {CONFIG_LABEL: None}
         # A manager that is asked for nothing may say nothing: a "pending" of ours would stand there for ever, and
         # this step be refused for it. What the manager has said is its own.
         if self._labels(client, node).get(STATE_LABEL) == _PENDING:
             labels[STATE_LABEL] = undo.get("state_before")
+        check_order()
         client.patch_node(node, {"metadata": {"labels": labels}})
 
-    def _set(self, client: KubeClient, node: str, value: str) -> None:
+    def _set(self, client: KubeClient, node: str, value: str, check_order: CheckOrder) -> None:
         """Set the label and wait for the manager. Raises StepFailed, Refused or Unreachable."""
+        check_order()
         # The state is ours to begin with: a "success" that is read next is then that of the new configuration.
         client.patch_node(node, {"metadata": {"labels": {CONFIG_LABEL: value, STATE_LABEL: _PENDING}}})
         end_s = self._clock() + self._settings.wait_s

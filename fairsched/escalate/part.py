@@ -3,8 +3,9 @@
 
 The round is never held up: an order is carried out in a thread of its own, and the next ``take`` looks whether it
 is done. A step that outlasts its time is given up: its order is closed as failed, what it announced counts as in
-force, and the thread, should it ever come back, is not allowed to change anything more. While one hangs, that step
-is not tried.
+force, and the thread, should it ever come back, changes nothing more, since a step asks before each change whether its
+order is still open. A single change that was on its way is not called back: a request that the API server has, a GPU
+that is being split. While one hangs, that step is not tried.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class EscalationPart:
         def announce(undo: Mapping[str, Any]) -> None:
             self._desk.announce(job.order, undo)
 
-        job.result = carry_out(step, job.order, report, announce)
+        job.result = carry_out(step, job.order, report, announce, lambda: self._desk.check(job.order))
         job.done.set()
 
     def _collect(self, job: _Job) -> None:

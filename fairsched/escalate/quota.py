@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from fairsched.errors import ControlError
 from fairsched.escalate.model import Order
-from fairsched.escalate.steps import NotNow, Plan, StepFailed
+from fairsched.escalate.steps import CheckOrder, NotNow, Plan, StepFailed
 from fairsched.model import TenantSpec
 from fairsched.policy.shares import entitlements
 from fairsched.status import StatusReport, TenantStatus
@@ -82,15 +82,16 @@ class QuotaStep:
         detail = f"raise {change['key']} of {change['tenant']} from {was} to {change['set']:.2%} of a GPU"
         return Plan(detail, undo=change)
 
-    def apply(self, order: Order, plan: Plan) -> str:
+    def apply(self, order: Order, plan: Plan, check_order: CheckOrder) -> str:
         change = plan.undo
+        check_order()
         try:
             self._daemon.request("tenant_set", tenant=change["tenant"], values={change["key"]: change["set"]})
         except ControlError as error:
             raise StepFailed(f"the daemon refused to {plan.detail}: {error}", remedy=error.remedy) from error
         return plan.detail.replace("raise", "raised", 1)
 
-    def rollback(self, order: Order, report: StatusReport | None) -> str:
+    def rollback(self, order: Order, report: StatusReport | None, check_order: CheckOrder) -> str:
         change = order.undo or {}
         tenant, key = str(change.get("tenant")), str(change.get("key"))
         try:
@@ -99,6 +100,7 @@ class QuotaStep:
                 return f"nothing to do: tenant {tenant} is gone"
             if not found.is_override or not _is_same(found.value, change.get("set")):
                 return f"left alone: {key} of {tenant} is {found.value} now, which is not what it was set to here"
+            check_order()
             if change.get("was_override"):
                 self._daemon.request("tenant_set", tenant=tenant, values={key: change["before"]})
             else:

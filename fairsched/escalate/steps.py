@@ -4,7 +4,8 @@
 A step looks first (:meth:`Step.prepare`, which changes nothing), says what it will change and how that is taken
 back, and only then does it. So a dry run is everything but the last part, and a process that dies in the middle
 leaves behind what has to be undone. Steps wait for other machines: they run in a thread of the companion, with
-timeouts of their own.
+timeouts of their own. One that is given up as hung may wake up later: so a step asks right before each change whether
+its order is still open.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from fairsched.escalate.model import Kind, Order, Outcome, Result
 from fairsched.status import StatusReport
 
 logger = logging.getLogger(__name__)
+
+
+CheckOrder = Callable[[], None]
+"""Called by a step right before each change; raises desk.GivenUp when its order was closed meanwhile."""
 
 
 class NotNow(FairschedError):
@@ -56,10 +61,10 @@ class Step(Protocol):
     def prepare(self, order: Order, report: StatusReport | None) -> Plan:
         """Look, and change nothing. Raises NotNow or StepFailed."""
 
-    def apply(self, order: Order, plan: Plan) -> str:
+    def apply(self, order: Order, plan: Plan, check_order: CheckOrder) -> str:
         """Do it and say what was done. Raises NotNow when nothing was changed after all, or StepFailed."""
 
-    def rollback(self, order: Order, report: StatusReport | None) -> str:
+    def rollback(self, order: Order, report: StatusReport | None, check_order: CheckOrder) -> str:
         """Take back what ``order.undo`` describes, as far as it is still as we left it; may be called again."""
 
 
@@ -68,20 +73,24 @@ def carry_out(
     order: Order,
     report: StatusReport | None,
     announce: Callable[[Mapping[str, Any]], None],
+    check_order: CheckOrder = lambda: None,
 ) -> Result:
-    """Carry `order` out. Never raises; `announce` is told what will be changed just before it is."""
+    """Carry `order` out. Never raises; `announce` is told what will be changed just before it is.
+
+    Without `check_order` the order is one that nobody else can close.
+    """
     undo: Mapping[str, Any] | None = None
     try:
         if order.kind is Kind.ROLLBACK:
             if order.is_dry_run:
                 return Result(Outcome.DRY_RUN, "would be taken back")
-            return Result(Outcome.ROLLED_BACK, step.rollback(order, report))
+            return Result(Outcome.ROLLED_BACK, step.rollback(order, report, check_order))
         plan = step.prepare(order, report)
         if order.is_dry_run:
             return Result(Outcome.DRY_RUN, f"would {plan.detail}", plan.undo)
         announce(plan.undo)
         undo = plan.undo
-        return Result(Outcome.DONE, step.apply(order, plan), undo)
+        return Result(Outcome.DONE, step.apply(order, plan, check_order), undo)
     except NotNow as error:
         return Result(Outcome.SKIPPED, _text(error))
     except StepFailed as error:

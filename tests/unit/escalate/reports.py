@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fairsched.escalate.desk import GivenUp
 from fairsched.escalate.model import Cause, Kind, Order
 from fairsched.model import Confidence, Source, TenantClass
 from fairsched.status import GpuStatus, SliStatus, StatusReport, TenantGpuStatus, TenantState, TenantStatus
@@ -31,6 +32,17 @@ def tenant(name: str, *, delay_ms: float | None = None, **more: Any) -> TenantSt
 def cgroup(pod: Mapping[str, Any]) -> str:
     """That of a container of it."""
     return f"/kubepods/burstable/pod{pod['metadata']['uid']}/{'3f' * 32}"
+
+
+def given_up_after(changes: int) -> Callable[[], None]:
+    """A check of an order that is closed after so many changes."""
+    left = iter(range(changes))
+
+    def check() -> None:
+        if next(left, None) is None:
+            raise GivenUp("order 7 was given up")
+
+    return check
 
 
 def batch(name: str, **more: Any) -> TenantStatus:

@@ -132,6 +132,7 @@ def test_what_will_be_changed_is_on_the_disk_before_it_is(tmp_path: Path) -> Non
     books.begin(policy.by_hand(State(), asked), asked)
     assert Store(tmp_path).load().pending == asked
     books.announce(asked, {"node": "n"})
+    books.check(asked)
     assert Store(tmp_path).load().pending_undo == {"node": "n"}
     books.end(asked, Result(Outcome.DONE, "did it", {"node": "n"}), START_S + 1, 0.5)
     found = Store(tmp_path).load()
@@ -146,6 +147,8 @@ def test_who_was_given_up_may_not_announce_any_more(tmp_path: Path) -> None:
     books.end(asked, Result(Outcome.FAILED, "hangs"), START_S, 1.0)
     with pytest.raises(GivenUp):
         books.announce(asked, {})
+    with pytest.raises(GivenUp):
+        books.check(asked)
 
 
 def test_an_order_whose_process_has_died_is_closed_and_taken_back_later(tmp_path: Path) -> None:

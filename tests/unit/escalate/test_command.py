@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fairsched.escalate.command import CommandStep
 from fairsched.escalate.model import Kind, Outcome, Result
 from fairsched.escalate.steps import carry_out
 from tests.support import wait_until
-from tests.unit.escalate.reports import order, report, tenant
+from tests.unit.escalate.reports import given_up_after, order, report, tenant
 
 
 def program(directory: Path, text: str) -> str:
@@ -24,9 +25,16 @@ def program(directory: Path, text: str) -> str:
     return str(path)
 
 
-def take(run: list[str], *, limit_s: float = 10.0, has_undo: bool = False, **more: Any) -> Result:
+def take(
+    run: list[str],
+    *,
+    limit_s: float = 10.0,
+    has_undo: bool = False,
+    check: Callable[[], None] = lambda: None,
+    **more: Any,
+) -> Result:
     step = CommandStep(run, limit_s=limit_s, has_undo=has_undo)
-    return carry_out(step, order("command", **more), report([tenant("chat")]), lambda undo: None)
+    return carry_out(step, order("command", **more), report([tenant("chat")]), lambda undo: None, check)
 
 
 def test_it_is_told_by_json_on_standard_input(tmp_path: Path) -> None:
@@ -120,3 +128,12 @@ def test_it_is_called_again_to_take_it_back_where_that_is_asked_for(tmp_path: Pa
     assert back.outcome is Outcome.ROLLED_BACK
     told = json.loads(out.read_text())
     assert (told["action"], told["id"]) == ("rollback", 7), "the id of the order that is taken back"
+
+
+def test_who_was_given_up_starts_no_program(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run = [program(tmp_path, 'cat >"$1"'), str(out)]
+    assert take(run, check=given_up_after(0)).outcome is Outcome.FAILED
+    undo = {"document": {"id": 7}}
+    take(run, has_undo=True, kind=Kind.ROLLBACK, undo=undo, check=given_up_after(0))
+    assert not out.exists()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from fairsched.escalate.model import Kind, Outcome, Result
 from fairsched.escalate.steps import carry_out
 from fairsched.status import StatusReport, TenantStatus
 from tests.unit.escalate.api_server import NODE, ApiServer, babble, hang_up, pod, refuse
-from tests.unit.escalate.reports import GPU, OTHER_GPU, cgroup, order, report, tenant
+from tests.unit.escalate.reports import GPU, OTHER_GPU, cgroup, given_up_after, order, report, tenant
 
 SUFFERER = pod("chat", priority=1_000_000)
 SETTINGS = EvictSettings(NODE, labels={"fairsched.io/busy": "true"}, wait_s=3.0)
@@ -48,12 +49,16 @@ class Clock:
 
 
 def take(
-    client: KubeClient, settings: EvictSettings = SETTINGS, seen: StatusReport | None = SEEN, **more: Any
+    client: KubeClient,
+    settings: EvictSettings = SETTINGS,
+    seen: StatusReport | None = SEEN,
+    check: Callable[[], None] = lambda: None,
+    **more: Any,
 ) -> tuple[Result, list[Any], Clock]:
     """The result of an order, what was announced before anything was changed, and how long was slept."""
     clock, announced = Clock(), list[Any]()
     step = EvictStep(lambda: client, settings, sleep=clock.pass_by, clock=clock)
-    result = carry_out(step, order("evict", **more), seen, announced.append)
+    result = carry_out(step, order("evict", **more), seen, announced.append, check)
     return result, announced, clock
 
 
@@ -321,3 +326,22 @@ def test_without_knowing_whom_it_is_to_help_nobody_is_evicted(
     result, announced, _ = take(client, seen=seen, **about)
     assert result.outcome is Outcome.SKIPPED and says in result.detail
     assert announced == [] and len(api.pods) == 2 and is_untouched(api)
+
+
+@pytest.mark.parametrize("changes", [0, 1, 2, 3])
+def test_who_was_given_up_evicts_nobody_more_and_patches_no_node(
+    api: ApiServer, client: KubeClient, changes: int
+) -> None:
+    """It marks the node, asks for a, for b, and would put the node back: as much as it may is done, and no more."""
+    api.add(pod("a"), pod("b"))
+    api.budgeted |= {"a", "b"}
+    result, _, _ = take(client, check=given_up_after(changes))
+    assert result.outcome is Outcome.FAILED and result.is_in_force
+    assert len(api.made("PATCH")) == min(changes, 1) and len(api.made("POST")) == max(0, changes - 1)
+
+
+def test_who_was_given_up_takes_nothing_back(api: ApiServer, client: KubeClient) -> None:
+    api.add(pod("a"))
+    done, _, _ = take(client)
+    back, _, _ = take(client, kind=Kind.ROLLBACK, undo=done.undo, check=given_up_after(0))
+    assert back.outcome is Outcome.FAILED and api.nodes[NODE]["spec"]["unschedulable"]

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from fairsched.escalate.steps import carry_out
 from fairsched.simgpu import PRESETS, GpuSpec, SimHost
 from fairsched.status import StatusReport, TenantState
 from tests.unit.escalate.api_server import NODE, ApiServer, refuse
-from tests.unit.escalate.reports import GPU, OTHER_GPU, order, report, tenant
+from tests.unit.escalate.reports import GPU, OTHER_GPU, given_up_after, order, report, tenant
 from tests.unit.escalate.test_evict import Clock
 
 PROFILES = (
@@ -67,8 +67,15 @@ class Driver:
         self.now[one.uuid] = replace(one, layout=tuple(layout))
 
 
-def take(driver: Driver, settings: MigSettings, seen: StatusReport | None = FREE, **more: Any) -> Result:
-    return carry_out(NvmlMigStep(settings, driver), order("mig", **more), seen, lambda undo: None)
+def take(
+    driver: Driver,
+    settings: MigSettings,
+    seen: StatusReport | None = FREE,
+    *,
+    check: Callable[[], None] = lambda: None,
+    **more: Any,
+) -> Result:
+    return carry_out(NvmlMigStep(settings, driver), order("mig", **more), seen, lambda undo: None, check)
 
 
 def test_the_free_gpu_is_split_and_put_back() -> None:
@@ -259,6 +266,7 @@ def by_label(
     *,
     driver: Any = None,
     announce: Any = lambda undo: None,
+    check: Callable[[], None] = lambda: None,
     **more: Any,
 ) -> tuple[Result, Clock]:
     clock = Clock()
@@ -271,7 +279,7 @@ def by_label(
     settings = LabelSettings(NODE, "all-3g.40gb", wait_s=20.0)
     nobody = Driver(gpu(), gpu(1, is_enabled=False))
     step = LabelMigStep(lambda: client, settings, driver=driver or nobody, sleep=nap, clock=clock)
-    return carry_out(step, order("mig", **more), seen, announce), clock
+    return carry_out(step, order("mig", **more), seen, announce, check), clock
 
 
 def test_the_mig_manager_is_asked_by_its_label_and_waited_for(api: ApiServer, client: KubeClient) -> None:
@@ -409,3 +417,25 @@ def test_a_node_that_had_no_label_has_none_again_and_no_state_of_ours(
     assert labels == {STATE_LABEL: state} and not done.is_in_force
     again, _ = by_label(client, Manager(api, keep=True))
     assert again.outcome is (Outcome.SKIPPED if ends == "failed" else Outcome.DONE)
+
+
+def test_who_was_given_up_splits_no_gpu() -> None:
+    driver = Driver(gpu())
+    assert take(driver, MigSettings(TWO_HALVES), check=given_up_after(0)).outcome is Outcome.FAILED
+    assert driver.now[GPU].layout == ("7g.40gb",)
+    done = take(driver, MigSettings(TWO_HALVES))
+    take(driver, MigSettings(TWO_HALVES), kind=Kind.ROLLBACK, undo=done.undo, check=given_up_after(0))
+    assert driver.now[GPU].layout == TWO_HALVES
+
+
+@pytest.mark.parametrize("before", ["all-1g.10gb", None])
+@pytest.mark.parametrize("changes", [0, 1])
+def test_who_was_given_up_sets_no_label_and_puts_none_back(
+    api: ApiServer, client: KubeClient, before: str | None, changes: int
+) -> None:
+    manager = Manager(api, "failed")
+    if before is None:
+        del api.nodes[NODE]["metadata"]["labels"][CONFIG_LABEL]
+    result, _ = by_label(client, manager, check=given_up_after(changes))
+    assert result.outcome is Outcome.FAILED and result.is_in_force
+    assert len(api.made("PATCH")) == changes

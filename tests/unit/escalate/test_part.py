@@ -17,7 +17,7 @@ from fairsched.escalate.audit import Audit
 from fairsched.escalate.desk import Desk
 from fairsched.escalate.model import QUEUE_DELAY, Kind, Limits, Order, Rung
 from fairsched.escalate.part import EscalationPart
-from fairsched.escalate.steps import NotNow, Plan, StepFailed
+from fairsched.escalate.steps import CheckOrder, NotNow, Plan, StepFailed
 from fairsched.escalate.store import StateDamaged, Store
 from fairsched.exporter.book import TEXT
 from fairsched.exporter.pages import Pages
@@ -50,12 +50,14 @@ class FakeStep:
         self._look()
         return Plan("do it", {"x": order.id})
 
-    def apply(self, order: Order, plan: Plan) -> str:
+    def apply(self, order: Order, plan: Plan, check_order: CheckOrder) -> str:
         self.asked.append("apply")
         self._do()
+        check_order()
+        self.asked.append("apply more")
         return "did it"
 
-    def rollback(self, order: Order, report: StatusReport | None) -> str:
+    def rollback(self, order: Order, report: StatusReport | None, check_order: CheckOrder) -> str:
         self.asked.append(f"rollback {dict(order.undo or {})}")
         return "took it back"
 
@@ -101,10 +103,10 @@ def test_bad_for_three_minutes_leads_to_an_action_and_clear_for_five_to_its_end(
     world = World(tmp_path, step, FakeStep("command"))
     world.take_for(200)
     finding = world.take()
-    assert step.asked == ["prepare", "apply"]
+    assert step.asked == ["prepare", "apply", "apply more"]
     assert finding.faults == ["escalation: in force: quota; see fairsched escalation status"]
     world.take_for(700, delay_ms=5.0)
-    assert step.asked[2:] == ["rollback {'x': 1}"]
+    assert step.asked[3:] == ["rollback {'x': 1}"]
     assert world.take(5.0).faults == []
     assert [(e["kind"], e["outcome"]) for e in world.entries("result")] == [
         ("apply", "done"),
@@ -144,6 +146,19 @@ def test_a_step_that_hangs_is_given_up_and_the_next_one_is_taken(tmp_path: Path)
     free.set()
 
 
+def test_a_step_that_was_given_up_while_it_acted_changes_nothing_more(tmp_path: Path) -> None:
+    free = threading.Event()
+    late = FakeStep("quota", do=lambda: free.wait(60) and None)
+    world = World(tmp_path, late, FakeStep("command"))
+    for _ in range(30):
+        world.take()
+    (thread,) = world.part._hung.values()
+    free.set()
+    thread.join(10)
+    assert not thread.is_alive() and late.asked == ["prepare", "apply"]
+    assert "quota" in [one.step for one in world.desk.state.in_force], "it is taken back later"
+
+
 def test_a_step_that_was_given_up_before_it_acted_does_not_act_later(tmp_path: Path) -> None:
     free = threading.Event()
     late = FakeStep("quota", look=lambda: free.wait(60) and None)
@@ -165,7 +180,7 @@ def test_what_goes_wrong_in_a_step_leads_to_the_next(tmp_path: Path, error: Exce
     other = FakeStep("command")
     world = World(tmp_path, FakeStep("quota", look=go_wrong), other)
     world.take_for(240)
-    assert other.asked == ["prepare", "apply"]
+    assert other.asked == ["prepare", "apply", "apply more"]
     outcome = "skipped" if isinstance(error, NotNow) else "failed"
     assert [(e["step"], e["outcome"]) for e in world.entries("result")] == [
         ("quota", outcome),
@@ -248,10 +263,10 @@ def test_a_daemon_that_touches_nothing_makes_every_step_a_dry_run(tmp_path: Path
     assert mode in world.entries("note")[0]["text"] and Store(tmp_path).load().mode == mode
     world.mode = "enforce"
     world.take_for(220)
-    assert steps[0].asked == ["prepare", "prepare", "apply"]
+    assert steps[0].asked == ["prepare", "prepare", "apply", "apply more"]
     world.mode = mode
     world.take_for(900, delay_ms=5.0)
-    assert steps[0].asked == ["prepare", "prepare", "apply"], "what is in force stays"
+    assert steps[0].asked == ["prepare", "prepare", "apply", "apply more"], "what is in force stays"
     assert f"in force: quota, and stays so in mode {mode}" in world.take(5.0).faults[0]
 
 
@@ -259,7 +274,11 @@ def test_a_step_that_is_not_configured_any_more_is_skipped(tmp_path: Path) -> No
     other = FakeStep("command")
     world = World(tmp_path, other)
     world.take_for(240)
-    assert world.entries("result")[0]["outcome"] == "skipped" and other.asked == ["prepare", "apply"]
+    assert world.entries("result")[0]["outcome"] == "skipped" and other.asked == [
+        "prepare",
+        "apply",
+        "apply more",
+    ]
 
 
 def test_the_end_of_the_ladder_is_a_warning(tmp_path: Path) -> None:

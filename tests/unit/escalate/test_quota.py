@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fairsched.escalate.quota import QuotaStep
 from fairsched.escalate.steps import carry_out
 from fairsched.settings import Settings
 from fairsched.status import StatusReport, to_plain
-from tests.unit.escalate.reports import batch, order, report, tenant
+from tests.unit.escalate.reports import batch, given_up_after, order, report, tenant
 
 CONFIG = """
 state_dir: {state}
@@ -59,10 +60,12 @@ def daemon(tmp_path: Path) -> Daemon:
     return Daemon(tmp_path)
 
 
-def take(daemon: Daemon, seen: StatusReport | None, **more: Any) -> Result:
+def take(
+    daemon: Daemon, seen: StatusReport | None, *, check: Callable[[], None] = lambda: None, **more: Any
+) -> Result:
     """The tenant chat suffers, unless `more` says otherwise."""
     step = QuotaStep(daemon, 0.02, 0.10)
-    return carry_out(step, order("quota", **more), seen, lambda undo: None)
+    return carry_out(step, order("quota", **more), seen, lambda undo: None, check)
 
 
 def seen() -> StatusReport:
@@ -219,3 +222,11 @@ def test_a_daemon_that_refuses_is_a_failure_with_its_words(daemon: Daemon) -> No
     daemon.error = ControlError("busy", remedy="wait")
     back = take(daemon, None, kind=Kind.ROLLBACK, undo=done.undo)
     assert back.outcome is Outcome.FAILED and "busy" in back.detail
+
+
+def test_who_was_given_up_raises_nothing_and_takes_nothing_back(daemon: Daemon) -> None:
+    assert take(daemon, seen(), check=given_up_after(0)).outcome is Outcome.FAILED
+    assert daemon.settings.overrides.tenants == {}
+    done = take(daemon, seen())
+    take(daemon, None, kind=Kind.ROLLBACK, undo=done.undo, check=given_up_after(0))
+    assert daemon.value("chat", "min") == 0.2533
