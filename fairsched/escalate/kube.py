@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The few calls of the Kubernetes API that escalation needs, over plain HTTPS (decision 0011).
 
-Every call ends within its time, whatever the server does: connecting, each read and the whole answer have limits,
-and so has its size. Refusals are :class:`Refused` with the server's own reason; a server that is not there, too
-slow, or answers something else than JSON is :class:`Unreachable`.
+Every call ends within its time, whatever the server does: one deadline holds for the handshake, the request, the
+headers and the body together (https.py), and the answer has a largest size. Only to look up the server's name takes as
+long as the system's resolver does. Refusals are :class:`Refused` with the server's own reason; a server that is not
+there, too slow, or answers something else than JSON is :class:`Unreachable`.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from fairsched.errors import FairschedError
+from fairsched.escalate.https import TimedConnection
 from fairsched.escalate.kubeconfig import Access
 
 MAX_ANSWER_BYTES = 32 << 20
@@ -158,8 +158,7 @@ class KubeClient:
         content_type: str = "application/json",
     ) -> Mapping[str, Any]:
         what = f"{method} {path.partition('?')[0]}"
-        end_s = self._clock() + self._times.call_s
-        connection = self._connect()
+        connection = self._connect(self._clock() + self._times.call_s)
         try:
             connection.request(
                 method,
@@ -167,10 +166,8 @@ class KubeClient:
                 body=None if body is None else json.dumps(body).encode(),
                 headers=self._headers(None if body is None else content_type),
             )
-            if connection.sock is not None:
-                connection.sock.settimeout(self._times.call_s)
             response = connection.getresponse()
-            raw = self._read(response, end_s, connection)
+            raw = _read(response)
         except (OSError, http.client.HTTPException) as error:
             why = (
                 "it took too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
@@ -180,13 +177,20 @@ class KubeClient:
             connection.close()
         return _judge(what, response, raw)
 
-    def _connect(self) -> http.client.HTTPSConnection:
+    def _connect(self, end_s: float) -> TimedConnection:
+        def left_s() -> float:
+            left = end_s - self._clock()
+            if left <= 0:
+                raise TimeoutError
+            return left
+
         server = self._access.server
         assert server.hostname is not None
-        return _Connection(
+        return TimedConnection(
             server.hostname,
             server.port or 443,
             timeout=self._times.connect_s,
+            left_s=left_s,
             context=self._access.tls,
             server_name=self._access.server_name,
         )
@@ -200,42 +204,14 @@ class KubeClient:
             headers["Content-Type"] = content_type
         return headers
 
-    def _read(
-        self, response: http.client.HTTPResponse, end_s: float, connection: http.client.HTTPConnection
-    ) -> bytes:
-        """The whole answer: a byte now and then does not keep us longer than the call may take."""
-        data = bytearray()
-        while True:
-            left_s = end_s - self._clock()
-            if left_s <= 0:
-                raise TimeoutError
-            if connection.sock is not None:
-                connection.sock.settimeout(left_s)
-            chunk = response.read1(65536)
-            if not chunk:
-                return bytes(data)
-            data += chunk
-            if len(data) > MAX_ANSWER_BYTES:
-                raise http.client.HTTPException(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
 
-
-class _Connection(http.client.HTTPSConnection):
-    """HTTPSConnection whose certificate may be for another name than the host's."""
-
-    def __init__(
-        self, host: str, port: int, *, timeout: float, context: ssl.SSLContext, server_name: str | None
-    ) -> None:
-        super().__init__(host, port, timeout=timeout, context=context)
-        self._tls = context
-        self._server_name = server_name or host
-
-    def connect(self) -> None:
-        plain = socket.create_connection((self.host, self.port), self.timeout)
-        try:
-            self.sock = self._tls.wrap_socket(plain, server_hostname=self._server_name)
-        except BaseException:
-            plain.close()
-            raise
+def _read(response: http.client.HTTPResponse) -> bytes:
+    data = bytearray()
+    while chunk := response.read1(65536):
+        data += chunk
+        if len(data) > MAX_ANSWER_BYTES:
+            raise http.client.HTTPException(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+    return bytes(data)
 
 
 def _judge(what: str, response: http.client.HTTPResponse, raw: bytes) -> Mapping[str, Any]:

@@ -165,6 +165,17 @@ def drip(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.flush()
 
 
+def drip_headers(handler: BaseHTTPRequestHandler) -> None:
+    """A fault: a byte of a header now and then, for ten seconds; each comes before a read would give up."""
+    assert isinstance(handler, _Handler)
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    for _ in range(200):
+        handler.wfile.write(b"x")
+        handler.wfile.flush()
+        if handler.api.closing.wait(0.05):
+            return
+
+
 def babble(handler: BaseHTTPRequestHandler) -> None:
     """A fault: not JSON."""
     handler.send_response(200)

@@ -16,7 +16,17 @@ from fairsched.errors import ConfigError
 from fairsched.escalate import kube
 from fairsched.escalate.kube import KubeClient, Refused, Times, Unreachable
 from fairsched.escalate.kubeconfig import access, from_file
-from tests.unit.escalate.api_server import NODE, ApiServer, babble, drip, hang_up, pod, refuse, say_nothing
+from tests.unit.escalate.api_server import (
+    NODE,
+    ApiServer,
+    babble,
+    drip,
+    drip_headers,
+    hang_up,
+    pod,
+    refuse,
+    say_nothing,
+)
 
 
 def test_a_node_is_read_and_patched(api: ApiServer, client: KubeClient) -> None:
@@ -98,15 +108,15 @@ def test_a_refusal_keeps_the_servers_words(
     assert caught.value.is_passing == (status >= 500)
 
 
-@pytest.mark.parametrize("fault", [say_nothing, drip])
+@pytest.mark.parametrize("fault", [say_nothing, drip_headers, drip])
 def test_a_slow_server_costs_no_more_than_the_call_may_take(api: ApiServer, fault: Any) -> None:
     client = KubeClient(from_file(api.kubeconfig()), Times(2.0, 0.3))
     api.fail("GET", "nodes", fault)
     began_s = time.monotonic()
     with pytest.raises(Unreachable, match="too long"):
         client.node(NODE)
-    assert time.monotonic() - began_s < 10, (
-        "a third of a second where nothing else runs; the server never ends"
+    assert time.monotonic() - began_s < 5, (
+        "a third of a second where nothing else runs; the server takes ten or more"
     )
 
 
@@ -154,6 +164,16 @@ def test_the_name_in_the_certificate_may_differ_from_the_host(api: ApiServer) ->
     path.write_text(json.dumps(document))
     with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
         KubeClient(from_file(path)).node(NODE)
+
+
+def test_a_host_of_which_one_address_refuses_is_reached_at_another(api: ApiServer) -> None:
+    """localhost is ::1, too, where there is IPv6, and the server listens at 127.0.0.1."""
+    path = api.kubeconfig()
+    document = json.loads(path.read_text())
+    document["clusters"][0]["cluster"]["server"] = f"https://localhost:{api.port}"
+    document["clusters"][0]["cluster"]["tls-server-name"] = "api.lab.test"
+    path.write_text(json.dumps(document))
+    assert KubeClient(from_file(path)).node(NODE)["metadata"]["name"] == NODE
 
 
 def test_a_token_in_a_file_is_read_anew_for_every_call(api: ApiServer, tmp_path: Path) -> None:
