@@ -176,7 +176,8 @@ class Stage:
     ) -> tuple[list[Worker], list[subprocess.Popen[bytes]]]:
         workers: list[Worker] = []
         others: list[subprocess.Popen[bytes]] = []
-        env = {"FAIRSCHED_SIM_OWNER": str(owner)} if owner else {}
+        # A trick that is killed leaves its files: in the rig's directory they go with it.
+        env = {"TMPDIR": str(self._rig.directory), **({"FAIRSCHED_SIM_OWNER": str(owner)} if owner else {})}
         for process in range(load.processes):
             workload = load.workload(self._libcuda(load), self._seed * 100_003 + seed + process)
             if load.trick:
