@@ -15,7 +15,7 @@ from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import EDGE, Edge
 from tests.unit.bpf.compile import BPF, gcc
 
-HEADER = (BPF / "abi.h").read_text()
+HEADER = (BPF / "abi.h").read_text() + (BPF / "abi_driver.h").read_text()
 DEFINES = re.findall(r"^#define (FS_\w+) \S", HEADER, re.MULTILINE)
 ENUMS = re.findall(r"^\t(FS_\w+) = ", HEADER, re.MULTILINE)
 STRUCTS = re.findall(r"^struct (\w+) \{", HEADER, re.MULTILINE)
