@@ -19,6 +19,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+ADJUSTABLE = (
+    "weight",
+    "class",
+    "quota",
+    "min",
+    "max_freeze_ms",
+    "exempt",
+    "on_misbehaviour",
+    "vram_limit",
+    "on_vram_limit",
+)
+"""What of a tenant may be changed at run time, in the words of the configuration file."""
+
 
 class TenantClass(str, enum.Enum):
     """Who is held first: batch before latency; latency is thawed first and held more briefly."""

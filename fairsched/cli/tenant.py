@@ -9,22 +9,10 @@ import click
 
 from fairsched.cli.common import daemon_options, echo_json, json_option
 from fairsched.cli.text import cut, table, wrap
+from fairsched.model import ADJUSTABLE
 
 if TYPE_CHECKING:
     from fairsched.control_client import ControlClient
-
-KEYS = (
-    "weight",
-    "class",
-    "quota",
-    "min",
-    "max_freeze_ms",
-    "exempt",
-    "on_misbehaviour",
-    "vram_limit",
-    "on_vram_limit",
-)
-"""As in the file. Not imported from fairsched.config: --help must not load the schema."""
 
 LIST_EPILOG = """\b
 A value marked * was set with `fairsched tenant set`; one in brackets is a
@@ -76,7 +64,7 @@ def render_list(answer: dict[str, Any]) -> list[str]:
     if not rows:
         return ["no tenants in the configuration"]
     head = ("TENANT", "WEIGHT", "CLASS", "QUOTA", "MIN", "MAX HOLD MS", "EXEMPT")
-    body = [(cut(name, 22), *(cells[key] for key in KEYS[:6])) for name, cells in rows.items()]
+    body = [(cut(name, 22), *(cells[key] for key in ADJUSTABLE[:6])) for name, cells in rows.items()]
     lines = table([head, *body], right=(1, 3, 4, 5))
     ended = sorted(name for name, cells in rows.items() if "terminate" in cells["on_misbehaviour"])
     if ended:
@@ -163,7 +151,7 @@ def set_command(
 ) -> None:
     """Change what tenant NAME is promised, at once."""
     options = (weight, class_, quota, min_, max_freeze_ms, exempt, on_misbehaviour, vram_limit, on_vram_limit)
-    given = dict(zip(KEYS, options, strict=True))
+    given = dict(zip(ADJUSTABLE, options, strict=True))
     values = {key: value for key, value in given.items() if value is not None}
     if not values:
         raise click.UsageError("Nothing to set: give at least one option, such as --weight 2.")
@@ -172,7 +160,7 @@ def set_command(
 
 @command.command("unset", epilog=UNSET_EPILOG)
 @click.argument("name")
-@click.argument("keys", nargs=-1, type=click.Choice(KEYS), metavar="[KEY]...")
+@click.argument("keys", nargs=-1, type=click.Choice(ADJUSTABLE), metavar="[KEY]...")
 @daemon_options
 @json_option
 def unset_command(client: ControlClient, name: str, keys: tuple[str, ...], as_json: bool) -> None:

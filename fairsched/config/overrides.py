@@ -22,21 +22,9 @@ from fairsched.config.loader import InvalidConfig, Problem, from_document, read_
 from fairsched.config.models import Config, walk
 from fairsched.config.yamlfile import Document, parse
 from fairsched.errors import ConfigError
+from fairsched.model import ADJUSTABLE
 
 VERSION = 1
-KEYS = (
-    "weight",
-    "class",
-    "quota",
-    "min",
-    "max_freeze_ms",
-    "exempt",
-    "on_misbehaviour",
-    "vram_limit",
-    "on_vram_limit",
-)
-"""What may be changed at run time, in the words of the file."""
-
 _HEADER = "# Written by fairsched (`fairsched tenant set`); undo with `fairsched tenant unset`.\n"
 
 
@@ -89,11 +77,11 @@ def check_set(tenant: str, values: Mapping[str, Any], config: Config) -> None:
     if not values:
         raise ConfigError(f"nothing to set for '{tenant}'", remedy="give a value, such as --weight 2")
     for key in values:
-        if key not in KEYS:
+        if key not in ADJUSTABLE:
             raise ConfigError(
                 "cannot be changed at run time",
                 key=f"tenants.{tenant}.{key}",
-                remedy=f"edit the file and reload; at run time: {', '.join(KEYS)}",
+                remedy=f"edit the file and reload; at run time: {', '.join(ADJUSTABLE)}",
             )
 
 
@@ -113,11 +101,15 @@ def load_overrides(path: Path) -> Overrides:
     if not isinstance(tenants, dict):
         raise _damaged(path, "'tenants' is not a mapping")
     for name, values in tenants.items():
-        if not isinstance(values, dict) or not set(values) <= set(KEYS):
+        if not isinstance(values, dict) or not set(values) <= set(ADJUSTABLE):
             line = document.line_of(("tenants", name))
             raise InvalidConfig(
                 str(path),
-                [Problem(f"tenants.{name}", line, f"may only hold {', '.join(KEYS)}", "remove the rest")],
+                [
+                    Problem(
+                        f"tenants.{name}", line, f"may only hold {', '.join(ADJUSTABLE)}", "remove the rest"
+                    )
+                ],
             )
     return Overrides(tenants)
 

@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 from fairsched.config.consistency import key_of, node_at
 from fairsched.config.models import Child, Config, Tenant, walk
-from fairsched.config.overrides import KEYS, Overrides
+from fairsched.config.overrides import Overrides
 from fairsched.config.section import Section
 from fairsched.config.yamlfile import Key, dotted
+from fairsched.model import ADJUSTABLE
 
 Origin = Literal["default", "file", "tenant_defaults", "override"]
 
@@ -108,7 +109,7 @@ def _tenant_settings(
         "vram_limit": spec.vram_limit_bytes,
         "on_vram_limit": spec.on_vram_limit.value,
     }
-    for name in KEYS:
+    for name in ADJUSTABLE:
         field = "tenant_class" if name == "class" else name
         if name in override:
             origin = "override"

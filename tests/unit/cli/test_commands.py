@@ -11,15 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from fairsched.cli import COMMANDS, cli, execute, main
 from fairsched.cli.reference import reference
-from fairsched.cli.tenant import KEYS
+from fairsched.cli.tenant import set_command
 from fairsched.config import from_bytes
-from fairsched.config.overrides import KEYS as OVERRIDE_KEYS
 from fairsched.errors import FairschedError
+from fairsched.model import ADJUSTABLE
 from tests.unit.control.fakes import FakeDaemon, serving
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -272,8 +273,10 @@ def test_a_reload_that_fails_says_why(daemon: FakeDaemon) -> None:
     assert "tenants:" in ask("config", "show", "--running").stdout
 
 
-def test_the_command_line_and_the_overrides_agree_on_the_keys() -> None:
-    assert KEYS == OVERRIDE_KEYS
+def test_the_command_line_has_an_option_for_each_key_that_can_be_changed_and_no_other() -> None:
+    options = {opt for one in set_command.params if isinstance(one, click.Option) for opt in one.opts}
+    others = {"--socket", "-c", "--config", "--json"}
+    assert options - others == {f"--{key.replace('_', '-')}" for key in ADJUSTABLE}
 
 
 def test_release_with_nothing_to_release(tmp_path: Path) -> None:
