@@ -315,6 +315,12 @@ def cpu_pressure_s() -> float | None:
     return int(first.rpartition("total=")[2]) / 1e6
 
 
+def cpu_stolen_s() -> float:
+    """How long, since boot, the host of this virtual machine ran something else on its CPUs while they had work; of
+    all CPUs together. 0 where the kernel does not tell. No pressure shows it: here nobody waits, time stands still."""
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
+
+
 # ---- the truth and the account at one moment ----
 
 

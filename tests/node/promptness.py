@@ -2,7 +2,7 @@
 """How long something took, told apart from how long this machine's processors were busy with something else.
 
 A promise in seconds is one of the product, not of the machine: with more to run than there are processors (compilers,
-other tests) whoever shall act in a moment may wait for seconds before it runs at all.
+other tests, other guests of the same host) whoever shall act in a moment may wait for seconds before it runs at all.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.rig import cpu_pressure_s
+from benchmarks.rig import cpu_pressure_s, cpu_stolen_s
 from tests.support import wait_until
 
 
 @dataclass(frozen=True)
 class Took:
-    """Wall time, and the part of it in which some process waited for a processor."""
+    """Wall time, and the part of it in which some process waited for a processor or a processor was taken away."""
 
     wall_s: float
     waited_s: float
-    """0 where the kernel does not tell."""
+    """At most: the two may have been at once. 0 where the kernel does not tell."""
 
     @property
     def own_s(self) -> float:
@@ -34,13 +34,15 @@ class Stopwatch:
     """Runs from its making."""
 
     def __init__(self) -> None:
-        self._begun_s, self._pressure_s = time.monotonic(), cpu_pressure_s()
+        self._begun_s, self._lost_s = time.monotonic(), _lost_s()
 
     def read(self) -> Took:
-        wall_s, pressure_s = time.monotonic() - self._begun_s, cpu_pressure_s()
-        if self._pressure_s is None or pressure_s is None:
-            return Took(wall_s, 0.0)
-        return Took(wall_s, min(wall_s, pressure_s - self._pressure_s))
+        wall_s = time.monotonic() - self._begun_s
+        return Took(wall_s, min(wall_s, _lost_s() - self._lost_s))
+
+
+def _lost_s() -> float:
+    return (cpu_pressure_s() or 0.0) + cpu_stolen_s()
 
 
 def time_until(condition: Callable[[], object], patience_s: float, claim: str) -> Took:

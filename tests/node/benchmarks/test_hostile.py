@@ -9,12 +9,11 @@ tests/unit/benchmarks/test_scenario.py.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +29,8 @@ from benchmarks.fair.recording import Recording
 from benchmarks.fair.scenario import Play, load, shipped
 from benchmarks.rig import Rig
 from fairsched.model import Confidence
-from tests.node.benchmarks.plays import SeenRig, Theatre, cgroup_of, pids_of
+from tests.node.benchmarks.plays import SeenRig, Theatre
+from tests.node.benchmarks.sighting import HOSTILE, OWNER, Sighting
 from tests.node.promptness import Stopwatch, Took
 
 GAIN_POINTS = 6.0
@@ -56,118 +56,8 @@ COUNTED_ERROR_RATIO = 0.12
 HONEST_HELD_MS_PER_S = 40
 """Of two equal decoders the one that is ahead is held for 5 to 20."""
 HONEST = ("honest1", "honest2")
-HOSTILE = "hostile"
-OWNER = 3
 S = 1_000_000_000
 NAMES = [path.stem for path in shipped() if path.stem.startswith("hostile-")]
-
-
-@dataclass
-class Sighting:
-    """What could be seen of the hostile tenant, at any time."""
-
-    contexts: set[tuple[int, int]] = field(default_factory=set)
-    """(pid, number), of contexts that lived."""
-    together: int = 0
-    """Most of them at once."""
-    pids_together: int = 0
-    """Most of them in its cgroup at once."""
-    cgroups: set[str] = field(default_factory=set)
-    """Of its GPU processes, below its own."""
-    ran_in: set[str] = field(default_factory=set)
-    """Names of cgroups below its own in which a processor has been used."""
-    libraries: set[str] = field(default_factory=set)
-    """Files named libcuda, or as the trick dlopen_copy calls it, that its GPU processes have mapped."""
-    arguments: set[str] = field(default_factory=set)
-    """Of its GPU processes, joined by blanks."""
-    naps: int = 0
-    """Most often that one of them has given the processor up."""
-    reaped_faults: int = 0
-    """Page faults of the children that one of its processes has waited for: who is frozen most of the time has but few
-    of them alive at a moment."""
-    traced: set[int] = field(default_factory=set)
-    strays: set[int] = field(default_factory=set)
-    """Processes of it outside of its cgroup."""
-    kernels: int = 0
-    exec_ns: int = 0
-    libcuda: str = ""
-    """The file that everybody else has."""
-
-    def was_told(self, words: str) -> bool:
-        return any(words in arguments for arguments in self.arguments)
-
-    def look(self, rig: SeenRig, _done: float) -> None:
-        self.libcuda = os.path.realpath(rig.libcuda)
-        home = rig.cgroup_path(HOSTILE)
-        mine = [truth for truth in rig.host.truth(sync=False) if truth.owner == OWNER]
-        alive = [truth for truth in mine if truth.is_alive]
-        self.kernels, self.exec_ns = sum(t.kernels for t in mine), sum(t.exec_ns for t in mine)
-        self.contexts |= {(truth.pid, truth.id) for truth in mine}
-        self.together = max(self.together, len(alive))
-        pids = set(pids_of(rig.mount.absolute(home)))
-        self.reaped_faults = max([self.reaped_faults, *map(_reaped_faults, pids)])
-        self.ran_in |= set(_used(Path(rig.mount.absolute(home))))
-        self.pids_together = max(self.pids_together, len(pids))
-        for pid in {truth.pid for truth in alive}:
-            path = cgroup_of(pid)
-            if path is not None and path.startswith(home):
-                self.cgroups.add(path.removeprefix(home))
-            self.libraries |= set(_mapped(pid))
-            self.arguments.add(" ".join(_read(pid, "cmdline").split("\0")))
-            self.naps = max(self.naps, sum(_status(pid, "voluntary_ctxt_switches")))
-            if any(_status(pid, "TracerPid")):
-                self.traced.add(pid)
-        self.strays |= {pid for pid in _owned() if pid not in pids and not _is_below(pid, home)}
-
-
-def _read(pid: int, file: str) -> str:
-    """Nothing of one that is gone."""
-    try:
-        return Path(f"/proc/{pid}/{file}").read_text()
-    except OSError:
-        return ""
-
-
-def _mapped(pid: int) -> Iterator[str]:
-    for line in _read(pid, "maps").splitlines():
-        if "libcuda" in line or "libcompute" in line:
-            yield line.split()[-1]
-
-
-def _used(home: Path) -> Iterator[str]:
-    for file in home.glob("*/cpu.stat"):
-        with contextlib.suppress(OSError):  # removed meanwhile
-            if not file.read_text().startswith("usage_usec 0\n"):
-                yield file.parent.name
-
-
-def _status(pid: int, key: str) -> Iterator[int]:
-    """Of each thread."""
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        for line in _read(pid, f"task/{task.name}/status").splitlines():
-            if line.startswith(f"{key}:"):
-                yield int(line.split()[1])
-
-
-def _reaped_faults(pid: int) -> int:
-    """The field ``cminflt`` of proc_pid_stat(5)."""
-    _, _, fields = _read(pid, "stat").rpartition(") ")
-    return int(fields.split()[8]) if fields else 0
-
-
-def _owned() -> Iterator[int]:
-    """Processes that have inherited its tag."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"FAIRSCHED_SIM_OWNER={OWNER}".encode() in (process / "environ").read_bytes().split(b"\0"):
-                yield int(process.name)
-        except OSError:
-            continue
-
-
-def _is_below(pid: int, home: str) -> bool:
-    path = cgroup_of(pid)
-    return path is None or path.startswith(home)
 
 
 def _wants_always(recording: Recording) -> float:
@@ -208,13 +98,14 @@ EVIDENCE: dict[str, Evidence] = {
     "hostile-ptrace": lambda seen, _: bool(seen.traced),
     "hostile-query": lambda seen, _: seen.naps > 1000,
     "hostile-queue": lambda _, recording: _overran(recording),
-    "hostile-short-lived": lambda seen, _: len({pid for pid, _ in seen.contexts}) > 10,
+    "hostile-short-lived": lambda seen, _: len({pid for pid, _ in seen.contexts}) >= 2 * seen.together,
     "hostile-sigcont": lambda seen, _: bool(seen.strays),
     "hostile-starve-cpu": lambda seen, _: seen.pids_together > 2 * (os.cpu_count() or 1),
     "hostile-streams": lambda seen, _: seen.was_told("--streams 16"),
 }
 """That the trick was played, in what is left of the time when it is held for most of it: a storm is frozen as well.
-Who waits in a call naps once per step, some hundred times; who polls, thousands."""
+Who waits in a call naps once per step, some hundred times; who polls, thousands. Short-lived processes follow each
+other: seven to eighteen of them are met in a play, never more than three together."""
 
 
 @pytest.fixture
@@ -250,34 +141,56 @@ def played(theatre: Theatre, name: str) -> Played:
 
 
 def judged(theatre: Theatre, name: str) -> tuple[Played, float]:
-    """With the limit of its gain. A daemon and neighbours that wait for a processor are late, and what a trick gains
-    then says little of the trick: it is played again, and in the end twice as much will do."""
-    for _ in range(TIMES):
-        one = played(theatre, name)
-        is_busy = one.took.waited_s > BUSY_RATIO * one.took.wall_s
-        if one.gain_points <= GAIN_POINTS or not is_busy:
-            return one, GAIN_POINTS
-    return one, 2 * GAIN_POINTS
+    """The one to judge, and the limit of its gain. A trick that pays does so whenever it is played, a few seconds of
+    one that does not may still look like it: where the first play does, it is the median of three.
+
+    A daemon and neighbours that wait for a processor are late, and what a trick gains then says little of the trick:
+    if that was so in all of them, twice as much will do."""
+    plays = [played(theatre, name)]
+    while plays[0].gain_points > GAIN_POINTS and len(plays) < TIMES:
+        plays.append(played(theatre, name))
+    by_gain = sorted(plays, key=lambda one: one.gain_points)
+    is_busy = all(one.took.waited_s > BUSY_RATIO * one.took.wall_s for one in plays)
+    return by_gain[len(plays) // 2], GAIN_POINTS * (2 if is_busy else 1)
+
+
+def story(recording: Recording, measures: Measures) -> dict[str, object]:
+    """For who has to find out from the log of a failed test what went on."""
+    told: dict[str, object] = {"notes": recording.notes}
+    for leaf, mine in measures.leaves.items():
+        spells: list[tuple[float, str | None]] = []
+        for one in recording.accounts:
+            confidence = one.confidence.get(leaf)
+            if not spells or spells[-1][1] != confidence:
+                spells.append((round((one.at_ns - recording.start_ns) / S, 2), confidence))
+        holds = [(hold.start_ns, hold.end_ns) for hold in recording.held if hold.leaf == leaf]
+        ends = [recording.start_ns, *(end for _, end in holds)]
+        free_ms = [round((start - end) / 1e6) for (start, _), end in zip(holds, ends, strict=False)]
+        told[leaf] = {
+            "share": mine.share_ratio,
+            "entitled": mine.entitlement_ratio,
+            "held_ms_per_s": mine.held_ms_per_s,
+            "longest_free_ms": max(free_ms, default=None),
+            "confidence_since_s": spells,
+        }
+    return told
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_trick_does_not_pay(theatre: Theatre, name: str) -> None:
     one, limit_points = judged(theatre, name)
-    leaves = one.measures.leaves
-    story = {
-        leaf: (mine.share_ratio, mine.entitlement_ratio, mine.held_ms_per_s) for leaf, mine in leaves.items()
-    }
+    leaves, told = one.measures.leaves, story(one.recording, one.measures)
     assert one.seen.contexts and one.seen.exec_ns > 0, "it used the GPU"
     assert EVIDENCE[name](one.seen, one.recording), vars(one.seen)
-    assert one.gain_points <= limit_points, story
+    assert one.gain_points <= limit_points, (one.took, told)
     least_ms_per_s = ALWAYS_MS_PER_S if name in ALWAYS_HELD else HELD_MS_PER_S
-    assert leaves[HOSTILE].held_ms_per_s > least_ms_per_s, story
+    assert leaves[HOSTILE].held_ms_per_s > least_ms_per_s, told
     for leaf in HONEST:
         lasted_ms = [(hold.end_ns - hold.start_ns) / 1e6 for hold in one.recording.held if hold.leaf == leaf]
         assert max(lasted_ms, default=0.0) <= LONGEST_MS + 1000 * one.took.waited_s, (leaf, max(lasted_ms))
-        assert leaves[leaf].tokens_per_s, story
+        assert leaves[leaf].tokens_per_s, told
         error_points = leaves[leaf].share_error_points
-        assert error_points is not None and error_points >= -limit_points, story
+        assert error_points is not None and error_points >= -limit_points, told
         assert goes_on(one.recording, leaf)
     assert not one.measures.misbehaviour, "all of it can be seen and held"
     theatre.rig.assert_nothing_left()
