@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Fairness, measured: plays scenarios under scheduling policies and compares them. See benchmarks/README.md.
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,17 +23,23 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    _ROOT = Path(__file__).resolve().parent.parent
+    _PYTHON = _ROOT / ".venv" / "bin" / "python"
+    if sys.prefix == sys.base_prefix and _PYTHON.exists():  # started as a program: what it needs is in there
+        os.execv(_PYTHON, [str(_PYTHON), __file__, *sys.argv[1:]])
+    sys.path.insert(0, str(_ROOT))
 
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
-from benchmarks.fair import bars, overview_plot, plots, results, solo, stage, table
+from benchmarks.fair import bars, origin, overview_plot, plots, results, solo, stage, table
 from benchmarks.fair.against import beside_solo
 from benchmarks.fair.controllers import POLICIES, RIVALS
 from benchmarks.fair.measures import measure
+from benchmarks.fair.progress import Bar
 from benchmarks.fair.scenario import Play, find, load, shipped
 from benchmarks.machine import describe
 from fairsched.errors import ConfigError, FairschedError
@@ -45,6 +53,7 @@ _AROUND_S = {"none": 0.5, "fairsched": 6.5}
 """What a performance takes besides being played, on two cores: starting and stopping the daemon, judging."""
 _RIVAL_AROUND_S = 1.5
 _SOLO_S = solo.SETTLE_S + solo.SECONDS + _AROUND_S["none"]
+MAX_S = 3600.0
 _CHILD_S = 0.5
 """More for one that is played beside another: it has a process of its own."""
 
@@ -112,7 +121,8 @@ def perform(
         "policy": job.policy,
         "seed": job.seed,
         "seconds": job.seconds,
-        **{key: about[key] for key in ("machine", "kernel", "cpus", "commit", "started")},
+        **origin.of_this_run(),
+        **{key: about[key] for key in ("cpus", "commit", "started")},
         "took_s": round(time.monotonic() - started_s, 1),
         "settings_hash": job.settings_hash,
         "measures": {key: figures[key] for key in ("whole", "leaves", "gpus")},
@@ -162,12 +172,27 @@ def _batch_s(batch: Sequence[Job]) -> float:
     return max(job.estimate_s for job in batch) + (_CHILD_S if len(batch) > 1 else 0.0)
 
 
+def bar_of(jobs: Sequence[Job]) -> Bar:
+    batches_s = sum(_batch_s(batch) for batch in batches_of(jobs))
+    return Bar(len(jobs), batches_s, estimate_s(jobs))
+
+
+class Reuse(Enum):
+    """Which results that lie there already are taken for a job's."""
+
+    SAME = "made by the same"
+    ANY = "whoever made them"
+    NONE = "none"
+
+
 class Performance:
     """A list of jobs, done batch by batch; what is done already is left out."""
 
-    def __init__(self, jobs: Sequence[Job], root: Path, *, is_fresh: bool) -> None:
-        self.jobs, self._root, self._is_fresh = jobs, root, is_fresh
+    def __init__(self, jobs: Sequence[Job], root: Path, *, reuse: Reuse = Reuse.SAME) -> None:
+        self.jobs, self._root, self._reuse = jobs, root, reuse
         self.failed: list[str] = []
+        self._others = 0
+        """Results that lie there and do not count."""
         self._children: set[subprocess.Popen[str]] = set()
         self._solos = solo.Solos()
         self._is_ending = False
@@ -178,19 +203,25 @@ class Performance:
         todo = [job for job in self.jobs if not self._is_done(job)]
         if len(todo) < len(self.jobs):
             print(f"{len(self.jobs) - len(todo)} of {len(self.jobs)} are done already", file=sys.stderr)
+        if self._others:
+            print(
+                f"{self._others} more lie here from another machine, kernel or program and are measured again; "
+                "--resume-any keeps them",
+                file=sys.stderr,
+            )
         with (
             tempfile.TemporaryDirectory(prefix="fairsched-bench-build-") as scratch,
-            _Bar(todo) as bar,
+            bar_of(todo) as bar,
             ThreadPoolExecutor(_AT_ONCE) as pool,
         ):
             for batch in batches_of(todo):
-                bar.begin(batch)
+                bar.begin([job.title for job in batch], _batch_s(batch))
                 if len(batch) == 1:
                     self._one(batch[0], Path(scratch), bar)
                 else:
                     self._together(batch, Path(scratch), pool, bar)
 
-    def _together(self, batch: Sequence[Job], scratch: Path, pool: ThreadPoolExecutor, bar: _Bar) -> None:
+    def _together(self, batch: Sequence[Job], scratch: Path, pool: ThreadPoolExecutor, bar: Bar) -> None:
         try:
             played = [
                 pool.submit(self._beside_another, job, scratch / f"slot{number}", bar)
@@ -202,7 +233,7 @@ class Performance:
             self._end_children()
             raise
 
-    def _beside_another(self, job: Job, slot: Path, bar: _Bar) -> None:
+    def _beside_another(self, job: Job, slot: Path, bar: Bar) -> None:
         """In a process of its own with libraries of its own: probes belong to an inode."""
         output = slot.with_suffix(".json")
         command = [sys.executable, __file__, "--scenario", str(job.file), "--policy", job.policy]
@@ -240,11 +271,15 @@ class Performance:
                 child.terminate()
 
     def _is_done(self, job: Job) -> bool:
-        if self._is_fresh:
+        if self._reuse is Reuse.NONE:
             return False
-        return results.find(job.play.name, job.policy, job.seed, job.settings_hash, self._root) is not None
+        found = results.find(job.play.name, job.policy, job.seed, job.settings_hash, self._root)
+        if found is None or self._reuse is Reuse.ANY or origin.is_same(found, origin.of_this_run()):
+            return found is not None
+        self._others += 1
+        return False
 
-    def _one(self, job: Job, build_dir: Path, bar: _Bar) -> None:
+    def _one(self, job: Job, build_dir: Path, bar: Bar) -> None:
         try:
             document = perform(job, build_dir, bar.progress, self._solos)
         except FairschedError as error:
@@ -254,61 +289,14 @@ class Performance:
         else:
             self._keep(job, document, bar)
 
-    def _keep(self, job: Job, document: results.Document, bar: _Bar) -> None:
+    def _keep(self, job: Job, document: results.Document, bar: Bar) -> None:
         results.write(document, self._root)
         for note in document["notes"]:
             bar.say(f"{job.title}: {note}")
 
-    def _fail(self, job: Job, why: str, bar: _Bar) -> None:
+    def _fail(self, job: Job, why: str, bar: Bar) -> None:
         self.failed.append(f"{job.title}: {why}")
         bar.say(f"failed: {self.failed[-1]}")
-
-
-class _Bar:
-    """Progress over all jobs by their estimated time; plain lines where stderr is no terminal."""
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-        self._console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:3.0f} %"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._count, self._number = len(jobs), 0
-        self._task = self._progress.add_task("", total=estimate_s(jobs))
-        self._done_s, self._batch_s = 0.0, 0.0
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._progress.update(self._task, completed=self._done_s + self._batch_s)
-        self._progress.stop()
-
-    def begin(self, batch: Sequence[Job]) -> None:
-        self._done_s += self._batch_s
-        self._batch_s, self._number = _batch_s(batch), self._number + len(batch)
-        what = f"{self._number}/{self._count} {', '.join(job.title for job in batch)}"
-        self._progress.update(self._task, description=what, completed=self._done_s)
-        if not self._console.is_terminal:
-            print(what, file=sys.stderr, flush=True)
-
-    def progress(self, done: float) -> None:
-        self._progress.update(self._task, completed=self._done_s + done * self._batch_s)
-
-    def say(self, line: str) -> None:
-        if self._console.is_terminal:
-            self._progress.print(line, markup=False, highlight=False)
-        else:
-            print(line, file=sys.stderr, flush=True)
 
 
 def show(names: Sequence[str], root: Path, *, pictures: bool) -> None:
@@ -326,6 +314,13 @@ def show(names: Sequence[str], root: Path, *, pictures: bool) -> None:
 # ---- the command ----
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= MAX_S:
+        raise argparse.ArgumentTypeError(f"{text}: more than 0 and at most {MAX_S:g}")
+    return value
+
+
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="benchmarks/fairness.py",
@@ -336,17 +331,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--suite", choices=("quick", "bench", "full"), help="a ready-made choice of all below")
     add("--scenario", action="append", default=[], type=Path, metavar="FILE", help="a file or a shipped name")
     add("--policy", action="append", default=[], choices=POLICIES, metavar="NAME", help=", ".join(POLICIES))
-    add("--seconds", type=float, help="measured part; the scenario's own otherwise")
+    add("--seconds", type=_seconds, help="measured part; the scenario's own otherwise")
     add("--seed", action="append", default=[], type=int, metavar="S", help="may be given more than once")
     add("--json", type=Path, metavar="OUT", help="write the one result there and nothing else")
-    add(
-        "--results",
-        type=Path,
-        metavar="DIR",
-        help="default: benchmarks/results",
-    )
+    add("--results", type=Path, metavar="DIR", help="default: benchmarks/results")
     add("--build", type=Path, metavar="DIR", help="where the simulated libraries are built; for --json")
-    add("--fresh", action="store_true", help="measure again what has been measured")
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--fresh", action="store_true", help="measure again what has been measured")
+    kept.add_argument(
+        "--resume-any", action="store_true", help="keep what another machine, kernel or program has measured"
+    )
     add("--no-plots", action="store_true", help="tables only")
     add("--strict", action="store_true", help="exit with 1 when a bar is missed")
     add("--list", action="store_true", help="the shipped scenarios")
@@ -381,8 +375,8 @@ def _list_scenarios() -> int:
 
 
 def _single(job: Job, output: Path, build_dir: Path | None) -> int:
-    with tempfile.TemporaryDirectory(prefix="fairsched-bench-build-") as scratch, _Bar([job]) as bar:
-        bar.begin([job])
+    with tempfile.TemporaryDirectory(prefix="fairsched-bench-build-") as scratch, bar_of([job]) as bar:
+        bar.begin([job.title], _batch_s([job]))
         document = perform(job, build_dir or Path(scratch), bar.progress)
     results.write_json(output, document)
     print("\n".join(table.one_run(document)))
@@ -401,7 +395,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if options.json is not None:
                 return _single(jobs[0], options.json, options.build)
             root = options.results or (QUICK_RESULTS if options.suite == "quick" else results.ROOT)
-            performance = Performance(jobs, root, is_fresh=options.fresh)
+            reuse = Reuse.NONE if options.fresh else Reuse.ANY if options.resume_any else Reuse.SAME
+            performance = Performance(jobs, root, reuse=reuse)
             performance.run()
     except FairschedError as error:
         return say_error(error)

@@ -102,7 +102,8 @@ unit; `null` is what does not apply or could not be told. `series` is what the p
 window of 1 s), and by leaf `share`, `entitlement`, `tokens_per_s`, then `jain_1s` and, as 101 percentiles,
 `latency_cdf_ms`. `machine`, `kernel`, `cpus`, `commit`, `started`, `seconds`, `seed` say how it came about,
 `notes` what else is worth knowing. A run whose document exists is not made again (`--fresh` does) unless the file,
-the seconds, the seed or the policy differ. `benchmarks/fair/measures.py` says what each figure means.
+the seconds, the seed or the policy differ, or another machine, kernel or program made it (`code_hash`;
+`--resume-any` keeps those). `benchmarks/fair/measures.py` says what each figure means.
 """
 
 

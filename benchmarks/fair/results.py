@@ -8,7 +8,7 @@ Approach. ``results/<scenario>/<policy>-seed<seed>.json`` appears whole or not a
 what decides its outcome (the scenario file's content, policy, seed, seconds): ``find`` returns the document
 of exactly these settings, or None, and then it is to be measured. Tables, bars and pictures are made from
 documents alone. What differs between the documents of a scenario (length, machine, commit) is said by
-``differences`` and stands under every table.
+``differences`` and stands under every table. Whether what is found may stand for a run of now: ``origin``.
 
 Terms. document: what one run leaves behind. figure: a name in its ``measures``. root: the directory that has
 a directory per scenario.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,8 +126,7 @@ def document(job: fairness.Job) -> dict[str, Any]:
         "policy": job.policy,
         "seed": job.seed,
         "seconds": job.seconds,
-        "machine": "m",
-        "kernel": "k",
+        **fairness.origin.of_this_run(),
         "cpus": 2,
         "commit": "c",
         "started": "2026-01-01T00:00:00Z",
@@ -158,10 +158,10 @@ def test_what_is_done_is_not_done_again_until_the_file_changes(
 ) -> None:
     root = tmp_path / "results"
 
-    def run(*, is_fresh: bool = False) -> list[str]:
+    def run(reuse: fairness.Reuse = fairness.Reuse.SAME) -> list[str]:
         played.clear()
         jobs = fairness.jobs_of([file], ["none", "fairsched"], [1], 5.0)
-        fairness.Performance(jobs, root, is_fresh=is_fresh).run()
+        fairness.Performance(jobs, root, reuse=reuse).run()
         return list(played)
 
     both = ["mine none seed 1", "mine fairsched seed 1"]
@@ -169,14 +169,53 @@ def test_what_is_done_is_not_done_again_until_the_file_changes(
     assert run() == []
     results.path_of("mine", "none", 1, root).unlink()
     assert run() == both[:1]
-    assert run(is_fresh=True) == both
+    assert run(fairness.Reuse.NONE) == both
     file.write_text(TWO + "seconds: 7\n")
     assert run() == both
 
 
+@pytest.mark.parametrize("key", ["machine", "kernel", "code_hash"])
+def test_what_another_machine_or_program_measured_is_no_result_of_this_one(
+    file: Path, tmp_path: Path, played: list[str], key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs, root = fairness.jobs_of([file], ["none"], [1], 5.0), tmp_path / "results"
+    results.write({**document(jobs[0]), key: "another"}, root)
+    fairness.Performance(jobs, root, reuse=fairness.Reuse.ANY).run()
+    assert played == []
+    fairness.Performance(jobs, root).run()
+    assert played == ["mine none seed 1"]
+    assert "1 more lie here from another machine" in capsys.readouterr().err
+    fairness.Performance(jobs, root).run()
+    assert len(played) == 1
+
+
+def test_the_committed_results_of_others_do_not_count_on_a_fresh_clone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        fairness.origin, "of_this_run", lambda: {"machine": "mine", "kernel": "k", "code_hash": "c"}
+    )
+    jobs = fairness.chosen_jobs(fairness._parse(["--suite", "bench"]))
+    performance = fairness.Performance(jobs, results.ROOT)
+    assert not any(map(performance._is_done, jobs))
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "1e9"])
+def test_a_length_that_cannot_be_played_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        fairness.main(["--scenario", "seed-4", f"--seconds={seconds}"])
+    assert "more than 0" in capsys.readouterr().err
+
+
+def test_it_is_a_program() -> None:
+    done = subprocess.run([fairness.__file__, "--list"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "seed-4" in done.stdout
+
+
 def test_a_run_that_fails_is_told_and_the_rest_goes_on(file: Path, tmp_path: Path, played: list[str]) -> None:
     jobs = fairness.jobs_of([file], ["token", "none"], [1], 5.0)
-    performance = fairness.Performance(jobs, tmp_path / "results", is_fresh=False)
+    performance = fairness.Performance(jobs, tmp_path / "results")
     performance.run()
     assert played == ["mine token seed 1", "mine none seed 1"]
     assert performance.failed == ["mine token seed 1: it did not start"]
