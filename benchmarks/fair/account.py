@@ -25,6 +25,7 @@ from benchmarks.fair.recording import AccountReading, Recording
 from benchmarks.fair.windows import Array, spans
 from fairsched.model import Confidence
 
+GONE_NS = 1_000_000_000
 LEAST_SHARE_RATIO = 0.1
 """A leaf with less has an error of a few slices, which says nothing."""
 LEAST_SURE_NS = 1_500_000_000
@@ -54,6 +55,8 @@ class Account:
     """Windows as those of ``error_sure_max_ratio`` in which it was."""
     misbehaviour_after_s: float | None
     """Until it was named: as what it is (``Recording.expected``), where that is known."""
+    misbehaviour_gone_after_s: float | None
+    """From then until it executed no more; None while it does, or where it was not named."""
     misbehaviour: str
     """What it was called first."""
 
@@ -80,9 +83,22 @@ def account(recording: Recording) -> dict[str, Account]:
             settled_ns=_settled_ns(leaf, recording.accounts),
             wrong_ns=tuple(window for window, error in windows if abs(error) > WRONG_RATIO),
             misbehaviour_after_s=(named_ns - began[0]) / 1e9 if named_ns and began else None,
+            misbehaviour_gone_after_s=_gone_after_s(recording, leaf, named_ns),
             misbehaviour=kinds[0][1] if kinds else "",
         )
     return found
+
+
+def _gone_after_s(recording: Recording, leaf: str, named_ns: int | None) -> float | None:
+    """By the engine. Who has not executed in the last second of the recording is taken for gone."""
+    ran_ns = [
+        later.at_ns
+        for earlier, later in pairwise(recording.samples)
+        if any(now > earlier.exec_ns.get(key, 0) for key, now in later.exec_ns.items() if key[0] == leaf)
+    ]
+    if named_ns is None or not ran_ns or recording.samples[-1].at_ns - ran_ns[-1] < GONE_NS:
+        return None
+    return max(0, ran_ns[-1] - named_ns) / 1e9
 
 
 def error_max_ratio(said: Mapping[str, Account]) -> float | None:

@@ -81,6 +81,15 @@ class Bar:
         return value <= self.limit if self.is_upper else value >= self.limit
 
 
+_SHARED = (
+    "caps-on-off",
+    "graphs",
+    "longkernel-*",
+    "min-beside-heavy",
+    "nested",
+    "quota-below-share",
+    "tenants-32",
+)
 _EXACT = ("weights-4211", "caps-30-70", "caps-10-90", "servers-vs-trainer")
 BARS = (
     Bar("seed-4", "tokens_cv_across_ratio", 0.015, "token/s CV over tenants"),
@@ -107,10 +116,12 @@ BARS = (
         is_upper=False,
         against_none=True,
     ),
-    Bar("caps-on-off", "share_error_max_points", 1.0, "share error, largest"),
-    Bar("min-beside-heavy", "share_error_max_points", 1.0, "share error, largest"),
+    *(Bar(name, "share_error_max_points", 1.0, "share error, largest") for name in _SHARED),
     Bar("hostile-*", "gain_points", 2.0, GAIN, Of.HOSTILE_LEAVES),
     Bar("beyond-*", "misbehaviour_after_s", 5.0, "detected after", Of.HOSTILE_LEAVES),
+    Bar("beyond-endless*", "misbehaviour_gone_after_s", 6.0, "gone after being named", Of.HOSTILE_LEAVES),
+    Bar("unsure-*", "misbehaviour_after_s", 5.0, "detected after", Of.HOSTILE_LEAVES),
+    Bar("escape-*", "misbehaviour_after_s", 5.0, "detected after", Of.HOSTILE_LEAVES),
     Bar(
         "unsure-*",
         "low_confidence_ratio",
@@ -122,6 +133,8 @@ BARS = (
     Bar("two-gpus*", "share_error_max_points", 1.5, "share error of any GPU"),
     Bar("nature-*", "account_error_ratio", 0.05, "account error where sure", Of.SURE_LEAVES),
 )
+_NEVER = {"misbehaviour_after_s": "detected", "misbehaviour_gone_after_s": "gone"}
+"""Of a time that is not there: what did not come to pass."""
 HONEST = Bar("*", "misbehaviour_count", 0.0, "honest tenants named", Of.HONEST_LEAVES)
 
 
@@ -139,6 +152,7 @@ class Verdict:
     is_met: bool | None
     """None: not measured."""
     note: str = ""
+    was_played: bool = False
 
     @property
     def state(self) -> str:
@@ -177,8 +191,8 @@ def judge(
 
 
 def missed(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """For --strict."""
-    return [verdict for verdict in verdicts if verdict.is_missed]
+    """For --strict: also what was played and is not known in every seed."""
+    return [one for one in verdicts if one.is_missed or (one.is_met is None and one.was_played)]
 
 
 def _verdict(bar: Bar, name: str, documents: Sequence[Document], policy: str) -> Verdict:
@@ -198,7 +212,7 @@ def _verdict(bar: Bar, name: str, documents: Sequence[Document], policy: str) ->
     before = None
     if not bar.against_none:
         before = spread(_take(bar, document, None)[0] for document in without.values())
-    return Verdict(bar, name, value, before, is_met, "; ".join(notes))
+    return Verdict(bar, name, value, before, is_met, "; ".join(notes), was_played=bool(ours))
 
 
 def _take(bar: Bar, document: Document, without: Document | None) -> tuple[float | None, str]:
@@ -255,10 +269,10 @@ def _take_hostile(bar: Bar, document: Document, _without: Document | None) -> tu
     if not leaves:
         return None, "no hostile tenant"
     values = [leaf_values(document, bar.figure)[leaf] for leaf in leaves]
-    if bar.figure == "misbehaviour_after_s":
+    if bar.figure in _NEVER and all(bar.figure in document["measures"]["leaves"][leaf] for leaf in leaves):
         never = [leaf for leaf, value in zip(leaves, values, strict=True) if value is None]
         if never:
-            return math.inf, f"never detected: {', '.join(never)} (seed {document['seed']})"
+            return math.inf, f"never {_NEVER[bar.figure]}: {', '.join(never)} (seed {document['seed']})"
     known = [value for value in values if value is not None]
     return ((max if bar.is_upper else min)(known) if known else None), ""
 

@@ -97,6 +97,8 @@ class LeafMeasures:
     """Part of the readings that say so."""
     misbehaviour_after_s: float | None
     """From its start until the daemon first named it, as what it is."""
+    misbehaviour_gone_after_s: float | None
+    """From then until it executed no more."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,7 @@ def _leaf(
         held_unsettled_ms=_held_in_ms(truth, leaf, unproven),
         low_confidence_ratio=said.low_confidence_ratio,
         misbehaviour_after_s=said.misbehaviour_after_s,
+        misbehaviour_gone_after_s=said.misbehaviour_gone_after_s,
     )
 
 

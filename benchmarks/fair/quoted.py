@@ -38,6 +38,8 @@ REPOSITORY = results.ROOT.parents[1]
 HEADLINE = (
     ("share_error_max_points", "largest share error, points", False),
     ("tokens_cv_across_ratio", "CV of token/s across equal tenants, %", False),
+    ("tokens_cv_ratio", "CV of token/s in time, worst tenant, %", True),
+    ("step_p99_ms", "p99 step, worst tenant, ms", True),
     ("jain_1s_mean", "Jain's index, 1 s", False),
     ("busy_ratio", "GPU busy, %", False),
     ("hold_longest_ms", "longest hold, ms", False),
@@ -123,7 +125,10 @@ def _natures(documents: Sequence[Document]) -> dict[str, list[Document]]:
 
 
 def _mean_of(documents: Sequence[Document], policy: str, leaf: str, figure: str) -> str:
-    values = (leaf_values(document, figure).get(leaf) for document in by_policy(documents).get(policy, []))
+    """A worst error has a sign in the documents, and the mean of +50 and -50 % is not 0: its size is what counts."""
+    values = [leaf_values(document, figure).get(leaf) for document in by_policy(documents).get(policy, [])]
+    if "_max_" in figure:
+        values = [None if value is None else abs(value) for value in values]
     return mean_text(spread(values), figure)
 
 

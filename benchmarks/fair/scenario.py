@@ -97,6 +97,10 @@ class Arrival(_Section):
             raise ValueError("poisson arrivals need rate_per_s")
         if self.pattern == "onoff" and not (self.on_ms and self.off_ms):
             raise ValueError("onoff arrivals need on_ms and off_ms")
+        if self.pattern != "poisson" and self.rate_per_s:
+            raise ValueError("rate_per_s is of poisson arrivals: give the pattern, too")
+        if self.pattern != "onoff" and (self.on_ms or self.off_ms):
+            raise ValueError("on_ms and off_ms are of onoff arrivals: give the pattern, too")
         return self
 
 
@@ -307,6 +311,33 @@ class Play:
         }
 
 
+def _doubled(node: yaml.Node | None) -> Iterator[yaml.Node]:
+    """Keys that a mapping has twice: the loader keeps the last in silence, and a tenant written twice is half a
+    scenario."""
+    stack, met = [node], set[int]()
+    while stack:
+        one = stack.pop()
+        if one is None or id(one) in met:  # an alias
+            continue
+        met.add(id(one))
+        if isinstance(one, yaml.SequenceNode):
+            stack += one.value
+        elif isinstance(one, yaml.MappingNode):
+            words = set()
+            for key, value in one.value:
+                if isinstance(key, yaml.ScalarNode):
+                    if key.value in words:
+                        yield key
+                    words.add(key.value)
+                stack.append(value)
+
+
+def _parsed(text: str) -> Any:
+    for key in _doubled(yaml.compose(text, Loader=yaml.SafeLoader)):
+        raise yaml.MarkedYAMLError(problem=f"the key {key.value} is there twice", problem_mark=key.start_mark)
+    return yaml.safe_load(text)
+
+
 def find(path: Path) -> Path:
     """A file, or the name of a shipped one without its ending."""
     named = DIRECTORY / f"{path}.yaml"
@@ -319,7 +350,7 @@ def load(path: Path) -> Play:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES // 1024} KiB", remedy="is it a scenario?")
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = _parsed(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         known = ", ".join(sorted(p.stem for p in DIRECTORY.glob("*.yaml")))
         raise ConfigError(f"{path}: cannot be read: {error}", remedy=f"a file, or one of: {known}") from error

@@ -49,6 +49,7 @@ LEAF: Mapping[str, float | None] = {
     "held_unsettled_ms": 3.0,
     "low_confidence_ratio": 0.0,
     "misbehaviour_after_s": None,
+    "misbehaviour_gone_after_s": None,
 }
 NAMES = ("chat", "code", "mail", "trainer")
 

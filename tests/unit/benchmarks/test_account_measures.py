@@ -173,6 +173,21 @@ def test_misbehaviour_is_timed_from_the_start_of_the_leaf() -> None:
     assert named.leaves["b"].misbehaviour_after_s == pytest.approx(0.4), "while settling counts"
 
 
+def test_who_was_named_is_gone_when_it_executes_no_more() -> None:
+    zero = {"a": 0.0, "b": 0.0}
+    named = {"a": "endless", "b": "endless"}
+    readings = tuple(reading(ms, zero, zero, misbehaviour=named) for ms in (1000, 2000, 3000))
+    leaves = {
+        "a": Leaf(ran=turns("a", "a", 0, 4000), steps=steps(0, 4000, 10)),
+        "b": Leaf(ran=turns("b", "b", 0, 2500), steps=steps(0, 2500, 10)),
+    }
+    made = measure(record(leaves, ms=4000, accounts=readings))
+    assert made.leaves["b"].misbehaviour_gone_after_s == pytest.approx(1.5, abs=0.2)
+    assert made.leaves["a"].misbehaviour_gone_after_s is None, "it is there to the end"
+    unnamed = measure(record(leaves, ms=4000))
+    assert unnamed.leaves["b"].misbehaviour_gone_after_s is None
+
+
 def test_without_an_account_nothing_is_said_about_one() -> None:
     made = two("ab")
     assert made.whole.account_error_max_ratio is None

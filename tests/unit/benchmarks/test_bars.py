@@ -29,9 +29,17 @@ PROMISED = {
     ("idle-lending*", "tokens_per_s", 0.985),
     ("caps-on-off", "share_error_max_points", 1.0),
     ("min-beside-heavy", "share_error_max_points", 1.0),
+    ("graphs", "share_error_max_points", 1.0),
+    ("longkernel-*", "share_error_max_points", 1.0),
+    ("nested", "share_error_max_points", 1.0),
+    ("quota-below-share", "share_error_max_points", 1.0),
+    ("tenants-32", "share_error_max_points", 1.0),
     ("hostile-*", "gain_points", 2.0),
     ("unsure-*", "low_confidence_ratio", 0.8),
     ("beyond-*", "misbehaviour_after_s", 5.0),
+    ("beyond-endless*", "misbehaviour_gone_after_s", 6.0),
+    ("unsure-*", "misbehaviour_after_s", 5.0),
+    ("escape-*", "misbehaviour_after_s", 5.0),
     ("two-gpus*", "share_error_max_points", 1.5),
     ("nature-*", "account_error_ratio", 0.05),
 }
@@ -188,6 +196,35 @@ def test_what_is_never_detected_is_missed_and_not_unmeasured() -> None:
     assert judged("misbehaviour_after_s", document("beyond-static", leaves=two)).state == "missed"
     seeds = hostile("beyond-static", misbehaviour_after_s=1.0), {**hostile("beyond-static"), "seed": 2}
     assert judged("misbehaviour_after_s", *seeds).state == "missed"
+
+
+@pytest.mark.parametrize("scenario", ["unsure-pinned", "escape-move"])
+def test_who_cannot_be_held_is_to_be_named_all_the_same(scenario: str) -> None:
+    never = judged("misbehaviour_after_s", hostile(scenario, low_confidence_ratio=1.0))
+    assert (never.state, never.note) == ("missed", "never detected: hostile (seed 1)")
+
+
+def test_an_endless_kernel_is_ended_and_not_only_named() -> None:
+    named = {"misbehaviour_after_s": 3.0}
+    gone = judged(
+        "misbehaviour_gone_after_s", hostile("beyond-endless", **named, misbehaviour_gone_after_s=5.5)
+    )
+    assert gone.state == "met"
+    never = judged("misbehaviour_gone_after_s", hostile("beyond-endless-one", **named))
+    assert (never.state, never.note) == ("missed", "never gone: hostile (seed 1)")
+    older = hostile("beyond-endless", **named)
+    del older["measures"]["leaves"]["hostile"]["misbehaviour_gone_after_s"]
+    assert judged("misbehaviour_gone_after_s", older).state == "not measured", "nobody looked"
+
+
+def test_strict_is_not_content_with_a_figure_that_some_seeds_lack() -> None:
+    known = hostile("hostile-queue", gain_points=1.0)
+    gone = {**document("hostile-queue", leaves={"hostile": {"gain_points": None}}), "seed": 2}
+    verdicts = judge([known, gone], ["hostile-move"])
+    assert the(verdicts, "gain_points", "hostile-queue").state == "not measured"
+    assert [v.scenario for v in missed(verdicts)] == ["hostile-queue"], (
+        "what was never played is another thing"
+    )
 
 
 def test_an_account_is_right_or_its_tenant_is_unsure_and_not_held() -> None:

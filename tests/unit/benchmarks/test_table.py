@@ -100,10 +100,10 @@ def test_bars_stand_below_with_their_verdict() -> None:
 
 
 def test_the_overview_has_both_policies_the_bar_and_the_verdict() -> None:
-    lines = table.overview([*runs("weights-4211"), *runs("nested")])
+    lines = table.overview([*runs("weights-4211"), *runs("mine")])
     error = ["share", "error,", "largest"]
     assert line_of(lines, "weights-4211").split()[1:] == [*error, "31.50", "1.50", "<=", "1", "pt", "NO"]
-    assert line_of(lines, "nested").split()[1:] == [*error[:2], "largest,", "pt", "31.50", "1.50", "-", "-"]
+    assert line_of(lines, "mine").split()[1:] == [*error[:2], "largest,", "pt", "31.50", "1.50", "-", "-"]
     assert not any("hostile" in line for line in lines)
     named = table.overview(runs("weights-4211"), ["hostile-fork"])
     assert line_of(named, "hostile-fork").split()[-6:] == ["-", "-", "<=", "2", "pt", "-"]
