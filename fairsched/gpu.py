@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid as uuid_module
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,16 +101,6 @@ class Nvml:
             said.append(value)
         memory, busy, celsius = said
         return GpuUse(None if memory is None else int(memory), busy, celsius, not lost)
-
-    def slots_of(self, pids: Set[int]) -> dict[int, set[int]]:
-        """On which GPUs these processes have compute contexts; empty where NVML does not say."""
-        found: dict[int, set[int]] = {}
-        for slot, handle in enumerate(self._handles):
-            with contextlib.suppress(self._nvml.NVMLError):
-                for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                    if process.pid in pids:
-                        found.setdefault(process.pid, set()).add(slot)
-        return found
 
     def listed(self) -> dict[tuple[int, int], int | None]:
         """VRAM in bytes by (process, slot) of every compute process; None = NVML does not say how much."""

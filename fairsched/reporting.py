@@ -174,7 +174,7 @@ def _gpus(
     found = []
     jain = _jain_by_gpu(tenants)
     for slot, gpu in enumerate(sensors.gpus):
-        use = sensors.nvml.use(slot) if sensors.nvml else GpuUse()
+        use = sensors.gpu_watch.use(slot) if sensors.gpu_watch is not None else GpuUse()
         busy = ledger.busy_ratio(gpu.uuid, window_ns, vitals.now_ns) if sensors.source else None
         found.append(
             GpuStatus(
@@ -408,6 +408,9 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         yield f"{sensors.unprobed_libraries} libcuda could not be probed, calls through them are not seen: see the log"
     if sensors.nvml is not None and sensors.nvml.error:
         yield f"NVML is not usable ({sensors.nvml.error}): GPUs are unnamed"
+    silent_s = sensors.gpu_watch.silent_s() if sensors.gpu_watch is not None else None
+    if silent_s is not None:
+        yield f"NVML has not answered for {silent_s:.0f} s: a GPU may be lost; memory and load are not known"
     if sensors.account is not None:
         for slot, ratio in sensors.account.hit_ratios().items():
             label = gpu_label(sensors.gpus, slot)

@@ -30,6 +30,7 @@ from fairsched.config import Config
 from fairsched.driver.watch import DriverWatch
 from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.gpu import Gpu, Nvml, read_environ, visible_slots
+from fairsched.gpu_watch import GpuWatch
 from fairsched.host import NVML_LIMIT, choose_source, switched_off
 from fairsched.libraries import LibraryWatch, Sighting, mapped_libraries, see_mapped
 from fairsched.model import Source
@@ -83,6 +84,8 @@ class Sensors:
                 remedy="install the NVIDIA driver's libnvidia-ml.so.1, or set mechanisms.nvml: auto",
             )
         self.gpus: tuple[Gpu, ...] = self.nvml.gpus if self.nvml else ()
+        self.gpu_watch = GpuWatch(self.nvml) if self.nvml is not None and not self.nvml.error else None
+        """What the loop may ask of NVML."""
         self.probe: GpuTimeProbe | None = None
         self.account: EbpfAccount | None = None
         self.sampled: NvmlAccount | None = None
@@ -349,7 +352,7 @@ class Sensors:
         guessed = self.account.guessed_processes()
         if not guessed:
             return
-        listed = self.nvml.slots_of(guessed) if self.nvml is not None else {}
+        listed = self.gpu_watch.slots_of(guessed) if self.gpu_watch is not None else {}
         for pid, slots in {**listed, **self.driver.slots_of(guessed)}.items():
             if len(slots) == 1:
                 self.probe.set_device(pid, abi.ORDINAL_UNSEEN, next(iter(slots)))
@@ -414,5 +417,6 @@ class Sensors:
             self._reload.abandon()
         if self.probe is not None:
             self.probe.close()
-        if self.nvml is not None:
+        answers = self.gpu_watch is None or self.gpu_watch.close()
+        if self.nvml is not None and answers:
             self.nvml.close()

@@ -105,7 +105,7 @@ def test_what_a_process_has_is_added_up_over_the_cgroups_it_opened_the_driver_in
         DriverUse(8, me, None, 1, 9),
     )
     driver = SimpleNamespace(uses=lambda: uses)
-    sensors = SimpleNamespace(account=None, nvml=None, driver=driver, gpus=GPUS)
+    sensors = SimpleNamespace(account=None, gpu_watch=None, driver=driver, gpus=GPUS)
     parts = SimpleNamespace(sensors=sensors, tree=TREE, mount=MOUNT)
     answers = Answers(*cast(Any, (None, lambda: parts, None, None)))
     assert [(row.gpu, row.contexts, row.vram_bytes) for row in answers.processes()] == [

@@ -43,6 +43,7 @@ def sensors(**values: Any) -> Any:
         "probe": None,
         "account": None,
         "nvml": None,
+        "gpu_watch": None,
         "driver": driver(),
         "a_minute_ago": AMinuteAgo(),
         "unprobed_libraries": 0,
@@ -69,6 +70,15 @@ def test_to_ask_for_holds_where_samples_are_all_there_is_is_warned_of() -> None:
     assert "doctor" in said
     for mode in ("observe", "dry_run"):
         assert warnings(mode, source=Source.NVML) == []
+
+
+def test_an_nvml_that_does_not_answer_is_warned_of() -> None:
+    def watch(silent_s: float | None) -> SimpleNamespace:
+        return SimpleNamespace(silent_s=lambda: silent_s)
+
+    assert warnings(probe=probe(), gpu_watch=watch(None)) == []
+    (said,) = warnings(probe=probe(), gpu_watch=watch(12.4))
+    assert said.startswith("NVML has not answered for 12 s")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, Library
 from fairsched.config import Config, from_bytes
 from fairsched.errors import HostUnsupported
-from fairsched.gpu import Gpu
+from fairsched.gpu import Gpu, GpuUse
 from fairsched.host import NVML_LIMIT, choose_source
 from fairsched.libraries import Sighting
 from fairsched.model import Source
@@ -50,7 +50,13 @@ class Host:
 
     def _nvml(self) -> SimpleNamespace:
         gpus = (Gpu("GPU-a"),) if self.has_nvml else ()
-        return SimpleNamespace(gpus=gpus, error=None if self.has_nvml else "no driver", close=lambda: None)
+        return SimpleNamespace(
+            gpus=gpus,
+            error=None if self.has_nvml else "no driver",
+            use=lambda _slot: GpuUse(),
+            listed=dict,
+            close=lambda: None,
+        )
 
     def _open_account(self, _mount: object, count: int) -> SimpleNamespace:
         self.tried.append(f"nvml of {count}")

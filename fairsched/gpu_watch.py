@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVML says of the GPUs, asked for beside the loop (see sightings.py for why).
+
+Problem. `status` tells memory, load and temperature of every GPU and the companion asks for it every second; `ps` tells
+what each process has. A GPU that fell off its bus may answer late or never, and the loop that freezes people's
+processes must not wait for it.
+
+Approach. One thread asks every POLL_S. The loop takes the last answer; one that is older than STALE_S counts as none,
+and `status` says so. Who wants to know of processes that have just started has the thread ask at once, and waits for it
+for no longer than a tick can spare.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+
+from fairsched.gpu import GpuUse, Nvml
+
+POLL_S = 1.0
+STALE_S = 5.0
+_FRESH_S = 0.03
+_CLOSE_S = 2.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    begun_s: float
+    """When it was asked for."""
+    done_s: float
+    uses: tuple[GpuUse, ...] = ()
+    listed: Mapping[tuple[int, int], int | None] = field(default_factory=dict)
+
+
+class GpuWatch:
+    """The thread."""
+
+    def __init__(self, nvml: Nvml, poll_s: float = POLL_S) -> None:
+        self._nvml, self._poll_s = nvml, poll_s
+        self._changed = threading.Condition()
+        self._answer = _Answer(0.0, time.monotonic())
+        self._is_wanted, self._is_closing = True, False
+        self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
+        self._thread.start()
+
+    def use(self, slot: int) -> GpuUse:
+        """Of one GPU; nothing is known where NVML has not answered lately."""
+        answer = self._answer
+        if self.silent_s() is not None or slot >= len(answer.uses):
+            return GpuUse()
+        return answer.uses[slot]
+
+    def listed(self) -> Mapping[tuple[int, int], int | None]:
+        """VRAM in bytes by (process, slot), see :meth:`fairsched.gpu.Nvml.listed`; at worst as of before."""
+        now_s = time.monotonic()
+        with self._changed:
+            self._is_wanted = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._answer.begun_s >= now_s, _FRESH_S)
+        return self._answer.listed
+
+    def slots_of(self, pids: Set[int]) -> dict[int, set[int]]:
+        """On which GPUs these processes have compute contexts, as of the last answer."""
+        found: dict[int, set[int]] = {}
+        for pid, slot in self._answer.listed:
+            if pid in pids:
+                found.setdefault(pid, set()).add(slot)
+        return found
+
+    def silent_s(self) -> float | None:
+        """How long NVML has not answered; None while it does."""
+        age_s = time.monotonic() - self._answer.done_s
+        return age_s if age_s > STALE_S else None
+
+    def close(self) -> bool:
+        """End the thread; False: NVML keeps it, and would keep whoever calls it next."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            logger.warning("nvml=hangs: left behind")
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_wanted or self._is_closing, self._poll_s)
+                if self._is_closing:
+                    return
+                self._is_wanted = False
+            try:
+                self._poll()
+            except Exception:
+                logger.exception("nvml=failed: what it says of the GPUs is lost")
+
+    def _poll(self) -> None:
+        begun_s = time.monotonic()
+        uses = tuple(self._nvml.use(slot) for slot in range(len(self._nvml.gpus)))
+        answer = _Answer(begun_s, time.monotonic(), uses, self._nvml.listed())
+        with self._changed:
+            self._answer = answer
+            self._changed.notify_all()
