@@ -163,17 +163,17 @@ def _overlaps(config: Config) -> Iterator[Problem]:
         for name in config.tenants
         for index, pattern in enumerate(config.cgroup_patterns(name))
     ]
-    for later, (name, pattern, index) in enumerate(claims):
-        for other, claimed, _ in claims[:later]:
-            if other == name:
-                continue  # one tenant may well say the same thing twice
-            example = patterns.overlap(claimed, pattern)
-            if example is not None:
-                yield (
-                    ("tenants", name, "cgroup", index),
-                    f"'{pattern}' overlaps with '{claimed}' of tenant '{other}': both claim {example}",
-                    "a cgroup has one owner: make the patterns disjoint, or use children",
-                )
+    for later, earlier in patterns.near_pairs(pattern for _, pattern, _ in claims):
+        (name, pattern, index), (other, claimed, _) = claims[later], claims[earlier]
+        if other == name:
+            continue  # one tenant may well say the same thing twice
+        example = patterns.overlap(claimed, pattern)
+        if example is not None:
+            yield (
+                ("tenants", name, "cgroup", index),
+                f"'{pattern}' overlaps with '{claimed}' of tenant '{other}': both claim {example}",
+                "a cgroup has one owner: make the patterns disjoint, or use children",
+            )
 
 
 def key_of(path: str) -> Key:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairsched.cgroup.glob import Globs
-from fairsched.config.patterns import claimed_prefix, component_overlap, normalise, overlap
+from fairsched.config.patterns import claimed_prefix, component_overlap, near_pairs, normalise, overlap
 
 LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no failure of the code."""
@@ -89,6 +89,22 @@ def test_the_example_of_an_overlap_is_claimed_by_both(one: str, two: str) -> Non
     if example is not None:
         assert claimed_prefix(one, example) is not None
         assert claimed_prefix(two, example) is not None
+
+
+@given(st.lists(PATTERN, max_size=6))
+@LOADED
+def test_all_that_overlap_are_among_the_pairs_to_compare(found: list[str]) -> None:
+    near = list(near_pairs(found))
+    assert len(set(near)) == len(near)
+    for later in range(len(found)):
+        for earlier in range(later):
+            assert (later, earlier) in near or overlap(found[later], found[earlier]) is None
+
+
+def test_a_thousand_plain_paths_are_not_compared_with_each_other() -> None:
+    found = [f"gpu.slice/team{n % 7}.slice/job{n}.scope" for n in range(1000)]
+    assert list(near_pairs(found)) == []
+    assert len(list(near_pairs([*found, "gpu.slice/team3.slice", "other/**"]))) == len(found[3::7])
 
 
 @given(COMPONENT, COMPONENT)
