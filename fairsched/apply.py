@@ -82,7 +82,8 @@ class Applier:
         """Carry out every action; one that fails is recorded and counted, the others go on."""
         self._granted_ns = 0
         for action in plan:
-            if self.is_dry_run:
+            # a hold of before the dry run, whose thaw was refused, is a real one
+            if self.is_dry_run and (action.kind is ActionKind.HOLD or action.tenant not in self.holds):
                 self._pretend(action, now_ns)
                 continue
             error: str | None = None
@@ -90,7 +91,7 @@ class Applier:
             try:
                 if action.kind is ActionKind.HOLD:
                     error = self._hold(action, now_ns)
-                elif action.grant_ns is not None:
+                elif action.grant_ns is not None and not self.is_dry_run:
                     self._grant(action, action.grant_ns, now_ns)
                     continue
                 else:
@@ -98,7 +99,8 @@ class Applier:
             except FairschedError as failure:
                 self.errors += 1
                 error = str(failure)
-                logger.error("action=%s tenant=%s error=%s", action.kind.value, action.tenant, failure)
+                if self._log_limit.take((action.tenant, "failed"), now_ns) is not None:
+                    logger.error("action=%s tenant=%s error=%s", action.kind.value, action.tenant, failure)
             self._record(action, now_ns, held_ns, error)
 
     def _hold(self, action: Action, now_ns: int) -> str | None:
@@ -148,10 +150,20 @@ class Applier:
         self._record(again, again_ns, None, None)
 
     def thaw(self, tenant: str, now_ns: int) -> int | None:
-        """End our hold of a tenant; returns how long it lasted in ns, None when it was not held."""
+        """End our hold of a tenant; returns how long it lasted in ns, None when it was not held.
+
+        Raises what the kernel said of the first member that it refused to thaw, after all were tried. Then the hold
+        stays, to be tried again: at the deadline at the latest.
+        """
         hold = self.holds.get(tenant)
+        refusals: list[FairschedError] = []
         for cgroup_id in self._freezer.held_for(tenant):
-            self._freezer.thaw(cgroup_id)
+            try:
+                self._freezer.thaw(cgroup_id)
+            except FairschedError as refusal:
+                refusals.append(refusal)
+        if refusals:
+            raise refusals[0]
         return self._ended(hold, now_ns)
 
     def _ended(self, hold: Hold | None, now_ns: int) -> int | None:
@@ -170,8 +182,14 @@ class Applier:
         return lasted_ns
 
     def settle(self, now_ns: int) -> None:
-        """Take in what the kernel and others did to our holds since the last call."""
-        for change in self._freezer.settle():
+        """Take in what the kernel and others did to our holds since the last call. What fails is counted."""
+        try:
+            changes = self._freezer.settle()
+        except FairschedError as failure:  # the journal's: who was held is told of by the next thaw
+            self.errors += 1
+            logger.error("settle=failed error=%s", failure)
+            return
+        for change in changes:
             self._latency_dirty.add(change.tenant)
             if change.kind is HoldKind.SETTLED:
                 continue
@@ -183,14 +201,13 @@ class Applier:
             if change.kind is HoldKind.FOREIGN and view is not None:
                 view.foreign.add(change.cgroup_id)
             # a gang is held whole or not at all
-            held_ns = self.thaw(change.tenant, now_ns)
-            action = Action(ActionKind.THAW, change.tenant, Reason(ReasonCode.FOREIGN))
-            self._record(action, now_ns, held_ns, None)
+            self.apply([Action(ActionKind.THAW, change.tenant, Reason(ReasonCode.FOREIGN))], now_ns)
 
     def thaw_expired(self, now_ns: int) -> None:
         """The deadline of a hold is kept here too, should the policy not be asked in time."""
         for tenant in [name for name, hold in self.holds.items() if hold.deadline_ns <= now_ns]:
             self.apply([Action(ActionKind.THAW, tenant, Reason(ReasonCode.DEADLINE))], now_ns)
+        self._freezer.thaw_expired(now_ns)  # also what is left of a gang whose hold was not to be undone
 
     def release_all(self, now_ns: int) -> None:
         """Thaw everything we hold (the daemon leaves)."""
@@ -230,9 +247,17 @@ class Applier:
         key = (action.tenant, action.kind)
         if now_ns - self._dry_seen.get(key, -_DRY_RUN_REPEAT_NS) >= _DRY_RUN_REPEAT_NS:
             self._dry_seen[key] = now_ns
-            self._record(action, now_ns, None, None)
+            self._record(action, now_ns, None, None, is_dry_run=True)
 
-    def _record(self, action: Action, now_ns: int, held_ns: int | None, error: str | None) -> None:
+    def _record(
+        self,
+        action: Action,
+        now_ns: int,
+        held_ns: int | None,
+        error: str | None,
+        *,
+        is_dry_run: bool = False,
+    ) -> None:
         record = DecisionRecord(
             t_ns=now_ns,
             wall_time_s=time.time(),
@@ -241,11 +266,11 @@ class Applier:
             reason=action.reason,
             held_ns=held_ns,
             deadline_ns=action.deadline_ns or None,
-            is_dry_run=self.is_dry_run,
+            is_dry_run=is_dry_run,
             error=error,
         )
         self.records.append(record)
-        if error is None and not self.is_dry_run:
+        if error is None and not is_dry_run:
             self._count(action)
         self._log(record)
 
