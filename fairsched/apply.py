@@ -67,6 +67,8 @@ class Applier:
         self.done: dict[str, dict[tuple[ActionKind, ReasonCode], int]] = {}
         """What was carried out since the start, by tenant: how often, and why."""
         self.errors = 0
+        self._told: dict[str, frozenset[int]] = {}
+        """The cgroups that the account was told of when each tenant was held."""
         self._reasons: dict[str, ReasonCode] = {}
         """Why each tenant that is held was last held."""
         self._log_limit = Limiter(per_s=_LOGGED_PER_S, burst=_LOGGED_AT_ONCE)
@@ -116,8 +118,12 @@ class Applier:
                 view.foreign |= {m.cgroup_id for m in result.members if m.kind is HoldKind.FOREIGN}
             return f"not held: {result.kind.value}"
         self.holds[action.tenant] = Hold(action.tenant, now_ns, action.deadline_ns, is_ours=True)
-        self._account.hold(view.cgroup_ids, now_ns)
+        self._tell_hold(view, now_ns)
         return None
+
+    def _tell_hold(self, view: TenantView, now_ns: int) -> None:
+        self._told[view.name] = self._told.get(view.name, frozenset()) | view.cgroup_ids
+        self._account.hold(view.cgroup_ids, now_ns)
 
     def _grant(self, action: Action, grant_ns: int, now_ns: int) -> None:
         """Let it go until it has queued so much, then hold it again."""
@@ -145,7 +151,7 @@ class Applier:
             return
         again_ns = time.monotonic_ns()
         self.holds[action.tenant] = Hold(action.tenant, again_ns, action.deadline_ns, is_ours=True)
-        account.hold(view.cgroup_ids, again_ns)
+        self._tell_hold(view, again_ns)
         again = replace(action, kind=ActionKind.HOLD, reason=replace(action.reason, code=code))
         self._record(again, again_ns, None, None)
 
@@ -172,7 +178,8 @@ class Applier:
         self.holds.pop(hold.tenant, None)
         self._latency_dirty.add(hold.tenant)
         view = self._tree.tenants.get(hold.tenant) or TenantView(hold.tenant)
-        self._account.thaw(view.cgroup_ids, now_ns)
+        # a reload may have given them to another tenant meanwhile: their contexts must not stay held for ever
+        self._account.thaw(self._told.pop(hold.tenant, frozenset()) | view.cgroup_ids, now_ns)
         lasted_ns = now_ns - hold.since_ns
         reason = self._reasons.pop(hold.tenant, ReasonCode.OVER_ENTITLEMENT)
         by_reason = self.held_by_reason_ns.setdefault(hold.tenant, {})
