@@ -8,6 +8,7 @@ entries of a tenant alike.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -71,7 +72,10 @@ class VramGate:
         return self._is_attached or self._link is not None
 
     def set_limits(self, limits: Iterable[CgroupLimit]) -> None:
-        """These hold from now on, and no others."""
+        """These hold from now on, and no others.
+
+        Raises OSError when the kernel refused a change, after all were tried; the next call tries it again.
+        """
         wanted = {one.tenant: one for one in limits if one.cgroup_ids}
         self.unlimited = {
             name: f"it has more than {abi.MAX_LIMIT_CGROUPS} cgroups"
@@ -83,14 +87,36 @@ class VramGate:
         if not self.refuses:
             self.unlimited = {name: self.why_not or "the kernel cannot refuse it" for name in wanted}
             return
-        entries = dict(self._make_entries({n: one for n, one in wanted.items() if n not in self.unlimited}))
-        for cgroup_id in self._entries.keys() - entries.keys():
-            syscall.delete(self._fds["limit_by_cgroup"], ctypes.c_uint64(cgroup_id))
-        for cgroup_id, entry in entries.items():
-            if self._entries.get(cgroup_id) != entry:
-                value = abi.VramLimit.from_buffer_copy(entry)
-                syscall.update(self._fds["limit_by_cgroup"], ctypes.c_uint64(cgroup_id), value)
-        self._entries = entries
+        kept = {name: one for name, one in wanted.items() if name not in self.unlimited}
+        entries = dict(self._make_entries(kept))
+        refusals = {
+            cgroup_id: refusal
+            for cgroup_id in [*(self._entries.keys() - entries.keys()), *entries]
+            if (refusal := self._change(cgroup_id, entries.get(cgroup_id))) is not None
+        }
+        for name, one in kept.items():
+            for cgroup_id in refusals.keys() & set(one.cgroup_ids):
+                refusal = refusals[cgroup_id]
+                self.unlimited[name] = f"the kernel refused it: {refusal.strerror or refusal}"
+        for refusal in refusals.values():
+            raise refusal
+
+    def _change(self, cgroup_id: int, entry: bytes | None) -> OSError | None:
+        """One entry of the map, and what is known of it: together, or not at all."""
+        if self._entries.get(cgroup_id) == entry:
+            return None
+        key = ctypes.c_uint64(cgroup_id)
+        try:
+            if entry is not None:
+                syscall.update(self._fds["limit_by_cgroup"], key, abi.VramLimit.from_buffer_copy(entry))
+                self._entries[cgroup_id] = entry
+                return None
+            with contextlib.suppress(FileNotFoundError):
+                syscall.delete(self._fds["limit_by_cgroup"], key)
+            del self._entries[cgroup_id]
+        except OSError as refusal:
+            return refusal
+        return None
 
     def _make_entries(self, limits: Mapping[str, CgroupLimit]) -> Iterable[tuple[int, bytes]]:
         for name, one in limits.items():
