@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -296,6 +296,18 @@ class Applier:
             reason = self._reasons.get(tenant, ReasonCode.OVER_ENTITLEMENT)
             found[reason] = found.get(reason, 0) + now_ns - hold.since_ns
         return found
+
+    def remembered_tenants(self) -> set[str]:
+        counted = (self.held_ns, self.held_count, self.held_by_reason_ns, self.done)
+        return {name for table in counted for name in table} | {name for name, _ in self._dry_seen}
+
+    def forget_tenants(self, names: Collection[str]) -> None:
+        for name in names:
+            self.held_ns.pop(name, None)
+            self.held_count.pop(name, None)
+            self.held_by_reason_ns.pop(name, None)
+            self.done.pop(name, None)
+        self._dry_seen = {key: ns for key, ns in self._dry_seen.items() if key[0] not in names}
 
     def _log(self, record: DecisionRecord) -> None:
         """A line for each, but no more than a journal is worth; all of them where somebody debugs."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from fairsched.accounting.nvml import cgroup_id_of
 from fairsched.apply import Applier
@@ -303,6 +303,12 @@ class VramLimits:
     def terminations(self, tenant: str) -> dict[str, int]:
         """Processes of a tenant that were told to end since the start, by kind."""
         return {kind.value: n for (name, kind), n in self._terminator.total.items() if name == tenant}
+
+    def remembered_tenants(self) -> set[str]:
+        return self._terminator.remembered_tenants()
+
+    def forget_tenants(self, names: Collection[str]) -> None:
+        self._terminator.forget_tenants(names)
 
     def close(self) -> None:
         """Ask nobody and end nobody any more. The kernel's limits go with the driver's programs."""

@@ -12,7 +12,7 @@ import contextlib
 import ctypes
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from fairsched.bpf import abi, syscall
@@ -61,6 +61,8 @@ class VramGate:
         self._link: int | None = None
         self._entries: dict[int, bytes] = {}
         self._numbers: dict[str, int] = {}
+        """By tenant. No number is given twice: what was refused is counted under it."""
+        self._next_number = 1
         self._sums = syscall.BatchReader(fds["vram_by_cgroup"], _Word, abi.CgroupVram)
         self._refused = syscall.BatchReader(fds["refused_by_key"], abi.RefusalKey, abi.Refusal)
         self.unlimited: dict[str, str] = {}
@@ -123,7 +125,9 @@ class VramGate:
             above = one.above
             while above is not None and above not in limits:  # one that the kernel does not keep
                 above = above.rpartition("/")[0] or None
-            number = self._numbers.setdefault(name, len(self._numbers) + 1)
+            if name not in self._numbers:
+                self._numbers[name], self._next_number = self._next_number, self._next_number + 1
+            number = self._numbers[name]
             value = abi.VramLimit(one.bytes, limits[above].cgroup_ids[0] if above else 0, number)
             value.cgroup[: len(one.cgroup_ids)] = one.cgroup_ids
             for cgroup_id in one.cgroup_ids:
@@ -155,6 +159,18 @@ class VramGate:
                     syscall.delete(self._fds["vram_by_cgroup"], key)
             except FileNotFoundError:
                 continue
+
+    @property
+    def numbered(self) -> Collection[str]:
+        """Tenants that had a limit at some time."""
+        return self._numbers.keys()
+
+    def forget_tenants(self, names: Collection[str]) -> None:
+        """Who is gone, and what was refused to it. Raises OSError."""
+        numbers = {self._numbers.pop(name) for name in names if name in self._numbers}
+        for key in [key for key, _ in self._refused.read() if key.tenant in numbers] if numbers else ():
+            with contextlib.suppress(FileNotFoundError):
+                syscall.delete(self._fds["refused_by_key"], key)
 
     def refused(self) -> dict[tuple[str, int], Refused]:
         """By (tenant whose limit it was, GPU slot)."""
