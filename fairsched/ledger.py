@@ -121,9 +121,15 @@ class StateFile:
         text = _to_text(self._ledger, state)
         with self._lock:
             self._next = text
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._write_all, name="state", daemon=True)
-                self._thread.start()
+            if self._thread is not None:
+                return
+            thread = threading.Thread(target=self._write_all, name="state", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the host has no process left: the next save may find one
+                logger.error("state=%s error=%r", self._path, str(error))
+                return
+            self._thread = thread
 
     def _write_all(self) -> None:
         while True:

@@ -189,6 +189,23 @@ def test_while_the_disk_is_busy_nobody_waits_and_the_newest_is_written_last(
     assert len(written) == len(totals) + 1
 
 
+def test_a_host_without_room_for_a_thread_keeps_what_it_had_and_saves_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    path = tmp_path / "state.json"
+    ledger = Ledger()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        save_state(path, ledger, PolicyState())
+    assert "can't start new thread" in caplog.text
+    assert not path.exists()
+    save_state(path, ledger, PolicyState())
+    assert path.exists()
+
+
 def test_it_is_on_the_disk_before_it_has_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state.json"
     kept: list[tuple[bool, int]] = []
