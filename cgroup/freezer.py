@@ -152,21 +152,15 @@ class Freezer:
         others. Members that were held before stay held. Raises as ``hold`` does, after undoing.
         """
         members: list[HoldResult] = []
-        mine: list[int] = []
-        is_complete = False
-        try:
+        with contextlib.ExitStack() as undo:  # it thaws all, whichever the kernel refuses, and raises then
             for ref in refs:
                 member = self.hold(ref, tenant, deadline_ns, reason)
                 members.append(member)
                 if member.kind is HoldKind.HELD:
-                    mine.append(ref.id)
+                    undo.callback(self.thaw, ref.id)
                 elif member.kind not in (HoldKind.ALREADY_HELD, HoldKind.GONE):
                     return GangResult(member.kind, tuple(members))
-            is_complete = True
-        finally:
-            if not is_complete:
-                for cgroup_id in mine:
-                    self.thaw(cgroup_id)
+            undo.pop_all()
         is_any = any(member.kind is not HoldKind.GONE for member in members)
         return GangResult(HoldKind.HELD if is_any else HoldKind.GONE, tuple(members))
 
@@ -358,18 +352,16 @@ class Freezer:
         raise explained from error
 
     def _abandon(self, held: _Held) -> None:
-        """Undo a hold that was interrupted half way. What cannot be thawed stays in the journal."""
+        """Undo a hold that was interrupted half way. What cannot be thawed stays ours until its deadline."""
         if held.entry.cgroup_id not in self._held:
             return
-        if not held.asked_ns:
-            self._end(held, HoldKind.NOT_HELD)
-            return
-        # we may have been interrupted before our own write was read from the queue
-        self._read_watch(own=held.entry.cgroup_id)
-        try:
-            self.thaw(held.entry.cgroup_id)
-        except KernelRefused:
-            self._drop(held)
+        with contextlib.suppress(KernelRefused):
+            if held.asked_ns:
+                # we may have been interrupted before our own write was read from the queue
+                self._read_watch(own=held.entry.cgroup_id)
+                self.thaw(held.entry.cgroup_id)
+            else:
+                self._end(held, HoldKind.NOT_HELD)
 
     def _read_watch(self, *, own: int | None = None, ignore: int | None = None) -> None:
         """Find the writes of others; a hold they ended goes to ``_changes``.

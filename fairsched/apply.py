@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -67,6 +67,8 @@ class Applier:
         self.done: dict[str, dict[tuple[ActionKind, ReasonCode], int]] = {}
         """What was carried out since the start, by tenant: how often, and why."""
         self.errors = 0
+        self._told: dict[str, frozenset[int]] = {}
+        """The cgroups that the account was told of when each tenant was held."""
         self._reasons: dict[str, ReasonCode] = {}
         """Why each tenant that is held was last held."""
         self._log_limit = Limiter(per_s=_LOGGED_PER_S, burst=_LOGGED_AT_ONCE)
@@ -82,7 +84,8 @@ class Applier:
         """Carry out every action; one that fails is recorded and counted, the others go on."""
         self._granted_ns = 0
         for action in plan:
-            if self.is_dry_run:
+            # a hold of before the dry run, whose thaw was refused, is a real one
+            if self.is_dry_run and (action.kind is ActionKind.HOLD or action.tenant not in self.holds):
                 self._pretend(action, now_ns)
                 continue
             error: str | None = None
@@ -90,7 +93,7 @@ class Applier:
             try:
                 if action.kind is ActionKind.HOLD:
                     error = self._hold(action, now_ns)
-                elif action.grant_ns is not None:
+                elif action.grant_ns is not None and not self.is_dry_run:
                     self._grant(action, action.grant_ns, now_ns)
                     continue
                 else:
@@ -98,7 +101,8 @@ class Applier:
             except FairschedError as failure:
                 self.errors += 1
                 error = str(failure)
-                logger.error("action=%s tenant=%s error=%s", action.kind.value, action.tenant, failure)
+                if self._log_limit.take((action.tenant, "failed"), now_ns) is not None:
+                    logger.error("action=%s tenant=%s error=%s", action.kind.value, action.tenant, failure)
             self._record(action, now_ns, held_ns, error)
 
     def _hold(self, action: Action, now_ns: int) -> str | None:
@@ -114,8 +118,12 @@ class Applier:
                 view.foreign |= {m.cgroup_id for m in result.members if m.kind is HoldKind.FOREIGN}
             return f"not held: {result.kind.value}"
         self.holds[action.tenant] = Hold(action.tenant, now_ns, action.deadline_ns, is_ours=True)
-        self._account.hold(view.cgroup_ids, now_ns)
+        self._tell_hold(view, now_ns)
         return None
+
+    def _tell_hold(self, view: TenantView, now_ns: int) -> None:
+        self._told[view.name] = self._told.get(view.name, frozenset()) | view.cgroup_ids
+        self._account.hold(view.cgroup_ids, now_ns)
 
     def _grant(self, action: Action, grant_ns: int, now_ns: int) -> None:
         """Let it go until it has queued so much, then hold it again."""
@@ -143,15 +151,25 @@ class Applier:
             return
         again_ns = time.monotonic_ns()
         self.holds[action.tenant] = Hold(action.tenant, again_ns, action.deadline_ns, is_ours=True)
-        account.hold(view.cgroup_ids, again_ns)
+        self._tell_hold(view, again_ns)
         again = replace(action, kind=ActionKind.HOLD, reason=replace(action.reason, code=code))
         self._record(again, again_ns, None, None)
 
     def thaw(self, tenant: str, now_ns: int) -> int | None:
-        """End our hold of a tenant; returns how long it lasted in ns, None when it was not held."""
+        """End our hold of a tenant; returns how long it lasted in ns, None when it was not held.
+
+        Raises what the kernel said of the first member that it refused to thaw, after all were tried. Then the hold
+        stays, to be tried again: at the deadline at the latest.
+        """
         hold = self.holds.get(tenant)
+        refusals: list[FairschedError] = []
         for cgroup_id in self._freezer.held_for(tenant):
-            self._freezer.thaw(cgroup_id)
+            try:
+                self._freezer.thaw(cgroup_id)
+            except FairschedError as refusal:
+                refusals.append(refusal)
+        if refusals:
+            raise refusals[0]
         return self._ended(hold, now_ns)
 
     def _ended(self, hold: Hold | None, now_ns: int) -> int | None:
@@ -160,7 +178,8 @@ class Applier:
         self.holds.pop(hold.tenant, None)
         self._latency_dirty.add(hold.tenant)
         view = self._tree.tenants.get(hold.tenant) or TenantView(hold.tenant)
-        self._account.thaw(view.cgroup_ids, now_ns)
+        # a reload may have given them to another tenant meanwhile: their contexts must not stay held for ever
+        self._account.thaw(self._told.pop(hold.tenant, frozenset()) | view.cgroup_ids, now_ns)
         lasted_ns = now_ns - hold.since_ns
         reason = self._reasons.pop(hold.tenant, ReasonCode.OVER_ENTITLEMENT)
         by_reason = self.held_by_reason_ns.setdefault(hold.tenant, {})
@@ -170,8 +189,14 @@ class Applier:
         return lasted_ns
 
     def settle(self, now_ns: int) -> None:
-        """Take in what the kernel and others did to our holds since the last call."""
-        for change in self._freezer.settle():
+        """Take in what the kernel and others did to our holds since the last call. What fails is counted."""
+        try:
+            changes = self._freezer.settle()
+        except FairschedError as failure:  # the journal's: who was held is told of by the next thaw
+            self.errors += 1
+            logger.error("settle=failed error=%s", failure)
+            return
+        for change in changes:
             self._latency_dirty.add(change.tenant)
             if change.kind is HoldKind.SETTLED:
                 continue
@@ -183,14 +208,13 @@ class Applier:
             if change.kind is HoldKind.FOREIGN and view is not None:
                 view.foreign.add(change.cgroup_id)
             # a gang is held whole or not at all
-            held_ns = self.thaw(change.tenant, now_ns)
-            action = Action(ActionKind.THAW, change.tenant, Reason(ReasonCode.FOREIGN))
-            self._record(action, now_ns, held_ns, None)
+            self.apply([Action(ActionKind.THAW, change.tenant, Reason(ReasonCode.FOREIGN))], now_ns)
 
     def thaw_expired(self, now_ns: int) -> None:
         """The deadline of a hold is kept here too, should the policy not be asked in time."""
         for tenant in [name for name, hold in self.holds.items() if hold.deadline_ns <= now_ns]:
             self.apply([Action(ActionKind.THAW, tenant, Reason(ReasonCode.DEADLINE))], now_ns)
+        self._freezer.thaw_expired(now_ns)  # also what is left of a gang whose hold was not to be undone
 
     def release_all(self, now_ns: int) -> None:
         """Thaw everything we hold (the daemon leaves)."""
@@ -230,9 +254,17 @@ class Applier:
         key = (action.tenant, action.kind)
         if now_ns - self._dry_seen.get(key, -_DRY_RUN_REPEAT_NS) >= _DRY_RUN_REPEAT_NS:
             self._dry_seen[key] = now_ns
-            self._record(action, now_ns, None, None)
+            self._record(action, now_ns, None, None, is_dry_run=True)
 
-    def _record(self, action: Action, now_ns: int, held_ns: int | None, error: str | None) -> None:
+    def _record(
+        self,
+        action: Action,
+        now_ns: int,
+        held_ns: int | None,
+        error: str | None,
+        *,
+        is_dry_run: bool = False,
+    ) -> None:
         record = DecisionRecord(
             t_ns=now_ns,
             wall_time_s=time.time(),
@@ -241,11 +273,11 @@ class Applier:
             reason=action.reason,
             held_ns=held_ns,
             deadline_ns=action.deadline_ns or None,
-            is_dry_run=self.is_dry_run,
+            is_dry_run=is_dry_run,
             error=error,
         )
         self.records.append(record)
-        if error is None and not self.is_dry_run:
+        if error is None and not is_dry_run:
             self._count(action)
         self._log(record)
 
@@ -264,6 +296,18 @@ class Applier:
             reason = self._reasons.get(tenant, ReasonCode.OVER_ENTITLEMENT)
             found[reason] = found.get(reason, 0) + now_ns - hold.since_ns
         return found
+
+    def remembered_tenants(self) -> set[str]:
+        counted = (self.held_ns, self.held_count, self.held_by_reason_ns, self.done)
+        return {name for table in counted for name in table} | {name for name, _ in self._dry_seen}
+
+    def forget_tenants(self, names: Collection[str]) -> None:
+        for name in names:
+            self.held_ns.pop(name, None)
+            self.held_count.pop(name, None)
+            self.held_by_reason_ns.pop(name, None)
+            self.done.pop(name, None)
+        self._dry_seen = {key: ns for key, ns in self._dry_seen.items() if key[0] not in names}
 
     def _log(self, record: DecisionRecord) -> None:
         """A line for each, but no more than a journal is worth; all of them where somebody debugs."""

@@ -39,7 +39,7 @@ from fairsched.device_gate import DeviceGate
 from fairsched.driver import pid_view
 from fairsched.errors import ConfigError, FairschedError, HostUnsupported
 from fairsched.guardian import Guardian
-from fairsched.ledger import Ledger, load_state, save_state
+from fairsched.ledger import Ledger, StateFile
 from fairsched.logs import set_up_logging
 from fairsched.misbehaviour import Misbehaviour
 from fairsched.model import Snapshot
@@ -126,8 +126,9 @@ class Daemon:
         self._guardian = self._start_guardian(journal)
         self._freezer = Freezer(journal)
         self._undo.callback(self._freezer.close)
-        self._state_path = config.state_dir / "state.json"
-        self._policy_state = load_state(self._state_path, self._ledger)
+        self._state_file = StateFile(config.state_dir / "state.json", self._ledger)
+        self._undo.callback(self._state_file.close)
+        self._policy_state = self._state_file.load()
         self._sensors = Sensors(config, self._ledger.natures)
         self._undo.callback(self._sensors.close)
         self._tree = Tree(self._mount, owners)
@@ -143,6 +144,7 @@ class Daemon:
         self._undo.callback(self._misbehaviour.close)
         self._vram = VramLimits(self._sensors, self._tree, self._applier, self._mount)
         self._undo.callback(self._vram.close)
+        self._counted = (self._applier, self._misbehaviour, self._sensors.driver, self._vram)
         self._companion = CompanionKeeper(config)
         self._undo.callback(self._companion.stop)
         self._undo.callback(self._save)
@@ -176,11 +178,10 @@ class Daemon:
     def _set_up_epoll(self) -> None:
         self._epoll = select.epoll()
         self._undo.callback(self._epoll.close)
-        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._wake_fd = wake_read
+        self._wake_fd, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         previous = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self._undo.callback(lambda: signal.set_wakeup_fd(previous))
-        for fd in (wake_read, self._control.fileno(), self._freezer.fileno(), self._gate.fileno()):
+        for fd in (self._wake_fd, self._control.fileno(), self._freezer.fileno(), self._gate.fileno()):
             self._epoll.register(fd, select.EPOLLIN)
         self._watch_probe()
         self._watch_guardian()
@@ -320,6 +321,7 @@ class Daemon:
                 owner = owners.owner(next(iter(view.refs.values())).path)
                 if owner is not None:
                     self._specs[name] = owner.spec
+        self._ledger.departed.see(self._specs)
 
     # ---- between ticks ----
 
@@ -351,6 +353,8 @@ class Daemon:
         self._cost.look(now_ns)
         if now_ns >= self._next_save_ns:
             self._next_save_ns = now_ns + _SAVE_NS
+            living, tables = {*self._specs, *self._tree.tenants}, (self._ledger, self._gate, *self._counted)
+            self._ledger.departed.look(living, tables, now_ns)
             self._save()
             gc.collect()
 
@@ -374,11 +378,8 @@ class Daemon:
             logger.error("guardian=absent error=%r", str(error))
 
     def _save(self) -> None:
-        try:
-            state = PolicyState() if self._applier.is_dry_run else self._policy_state  # nobody held, no debts
-            save_state(self._state_path, self._ledger, state)
-        except OSError as error:
-            logger.error("state=%s error=%r", self._state_path, str(error))
+        state = PolicyState() if self._applier.is_dry_run else self._policy_state  # nobody held, no debts
+        self._state_file.save(state)
 
     def _reload_on_signal(self) -> None:
         self._wants_reload = False
@@ -420,14 +421,13 @@ class Daemon:
 
     def _parts(self) -> Parts:
         """For whoever asks on the control socket."""
-        parts = (self._applier, self._misbehaviour, self._sensors.driver, self._vram)
         vitals = Vitals(
             started_ns=self._started_ns,
             now_ns=time.monotonic_ns(),
             mode=self._mode(),
             mode_reason="--dry-run" if self._force_dry_run else None,
             tick_ms=self._settings.config.tick_ms,
-            errors=self._cost.failed_ticks + sum(part.errors for part in parts),
+            errors=self._cost.failed_ticks + sum(part.errors for part in self._counted),
             cost=self._cost,
         )
         return Parts(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from fairsched.bpf import abi
 from fairsched.bpf.gate import GateLoad, GateProgram, build_of_source, find_programs, owner_of
@@ -284,6 +284,14 @@ class DeviceGate:
         self._is_refused = False
         self._rules = gate.Rules({}, {})
         self._newborn.watch({})
+
+    def remembered_tenants(self) -> set[str]:
+        return {*self._denied, *self._say_again_ns} - {""}  # which stands for all that are no tenant's
+
+    def forget_tenants(self, names: Collection[str]) -> None:
+        for name in names:
+            self._denied.pop(name, None)
+            self._say_again_ns.pop(name, None)
 
     def _count_denied(self, now_ns: int) -> None:
         """Who was refused since the last look; a tenant that goes on trying is named once a minute."""

@@ -5,7 +5,7 @@ Totals are GPU time in ns per (tenant, GPU UUID). While a daemon lives they neve
 policy's debts and how the GPUs take turns, to ``state_dir/state.json`` every ten seconds and at the end, atomically:
 after ``kill -9`` or a crash the next daemon goes on from what was written last, up to ten seconds earlier. Who reads
 them as a Prometheus counter sees a reset. A damaged file is set aside and said so, because an account is worth less
-than a node that schedules.
+than a node that schedules. Totals of tenants that are long gone are dropped (departed.py).
 """
 
 from __future__ import annotations
@@ -15,16 +15,21 @@ import json
 import logging
 import os
 import tempfile
+import threading
+import time
 from collections import deque
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from fairsched.accounting.natures import Natures
+from fairsched.departed import Departed
 from fairsched.model import Snapshot
 from fairsched.policy.lag import PolicyState
 
 VERSION = 1
 WINDOW_NS = 10_000_000_000
+_CLOSE_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +41,7 @@ class Ledger:
         self.total_ns: dict[tuple[str, str], int] = {}
         self.stranger_total_ns: dict[str, int] = {}
         self.natures = Natures()
+        self.departed = Departed()
         self.last: Snapshot | None = None
         """What was booked last."""
         self._recent: deque[tuple[int, int, dict[str, int], dict[str, int]]] = deque()
@@ -53,6 +59,12 @@ class Ledger:
         self._recent.append((snapshot.now_ns, snapshot.interval_ns, used, strangers))
         while self._recent and snapshot.now_ns - self._recent[0][0] > WINDOW_NS:
             self._recent.popleft()
+
+    def remembered_tenants(self) -> set[str]:
+        return {tenant for tenant, _ in self.total_ns}
+
+    def forget_tenants(self, names: Collection[str]) -> None:
+        self.total_ns = {key: ns for key, ns in self.total_ns.items() if key[0] not in names}
 
     def busy_ratio(self, gpu: str, window_ns: int, now_ns: int) -> tuple[float, float] | None:
         """(by anybody, by no tenant) parts of the last ``window_ns`` in which the GPU worked."""
@@ -74,32 +86,92 @@ def load_state(path: Path, ledger: Ledger) -> PolicyState:
             raise ValueError(f"version {data['version']}")
         totals = {(tenant, gpu): int(ns) for tenant, gpu, ns in data["total_ns"]}
         state = PolicyState.from_dict(data["policy"])
-        ledger.natures.restore(data.get("natures", ()))  # a file of before they were remembered has none
+        now_ns = time.monotonic_ns()
+        # a file of before they were remembered has neither
+        since_ns = {name: now_ns - int(s * 1e9) for name, s in data.get("departed_s", {}).items()}
+        ledger.natures.restore(data.get("natures", ()))
     except FileNotFoundError:
         return PolicyState()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         aside = path.with_suffix(".damaged")
         with contextlib.suppress(OSError):
             path.replace(aside)
         logger.error("state=%s error=%r kept_as=%s totals=start_at_0", path, str(error), aside)
         return PolicyState()
     ledger.total_ns.update(totals)
+    ledger.departed.since_ns = since_ns
     return state
 
 
-def save_state(path: Path, ledger: Ledger, state: PolicyState) -> None:
-    """Write everything, all or nothing. Raises OSError."""
+class StateFile:
+    """Written in a thread: a disk that is busy with what tenants write takes seconds to keep it, and no tick waits."""
+
+    def __init__(self, path: Path, ledger: Ledger) -> None:
+        self._path, self._ledger = path, ledger
+        self._lock = threading.Lock()
+        self._next: str | None = None
+        self._thread: threading.Thread | None = None
+
+    def load(self) -> PolicyState:
+        """What was saved last; see load_state."""
+        return load_state(self._path, self._ledger)
+
+    def save(self, state: PolicyState) -> None:
+        """What is so now. While the disk is busy the newest of these waits, the others are left out."""
+        text = _to_text(self._ledger, state)
+        with self._lock:
+            self._next = text
+            if self._thread is not None:
+                return
+            thread = threading.Thread(target=self._write_all, name="state", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the host has no process left: the next save may find one
+                logger.error("state=%s error=%r", self._path, str(error))
+                return
+            self._thread = thread
+
+    def _write_all(self) -> None:
+        while True:
+            with self._lock:
+                text, self._next = self._next, None
+                if text is None:
+                    self._thread = None
+                    return
+            try:
+                write_state(self._path, text)
+            except OSError as error:
+                logger.error("state=%s error=%r", self._path, str(error))
+
+    def close(self) -> None:
+        """Wait for what was saved last, but not for a disk that does not answer."""
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join(_CLOSE_S)
+
+
+def _to_text(ledger: Ledger, state: PolicyState) -> str:
+    now_ns = time.monotonic_ns()
     document: dict[str, Any] = {
         "version": VERSION,
         "total_ns": [[*key, ns] for key, ns in sorted(ledger.total_ns.items())],
+        "departed_s": {name: (now_ns - ns) // 10**9 for name, ns in sorted(ledger.departed.since_ns.items())},
         "policy": state.to_dict(),
         "natures": ledger.natures.to_list(),
     }
+    return json.dumps(document)  # in one piece: json.dump is written in Python, and takes many times as long
+
+
+def write_state(path: Path, text: str) -> None:
+    """All of it, or nothing. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(descriptor, "w") as file:
-            json.dump(document, file)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # else the name may be on the disk before what it names
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from fairsched.accounting.context import Row
@@ -282,6 +282,12 @@ class Misbehaviour:
     def terminations(self, tenant: str) -> dict[str, int]:
         """Processes of a tenant that were told to end since the start, by kind."""
         return {kind.value: n for (name, kind), n in self._terminator.total.items() if name == tenant}
+
+    def remembered_tenants(self) -> set[str]:
+        return self._terminator.remembered_tenants()
+
+    def forget_tenants(self, names: Collection[str]) -> None:
+        self._terminator.forget_tenants(names)
 
     def close(self) -> None:
         """Ask nobody and end nobody any more."""

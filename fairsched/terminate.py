@@ -101,6 +101,13 @@ class Terminator:
             with contextlib.suppress(OSError):
                 os.close(ending.pidfd)
 
+    def remembered_tenants(self) -> set[str]:
+        return {name for name, _ in self.total}
+
+    def forget_tenants(self, names: Collection[str]) -> None:
+        """Of whom nothing is counted any more; who was told to end is still to end."""
+        self.total = Counter({key: n for key, n in self.total.items() if key[0] not in names})
+
     def close(self) -> None:
         """Give the descriptors back; nobody else is signalled."""
         self.forget(list(self._endings))

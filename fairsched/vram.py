@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from fairsched.accounting.nvml import cgroup_id_of
 from fairsched.apply import Applier
@@ -60,6 +60,8 @@ class VramLimits:
         """Processes that may not be ended for a limit, by the tenant whose limit it is, or cannot be."""
         self._is_acting = False
         self._next_look_ns = self._next_sweep_ns = 0
+        self._refusal: str | None = None
+        """What the kernel said of the limits at the last look."""
         self._gone: set[int] = set()
         """Cgroups that the kernel has sums of and that were not there any more a sweep ago."""
         self.source: str | None = None
@@ -75,9 +77,8 @@ class VramLimits:
             return
         self._next_look_ns, self._is_acting, self._specs = now_ns + _LOOK_NS, is_acting, specs
         try:
-            self._sweep(now_ns)
             limited = [name for name in self._names() if self._limit(name) is not None]
-            self._set_limits(limited if is_acting else [])
+            self._tell_kernel(limited if is_acting else [], now_ns)
             if not limited:
                 self._forget()
                 return
@@ -95,6 +96,19 @@ class VramLimits:
         except Exception:
             self.errors += 1
             logger.exception("look at VRAM failed")
+
+    def _tell_kernel(self, limited: Iterable[str], now_ns: int) -> None:
+        """What it refuses is no reason not to judge: who is over is held or ended from here then."""
+        refusal = None
+        try:
+            self._sweep(now_ns)
+            self._set_limits(limited)
+        except OSError as error:
+            self.errors += 1
+            refusal = str(error)
+            if refusal != self._refusal:
+                logger.error("vram_limits=refused error=%r", refusal)
+        self._refusal = refusal
 
     def _sweep(self, now_ns: int) -> None:
         """Drop the kernel's sums of cgroups that are gone; one that is new may not have been found yet."""
@@ -289,6 +303,12 @@ class VramLimits:
     def terminations(self, tenant: str) -> dict[str, int]:
         """Processes of a tenant that were told to end since the start, by kind."""
         return {kind.value: n for (name, kind), n in self._terminator.total.items() if name == tenant}
+
+    def remembered_tenants(self) -> set[str]:
+        return self._terminator.remembered_tenants()
+
+    def forget_tenants(self, names: Collection[str]) -> None:
+        self._terminator.forget_tenants(names)
 
     def close(self) -> None:
         """Ask nobody and end nobody any more. The kernel's limits go with the driver's programs."""

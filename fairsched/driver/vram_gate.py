@@ -8,10 +8,11 @@ entries of a tenant alike.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from fairsched.bpf import abi, syscall
@@ -60,6 +61,8 @@ class VramGate:
         self._link: int | None = None
         self._entries: dict[int, bytes] = {}
         self._numbers: dict[str, int] = {}
+        """By tenant. No number is given twice: what was refused is counted under it."""
+        self._next_number = 1
         self._sums = syscall.BatchReader(fds["vram_by_cgroup"], _Word, abi.CgroupVram)
         self._refused = syscall.BatchReader(fds["refused_by_key"], abi.RefusalKey, abi.Refusal)
         self.unlimited: dict[str, str] = {}
@@ -71,7 +74,10 @@ class VramGate:
         return self._is_attached or self._link is not None
 
     def set_limits(self, limits: Iterable[CgroupLimit]) -> None:
-        """These hold from now on, and no others."""
+        """These hold from now on, and no others.
+
+        Raises OSError when the kernel refused a change, after all were tried; the next call tries it again.
+        """
         wanted = {one.tenant: one for one in limits if one.cgroup_ids}
         self.unlimited = {
             name: f"it has more than {abi.MAX_LIMIT_CGROUPS} cgroups"
@@ -83,21 +89,45 @@ class VramGate:
         if not self.refuses:
             self.unlimited = {name: self.why_not or "the kernel cannot refuse it" for name in wanted}
             return
-        entries = dict(self._make_entries({n: one for n, one in wanted.items() if n not in self.unlimited}))
-        for cgroup_id in self._entries.keys() - entries.keys():
-            syscall.delete(self._fds["limit_by_cgroup"], ctypes.c_uint64(cgroup_id))
-        for cgroup_id, entry in entries.items():
-            if self._entries.get(cgroup_id) != entry:
-                value = abi.VramLimit.from_buffer_copy(entry)
-                syscall.update(self._fds["limit_by_cgroup"], ctypes.c_uint64(cgroup_id), value)
-        self._entries = entries
+        kept = {name: one for name, one in wanted.items() if name not in self.unlimited}
+        entries = dict(self._make_entries(kept))
+        refusals = {
+            cgroup_id: refusal
+            for cgroup_id in [*(self._entries.keys() - entries.keys()), *entries]
+            if (refusal := self._change(cgroup_id, entries.get(cgroup_id))) is not None
+        }
+        for name, one in kept.items():
+            for cgroup_id in refusals.keys() & set(one.cgroup_ids):
+                refusal = refusals[cgroup_id]
+                self.unlimited[name] = f"the kernel refused it: {refusal.strerror or refusal}"
+        for refusal in refusals.values():
+            raise refusal
+
+    def _change(self, cgroup_id: int, entry: bytes | None) -> OSError | None:
+        """One entry of the map, and what is known of it: together, or not at all."""
+        if self._entries.get(cgroup_id) == entry:
+            return None
+        key = ctypes.c_uint64(cgroup_id)
+        try:
+            if entry is not None:
+                syscall.update(self._fds["limit_by_cgroup"], key, abi.VramLimit.from_buffer_copy(entry))
+                self._entries[cgroup_id] = entry
+                return None
+            with contextlib.suppress(FileNotFoundError):
+                syscall.delete(self._fds["limit_by_cgroup"], key)
+            del self._entries[cgroup_id]
+        except OSError as refusal:
+            return refusal
+        return None
 
     def _make_entries(self, limits: Mapping[str, CgroupLimit]) -> Iterable[tuple[int, bytes]]:
         for name, one in limits.items():
             above = one.above
             while above is not None and above not in limits:  # one that the kernel does not keep
                 above = above.rpartition("/")[0] or None
-            number = self._numbers.setdefault(name, len(self._numbers) + 1)
+            if name not in self._numbers:
+                self._numbers[name], self._next_number = self._next_number, self._next_number + 1
+            number = self._numbers[name]
             value = abi.VramLimit(one.bytes, limits[above].cgroup_ids[0] if above else 0, number)
             value.cgroup[: len(one.cgroup_ids)] = one.cgroup_ids
             for cgroup_id in one.cgroup_ids:
@@ -129,6 +159,18 @@ class VramGate:
                     syscall.delete(self._fds["vram_by_cgroup"], key)
             except FileNotFoundError:
                 continue
+
+    @property
+    def numbered(self) -> Collection[str]:
+        """Tenants that had a limit at some time."""
+        return self._numbers.keys()
+
+    def forget_tenants(self, names: Collection[str]) -> None:
+        """Who is gone, and what was refused to it. Raises OSError."""
+        numbers = {self._numbers.pop(name) for name in names if name in self._numbers}
+        for key in [key for key, _ in self._refused.read() if key.tenant in numbers] if numbers else ():
+            with contextlib.suppress(FileNotFoundError):
+                syscall.delete(self._fds["refused_by_key"], key)
 
     def refused(self) -> dict[tuple[str, int], Refused]:
         """By (tenant whose limit it was, GPU slot)."""

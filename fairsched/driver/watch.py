@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -272,6 +272,19 @@ class DriverWatch:
             if tenant is not None and not calls.is_final:
                 found.setdefault(tenant, CallTotals()).add(calls)
         return found
+
+    def remembered_tenants(self) -> set[str]:
+        return {*self._final, *(self.gate.numbered if self.gate is not None else ())}
+
+    def forget_tenants(self, names: Collection[str]) -> None:
+        for name in names:
+            self._final.pop(name, None)
+        if self.gate is not None:
+            try:
+                self.gate.forget_tenants(names)
+            except OSError as error:
+                self.errors += 1
+                logger.error("vram_limits=not_forgotten error=%r", str(error))
 
     def counts(self) -> Mapping[str, int]:
         """What BPF could not count, and how often; without what is merely a size."""

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 from fairsched.cgroup.journal import Journal
 from tests.node.daemon.site import (
@@ -112,6 +113,28 @@ def test_how_a_gpu_takes_turns_is_known_again_after_a_restart(site: Site) -> Non
     assert kept == state["natures"] or logged(site.log(), "turns=learnt"), (
         "it does not fit here, and may be found out"
     )
+
+
+def test_totals_of_who_has_been_gone_for_a_day_are_dropped(site: Site) -> None:
+    site.configure(TENANTS)
+    site.start()
+    assert site.stop() == 0
+    path = site.state_dir / "state.json"
+    state = json.loads(path.read_text())
+    state["total_ns"] = [[name, "GPU-x", 7] for name in ("chat", "gone", "gone/long")]
+    state["departed_s"] = {"chat": 90_000, "gone/long": 90_000}
+    path.write_text(json.dumps(state))
+    site.start()
+    assert names_in(path) == {"chat", "gone", "gone/long"}
+    wait_until(lambda: names_in(path) == {"chat", "gone"}, PATIENCE_S, "the next save has forgotten it")
+    assert site.stop() == 0
+    state = json.loads(path.read_text())
+    assert state["departed_s"].keys() == {"gone"}
+    assert ["chat", "GPU-x", 7] in state["total_ns"]
+
+
+def names_in(path: Path) -> set[str]:
+    return {name for name, _, _ in json.loads(path.read_text())["total_ns"]}
 
 
 def test_sigterm_thaws_before_it_waits_for_anybody(site: Site) -> None:

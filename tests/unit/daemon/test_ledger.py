@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched import ledger as ledger_module
-from fairsched.ledger import WINDOW_NS, Ledger, load_state, save_state
+from fairsched.ledger import WINDOW_NS, Ledger, StateFile, load_state, write_state
 from fairsched.model import Confidence, Snapshot, Use
 from fairsched.policy import PolicyState
 
 S = 1_000_000_000
 CONFIGURED = (2_000_000, 100_000)
+NO_POLICY = PolicyState().to_dict()
 LONG = (6_000_000, 100_000)
 
 
 def snapshot(now_ns: int, used: dict[tuple[str, str], int], interval_ns: int = S // 10) -> Snapshot:
     uses = tuple(Use(tenant, gpu, ns, True, 0, Confidence.HIGH) for (tenant, gpu), ns in used.items())
     return Snapshot(now_ns, interval_ns, uses)
+
+
+def save_state(path: Path, ledger: Ledger, state: PolicyState) -> None:
+    file = StateFile(path, ledger)
+    file.save(state)
+    file.close()
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b"]), st.integers(0, 10**9)), max_size=20))
@@ -106,6 +114,9 @@ def test_no_file_is_a_fresh_start(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         json.dumps({"version": 1, "total_ns": [["a", "g"]], "policy": {}}),
         json.dumps({"version": 1, "total_ns": [["a", "g", "x"]], "policy": {}}),
         json.dumps({"version": 1, "total_ns": [["a", "g", 5]], "policy": {"accounts": [["a"]]}}),
+        json.dumps({"version": 1, "total_ns": [["a", "g", float("inf")]], "policy": {}}),
+        json.dumps({"version": 1, "total_ns": [], "policy": NO_POLICY, "departed_s": ["a"]}),
+        json.dumps({"version": 1, "total_ns": [], "policy": NO_POLICY, "departed_s": {"a": "long"}}),
         json.dumps({"version": 1, "total_ns": [["a", "g", 5]], "policy": {}, "natures": [["g", 1, 2]]}),
         "\x00\x01 not text",
     ],
@@ -131,7 +142,7 @@ def test_a_file_that_is_not_text_is_damaged_too(tmp_path: Path) -> None:
 
 
 def test_a_save_that_fails_leaves_the_old_file_and_no_rubbish(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "state.json"
     ledger = Ledger()
@@ -142,9 +153,64 @@ def test_a_save_that_fails_leaves_the_old_file_and_no_rubbish(
     def full(*_args: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(ledger_module.json, "dump", full)
+    monkeypatch.setattr(ledger_module.os, "fsync", full)
     ledger.total_ns = {("a", "g"): 9}
     with pytest.raises(OSError, match="space"):
-        save_state(path, ledger, PolicyState())
+        write_state(path, "{}")
+    save_state(path, ledger, PolicyState())
+    assert "No space left" in caplog.text
     assert path.read_text() == before
     assert os.listdir(tmp_path) == ["state.json"]
+
+
+def test_while_the_disk_is_busy_nobody_waits_and_the_newest_is_written_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.json"
+    may_end, written = threading.Event(), list[str]()
+
+    def slow(_path: Path, text: str) -> None:
+        assert may_end.wait(10)
+        written.append(text)
+
+    monkeypatch.setattr(ledger_module, "write_state", slow)
+    ledger = Ledger()
+    file = StateFile(path, ledger)
+    for total in range(5):
+        ledger.total_ns = {("a", "g"): total}
+        file.save(PolicyState())
+    may_end.set()
+    file.close()
+    totals = [json.loads(text)["total_ns"][0][2] for text in written]
+    assert totals[-1] == 4
+    assert len(totals) <= 2
+    file.save(PolicyState())
+    file.close()
+    assert len(written) == len(totals) + 1
+
+
+def test_a_host_without_room_for_a_thread_keeps_what_it_had_and_saves_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    path = tmp_path / "state.json"
+    ledger = Ledger()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        save_state(path, ledger, PolicyState())
+    assert "can't start new thread" in caplog.text
+    assert not path.exists()
+    save_state(path, ledger, PolicyState())
+    assert path.exists()
+
+
+def test_it_is_on_the_disk_before_it_has_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state.json"
+    kept: list[tuple[bool, int]] = []
+    monkeypatch.setattr(
+        ledger_module.os, "fsync", lambda fd: kept.append((path.exists(), os.fstat(fd).st_size))
+    )
+    write_state(path, "{}")
+    assert kept == [(False, 2)]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Iterable
@@ -352,6 +353,23 @@ def test_a_look_that_fails_is_counted_and_the_daemon_goes_on(site: Site) -> None
     site.sensors.driver.uses = lambda: 1 / 0
     site.at(0, specs(VramAction.WARN))
     assert site.vram.errors == 1
+
+
+@pytest.mark.parametrize("what", ["set_limits", "sums"])
+def test_a_kernel_that_refuses_limits_keeps_nobody_from_being_judged(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    def refuse(*_args: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(site.gate, what, refuse)
+    site.has = {("a", 1): 9}
+    for second in range(0, 240, 10):
+        site.at(second, specs(VramAction.HOLD))
+    assert ("hold", "a") in site.kinds()
+    assert site.vram.errors == (24 if what == "set_limits" else 4), "sums are asked for once a minute"
+    said = sum("Cannot allocate memory" in record.getMessage() for record in caplog.records)
+    assert said == (1 if what == "set_limits" else 4)
 
 
 def test_exempt_tenants_are_warned_of(site: Site) -> None:
