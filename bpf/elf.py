@@ -9,9 +9,9 @@ the probe goes when the bytes are exactly these; else at +0.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
-from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
@@ -66,5 +66,10 @@ def read_exports(path: str) -> list[Export]:
                 file.seek(offset)
                 exports.append(Export(symbol.name, offset, stub_skip(file.read(STUB_SKIP + 2))))
             return exports
-        except ELFError as error:
+        except (OSError, NotLibcuda):
+            raise
+        except MemoryError as error:  # which says nothing of the file, unless it was made for that
+            raise OSError(errno.ENOMEM, "no memory to read it", path) from error
+        # Not ELFError alone: any process may map a file that was made to have the parser trip.
+        except Exception as error:
             raise NotLibcuda(f"{path}: not a readable ELF file: {error}") from error

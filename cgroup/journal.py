@@ -27,7 +27,8 @@ DEFAULT_DIRECTORY = "/run/fairsched/holds"
 VERSION = 1
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
-_MAX_BYTES = 16384
+_MAX_BYTES = 65536
+"""A path may have 4096 bytes, and JSON takes six characters for one that is no UTF-8."""
 _TMP_SUFFIX = ".tmp"
 
 

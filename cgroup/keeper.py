@@ -20,6 +20,7 @@ from fairsched.cgroup.release import Release, ReleaseKind, release_entries
 from fairsched.cgroup.state import CGROUP_FREEZE, read_asked
 from fairsched.cgroup.watch import IN_MODIFY, IN_MOVED_TO, Watch
 from fairsched.errors import FairschedError
+from fairsched.printable import printable, word
 
 _GATHER_MS = 100
 """Most holds are over by then and need no look at all. One that may last less than this minus the grace (50 ms, by
@@ -217,8 +218,8 @@ class Keeper:
             if result.kind is not ReleaseKind.FAILED:
                 self._forget(result.name)
             log(
-                f"guardian: {result.kind.value} cgroup={result.path} id={result.cgroup_id} "
-                f"tenant={result.tenant} why={why!r}"
+                f"guardian: {result.kind.value} cgroup={word(result.path)} id={result.cgroup_id} "
+                f"tenant={word(result.tenant)} why={why!r}"
                 + (f" detail={result.detail!r}" if result.detail else "")
             )
         if any(result.kind is ReleaseKind.FAILED for result in results):
@@ -236,6 +237,6 @@ def log(line: str) -> None:
     try:
         poll.register(2, select.POLLOUT)
         if poll.poll(0):
-            os.write(2, (line + "\n").encode()[: select.PIPE_BUF])
+            os.write(2, printable(line).encode()[: select.PIPE_BUF - 1] + b"\n")
     except OSError:
         pass

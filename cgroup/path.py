@@ -56,10 +56,10 @@ def find_mount(mountinfo: str = MOUNTINFO) -> Mount:
     """
     found: list[tuple[str, str]] = []
     has_v1 = False
-    with open(mountinfo, encoding="utf-8", errors="surrogateescape") as lines:
+    with open(mountinfo, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
         for line in lines:
             before, separator, after = line.partition(" - ")
-            fields, kind = before.split(), after.split()
+            fields, kind = before.split(" "), after.split()
             if not separator or len(fields) < 5 or not kind:
                 continue
             if kind[0] == "cgroup2":

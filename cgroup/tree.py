@@ -135,7 +135,8 @@ def cgroup_path_of(pid: int | str, mount: Mount, proc: str = "/proc") -> str | N
     Source: the ``0::`` line of /proc/<pid>/cgroup. On a hybrid host it stands among the v1 lines.
     """
     try:
-        with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as lines:
+        # No cgroup has \n in its name, but one may have \r: no end of a line.
+        with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
             for line in lines:
                 if line.startswith("0::"):
                     # an emptied and removed cgroup of a zombie is shown with this suffix

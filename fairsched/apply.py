@@ -20,6 +20,7 @@ from fairsched.errors import FairschedError
 from fairsched.events import Limiter, decision_fields, logfmt
 from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode
 from fairsched.observe import TenantView, Tree
+from fairsched.printable import word
 from fairsched.punctual import punctual
 from fairsched.status import DecisionRecord
 
@@ -102,7 +103,8 @@ class Applier:
                 self.errors += 1
                 error = str(failure)
                 if self._log_limit.take((action.tenant, "failed"), now_ns) is not None:
-                    logger.error("action=%s tenant=%s error=%s", action.kind.value, action.tenant, failure)
+                    name = word(action.tenant)
+                    logger.error("action=%s tenant=%s error=%r", action.kind.value, name, error)
             self._record(action, now_ns, held_ns, error)
 
     def _hold(self, action: Action, now_ns: int) -> str | None:
@@ -201,7 +203,8 @@ class Applier:
             if change.kind is HoldKind.SETTLED:
                 continue
             hold = self.holds.get(change.tenant)
-            logger.warning("tenant=%s cgroup=%s hold=%s", change.tenant, change.path, change.kind.value)
+            names = (word(change.tenant), word(change.path))
+            logger.warning("tenant=%s cgroup=%s hold=%s", *names, change.kind.value)
             if hold is None:
                 continue
             view = self._tree.tenants.get(change.tenant)

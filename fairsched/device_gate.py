@@ -28,6 +28,7 @@ from fairsched.driver.in_force import InForce
 from fairsched.driver.inventory import read_devices, signature
 from fairsched.errors import ConfigError, FairschedError, HostUnsupported
 from fairsched.observe import Tree
+from fairsched.printable import word
 from fairsched.settings import Settings
 from fairsched.status import GateState, GateStatus
 
@@ -312,5 +313,6 @@ class DeviceGate:
             self._denied[name] = self._denied.get(name, 0) + new
             if now_ns >= self._say_again_ns.get(name, 0):
                 self._say_again_ns[name] = now_ns + _SAY_AGAIN_NS
-                logger.warning("gate=denied cgroup=%s tenant=%s opens=%d", rule.path, rule.tenant or "-", new)
+                names = (word(rule.path), word(rule.tenant or "-"))
+                logger.warning("gate=denied cgroup=%s tenant=%s opens=%d", *names, new)
         self._denied_by_cgroup = {key: self._denied_by_cgroup[key] for key in self._rules.by_cgroup}

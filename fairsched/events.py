@@ -15,6 +15,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fairsched.printable import word
 from fairsched.status import DecisionRecord
 
 _MAX_BUCKETS = 4096
@@ -59,8 +60,7 @@ def logfmt(fields: Mapping[str, Any]) -> str:
 def _word(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    text = str(value)
-    return repr(text) if not text or any(char.isspace() or char in "\"'=" for char in text) else text
+    return word(str(value))
 
 
 @dataclass

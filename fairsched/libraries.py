@@ -65,7 +65,8 @@ def mapped_libraries(pid: int, proc: str = "/proc") -> tuple[Mapped, ...] | None
     """The libcuda files that a process has mapped, each once; None when it is gone."""
     found: dict[tuple[str, str, str], Mapped] = {}
     try:
-        with open(f"{proc}/{pid}/maps", errors="surrogateescape") as file:
+        # The kernel escapes \n in the name of a file, and nothing else: \r is no end of a line.
+        with open(f"{proc}/{pid}/maps", errors="surrogateescape", newline="\n") as file:
             for line in file:
                 # A program may name memory that is no file as it likes: "[anon:/libcuda.so]".
                 extent, _, _, device, inode, *rest = line.rstrip("\n").split(None, 5)

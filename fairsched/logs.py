@@ -9,7 +9,6 @@ goes through stderr, which the journal attributes to the unit even when the proc
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -19,6 +18,8 @@ import sys
 import time
 from collections.abc import Mapping
 from typing import Any
+
+from fairsched.printable import printable
 
 JOURNAL_SOCKET = "/run/systemd/journal/socket"
 DECISION_MESSAGE_ID = "6f0f2b6c1f5d4f0c9a1e7b9c3d2a8e54"
@@ -35,7 +36,8 @@ class LogfmtFormatter(logging.Formatter):
         text = f"level={record.levelname.lower()} from={name} {record.getMessage()}"
         if record.exc_info:
             text += f" exception={self.formatException(record.exc_info)!r}"
-        return text
+        # Names of tenants' cgroups and files are in it: no line of theirs, no escape sequence.
+        return printable(text)
 
 
 class JsonFormatter(logging.Formatter):
@@ -75,9 +77,13 @@ class JournalHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         fields = fields_of(record)
         if fields:
-            with contextlib.suppress(OSError):  # full, gone, too long: the line is not lost, see below
+            try:
                 self._socket.sendto(journal_entry(self._rest.format(record), record, fields), self._path)
                 return
+            except OSError:
+                pass  # full, gone, too long: the line is not lost, see below
+            except Exception:
+                self.handleError(record)  # it must not end who says it, least of all in the middle of a thaw
         self._rest.handle(record)
 
     def close(self) -> None:
@@ -99,7 +105,8 @@ def journal_entry(message: str, record: logging.LogRecord, fields: Mapping[str, 
         entry["MESSAGE_ID"] = DECISION_MESSAGE_ID
     data = bytearray()
     for key, value in entry.items():
-        text = (str(value).lower() if isinstance(value, bool) else str(value)).encode()
+        shown = str(value).lower() if isinstance(value, bool) else str(value)
+        text = shown.encode(errors="backslashreplace")
         if b"\n" in text:
             data += key.encode() + b"\n" + struct.pack("<Q", len(text)) + text + b"\n"
         else:

@@ -123,7 +123,8 @@ def _tenant(cgroup: str | None, tenant_of_path: Mapping[str, str]) -> str | None
 def read_process(pid: int, mount: Mount, proc: str = "/proc") -> _Process | None:
     """None when it is gone, or a zombie."""
     try:
-        with open(f"{proc}/{pid}/status", encoding="utf-8", errors="replace") as file:
+        # A process may have \r in its name, which the kernel does not escape: no end of a line.
+        with open(f"{proc}/{pid}/status", encoding="utf-8", errors="replace", newline="\n") as file:
             fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
         with open(f"{proc}/{pid}/cmdline", "rb") as file:
             words = file.read(_COMMAND_BYTES).rstrip(b"\0").split(b"\0")

@@ -35,6 +35,7 @@ from fairsched.host import NVML_LIMIT, choose_source, switched_off
 from fairsched.libraries import LibraryWatch, Sighting, mapped_libraries, see_mapped
 from fairsched.model import Source
 from fairsched.policy.evidence import NEVER_NS
+from fairsched.printable import word
 from fairsched.probe_reload import ProbeReload
 from fairsched.recent_delays import AMinuteAgo
 
@@ -318,11 +319,15 @@ class Sensors:
     @staticmethod
     def _report(library: Library) -> None:
         if library.error is not None:
-            logger.warning("library=%s probes=0 error=%r", library.path, library.error)
+            logger.warning("library=%s probes=0 error=%r", word(library.path), library.error)
             return
         failed = len(library.failures)
         logger.info(
-            "library=%s probes=%d cheap=%d failed=%d", library.path, library.probes, library.cheap, failed
+            "library=%s probes=%d cheap=%d failed=%d",
+            word(library.path),
+            library.probes,
+            library.cheap,
+            failed,
         )
 
     def _resolve(self, pid: int) -> None:

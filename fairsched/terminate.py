@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from fairsched.cgroup.journal import Owner
 from fairsched.model import MisbehaviourKind, ReasonCode
+from fairsched.printable import word
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,8 @@ class Terminator:
             return False
         self._endings[accused.owner] = _Ending(accused, pidfd, now_ns)
         self.total[accused.tenant, accused.kind] += 1
-        logger.warning("terminate=SIGTERM tenant=%s pid=%d kind=%s", accused.tenant, pid, accused.kind.value)
+        name = word(accused.tenant)
+        logger.warning("terminate=SIGTERM tenant=%s pid=%d kind=%s", name, pid, accused.kind.value)
         return True
 
     def settle(self, still: Collection[Owner], now_ns: int, grace_ns: int) -> None:
@@ -84,11 +86,11 @@ class Terminator:
             elif ending.is_killed or now_ns - ending.asked_ns < grace_ns:
                 continue
             elif owner not in still:
-                logger.info("terminate=let_off tenant=%s pid=%d", ending.accused.tenant, owner.pid)
+                logger.info("terminate=let_off tenant=%s pid=%d", word(ending.accused.tenant), owner.pid)
                 self._forget(owner)
             elif self._tenant_of(owner.pid) == ending.accused.tenant and _send(ending.pidfd, signal.SIGKILL):
                 ending.is_killed = True
-                logger.warning("terminate=SIGKILL tenant=%s pid=%d", ending.accused.tenant, owner.pid)
+                logger.warning("terminate=SIGKILL tenant=%s pid=%d", word(ending.accused.tenant), owner.pid)
 
     def forget(self, owners: Iterable[Owner]) -> None:
         """They are not to end after all."""

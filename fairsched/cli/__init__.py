@@ -17,6 +17,7 @@ import click
 
 from fairsched import __version__
 from fairsched.errors import FairschedError
+from fairsched.printable import printable
 
 COMMANDS = {
     "run": ("fairsched.cli.run", "Schedule: the daemon, in the foreground."),
@@ -119,9 +120,14 @@ def show_error(error: FairschedError) -> None:
     if len(problems) > 1:
         for problem in problems:
             where = f"{file}:{problem.line}" if problem.line is not None else file
-            click.echo(f"error: {where}: {problem.key}: {problem.message}", err=True)
-            click.echo(f"  remedy: {problem.remedy}", err=True)
+            _complain(f"error: {where}: {problem.key}: {problem.message}")
+            _complain(f"  remedy: {problem.remedy}")
         return
-    click.echo(f"error: {error}", err=True)
+    _complain(f"error: {error}")
     if error.remedy:
-        click.echo(f"  remedy: {error.remedy}", err=True)
+        _complain(f"  remedy: {error.remedy}")
+
+
+def _complain(text: str) -> None:
+    """On stderr; a cgroup or a process that is named in it steers no terminal."""
+    click.echo("\n".join(map(printable, text.split("\n"))), err=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from fairsched.printable import printable
 
 if TYPE_CHECKING:
     from fairsched.control_client import ControlClient
@@ -66,6 +68,11 @@ def connect(socket_path: Path | None, config_path: Path | None) -> ControlClient
             # a file broken since the daemon started must not hide the daemon
             socket_path = DEFAULT_SOCKET
     return ControlClient(socket_path)
+
+
+def echo_lines(lines: Iterable[str]) -> None:
+    """Lines on stdout. Tenants name their cgroups and processes: nothing in them may steer the terminal."""
+    click.echo("\n".join(printable(piece) for line in lines for piece in line.split("\n")))
 
 
 def echo_json(document: Any) -> None:

@@ -12,6 +12,7 @@ import click
 from fairsched.cli.common import config_option, echo_json, json_option
 from fairsched.cli.text import wrap
 from fairsched.errors import FairschedError
+from fairsched.printable import printable
 
 if TYPE_CHECKING:
     from fairsched.host import Check, Choices
@@ -58,7 +59,7 @@ def command(ctx: click.Context, config_path: Path | None, no_bpf: bool, as_json:
         )
     else:
         for line, level in render(rows, choices):
-            click.echo(_painted(line, level))
+            click.echo(_painted(printable(line), level))
     if not choices.can_run:
         ctx.exit(3)
     ctx.exit(2 if broken is not None else 0)

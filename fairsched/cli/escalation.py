@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairsched.cli.common import config_option, echo_json, json_option, socket_option
+from fairsched.cli.common import config_option, echo_json, echo_lines, json_option, socket_option
 from fairsched.cli.text import wrap
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def status_command(config_path: Path | None, as_json: bool) -> None:
         document = {"is_enabled": section.enabled, "is_dry_run": is_dry, "state": to_plain(state)}
         echo_json({**document, "level": policy.level(limits, state)})
         return
-    click.echo("\n".join(render_status(config.escalation.enabled, limits, state, time.time())))
+    echo_lines(render_status(config.escalation.enabled, limits, state, time.time()))
 
 
 def render_status(is_enabled: bool, limits: Limits, state: State, now_s: float) -> list[str]:
@@ -138,7 +138,7 @@ def history_command(count: int, config_path: Path | None, as_json: bool) -> None
     if as_json:
         echo_json(entries)
         return
-    click.echo("\n".join(render_history(entries) or ["nothing was ordered yet"]))
+    echo_lines(render_history(entries) or ["nothing was ordered yet"])
 
 
 def render_history(entries: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -335,7 +335,7 @@ def _show(order: Order, result: Result, as_json: bool, is_last: bool = True) -> 
         echo_json({"order": to_plain(order), "result": to_plain(result)})
     else:
         lines = wrap(f"{order.step}: {result.outcome.value}: {result.detail}", rest="  ")
-        click.echo("\n".join(lines))
+        echo_lines(lines)
     is_bad = result.outcome in (Outcome.FAILED, Outcome.SKIPPED)
     if is_bad and is_last:
         raise click.exceptions.Exit(1)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairsched.cli.common import daemon_options, echo_json, json_option
+from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
 from fairsched.cli.text import (
     milliseconds,
     misbehaviour_text,
@@ -63,7 +63,7 @@ def command(client: ControlClient, tenant: str, is_all: bool, as_json: bool) -> 
     misbehaviours, vram = (now.misbehaviours, now.vram) if now is not None else ((), ())
     now_ns, now_s = time.monotonic_ns(), report.wall_time_s
     lines = render(tenant, records, now_ns, misbehaviours, now_s, vram, now=now, is_all=is_all)
-    click.echo("\n".join(lines))
+    echo_lines(lines)
 
 
 def render(

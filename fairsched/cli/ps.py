@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairsched.cli.common import daemon_options, echo_json, json_option
+from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
 from fairsched.cli.text import NOT_KNOWN, WIDTH, cut, short_uuid, table
+from fairsched.printable import printable
 
 if TYPE_CHECKING:
     from fairsched.control_client import ControlClient
@@ -50,7 +51,7 @@ def command(client: ControlClient, tenant: str | None, gpu: str | None, as_json:
     if as_json:
         echo_json(documents)
     else:
-        click.echo("\n".join(render([process_from_plain(document) for document in documents])))
+        echo_lines(render([process_from_plain(document) for document in documents]))
 
 
 def render(processes: Sequence[ProcessStatus]) -> list[str]:
@@ -90,7 +91,9 @@ def _where(process: ProcessStatus) -> str:
     ids = (process.pod_uid or "-", process.container_id or "-")
     if ids != ("-", "-"):
         return f"{ids[0][:8]}/{ids[1][:6]}"
-    return NOT_KNOWN if process.cgroup is None else cut(process.cgroup.rpartition("/")[2] or "/", 12)
+    return (
+        NOT_KNOWN if process.cgroup is None else cut(printable(process.cgroup.rpartition("/")[2]) or "/", 12)
+    )
 
 
 def _command(process: ProcessStatus) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairsched.cli.common import config_option, echo_json, json_option
+from fairsched.cli.common import config_option, echo_json, echo_lines, json_option
 from fairsched.cli.text import wrap
 from fairsched.errors import FairschedError
 
@@ -62,7 +62,7 @@ def command(
         answer = {"releases": [_plain(one) for one in done], "gates": opened, "gate_error": why_not}
         echo_json({**answer, "is_clean": is_clean})
     else:
-        click.echo("\n".join([*render(done), *(f"device gate removed: {path}" for path in opened)]))
+        echo_lines([*render(done), *(f"device gate removed: {path}" for path in opened)])
         if why_not is not None:
             click.echo(f"error: the device gate: {why_not}", err=True)
     ctx.exit(0 if is_clean else 1)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairsched.cli.common import daemon_options, echo_json, json_option
+from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
 from fairsched.cli.text import (
     WIDTH,
     cut,
@@ -89,7 +89,7 @@ def command(client: ControlClient, full: bool, as_json: bool) -> None:
             f"the daemon's status cannot be understood: {error}",
             remedy="use the fairsched command of the same version as the daemon",
         ) from None
-    click.echo("\n".join(render(report, Detail.FULL if full else None)))
+    echo_lines(render(report, Detail.FULL if full else None))
 
 
 def render(report: StatusReport, detail: Detail | None = None) -> list[str]:

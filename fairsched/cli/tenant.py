@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairsched.cli.common import daemon_options, echo_json, json_option
+from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
 from fairsched.cli.text import cut, table, wrap
 from fairsched.model import ADJUSTABLE
 
@@ -51,7 +51,7 @@ def list_command(client: ControlClient, as_json: bool) -> None:
     if as_json:
         echo_json(answer)
         return
-    click.echo("\n".join(render_list(answer)))
+    echo_lines(render_list(answer))
 
 
 def render_list(answer: dict[str, Any]) -> list[str]:
@@ -175,4 +175,4 @@ def _show_changes(changes: list[str], as_json: bool) -> None:
     if as_json:
         echo_json({"changes": changes})
         return
-    click.echo("\n".join(changes) if changes else "no change: the value was in effect already")
+    echo_lines(changes or ["no change: the value was in effect already"])

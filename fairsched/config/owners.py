@@ -15,6 +15,7 @@ from fairsched.config import patterns
 from fairsched.config.gpus import GpuWish
 from fairsched.config.models import MAX_NAME_CHARS, Child, Config, Tenant
 from fairsched.model import TenantSpec
+from fairsched.printable import printable
 
 _REMEMBERED = 16384
 """Paths. Pods come and go: then all are forgotten and asked again."""
@@ -120,8 +121,12 @@ def _child(children: Mapping[str, Child], part: str) -> tuple[str, Child | None]
 
 
 def leaf_name(part: str) -> str:
-    """A cgroup's own name as part of a tenant name; long ones are cut, still unique."""
-    if len(part) <= MAX_NAME_CHARS:
+    """A cgroup's own name as part of a tenant name; one that is long or cannot be printed is changed, still unique.
+
+    Whoever may make a cgroup chooses its name, and everything that is written has tenants' names in it.
+    """
+    shown = printable(part)
+    if shown == part and len(part) <= MAX_NAME_CHARS:
         return part
     digest = hashlib.sha256(part.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-    return f"{part[: MAX_NAME_CHARS - 9]}~{digest}"
+    return f"{shown[: MAX_NAME_CHARS - 9]}~{digest}"

@@ -16,6 +16,7 @@ from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.driver.gate import Rules
 from fairsched.driver.inventory import Devices
 from fairsched.errors import CgroupGone, FairschedError
+from fairsched.printable import word
 
 _MANY = 20
 """More changes at once are said in one line."""
@@ -82,7 +83,8 @@ class InForce:
         self._written = wanted
         if len(changed) <= _MANY:
             for rule in changed:
-                logger.info("gate=rule cgroup=%s tenant=%s gpus=%s", rule.path, rule.tenant or "-", rule)
+                names = (word(rule.path), word(rule.tenant or "-"))
+                logger.info("gate=rule cgroup=%s tenant=%s gpus=%s", *names, rule)
         if len(changed) > _MANY or gone:
             logger.info("gate=rules changed=%d removed=%d total=%d", len(changed), len(gone), len(wanted))
 
@@ -92,7 +94,7 @@ class InForce:
         self.attached[ref.id] = ref.path
         if is_replaced or is_new or not is_known:
             how = "replaced" if is_replaced else "attached" if is_new else "kept"
-            logger.info("gate=%s cgroup=%s program=%d", how, ref.path, self.program.id)
+            logger.info("gate=%s cgroup=%s program=%d", how, word(ref.path), self.program.id)
 
     def _sweep(self) -> None:
         """Where nobody needs it any more it goes; only when all is well, as an old gate is better than none."""
@@ -100,7 +102,7 @@ class InForce:
         found = cgroup_devices.detach_everywhere(self._mount, old)
         found += cgroup_devices.detach_everywhere(self._mount, [self.program.fd], keep=self.attached.keys())
         for path in found:
-            logger.info("gate=detached cgroup=%s", path)
+            logger.info("gate=detached cgroup=%s", word(path))
         self._is_swept = True
         for one in self._old:
             one.close()
@@ -110,7 +112,7 @@ class InForce:
         """Detach it everywhere, and close. Raises KernelRefused."""
         fds = [self.program.fd, *(one.fd for one in self._old)]
         for path in cgroup_devices.detach_everywhere(self._mount, fds):
-            logger.info("gate=detached cgroup=%s reason=%r", path, reason)
+            logger.info("gate=detached cgroup=%s reason=%r", word(path), reason)
         self.close()
 
     def close(self) -> None:

@@ -19,7 +19,8 @@ NVIDIA_MAJOR = 195
 _INITIAL = 0xEFFFFFFC
 """PROC_PID_INIT_INO: the inode number of the initial PID namespace on every kernel."""
 _NS_GET_PARENT = 0xB702
-_NSPID = re.compile(r"^NSpid:\t(.*)$", re.MULTILINE)
+_NSPID = re.compile(rb"^NSpid:\t(.*)$", re.MULTILINE)
+"""Bytes: a process names itself as it likes, also in no UTF-8, and in text a carriage return would end a line."""
 
 Place = tuple[int, int]
 """(inode number of a PID namespace, number of the process there)."""
@@ -40,7 +41,7 @@ class Places:
     def of(self, pid: int) -> list[Place]:
         """Below the initial namespace, outermost first; empty = it is in that one, or gone."""
         try:
-            found = _NSPID.search((self._proc / f"{pid}/status").read_text())
+            found = _NSPID.search((self._proc / f"{pid}/status").read_bytes())
             numbers = [int(number) for number in found[1].split()] if found else []
             if len(numbers) < 2:
                 return []
@@ -76,7 +77,7 @@ def _chain(fd: int) -> tuple[int, ...]:
 def started(pid: int, proc: Path = PROC) -> str | None:
     """Start time in ticks, which with the pid names a process; None = it is gone."""
     try:
-        return (proc / f"{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return (proc / f"{pid}/stat").read_bytes().rpartition(b")")[2].split()[19].decode("ascii")
     except (OSError, IndexError):
         return None
 

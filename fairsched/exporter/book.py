@@ -54,7 +54,9 @@ class Book:
 @functools.lru_cache(maxsize=16384)
 def _between_braces(names: Labels, values: Labels) -> str:
     """Labels as they are written; most families have the same ones."""
-    quoted = (text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"") for text in values)
+    # Two names that are no UTF-8 must not become the same one: a page with a series twice is thrown away whole.
+    known = (text.encode(errors="backslashreplace").decode() for text in values)
+    quoted = (text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"") for text in known)
     return ",".join(f'{name}="{text}"' for name, text in zip(names, quoted, strict=True))
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from fairsched.history.collect import DecisionRow, GpuRow, Rows, ShareRow, TenantRow
 from fairsched.history.schema import BY_TIME, PAGE_BYTES, TABLES, VERSION
+from fairsched.printable import printable
 
 _LOG_BYTES = 512 * 1024
 """What the write-ahead log may keep between two writes; counted as taken from `max_bytes`."""
@@ -142,6 +143,7 @@ class Store:
             self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", values)
 
     def _number(self, text: str) -> int:
+        text = printable(text)  # SQLite takes no lone surrogate, and the interval would be lost for everybody
         if text not in self._names:
             self._db.execute("INSERT OR IGNORE INTO name (text) VALUES (?)", (text,))
             self._names[text] = self._db.execute("SELECT id FROM name WHERE text=?", (text,)).fetchone()[0]

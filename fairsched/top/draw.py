@@ -154,6 +154,10 @@ def _closed(lines: Sequence[Text], view: View, paper: Paper, page: int) -> Frame
 
 
 def _cropped(line: Text, width: int) -> Text:
+    """Every line comes through here: a warning has words of others in it, a name, an address, an error."""
+    if not line.plain.isprintable():
+        line = line.copy()
+        line.plain = _printable(line.plain)
     if line.cell_len > width:
         line = line.copy()
         line.truncate(width, overflow="crop")

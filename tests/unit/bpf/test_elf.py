@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import struct
 from pathlib import Path
 
 import pytest
@@ -64,4 +66,17 @@ def test_a_file_that_is_no_library_is_an_error_that_names_it(tmp_path: Path) -> 
         path = tmp_path / name
         path.write_bytes(text)
         with pytest.raises(FairschedError, match=name):
+            read_exports(str(path))
+
+
+def test_a_file_made_to_confuse_is_no_libcuda(library: Path, tmp_path: Path) -> None:
+    """Any process may map one. Whoever reads it holds the probes of all the others, and must not die of it."""
+    data = bytearray(library.read_bytes())
+    (sections,) = struct.unpack_from("<Q", data, 0x28)
+    path = tmp_path / "made.so"
+    for at in (*range(64), *range(sections, len(data))):
+        made = bytearray(data)
+        made[at] = 0xFF
+        path.write_bytes(made)
+        with contextlib.suppress(FairschedError, OSError):
             read_exports(str(path))

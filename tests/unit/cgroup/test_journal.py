@@ -131,3 +131,10 @@ def test_own_process_is_alive_and_a_reaped_child_is_not() -> None:
     child.kill()
     child.wait()
     assert not owner.is_alive()
+
+
+def test_a_hold_of_the_longest_path_is_read_again_whole(journal: Journal, entry: Entry) -> None:
+    """A file that is cut is corrupt, and then nobody but the daemon would ever thaw what it names."""
+    longest = dataclasses.replace(entry, path=os.fsdecode(b"/" + b"\xff" * 4094))
+    journal.write(longest)
+    assert journal.entries() == [longest]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fairsched.cgroup.journal import Entry, Journal, Owner
-from fairsched.cgroup.keeper import Keeper
+from fairsched.cgroup.keeper import Keeper, log
 from tests.support import FakeTree, wait_until
 
 GRACE_NS = 50_000_000
@@ -169,3 +170,30 @@ def test_told_to_leave_it_stays_while_something_is_held(
     assert keeper.run() == 0
     assert not fake.is_asked("a"), "it left before the hold had ended"
     assert daemon.poll() is None
+
+
+def test_a_cgroup_of_any_name_is_thawed_and_said(
+    fake: FakeTree,
+    journal: Journal,
+    entry_of: EntryOf,
+    daemon: subprocess.Popen[bytes],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for name in (b"\xff\x1b[2J", b"x id=7", b"z" * 255):
+        with fake.make(os.fsdecode(name), frozen=True) as ref:
+            journal.write(entry_of(ref, daemon=owner_of(daemon), tenant=os.fsdecode(name)))
+    keeper = Keeper(owner_of(daemon), journal, fake.mount, GRACE_NS)
+    daemon.kill()
+    assert keeper.run() == 0
+    assert not any(fake.is_asked(os.fsdecode(name)) for name in (b"\xff\x1b[2J", b"x id=7", b"z" * 255))
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 3
+    assert r"cgroup=/\xff\x1b[2J id=" in "".join(said)
+    assert "cgroup='/x id=7' id=" in "".join(said)
+
+
+def test_a_line_that_is_cut_still_ends(capfd: pytest.CaptureFixture[str]) -> None:
+    log("\udcff" * 5000)
+    said = capfd.readouterr().err
+    assert said.startswith(r"\xff\xff")
+    assert said.endswith("\n")

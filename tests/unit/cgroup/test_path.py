@@ -27,6 +27,9 @@ def v2(where: str, root: str = "/") -> str:
             V1 + v2("/sys/fs/cgroup/unified"), Mount("/sys/fs/cgroup/unified", is_hybrid=True), id="hybrid"
         ),
         pytest.param(v2("/mnt/with\\040blank"), Mount("/mnt/with blank"), id="elsewhere"),
+        # The kernel escapes blank, tab and newline: what else ends a word or a line for Python is part of the name.
+        pytest.param(v2("/mnt/a\rb"), Mount("/mnt/a\rb"), id="carriage-return"),
+        pytest.param(v2("/mnt/a\x1fb", "/\x85"), Mount("/mnt/a\x1fb", "/\x85"), id="separators"),
         pytest.param(
             v2("/pod", "/kubepods/a") + v2("/sys/fs/cgroup"), Mount("/sys/fs/cgroup"), id="whole-tree-wins"
         ),
@@ -34,7 +37,7 @@ def v2(where: str, root: str = "/") -> str:
     ],
 )
 def test_cgroup2_is_found_wherever_it_is_mounted(tmp_path: Path, lines: str, expected: Mount) -> None:
-    (tmp_path / "mountinfo").write_text(lines)
+    (tmp_path / "mountinfo").write_text(lines, newline="")
     assert find_mount(str(tmp_path / "mountinfo")) == expected
 
 

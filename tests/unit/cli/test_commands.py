@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -396,3 +397,28 @@ def test_exec_of_a_missing_command_is_127(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_the_reference_is_up_to_date() -> None:
     text = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
     assert text == reference(), "run: python -m fairsched.cli.reference > docs/cli.md"
+
+
+NASTY = os.fsdecode(b"\xff\x1b[2J\x1b]0;owned\x07")
+"""A cgroup or a process as a tenant may name it."""
+
+
+def test_no_name_of_a_tenant_steers_the_terminal(
+    daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a real stdout, which takes UTF-8 alone."""
+    report, process = daemon.status(), daemon.processes()[0]
+    named = replace(report.tenants[0], name=NASTY, note=f"paused in {NASTY}")
+    monkeypatch.setattr(daemon, "status", lambda: replace(report, tenants=(named,), warnings=(NASTY,)))
+    monkeypatch.setattr(
+        daemon,
+        "processes",
+        lambda: [replace(process, tenant=NASTY, cgroup=f"/x/{NASTY}", container_id=None, pod_uid=None)],
+    )
+    for arguments in (["status", "--full"], ["ps"], ["explain", NASTY], ["top", "--once"]):
+        done = shell(*arguments, PYTHONIOENCODING="utf-8:strict")
+        assert done.returncode == 0, done.stderr
+        assert all(line.isprintable() for line in done.stdout.split("\n")), done.stdout
+    refused = shell("explain", NASTY, FAIRSCHED_SOCKET=str(tmp_path / NASTY))
+    assert refused.returncode == 1
+    assert all(line.isprintable() for line in refused.stderr.split("\n")), refused.stderr

@@ -90,6 +90,20 @@ def test_a_long_cgroup_name_is_cut_to_a_unique_tenant_name() -> None:
     assert len(one.tenant) <= len("team/") + 64
 
 
+def test_a_cgroup_name_that_cannot_be_printed_becomes_a_unique_one_that_can() -> None:
+    owners = CgroupOwners(config())
+    names = (b"\xff", b"\\xff", b"\xfe", b"\x1b[2J", b"\xff" * 255, b"\xff" * 254)
+    found = [owners.owner(os.fsdecode(b"/gpu.slice/team/" + name)) for name in names]
+    tenants = [owner.tenant for owner in found if owner is not None]
+    assert len(set(tenants)) == len(names)
+    assert all(name.isprintable() and len(name) <= len("team/") + 64 for name in tenants)
+    assert tenants[0].startswith("team/\\xff~")
+    assert found[0] is not None
+    assert found[0].cgroup == os.fsdecode(b"/gpu.slice/team/\xff"), (
+        "the kernel knows it by its own name alone"
+    )
+
+
 def test_an_override_wins_over_the_file_and_unset_gives_it_back() -> None:
     overrides = (
         Overrides().with_set("chat", {"weight": 9, "class": "batch"}).with_set("team/x", {"weight": 7})

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from collections.abc import Iterator
@@ -224,3 +225,17 @@ def test_without_the_right_to_open_mappings_another_file_of_the_name_is_not_take
 
 def test_a_mapping_that_has_gone_is_no_sighting(mapping: Mapping) -> None:
     assert see_mapped(Mapped(str(mapping.path), "0-1000", *mapping.key), os.getpid()) is None
+
+
+def test_the_name_of_a_mapped_file_may_be_any_bytes(tmp_path: Path) -> None:
+    """The kernel escapes a newline in it, and nothing else; a line that was torn there ended the daemon."""
+    paths = [tmp_path / os.fsdecode(b"a\rb"), tmp_path / os.fsdecode(b"\xff\r\n0::\x85 /libcuda.so.1")]
+    paths[1].parent.mkdir(parents=True)
+    with contextlib.ExitStack() as stack:
+        for path in paths:
+            path.write_bytes(b"x")
+            file = stack.enter_context(open(path, "rb"))
+            stack.enter_context(mmap.mmap(file.fileno(), 1, access=mmap.ACCESS_READ))
+        found = mapped_libraries(os.getpid())
+    assert found is not None
+    assert str(paths[1]).replace("\n", "\\012") in [item.path for item in found]

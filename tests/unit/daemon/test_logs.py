@@ -134,3 +134,34 @@ def test_the_set_up_takes_the_journal_where_there_is_one(
     logs.set_up_logging("logfmt", "warning")
     assert isinstance(root.handlers[0], logs.JournalHandler)
     assert (len(root.handlers), root.level) == (1, logging.WARNING)
+
+
+FOREIGN = os.fsdecode(b"/gpu.slice/\xff\x1b[2J\rlevel=error")
+"""A cgroup as a tenant may name it."""
+
+
+def test_a_name_that_is_no_utf8_goes_to_the_journal(journal: Journal) -> None:
+    journal.handler.handle(record(f"cgroup={FOREIGN}", tenant=FOREIGN))
+    found = entry(journal.socket.recv(65536))
+    assert found["MESSAGE"] == r"level=info from=apply cgroup=/gpu.slice/\xff\x1b[2J\rlevel=error"
+    assert found["FAIRSCHED_TENANT"].startswith("/gpu.slice/\\udcff")
+    assert journal.stream.getvalue() == ""
+
+
+def test_a_line_that_cannot_be_written_is_nobodys_end(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Unspeakable:
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    journal.handler.handle(record(tenant=Unspeakable()))
+    assert "no words" in capsys.readouterr().err, "a fault of ours is said, where somebody sees it"
+    assert journal.stream.getvalue().count("\n") == 1, "and the line is not lost"
+
+
+def test_names_of_tenants_neither_break_a_line_nor_steer_a_terminal() -> None:
+    line = logs.LogfmtFormatter().format(record(f"cgroup={FOREIGN}\nlevel=error"))
+    assert line.isprintable()
+    assert line.startswith("level=info from=apply cgroup=/gpu.slice/")

@@ -128,3 +128,22 @@ def test_a_command_line_cannot_write_on_the_terminal(tmp_path: Path) -> None:
     assert kernel_thread is not None
     assert kernel_thread.command == "[serve]"
     assert kernel_thread.namespace_pid is None
+
+
+def test_a_process_says_nothing_of_itself_by_its_name(tmp_path: Path) -> None:
+    """The kernel escapes a newline and a backslash in it, and nothing else."""
+    made(tmp_path, 11, command=b"")
+    (tmp_path / "11/status").write_bytes(b"Name:\t\xff\x1b\rNSpid:\t1 7\nState:\tS (sleeping)\n")
+    process = read_process(11, MOUNT, str(tmp_path))
+    assert process is not None
+    assert process.namespace_pid is None
+    assert process.command is not None
+    assert process.command.isprintable()
+
+
+def test_a_cgroup_says_nothing_of_others_by_its_name(tmp_path: Path) -> None:
+    made(tmp_path, 11)
+    (tmp_path / "11/cgroup").write_bytes(b"4:memory:/a\r0::/gpu.slice/chat\n0::/gpu.slice/\xff\r\n")
+    process = read_process(11, MOUNT, str(tmp_path))
+    assert process is not None
+    assert process.cgroup == os.fsdecode(b"/gpu.slice/\xff\r")

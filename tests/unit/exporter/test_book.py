@@ -120,7 +120,7 @@ def test_a_page_without_rows_is_a_page() -> None:
 def test_a_name_that_is_no_text_does_not_spoil_the_page() -> None:
     page = Book()
     page.add("fairsched_gpu", ("GPU-a", "0", "broken \udcff name"), 1)
-    assert b"broken ? name" in write(page, TEXT)
+    assert rb"broken \\udcff name" in write(page, TEXT)
 
 
 @given(st.lists(st.integers(0, 2**45), max_size=60))
@@ -168,3 +168,18 @@ def test_promtool_finds_no_fault() -> None:
     page = write(read(made_reports.full(), OWN), TEXT)
     done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "parse"),
+    [
+        (TEXT, parser.text_string_to_metric_families),
+        (OPENMETRICS, open_parser.text_string_to_metric_families),
+    ],
+)
+def test_two_names_that_are_no_text_are_two_series(content_type: str, parse: Parse) -> None:
+    page = Book()
+    for name in ("\udcff", "\udcfe"):
+        page.add("fairsched_weight", (name,), 1.0)
+    (family,) = parse(write(page, content_type).decode())
+    assert [sample.labels["tenant"] for sample in family.samples] == [r"\udcff", r"\udcfe"]

@@ -10,6 +10,7 @@ import resource
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -306,3 +307,16 @@ def test_what_cannot_be_read_says_what_to_do(tmp_path: Path, day: Path) -> None:
     sqlite3.connect(tmp_path / "other").executescript("CREATE TABLE x (y); PRAGMA user_version=9;")
     with pytest.raises(FairschedError, match="version 9"):
         read_past(tmp_path / "other", T0, T0 + 1)
+
+
+def test_a_name_that_is_no_text_loses_no_interval(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "h", keep_s=100, max_bytes=MIB)
+    rows = rows_at(T0, tenants=2)
+    store.write(replace(rows, tenants=(*rows.tenants, replace(rows.tenants[0], tenant="team/\udcff"))))
+    store.close()
+    with sqlite3.connect(tmp_path / "h") as db:
+        names = {
+            text for (text,) in db.execute("SELECT text FROM name JOIN tenant ON name.id = tenant.tenant")
+        }
+    db.close()
+    assert names == {*(row.tenant for row in rows.tenants), r"team/\xff"}

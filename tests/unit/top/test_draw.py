@@ -163,3 +163,11 @@ def test_a_pipe_and_a_dumb_terminal_are_no_place_for_a_picture() -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_no_warning_steers_the_terminal() -> None:
+    report = replace(fakes.status(), warnings=("\x1b[2J\udcff\r away",))
+    for paper in (SCREEN, Paper()):
+        found = text(draw(report, View(), paper, Trouble("\x1b]0;x\x07", 0.0)).lines)
+        assert all(line.isprintable() for line in found.split("\n"))
+        assert "! ?[2J? away" in found
