@@ -22,7 +22,6 @@ import os
 import select
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from fairsched import __version__
@@ -43,7 +42,7 @@ from fairsched.ledger import Ledger, load_state, save_state
 from fairsched.logs import set_up_logging
 from fairsched.misbehaviour import Misbehaviour
 from fairsched.model import Snapshot
-from fairsched.observe import Tree, build_snapshot, refuse_own_cgroup
+from fairsched.observe import Tree, build_snapshot, refuse_own_cgroup, specs_in_force
 from fairsched.own_cost import OwnCost
 from fairsched.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
 from fairsched.policy.decide import Decision, decide
@@ -284,7 +283,7 @@ class Daemon:
         rows = self._sensors.read(now_ns)
         self._misbehaviour.book(rows)
         if self._tree.refresh(now_ns, self._freezer.held, {row.cgroup_id for row in rows}):
-            self._take_in_tenants()
+            self._specs = specs_in_force(self._settings.config.tenant_specs(), self._tree.tenants)
         snapshot, strangers = build_snapshot(
             rows,
             self._tree,
@@ -306,20 +305,6 @@ class Daemon:
             self._applier.apply(decision.plan, now_ns)
         self._vram.step(now_ns)
         self._sensors.set_wake_on_idle(bool(self._applier.holds))
-
-    def _take_in_tenants(self) -> None:
-        """Specs of tenants that exist only because a cgroup matched a pattern."""
-        config = self._settings.config
-        self._specs = dict(config.tenant_specs())
-        owners = CgroupOwners(config)
-        for name, view in self._tree.tenants.items():
-            if not view.is_leaf:
-                # Processes directly in a parent's cgroup: holding them would hold all children.
-                self._specs[name] = replace(self._specs[name], is_exempt=True)
-            elif name not in self._specs and view.refs:
-                owner = owners.owner(next(iter(view.refs.values())).path)
-                if owner is not None:
-                    self._specs[name] = owner.spec
 
     # ---- between ticks ----
 
@@ -400,7 +385,7 @@ class Daemon:
         config = self._settings.config
         self._tree.set_owners(CgroupOwners(config))
         self._params = config.policy_params()
-        self._take_in_tenants()
+        self._specs = specs_in_force(config.tenant_specs(), self._tree.tenants)
         is_dry_run = self._mode() != "enforce"
         if is_dry_run and not self._applier.is_dry_run:
             self._applier.release_all(time.monotonic_ns())
