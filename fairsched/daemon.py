@@ -22,7 +22,6 @@ import os
 import select
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from fairsched import __version__
@@ -43,7 +42,7 @@ from fairsched.ledger import Ledger, StateFile
 from fairsched.logs import set_up_logging
 from fairsched.misbehaviour import Misbehaviour
 from fairsched.model import Snapshot
-from fairsched.observe import Tree, build_snapshot, refuse_own_cgroup
+from fairsched.observe import Tree, build_snapshot, refuse_own_cgroup, specs_in_force
 from fairsched.own_cost import OwnCost
 from fairsched.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
 from fairsched.policy.decide import Decision, decide
@@ -309,18 +308,7 @@ class Daemon:
         self._sensors.set_wake_on_idle(bool(self._applier.holds))
 
     def _take_in_tenants(self) -> None:
-        """Specs of tenants that exist only because a cgroup matched a pattern."""
-        config = self._settings.config
-        self._specs = dict(config.tenant_specs())
-        owners = CgroupOwners(config)
-        for name, view in self._tree.tenants.items():
-            if not view.is_leaf:
-                # Processes directly in a parent's cgroup: holding them would hold all children.
-                self._specs[name] = replace(self._specs[name], is_exempt=True)
-            elif name not in self._specs and view.refs:
-                owner = owners.owner(next(iter(view.refs.values())).path)
-                if owner is not None:
-                    self._specs[name] = owner.spec
+        self._specs = specs_in_force(self._settings.config.tenant_specs(), self._tree.tenants)
         self._ledger.departed.see(self._specs)
 
     # ---- between ticks ----

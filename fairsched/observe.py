@@ -28,7 +28,7 @@ from fairsched.cgroup.state import read_state
 from fairsched.config.owners import CgroupOwners
 from fairsched.errors import ConfigError, FairschedError
 from fairsched.gpu import Gpu, gpu_label
-from fairsched.model import Confidence, Hold, Snapshot, Use
+from fairsched.model import Confidence, Hold, Snapshot, TenantSpec, Use
 
 _WALK_EVERY_NS = 1_000_000_000
 _WALK_AGAIN_NS = 50_000_000
@@ -53,6 +53,8 @@ class TenantView:
     """All cgroups whose use is its use, by id."""
     foreign: set[int] = field(default_factory=set)
     """Of ``refs``, those somebody else has paused."""
+    spec: TenantSpec | None = None
+    """As the configuration said when its cgroups were matched."""
 
 
 def refuse_own_cgroup(owners: CgroupOwners, mount: Mount, file: str) -> None:
@@ -158,7 +160,7 @@ class Tree:
                 continue
             view = self.tenants.get(owner.tenant)
             if view is None:
-                view = self.tenants[owner.tenant] = TenantView(owner.tenant, owner.is_leaf)
+                view = self.tenants[owner.tenant] = TenantView(owner.tenant, owner.is_leaf, spec=owner.spec)
             view.cgroup_ids.add(cgroup_id)
             self._tenant_of[cgroup_id] = owner.tenant
             if owner.is_leaf and path == owner.cgroup:
@@ -206,6 +208,22 @@ class Tree:
             for ref in view.refs.values():
                 ref.close()
         self.tenants = {}
+
+
+def specs_in_force(
+    named: Mapping[str, TenantSpec], tenants: Mapping[str, TenantView]
+) -> dict[str, TenantSpec]:
+    """What holds for each tenant: those the file names, and those that exist because a cgroup matched a pattern.
+
+    ``tenants`` may be older than ``named``: a tenant the file names no more is there until the next look.
+    """
+    specs = dict(named)
+    for name, view in tenants.items():
+        spec = specs.get(name, view.spec)
+        if spec is not None:
+            # Processes directly in a parent's cgroup: holding them would hold all children.
+            specs[name] = spec if view.is_leaf else replace(spec, is_exempt=True)
+    return specs
 
 
 def _sum(one: Row, other: Row) -> Row:

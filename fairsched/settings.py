@@ -14,9 +14,11 @@ from typing import Any
 
 from fairsched.config import (
     DEFAULT_PATH,
+    PLACES,
     Overrides,
     check_set,
     diff,
+    keep_started,
     load,
     load_overrides,
     render,
@@ -29,7 +31,11 @@ logger = logging.getLogger(__name__)
 
 
 class Settings:
-    """File + overrides = ``config``."""
+    """File + overrides = ``config``.
+
+    What takes effect at the next start only stays in ``config`` as it was at this one: a guardian that watches the new
+    run_dir would not see the holds in the old one. ``file_config`` is as the file says but for the places.
+    """
 
     def __init__(self, path: Path | None) -> None:
         """Raises ConfigError when the file is wrong. Damaged overrides are logged and left out."""
@@ -62,7 +68,8 @@ class Settings:
             raise
         self.error = None
         lines = [str(change) for change in diff(self.config, config)]
-        self.file_config, self.config = fresh, config
+        self.file_config = keep_started(fresh, self.config, PLACES)
+        self.config = keep_started(config, self.config)
         return lines
 
     def tenant_list(self) -> Mapping[str, Any]:
@@ -84,7 +91,7 @@ class Settings:
         return self._override(self.overrides.with_unset(tenant, keys))
 
     def _override(self, overrides: Overrides) -> list[str]:
-        config = overrides.apply(self.file_config)
+        config = keep_started(overrides.apply(self.file_config), self.config)
         lines = [str(change) for change in diff(self.config, config)]
         path = self.file_config.overrides_path
         try:

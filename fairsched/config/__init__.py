@@ -6,6 +6,7 @@ Config.tenant_specs()           what policy wants to know
 CgroupOwners(config).owner(p)   whose cgroup is this
 load_overrides / save_overrides what `fairsched tenant set` changed
 diff(old, new)                  what a reload changed, for the log
+keep_started(new, old)          what of a reload waits for the next start
 render(config), schema()        the effective configuration; the JSON schema
 """
 
@@ -13,10 +14,11 @@ from fairsched.config.loader import DEFAULT_PATH, InvalidConfig, Problem, from_b
 from fairsched.config.models import Config, Log
 from fairsched.config.overrides import Overrides, check_set, load_overrides, save_overrides
 from fairsched.config.owners import CgroupOwners, Owner
-from fairsched.config.views import Change, Setting, diff, render, schema, settings
+from fairsched.config.views import PLACES, Change, Setting, diff, keep_started, render, schema, settings
 
 __all__ = [
     "DEFAULT_PATH",
+    "PLACES",
     "CgroupOwners",
     "Change",
     "Config",
@@ -29,6 +31,7 @@ __all__ = [
     "check_set",
     "diff",
     "from_bytes",
+    "keep_started",
     "load",
     "load_overrides",
     "render",

@@ -68,7 +68,7 @@ A tenant with `children` is not held itself: its child cgroups are, each by its 
 weight. A child's plain name wins over a pattern; child cgroups that match neither get weight 1.
 Guarantees (`min`) of all tenants add up to 1 at most, those of children to at most their parent's.
 
-`gpu`, `mechanisms`, `control`, `metrics` and the directories are read at the start of the daemon; a
+`gpu`, `mechanisms` (but `freezer`), `control` and the directories are read at the start of the daemon; a
 reload takes over everything else and names what has to wait.
 
 ## Keys

@@ -19,8 +19,12 @@ from fairsched.model import ADJUSTABLE
 
 Origin = Literal["default", "file", "tenant_defaults", "override"]
 
-_RESTART = ("state_dir", "run_dir", "control", "gpu", "mechanisms")
+PLACES = ("state_dir", "run_dir", "control")
+"""Where the daemon and its helpers find each other and what they wrote."""
+_RESTART = (*PLACES, "gpu", "mechanisms")
 """Read once at start: a reload keeps the old value and says so."""
+_AT_ONCE = ("mechanisms", "freezer")
+"""But this one: who switches the freezer off wants everybody let go now."""
 
 FILE_KEYS = ("gpus", "tokens_url", "tokens_metric", "token_cost_ms")
 """Of a tenant, that nothing but the file says: neither `tenant set` nor tenant_defaults."""
@@ -149,9 +153,22 @@ def diff(old: Config, new: Config) -> list[Change]:
     ]
     for key, value in after.items():
         if key in before and before[key] != value:
-            needs_restart = key[0] in _RESTART
+            needs_restart = key[0] in _RESTART and key != _AT_ONCE
             changes.append(Change(dotted(key), _scalar(before[key]), _scalar(value), needs_restart))
     return changes
+
+
+def keep_started(fresh: Config, running: Config, sections: tuple[str, ...] = _RESTART) -> Config:
+    """`fresh`, but what takes effect at the next start only is as in `running`.
+
+    The whole is not validated again: of two values that fit only together one may be kept.
+    """
+    kept = {name: getattr(running, name) for name in sections}
+    if "mechanisms" in kept:
+        kept["mechanisms"] = kept["mechanisms"].model_copy(update={"freezer": fresh.mechanisms.freezer})
+    config = fresh.model_copy(update=kept)
+    config.model_fields_set.difference_update(set(sections) - running.model_fields_set)
+    return config
 
 
 def render(config: Config, overrides: Overrides | None = None) -> str:

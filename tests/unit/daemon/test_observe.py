@@ -18,7 +18,7 @@ from fairsched.config import CgroupOwners, from_bytes
 from fairsched.errors import KernelRefused
 from fairsched.gpu import Gpu
 from fairsched.model import Confidence, Hold, Use
-from fairsched.observe import Tree, build_snapshot
+from fairsched.observe import Tree, build_snapshot, specs_in_force
 from tests.support import FakeTree
 
 S = 1_000_000_000
@@ -217,6 +217,38 @@ def test_the_processes_of_many_tenants_are_listed_a_portion_at_a_time(
     files.make("/gpu/train", pids=[3]).close()
     assert tree.pids(begin=True) is None
     assert sorted(tree.pids(begin=True) or []) == [1, 2, 3], "begun once, though asked for twice"
+
+
+# ---- what was promised to them ----
+
+
+def test_a_parent_that_the_file_names_no_more_has_its_spec_until_the_next_look(files: FakeTree) -> None:
+    """As between a reload and the next tick."""
+    old = from_bytes(b"tenants: {gpu: {cgroup: /gpu, weight: 3, children: {chat: {}}}}", "f")
+    new = from_bytes(b"tenants: {rest: {cgroup: /other, weight: 5}}", "f")
+    tree = Tree(files.mount, CgroupOwners(old))
+    tree.refresh(0, ())
+    assert not tree.tenants["gpu"].is_leaf
+    tree.set_owners(CgroupOwners(new))
+    specs = specs_in_force(new.tenant_specs(), tree.tenants)
+    assert (specs["rest"].weight, specs["gpu"].weight) == (5, 3)
+    assert specs["gpu"].is_exempt
+    tree.refresh(1, ())
+    assert set(specs_in_force(new.tenant_specs(), tree.tenants)) == {"rest"}
+
+
+def test_children_of_a_child_given_by_pattern_have_what_the_file_says(files: FakeTree) -> None:
+    files.make("/gpu/chat/d").close()
+    config = from_bytes(
+        b"tenants: {t: {cgroup: /gpu, children: {'c*': {weight: 3, children: {d: {weight: 7}}}}}}", "f"
+    )
+    tree = Tree(files.mount, CgroupOwners(config))
+    tree.refresh(0, ())
+    specs = specs_in_force(config.tenant_specs(), tree.tenants)
+    assert (specs["t/chat"].weight, specs["t/chat"].is_exempt) == (3, True)
+    assert (specs["t/chat/d"].weight, specs["t/chat/d"].is_exempt) == (7, False)
+    assert specs["t/chat/worker"].weight == 1, "a child the file does not speak of"
+    assert specs["t"].is_exempt
 
 
 # ---- the snapshot ----

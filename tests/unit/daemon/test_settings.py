@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from fairsched import settings as settings_module
+from fairsched.config import from_bytes
 from fairsched.errors import ConfigError, FairschedError
 from fairsched.settings import Settings
 
@@ -53,6 +55,55 @@ def test_a_bad_reload_keeps_what_runs_and_says_so_until_a_good_one(file: Path, w
     settings.reload()
     assert settings.error is None
     assert weight_of(settings) == 3
+
+
+def test_what_takes_effect_at_the_next_start_stays_as_it_was_until_then(file: Path) -> None:
+    settings = Settings(file)
+    before = settings.config
+    places = "run_dir: /run/new\nstate_dir: /new\ncontrol: {socket: /run/new.sock}\n"
+    rest = "gpu: {timeslice_us: 3000}\nmechanisms: {guardian: required, freezer: auto}\n"
+    tenants = file.read_text().partition("\n")[2].replace("weight: 2", "weight: 5")
+    file.write_text(places + rest + tenants)
+    for _ in range(2):  # it is said again for as long as it waits
+        said = "\n".join(settings.reload())
+        for key in ("run_dir", "state_dir", "control.socket", "gpu.timeslice_us", "mechanisms.guardian"):
+            assert re.search(rf"^{key} .* \(takes effect at the next start\)$", said, re.M), said
+    for name in ("run_dir", "state_dir", "control", "gpu", "mechanisms"):
+        assert getattr(settings.config, name) == getattr(before, name)
+    assert weight_of(settings) == 5
+    settings.set_tenant("chat", {"weight": 7})
+    assert (settings.config.socket_path, weight_of(settings)) == (before.socket_path, 7)
+    assert before.overrides_path.exists()
+    shown = from_bytes(settings.show()["yaml"].encode(), "shown")
+    assert (shown.run_dir, shown.state_dir, shown.control) == (
+        before.run_dir,
+        before.state_dir,
+        before.control,
+    )
+    assert weight_of(Settings(file)) == 5, "the next start looks where the file says"
+
+
+def test_of_two_sections_that_fit_only_together_one_may_wait_for_the_next_start(file: Path) -> None:
+    text = file.read_text()
+    file.write_text(text + "mode: enforce\nmechanisms: {device_gate: required}\n")
+    settings = Settings(file)
+    file.write_text(text + "mode: observe\nmechanisms: {device_gate: auto}\n")
+    settings.reload()
+    assert (settings.config.mode, settings.config.mechanisms.device_gate) == ("observe", "required")
+    settings.set_tenant("chat", {"weight": 7})
+    assert weight_of(settings) == 7
+    assert from_bytes(settings.show()["yaml"].encode(), "shown").mode == "observe"
+
+
+def test_the_freezer_is_switched_off_at_once(file: Path) -> None:
+    settings = Settings(file)
+    file.write_text(file.read_text() + "mechanisms: {freezer: off, guardian: off}\n")
+    assert settings.reload() == [
+        'mechanisms.freezer auto -> "off"',
+        'mechanisms.guardian auto -> "off" (takes effect at the next start)',
+    ]
+    assert settings.config.mechanisms.freezer == "off"
+    assert settings.config.mechanisms.guardian == "auto"
 
 
 def test_a_file_that_is_gone_keeps_what_runs(file: Path) -> None:
