@@ -60,7 +60,8 @@ def test_a_bad_reload_keeps_what_runs_and_says_so_until_a_good_one(file: Path, w
 def test_what_takes_effect_at_the_next_start_stays_as_it_was_until_then(file: Path) -> None:
     settings = Settings(file)
     before = settings.config
-    places = "run_dir: /run/new\nstate_dir: /new\ncontrol: {socket: /run/new.sock}\n"
+    new = file.parent / "new"
+    places = f"run_dir: {new}/run\nstate_dir: {new}/state\ncontrol: {{socket: {new}/sock}}\n"
     rest = "gpu: {timeslice_us: 3000}\nmechanisms: {guardian: required, freezer: auto}\n"
     tenants = file.read_text().partition("\n")[2].replace("weight: 2", "weight: 5")
     file.write_text(places + rest + tenants)
