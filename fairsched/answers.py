@@ -4,7 +4,7 @@
 Problem: every new question would otherwise be a few more lines in the loop that freezes people's processes.
 
 Approach: the daemon hands out its :class:`Parts` when somebody asks; nothing here is kept, and nothing but a change of
-settings reaches back, through the two functions given for that.
+settings reaches back, through the function given for that.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fairsched.cgroup.path import Mount
 from fairsched.companion.keeper import CompanionKeeper
 from fairsched.control_socket import Peer, ServerCounters
 from fairsched.errors import ConfigError, ControlError
+from fairsched.guardian_keeper import GuardianKeeper
 from fairsched.ledger import Ledger
 from fairsched.misbehaviour import Misbehaviour
 from fairsched.model import ShareView, TenantSpec
@@ -58,24 +59,22 @@ class Parts:
     gate: GateStatus
     pid_view: Mapping[str, Any] | None
     companion: CompanionKeeper
-    guardian_pid: int | None
+    guardian: GuardianKeeper
     control: ServerCounters
 
 
 class Answers:
-    """A ControlHandler. ``take_in`` makes changed settings take effect, ``reload`` reads the file again."""
+    """A ControlHandler. ``take_in`` makes changed settings take effect."""
 
     def __init__(
         self,
         settings: Settings,
         parts: Callable[[], Parts],
         take_in: Callable[[], None],
-        reload: Callable[[], list[str]],
     ) -> None:
         self._settings = settings
         self._parts = parts
         self._take_in = take_in
-        self._reload = reload
         self._maps = MapFacts()
 
     def ping(self) -> Mapping[str, Any]:
@@ -97,6 +96,7 @@ class Answers:
             parts.gate,
         )
         said = parts.companion.said(parts.vitals.now_ns)
+        unguarded = (parts.guardian.warning,) if parts.guardian.warning else ()
         return replace(
             report,
             pid_view=parts.pid_view,
@@ -106,7 +106,7 @@ class Answers:
                 replace(tenant, tokens=said.tokens[tenant.name]) if tenant.name in said.tokens else tenant
                 for tenant in report.tenants
             ),
-            warnings=(*report.warnings, *said.faults),
+            warnings=(*report.warnings, *unguarded, *said.faults),
             own=self._own(parts),
         )
 
@@ -117,7 +117,7 @@ class Answers:
         pids = {
             "daemon": os.getpid(),
             "companion": companion.pid if companion is not None else None,
-            "guardian": parts.guardian_pid,
+            "guardian": parts.guardian.pid,
             "attacher": sensors.probe.attacher_pid if sensors.probe is not None else None,
         }
         return OwnStatus(
@@ -182,7 +182,7 @@ class Answers:
         return self._settings.show()
 
     def reload(self, by: Peer) -> list[str]:
-        return self._changed(self._reload(), by)
+        return self._changed(self._settings.reload(), by)
 
     def _changed(self, lines: list[str], by: Peer) -> list[str]:
         for line in lines:

@@ -36,8 +36,8 @@ from fairsched.config import CgroupOwners
 from fairsched.control_socket import ControlServer
 from fairsched.device_gate import DeviceGate
 from fairsched.driver import pid_view
-from fairsched.errors import ConfigError, FairschedError, HostUnsupported
-from fairsched.guardian import Guardian
+from fairsched.errors import FairschedError, HostUnsupported
+from fairsched.guardian_keeper import GuardianKeeper
 from fairsched.ledger import Ledger, StateFile
 from fairsched.logs import set_up_logging
 from fairsched.misbehaviour import Misbehaviour
@@ -113,7 +113,7 @@ class Daemon:
             self._undo.callback(signal.signal, number, signal.signal(number, self._on_signal))
         self._mount = find_mount()
         config.run_dir.mkdir(parents=True, exist_ok=True)
-        answers = Answers(self._settings, self._parts, self._take_in_settings, self._reload)
+        answers = Answers(self._settings, self._parts, self._take_in_settings)
         self._control = ControlServer(config.socket_path, answers, group=config.control.group)
         self._undo.callback(self._control.close)
         owners = CgroupOwners(config)
@@ -122,7 +122,11 @@ class Daemon:
         self._undo.callback(journal.close)
         for item in release_all(journal, self._mount):
             logger.warning("reconcile cgroup=%s outcome=%s", item.path, item.kind.value)
-        self._guardian = self._start_guardian(journal)
+        # Also where it is wanted only later: it goes when nobody is held any more, whenever it came.
+        self._guardian = GuardianKeeper(config.mechanisms.guardian, journal.directory)
+        self._undo.callback(self._guardian.stop)
+        if self._guardian.is_due(is_wanted=self._asked_mode() == "enforce"):
+            self._guardian.start(is_first=True)
         self._freezer = Freezer(journal)
         self._undo.callback(self._freezer.close)
         self._state_file = StateFile(config.state_dir / "state.json", self._ledger)
@@ -159,21 +163,6 @@ class Daemon:
         gc.disable()
         self._undo.callback(gc.enable)
 
-    def _start_guardian(self, journal: Journal) -> Guardian | None:
-        mode = self._settings.config.mechanisms.guardian
-        if mode == "off" or self._mode() != "enforce":
-            return None
-        guardian = Guardian(str(journal.directory))
-        try:
-            guardian.start()
-        except FairschedError as error:
-            if mode == "required":
-                raise
-            logger.error("guardian=absent error=%r", str(error))
-            return None
-        self._undo.callback(guardian.stop)
-        return guardian
-
     def _set_up_epoll(self) -> None:
         self._epoll = select.epoll()
         self._undo.callback(self._epoll.close)
@@ -192,7 +181,7 @@ class Daemon:
             self._epoll.register(self._sensors.probe.channel_fileno(), select.EPOLLIN)
 
     def _watch_guardian(self) -> None:
-        if self._guardian is not None and self._guardian.fileno() >= 0:
+        if self._guardian.fileno() >= 0:
             self._epoll.register(self._guardian.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
 
     def _on_signal(self, number: int, _frame: object) -> None:
@@ -260,7 +249,7 @@ class Daemon:
 
     def _tick(self, now_ns: int) -> None:
         config = self._settings.config
-        if now_ns - self._next_tick_ns > config.tick_ms * 1_000_000:
+        if self._next_tick_ns and now_ns - self._next_tick_ns > config.tick_ms * 1_000_000:
             self._cost.late_ticks += 1
         try:
             snapshot = self._observe(now_ns)
@@ -356,14 +345,17 @@ class Daemon:
         self._sensors.restart(self._settings.config)
 
     def _ensure_guardian(self) -> None:
-        if self._guardian is None:
-            return
-        try:
-            if self._guardian.ensure():
-                logger.warning("guardian=restarted pid=%s", self._guardian.pid)
+        """Start one where it is wanted and none lives; who may be held depends on it."""
+        if self._guardian.is_due(is_wanted=self._asked_mode() == "enforce"):
+            self._applier.release_all(time.monotonic_ns())  # this may take seconds, and nobody guards them
+            if self._guardian.start():
                 self._watch_guardian()
-        except FairschedError as error:
-            logger.error("guardian=absent error=%r", str(error))
+        is_dry_run = self._mode() != "enforce"
+        if is_dry_run and not self._applier.is_dry_run:
+            self._applier.release_all(time.monotonic_ns())
+        elif self._applier.is_dry_run and not is_dry_run:
+            self._policy_state = PolicyState()  # what was used while nobody was held is nobody's debt
+        self._applier.is_dry_run = is_dry_run
 
     def _save(self) -> None:
         state = PolicyState() if self._applier.is_dry_run else self._policy_state  # nobody held, no debts
@@ -373,16 +365,12 @@ class Daemon:
         self._wants_reload = False
         self._notifier.reloading()
         try:
-            for line in self._reload():
+            for line in self._settings.reload():
                 logger.info("reload change=%r", line)
-        except ConfigError as error:
+            self._take_in_settings()
+        except FairschedError as error:
             logger.error("reload=refused error=%r remedy=%r kept=running", str(error), error.remedy)
         self._notifier.ready()
-
-    def _reload(self) -> list[str]:
-        lines = self._settings.reload()
-        self._take_in_settings()
-        return lines
 
     def _take_in_settings(self) -> None:
         """Make a new configuration take effect now."""
@@ -390,30 +378,29 @@ class Daemon:
         self._tree.set_owners(CgroupOwners(config))
         self._params = config.policy_params()
         self._take_in_tenants()
-        is_dry_run = self._mode() != "enforce"
-        if is_dry_run and not self._applier.is_dry_run:
-            self._applier.release_all(time.monotonic_ns())
-        elif self._applier.is_dry_run and not is_dry_run:
-            self._policy_state = PolicyState()  # what was used while nobody was held is nobody's debt
-        self._applier.is_dry_run = is_dry_run
-        if not is_dry_run and self._guardian is None:
-            self._guardian = self._start_guardian(Journal(str(config.run_dir / "holds")))
-            self._watch_guardian()
+        self._ensure_guardian()
         self._next_tick_ns = 0
 
-    def _mode(self) -> str:
+    def _asked_mode(self) -> str:
+        """What the configuration says."""
         config = self._settings.config
         if self._force_dry_run:
             return "dry_run"
         return "observe" if config.mechanisms.freezer == "off" else config.mode
 
+    def _mode(self) -> str:
+        """What is done: nobody is held where the guardian is required and is not there."""
+        mode = self._asked_mode()
+        return "dry_run" if mode == "enforce" and self._guardian.is_lacking else mode
+
     def _parts(self) -> Parts:
         """For whoever asks on the control socket."""
+        lack = self._guardian.warning if self._guardian.is_lacking else None
         vitals = Vitals(
             started_ns=self._started_ns,
             now_ns=time.monotonic_ns(),
             mode=self._mode(),
-            mode_reason="--dry-run" if self._force_dry_run else None,
+            mode_reason="--dry-run" if self._force_dry_run else lack,
             tick_ms=self._settings.config.tick_ms,
             errors=self._cost.failed_ticks + sum(part.errors for part in self._counted),
             cost=self._cost,
@@ -433,6 +420,6 @@ class Daemon:
             self._gate.status(),
             None if self._pid_view is None else self._pid_view.status(),
             self._companion,
-            None if self._guardian is None else self._guardian.pid,
+            self._guardian,
             self._control.counters,
         )

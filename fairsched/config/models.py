@@ -122,7 +122,10 @@ class Mechanisms(Section):
     driver: Mechanism = Field(
         default="auto", description="Contexts and memory per tenant, seen from calls to NVIDIA's driver."
     )
-    guardian: Mechanism = Field(default="auto", description="Second process that thaws when the daemon dies.")
+    guardian: Mechanism = Field(
+        default="auto",
+        description="Second process that thaws when the daemon dies; required: nobody is held while there is none.",
+    )
     pid_view: Mechanism = Field(
         default="off",
         description="The driver's process lists in the pids of the container that asks: docs/pid-view.md. Off by "

@@ -107,7 +107,7 @@ def test_what_a_process_has_is_added_up_over_the_cgroups_it_opened_the_driver_in
     driver = SimpleNamespace(uses=lambda: uses)
     sensors = SimpleNamespace(account=None, gpu_watch=None, driver=driver, gpus=GPUS)
     parts = SimpleNamespace(sensors=sensors, tree=TREE, mount=MOUNT)
-    answers = Answers(*cast(Any, (None, lambda: parts, None, None)))
+    answers = Answers(*cast(Any, (None, lambda: parts, None)))
     assert [(row.gpu, row.contexts, row.vram_bytes) for row in answers.processes()] == [
         ("GPU-a", 3, 130),
         ("GPU-b", 1, 5),
