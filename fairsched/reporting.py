@@ -398,6 +398,8 @@ class _Delays:
 def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[str]:
     if settings.error:
         yield f"the configuration on disk is not in force: {settings.error}"
+    if settings.overrides_warning:
+        yield settings.overrides_warning
     if sensors.source is None:
         yield f"GPU time is not accounted: {sensors.reason}"
     elif sensors.source is Source.NVML and vitals.mode == "enforce":

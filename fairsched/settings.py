@@ -8,6 +8,7 @@ A change is validated whole before anything is touched; one that is wrong leaves
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from fairsched.config import (
     DEFAULT_PATH,
     PLACES,
+    Config,
     Overrides,
     check_set,
     diff,
@@ -38,18 +40,21 @@ class Settings:
     """
 
     def __init__(self, path: Path | None) -> None:
-        """Raises ConfigError when the file is wrong. Damaged overrides are logged and left out."""
+        """Raises ConfigError when the file is wrong. Overrides that do not fit are logged and left out."""
         self.path = path
         self.error: str | None = None
         self.file_config = load(path)
-        self.overrides = Overrides()
-        try:
-            self.overrides = load_overrides(self.file_config.overrides_path)
-            self.config = self.overrides.apply(self.file_config)
-        except ConfigError as error:
-            logger.error("overrides=ignored error=%r remedy=%r", str(error), error.remedy)
-            self.overrides = Overrides()
-            self.config = self.file_config
+        self.overrides, self._misfit = _read_overrides(self.file_config.overrides_path, self.file_config)
+        self._aside: Path | None = None
+        self.config = self.overrides.apply(self.file_config)
+
+    @property
+    def overrides_warning(self) -> str | None:
+        """Why what was once set is not in force, and where it is; None = it is."""
+        if self._misfit is None:
+            return None
+        where = "" if self._aside is None else f"; kept as {self._aside}"
+        return f"what `tenant set` changed before the start is not in force: {self._misfit}{where}"
 
     @property
     def display_path(self) -> str | None:
@@ -59,15 +64,22 @@ class Settings:
         return str(DEFAULT_PATH) if DEFAULT_PATH.exists() else None
 
     def reload(self) -> list[str]:
-        """Read the file again; returns the changes as lines. Raises ConfigError and changes nothing."""
+        """Read the file again; returns the changes as lines. Raises ConfigError and changes nothing.
+
+        Overrides that did not fit the file of before are tried again.
+        """
+        overrides, misfit = self.overrides, self._misfit
         try:
             fresh = load(self.path)
-            config = self.overrides.apply(fresh)
+            if misfit is not None and self._aside is None:
+                overrides, misfit = _read_overrides(self.file_config.overrides_path, fresh)
+            config = overrides.apply(fresh)
         except ConfigError as error:
             self.error = str(error)
             raise
         self.error = None
         lines = [str(change) for change in diff(self.config, config)]
+        self.overrides, self._misfit = overrides, misfit
         self.file_config = keep_started(fresh, self.config, PLACES)
         self.config = keep_started(config, self.config)
         return lines
@@ -93,14 +105,40 @@ class Settings:
     def _override(self, overrides: Overrides) -> list[str]:
         config = keep_started(overrides.apply(self.file_config), self.config)
         lines = [str(change) for change in diff(self.config, config)]
-        path = self.file_config.overrides_path
+        path, aside = self.file_config.overrides_path, self._aside
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if self._misfit is not None and aside is None:
+                aside = _keep(path)
             save_overrides(path, overrides)
         except OSError as error:
             raise FairschedError(
                 f"{path}: cannot be written: {error.strerror}; nothing was changed",
                 remedy="make state_dir writable for the daemon",
             ) from error
-        self.overrides, self.config = overrides, config
+        self.overrides, self.config, self._aside = overrides, config, aside
+        if aside is None:
+            self._misfit = None  # somebody has removed them
         return lines
+
+
+def _read_overrides(path: Path, config: Config) -> tuple[Overrides, str | None]:
+    """The overrides, or none of them and why they do not fit."""
+    try:
+        overrides = load_overrides(path)
+        overrides.apply(config)
+    except ConfigError as error:
+        logger.error("overrides=ignored error=%r remedy=%r", str(error), error.remedy)
+        return Overrides(), str(error)
+    return overrides, None
+
+
+def _keep(path: Path) -> Path | None:
+    """What is about to be written over, under another name, too; None = there is nothing. Raises OSError."""
+    if not path.exists():
+        return None
+    aside = path.with_suffix(f"{path.suffix}.damaged")
+    aside.unlink(missing_ok=True)
+    os.link(path, aside)
+    logger.warning("overrides=set_aside kept_as=%s", aside)
+    return aside

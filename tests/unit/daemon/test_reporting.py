@@ -55,13 +55,18 @@ def probe(**counts: int) -> SimpleNamespace:
     return SimpleNamespace(libraries=["libcuda.so.1"], counts=lambda: counts)
 
 
-def warnings(mode: str = "enforce", **values: Any) -> list[str]:
+def warnings(mode: str = "enforce", overrides_warning: str | None = None, **values: Any) -> list[str]:
     vitals = Vitals(0, 0, mode, None, 100, 0, OwnCost(0))
-    return list(reporting._warnings(vitals, cast(Any, SimpleNamespace(error=None)), sensors(**values)))
+    settings = SimpleNamespace(error=None, overrides_warning=overrides_warning)
+    return list(reporting._warnings(vitals, cast(Any, settings), sensors(**values)))
 
 
 def test_all_is_well_and_nothing_is_said() -> None:
     assert warnings(probe=probe(ctx_full=0)) == []
+
+
+def test_overrides_that_are_not_in_force_are_warned_of() -> None:
+    assert warnings(probe=probe(), overrides_warning="they do not fit") == ["they do not fit"]
 
 
 def test_to_ask_for_holds_where_samples_are_all_there_is_is_warned_of() -> None:

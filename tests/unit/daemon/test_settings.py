@@ -154,12 +154,13 @@ def test_a_bad_override_changes_and_writes_nothing(
     assert not settings.file_config.overrides_path.exists()
 
 
+def full(*_args: object) -> None:
+    raise OSError(28, os.strerror(28))
+
+
 def test_an_override_that_cannot_be_written_is_not_in_force(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_args: object) -> None:
-        raise OSError(28, os.strerror(28))
-
     monkeypatch.setattr(settings_module, "save_overrides", full)
     settings = Settings(file)
     with pytest.raises(FairschedError, match="nothing was changed"):
@@ -171,11 +172,86 @@ def test_an_override_that_cannot_be_written_is_not_in_force(
 def test_damaged_overrides_do_not_stop_the_daemon(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     Settings(file).set_tenant("chat", {"weight": 7})
     path = Settings(file).file_config.overrides_path
-    path.write_text("version: 1\ntenants: [")
+    path.write_text(DAMAGED)
     caplog.clear()
     settings = Settings(file)
     assert weight_of(settings) == 2
     assert "overrides=ignored" in caplog.text
+
+
+DAMAGED = "version: 1\ntenants: ["
+
+
+def misfit(file: Path) -> Path:
+    """An override of before that the file of now does not bear. Returns where it is."""
+    settings = Settings(file)
+    settings.set_tenant("chat", {"min": 0.9})
+    file.write_text(file.read_text().replace("/gpu/train}", "/gpu/train, min: 0.9}"))
+    return settings.config.overrides_path
+
+
+def test_overrides_that_do_not_fit_are_kept_when_new_ones_are_written(file: Path) -> None:
+    path = misfit(file)
+    before = path.read_text()
+    settings = Settings(file)
+    assert "the guarantees (min) add up to 1.8" in (settings.overrides_warning or "")
+    assert path.read_text() == before, "the next start may have a file that bears it"
+    settings.set_tenant("train", {"weight": 3})
+    settings.set_tenant("train", {"weight": 4})
+    aside = path.with_name("overrides.yaml.damaged")
+    assert aside.read_text() == before
+    assert str(aside) in (settings.overrides_warning or "")
+    assert "train" in path.read_text()
+    settings.reload()
+    assert str(aside) in (settings.overrides_warning or ""), "until the next start"
+    assert weight_of(settings, "train") == 4
+    assert Settings(file).overrides_warning is None
+
+
+def test_unset_keeps_them_too_and_those_of_an_earlier_time_make_room(file: Path) -> None:
+    path = misfit(file)
+    aside = path.with_name("overrides.yaml.damaged")
+    aside.write_text("of an earlier time")
+    path.write_text(DAMAGED)
+    settings = Settings(file)
+    settings.unset_tenant("chat", [])
+    assert aside.read_text() == DAMAGED
+
+
+def test_overrides_that_do_not_fit_are_tried_again_at_a_reload(file: Path) -> None:
+    path = misfit(file)
+    settings = Settings(file)
+    write(file, 2)
+    assert any("tenants.chat.min" in line for line in settings.reload())
+    assert settings.overrides_warning is None
+    assert settings.config.tenant_specs()["chat"].min_ratio == 0.9
+    settings.set_tenant("chat", {"weight": 7})
+    assert not path.with_name("overrides.yaml.damaged").exists()
+    assert settings.config.tenant_specs()["chat"].min_ratio == 0.9
+
+
+def test_overrides_that_somebody_removed_are_not_missed(file: Path) -> None:
+    path = misfit(file)
+    settings = Settings(file)
+    path.unlink()
+    settings.set_tenant("train", {"weight": 3})
+    assert settings.overrides_warning is None
+
+
+def test_nothing_is_lost_when_the_new_ones_cannot_be_written(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = misfit(file)
+    before = path.read_text()
+    settings = Settings(file)
+    with monkeypatch.context() as patch:
+        patch.setattr(settings_module, "save_overrides", full)
+        for _ in range(2):
+            with pytest.raises(FairschedError, match="nothing was changed"):
+                settings.set_tenant("train", {"weight": 3})
+    assert path.read_text() == before
+    settings.set_tenant("train", {"weight": 3})
+    assert path.with_name("overrides.yaml.damaged").read_text() == before
 
 
 def test_an_override_the_new_file_makes_wrong_refuses_the_reload(file: Path) -> None:
