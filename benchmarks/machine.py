@@ -17,7 +17,7 @@ RESULTS = "benchmarks/results"
 def describe() -> dict[str, Any]:
     """Machine, kernel, commit and time; what cannot be found out is None."""
     return {
-        "machine": cpu_model(Path("/proc/cpuinfo").read_text()) or platform.machine(),
+        "machine": machine(),
         "kernel": os.uname().release,
         "commit": commit(),
         "python": platform.python_version(),
@@ -26,6 +26,11 @@ def describe() -> dict[str, Any]:
         "load_average": os.getloadavg()[0],
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def machine() -> str:
+    """By its processor."""
+    return cpu_model(Path("/proc/cpuinfo").read_text()) or platform.machine()
 
 
 def cpu_model(cpuinfo: str) -> str | None:

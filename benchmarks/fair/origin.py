@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import ROOT, cpu_model
+from benchmarks.machine import ROOT, machine
 
 _PROGRAMS = ("fairsched", "cgroup", "bpf", "benchmarks/fair", "benchmarks/rivals")
 _ALONE = ("rig.py", "fairness.py", "stats.py", "tricks.py", "trick_*.py")
@@ -41,7 +41,7 @@ _SHOWS = {
 def of_this_run() -> dict[str, Any]:
     """The keys of a document that say what made it."""
     return {
-        "machine": cpu_model(Path("/proc/cpuinfo").read_text()) or os.uname().machine,
+        "machine": machine(),
         "kernel": os.uname().release,
         "code_hash": code_hash(),
     }

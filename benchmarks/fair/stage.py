@@ -177,7 +177,9 @@ class Stage:
         workers: list[Worker] = []
         others: list[subprocess.Popen[bytes]] = []
         # A trick that is killed leaves its files: in the rig's directory they go with it.
-        env = {"TMPDIR": str(self._rig.directory), **({"FAIRSCHED_SIM_OWNER": str(owner)} if owner else {})}
+        env = {"TMPDIR": str(self._rig.directory)}
+        if owner:
+            env["FAIRSCHED_SIM_OWNER"] = str(owner)
         for process in range(load.processes):
             workload = load.workload(self._libcuda(load), self._seed * 100_003 + seed + process)
             if load.trick:

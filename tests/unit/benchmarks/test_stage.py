@@ -96,6 +96,8 @@ strangers: [{}]
     record(staged(rig, undo, text))
     tags = {name: env.get("FAIRSCHED_SIM_OWNER") for name, _, _, env in rig.host.spawned}
     assert tags == {"stranger0.0": None, "a.0.0": "1", "a.0.1": "1", "a.1.0": "1", "b.0.0": "2"}
+    left_in = {env["TMPDIR"] for *_, env in rig.host.spawned}
+    assert left_in == {str(rig.directory)}, "what a killed one leaves goes with the rig"
     where = {name: path.name for name, path, _, _ in rig.host.spawned}
     assert (where["a.1.0"], where["stranger0.0"]) == ("bench-a", "bench-stranger0")
     seeds = [workload.seed for _, _, workload, _ in rig.host.spawned]

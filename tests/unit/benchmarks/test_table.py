@@ -186,6 +186,12 @@ def test_the_nature_section_tells_error_confidence_and_holds() -> None:
     assert quoted.SECTIONS["nature"](runs_of[:1]).splitlines()[2].split(" | ")[3:] == [
         *("-", "0.10", "-20.00", "-", "100.0", "0.00", "- |")
     ], "what older results do not know is not there"
+    both = [
+        document("nature-overlap", seed=seed, leaves={"a": {"account_error_sure_max_ratio": worst}})
+        for seed, worst in ((1, -0.15), (2, 0.52))
+    ]
+    (row,) = (line for line in quoted.SECTIONS["nature"](both).splitlines() if "| a |" in line)
+    assert row.split(" | ")[6] == "33.50", "the sizes of worst errors, of either sign"
     held = document("nature-slice-1", whole={"held_ms_per_s": 800.0})
     assert "On 1 of 2 natures" in quoted.SECTIONS["nature"]([*runs_of, held])
     assert quoted.SECTIONS["nature"](runs()) == "not measured yet"

@@ -10,7 +10,7 @@ import pytest
 
 from fairsched import reporting
 from fairsched.driver.books import DriverUse
-from fairsched.gpu import Gpu
+from fairsched.gpu import Gpu, GpuUse
 from fairsched.ledger import Ledger
 from fairsched.model import (
     ActionKind,
@@ -124,6 +124,16 @@ def test_contexts_and_memory_of_a_tenant_are_those_of_all_its_processes() -> Non
     found = reporting._Driver.of(watched, cast(Any, SimpleNamespace(tenant_of=tenants.get)))
     assert found.contexts == {"chat": {"GPU-a": 3, "GPU-b": 1}, "batch": {"GPU-a": 0}}
     assert found.vram_bytes == {"chat": {"GPU-a": 110, "GPU-b": 5}, "batch": {"GPU-a": 1}}
+
+
+def test_of_gpus_the_loop_asks_who_asks_nvml_beside_it() -> None:
+    """NVML itself is not there: whoever asks it fails."""
+    watch = SimpleNamespace(use=lambda slot: GpuUse(memory_used_bytes=7 + slot, is_up=True))
+    watched = sensors(gpus=(Gpu("GPU-a"), Gpu("GPU-b")), nvml=object(), gpu_watch=watch)
+    vitals = Vitals(0, 0, "enforce", None, 100, 0, OwnCost(0))
+    settings = SimpleNamespace(config=SimpleNamespace(window_s=10))
+    found = reporting._gpus(vitals, cast(Any, settings), watched, Ledger(), ())
+    assert [(one.memory_used_bytes, one.is_up) for one in found] == [(7, True), (8, True)]
 
 
 def turns(**doubts: str) -> SimpleNamespace:
