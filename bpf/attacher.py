@@ -115,9 +115,10 @@ class Attacher:
 
 def serve(channel: socket.socket, handle: Callable[[str], dict[str, Any]]) -> None:
     """Answer requests until the other end is closed."""
-    with channel.makefile("rw", encoding="utf-8") as lines:
+    # For reading alone: one that is written to as well forgets what it has read beyond the first line.
+    with channel.makefile("r", encoding="utf-8") as lines:
         for line in lines:
-            print(json.dumps(handle(json.loads(line)["path"])), file=lines, flush=True)
+            channel.sendall(json.dumps(handle(json.loads(line)["path"])).encode() + b"\n")
 
 
 def main(argv: list[str]) -> int:
