@@ -138,7 +138,8 @@ class _Fairsched(Controller):
 
     def notes(self) -> list[str]:
         assert self._daemon is not None
-        return sorted(self._warnings) + self._daemon.log_lines("level=error", "Traceback")
+        words = ("level=error", "Traceback", "turns=unsure", "turns=learnt", "turns=feigned")
+        return sorted(self._warnings) + self._daemon.log_lines(*words)
 
 
 def daemon_config(rig: Rig, play: Play) -> dict[str, Any]:

@@ -16,6 +16,11 @@ hits says whether the model of the hardware (order, slice, switch cost) holds: a
 when the order or the slice length is wrong (not where every burst fits into one slice). Below
 :data:`TRUSTED_HIT_RATIO` the caller falls back to the clock and looks for another nature (tuner.py).
 
+Where in its slice the running context is (the *phase*) is known from when one began on an idle GPU, or when somebody's
+work was seen to end and the next one had its turn. It is lost where a turn ended unseen: with a drain, which is an
+estimate, or with an anchor that missed. Until it is known again anchors set the replay right, but judge nothing: on a
+GPU whose contexts always have work and are held in turn, a right model is hit little more often than by chance.
+
 Terms: a context is *runnable* while it has outstanding work; *left* is the work a held context still has queued
 (nobody will tell us when it ends, so the replay ends it itself).
 
@@ -74,6 +79,7 @@ class Replay:
         self._charged_to_ns = 0
         self._drained: list[tuple[Any, int]] = []
         self._doubted: set[Hashable] = set()
+        self._is_phase_known = False
         self.tape: Recorder | None = None
         """Whoever wants to hear what this replay is told."""
 
@@ -105,6 +111,7 @@ class Replay:
         self._runnable += 1
         if self._current is None:
             self._start(context, max(t_ns, self._charged_to_ns))
+            self._is_phase_known = True
 
     def close(self, key: Hashable, t_ns: int, *, is_anchor: bool = True) -> bool | None:
         """All work of the context is complete. An anchor: it completed at this very moment.
@@ -120,6 +127,7 @@ class Replay:
         if is_anchor and self._runnable > 1:
             is_hit = self._judge(context, t_ns)
         self._stop(context, t_ns)
+        self._is_phase_known = is_anchor
         return is_hit
 
     def close_before(self, key: Hashable, t_ns: int, late_ns: int) -> None:
@@ -138,6 +146,7 @@ class Replay:
         end_ns = t_ns if is_current else context.slice_end_ns
         over_ns = min(end_ns - max(t_ns - late_ns, begin_ns), context.exec_ns)
         self._stop(context, t_ns)
+        self._is_phase_known = False
         if over_ns <= 0:
             return
         context.exec_ns -= over_ns
@@ -170,6 +179,7 @@ class Replay:
             return
         if context.is_runnable:
             self._stop(context, t_ns)
+            self._is_phase_known = False
         del self._circle[context.place], self._ranks[context.place]
         self._number(context.place)
         if self._last is context:
@@ -201,6 +211,11 @@ class Replay:
         self.advance(t_ns)
         self._contexts[key].left_ns = None
 
+    def lose_phase(self, t_ns: int) -> None:
+        """Where in its slice the running context is at ``t_ns`` is not known."""
+        self.advance(t_ns)
+        self._is_phase_known = False
+
     def transfer(self, source: Hashable, target: Hashable, ns: int) -> None:
         """Execution time charged to ``source`` was ``target``'s (negative: the other way round)."""
         if source in self._contexts and target in self._contexts:
@@ -212,6 +227,7 @@ class Replay:
     def set_nature(self, slice_ns: int, switch_ns: int) -> None:
         """From now on turns are these; whether they fit is to be seen."""
         self.slice_ns, self.switch_ns = slice_ns, switch_ns
+        self._is_phase_known = False
         self.hit_ratio = 1.0
 
     def set_order(self, keys: Sequence[Hashable]) -> None:
@@ -233,6 +249,7 @@ class Replay:
                 calls.append(("open", (context.key, t_ns)))
                 if context.left_ns is not None:
                     calls.append(("drain", (context.key, t_ns, context.left_ns)))
+        calls.append(("lose_phase", (t_ns,)))
         calls.extend(("doubt", (key, True)) for key in self._doubted)
         return calls
 
@@ -258,6 +275,7 @@ class Replay:
             if context.left_ns == 0:
                 self._drained.append((context.key, end_ns))
                 self._stop(context, end_ns)
+                self._is_phase_known = False
             else:
                 self._pass_on(context, end_ns)
 
@@ -358,12 +376,13 @@ class Replay:
     def _judge(self, context: _Context, t_ns: int) -> bool | None:
         """Compare a close with what the replay believed, and put the replay where the close says it was.
 
-        Returns whether they agree; None while something is in doubt.
+        Returns whether they agree; None while something is in doubt, or the phase is not known.
         """
-        is_hit = self._current is context
+        is_hit, is_judged = self._current is context, self._is_phase_known and not self._doubted
         if not is_hit:
             self._correct(context, t_ns)
-        if self._doubted:
+            self._is_phase_known = False
+        if not is_judged:
             return None
         if is_hit:
             self.hits += 1

@@ -42,8 +42,14 @@ _LEAST_OF_ONE = 5
 """A context with fewer has no median worth the name."""
 GOOD_HIT_RATIO = 0.7
 """Another nature must be hit so often to be adopted ..."""
+_FAIR_HIT_RATIO = 0.6
+_FAR = 0.75
+"""... or so often, where it scatters at most this times as much: both judges speak for it ..."""
 _MORE_HITS = 0.1
-"""... and so much more often than the present one, or what chance explains where anchors are few."""
+"""... and so much more often than the present one, or what chance explains where anchors are few ..."""
+_TIGHTER = 0.9
+_BY_CHANCE = 2.5
+"""... which is so many times as much unless it scatters at most this times as much: of forty, one is lucky."""
 _CERTAIN_HIT_RATIO = 0.85
 """Another order that is hit so often is the right one."""
 _NEAR = 1.15
@@ -318,7 +324,9 @@ class Tuner:
         # On a busy machine one of so many natures is always hit more than the others, but not often.
         good = [one for one in found.values() if one.hit_ratio >= GOOD_HIT_RATIO]
         self.is_disputed = (
-            adopted is None and order is None and any(_is_hit_more(one, found.get(present)) for one in good)
+            adopted is None
+            and order is None
+            and any(_is_hit_more(one, found.get(present), _BY_CHANCE) for one in good)
         )
         if order is not None:
             self.replay.set_order(order[0])
@@ -330,22 +338,31 @@ class Tuner:
 
 def _better(found: Mapping[Nature, Fit], present: Nature) -> Nature | None:
     """The one to adopt instead of the present one; None: it stays."""
-    hit = {nature: one for nature, one in found.items() if one.hit_ratio >= GOOD_HIT_RATIO}
+    now = found.get(present)
+    hit = {nature: one for nature, one in found.items() if _is_hit_often(one, now)}
     if not hit:
         return None
     best = _best(hit)
-    return best if _is_better(hit[best], found.get(present)) else None
+    return best if _is_better(hit[best], now) else None
 
 
 def _is_better(one: Fit, now: Fit | None) -> bool:
     """Hit often, clearly more often, and scatters little more: the rule for natures and orders alike."""
-    is_hit = one.hit_ratio >= GOOD_HIT_RATIO and _is_hit_more(one, now)
-    return is_hit and now is not None and one.scatter <= _NEAR * now.scatter
+    if now is None or one.scatter > _NEAR * now.scatter:
+        return False
+    sigmas = 1.0 if one.scatter <= _TIGHTER * now.scatter else _BY_CHANCE
+    return _is_hit_often(one, now) and _is_hit_more(one, now, sigmas)
 
 
-def _is_hit_more(one: Fit, now: Fit | None) -> bool:
-    """Clearly: more often than chance explains, which is a standard deviation of the difference of the two."""
-    chance = math.sqrt(0.5 / max(1, one.anchors))
+def _is_hit_often(one: Fit, now: Fit | None) -> bool:
+    """Where slices are short no model is hit much more often: calls return when the next slice has begun."""
+    is_far = now is not None and one.scatter <= _FAR * now.scatter
+    return one.hit_ratio >= (_FAIR_HIT_RATIO if is_far else GOOD_HIT_RATIO)
+
+
+def _is_hit_more(one: Fit, now: Fit | None, sigmas: float) -> bool:
+    """Clearly: more often than chance explains, in standard deviations of the difference of the two."""
+    chance = sigmas * math.sqrt(0.5 / max(1, one.anchors))
     return now is not None and one.hit_ratio > now.hit_ratio + max(_MORE_HITS, chance)
 
 

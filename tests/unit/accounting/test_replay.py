@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -333,5 +335,79 @@ def test_while_it_is_not_known_who_runs_a_miss_is_not_held_against_the_replay() 
     replay.progress("b", MS, is_anchor=True)  # in the middle of a's first slice
     assert (replay.hits, replay.misses, replay.hit_ratio) == (0, 0, 1.0)
     replay.doubt("b", is_open=False)
-    replay.progress("a", MS + MS // 2, is_anchor=True)
+    replay.close("b", MS + MS // 4)  # whose turn begins, and when, is known again
+    replay.open("b", MS + MS // 2)
+    assert (replay.hits, replay.misses) == (0, 0)
+    replay.progress("b", MS + MS // 2, is_anchor=True)
     assert (replay.hits, replay.misses) == (0, 1)
+
+
+def in_company() -> Replay:
+    """a has had its turn since 0, and b waits."""
+    replay = Replay(SLICE_NS, SWITCH_NS)
+    for key in ("a", "b"):
+        replay.add(key, (ord(key),))
+        replay.open(key, 0)
+    return replay
+
+
+def test_a_miss_leaves_the_phase_open_until_somebodys_end_tells_it() -> None:
+    replay = in_company()
+    assert replay.progress("b", MS, is_anchor=True) is False
+    assert replay.progress("a", MS + MS // 2, is_anchor=True) is None, (
+        "how much of its slice b had was a guess"
+    )
+    assert (replay.hits, replay.misses) == (0, 1)
+    assert replay.close("b", 2 * MS) is None
+    replay.open("b", 2 * MS)
+    assert replay.progress("a", 3 * MS, is_anchor=True) is True
+    assert (replay.hits, replay.misses) == (1, 1)
+
+
+@pytest.mark.parametrize("how", ["drain", "late", "gone", "nature", "told"])
+def test_a_turn_that_ended_unseen_leaves_the_phase_open(how: str) -> None:
+    replay = in_company()
+    replay.add("c", (ord("c"),))
+    replay.open("c", 0)
+    assert replay.progress("a", MS // 2, is_anchor=True) is True
+    if how == "drain":
+        replay.drain("a", MS // 2, MS // 4)
+    elif how == "late":
+        replay.close_before("a", MS, MS // 4)
+    elif how == "gone":
+        replay.remove("a", MS)
+    elif how == "nature":
+        replay.set_nature(3 * MS, SWITCH_NS)
+    else:
+        replay.lose_phase(MS)
+    assert replay.progress("b", 2 * MS, is_anchor=True) is None
+    assert (replay.hits, replay.misses) == (1, 0)
+
+
+def test_contexts_that_always_have_work_and_are_held_in_turn_say_nothing_about_turns() -> None:
+    """As two trainers with quotas are: each drain is an estimate, and nobody is ever seen to end."""
+    replay, generator = in_company(), random.Random(7)
+    now = 0
+    for turn in range(200):
+        held, other = ("a", "b") if turn % 2 else ("b", "a")
+        replay.drain(held, now, generator.randrange(1, 20 * MS))
+        for _ in range(3):
+            now += generator.randrange(5 * MS, 15 * MS)
+            replay.progress(other, now, is_anchor=True)
+        replay.resume(held, now)
+        replay.open(held, now)
+        for _ in range(3):
+            now += generator.randrange(5 * MS, 15 * MS)
+            replay.progress(held, now, is_anchor=True)
+            replay.progress(other, now + MS // 3, is_anchor=True)
+    assert replay.hits + replay.misses < 12
+    assert replay.hit_ratio > 0.9
+
+
+def test_a_replay_made_from_calls_does_not_know_the_phase() -> None:
+    replay = in_company()
+    other = Replay(SLICE_NS, SWITCH_NS)
+    for name, arguments in replay.as_calls(MS // 2):
+        getattr(other, name)(*arguments)
+    assert other.progress("a", MS, is_anchor=True) is None
+    assert replay.progress("a", MS, is_anchor=True) is True

@@ -149,7 +149,12 @@ OTHER = (6 * MS, 100_000)
     ("now", "other", "is_adopted"),
     [
         (Fit(0.2, 0.4, ANCHORS), Fit(0.1, 0.9, ANCHORS), True),
-        (Fit(0.2, 0.4, ANCHORS), Fit(0.1, 0.69, ANCHORS), False),  # not hit often
+        (Fit(0.2, 0.4, ANCHORS), Fit(0.16, 0.69, ANCHORS), False),  # not hit often
+        (Fit(0.2, 0.4, ANCHORS), Fit(0.14, 0.65, ANCHORS), True),  # but scatters far less
+        (Fit(0.2, 0.4, ANCHORS), Fit(0.1, 0.59, ANCHORS), False),
+        (Fit(0.2, 0.5, 30), Fit(0.2, 0.77, 30), False),  # of forty natures one is lucky
+        (Fit(0.2, 0.5, 30), Fit(0.17, 0.77, 30), True),  # and scatters less
+        (Fit(0.2, 0.4, 30), Fit(0.2, 0.77, 30), True),
         (Fit(0.2, 0.75, ANCHORS), Fit(0.1, 0.84, ANCHORS), False),  # hardly more often
         (Fit(0.2, 0.4, ANCHORS), Fit(0.24, 0.9, ANCHORS), False),  # the same work costs more different times
         (Fit(0.2, 0.4, 10), Fit(0.1, 0.7, 10), True),
@@ -169,7 +174,8 @@ def test_another_nature_must_be_hit_often_and_more_often_and_scatter_no_more(
 @pytest.mark.parametrize(
     ("other", "is_disputed"),
     [
-        (Fit(0.1, 0.69, ANCHORS), False),  # not hit often
+        (Fit(0.19, 0.69, ANCHORS), False),  # not hit often
+        (Fit(0.3, 0.9, 10), False),  # by chance
         (Fit(0.3, 0.9, ANCHORS), True),  # scatters too much to be adopted
         (Fit(0.1, 0.49, ANCHORS), False),  # hardly more often
         (Fit(0.3, 0.74, 4), False),  # few anchors
@@ -200,10 +206,10 @@ def test_of_those_that_scatter_little_the_one_hit_most_often_is_taken(
 
 def test_the_record_names_the_few_that_are_hit_most_often(monkeypatch: pytest.MonkeyPatch) -> None:
     tuner = Tuner(Replay(*ASSUMED))
-    hits = dict(zip(natures(), (0.1, 0.5, 0.3, 0.6, 0.4), strict=False))
+    hits = dict(zip(natures(), (0.1, 0.5, 0.3, 0.55, 0.4), strict=False))
     given_fits(monkeypatch, tuner, {nature: Fit(1 - hit, hit, ANCHORS) for nature, hit in hits.items()})
     assert tuner.last is not None
-    assert [one.hit_ratio for _, one in tuner.last.best] == [0.6, 0.5, 0.4, 0.3]
+    assert [one.hit_ratio for _, one in tuner.last.best] == [0.55, 0.5, 0.4, 0.3]
     assert all(hits[nature] == one.hit_ratio for nature, one in tuner.last.best)
     assert tuner.last.adopted is None
     assert str(tuner.last).startswith("now=2000/100us(hit=0.00 of=500 scatter=5.000) adopted=none best=")
