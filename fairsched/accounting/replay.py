@@ -126,8 +126,7 @@ class Replay:
             return None
         if is_anchor and self._runnable > 1:
             is_hit = self._judge(context, t_ns)
-        self._stop(context, t_ns)
-        self._is_phase_known = is_anchor
+        self._stop(context, t_ns, is_seen=is_anchor)
         return is_hit
 
     def close_before(self, key: Hashable, t_ns: int, late_ns: int) -> None:
@@ -146,7 +145,6 @@ class Replay:
         end_ns = t_ns if is_current else context.slice_end_ns
         over_ns = min(end_ns - max(t_ns - late_ns, begin_ns), context.exec_ns)
         self._stop(context, t_ns)
-        self._is_phase_known = False
         if over_ns <= 0:
             return
         context.exec_ns -= over_ns
@@ -179,7 +177,6 @@ class Replay:
             return
         if context.is_runnable:
             self._stop(context, t_ns)
-            self._is_phase_known = False
         del self._circle[context.place], self._ranks[context.place]
         self._number(context.place)
         if self._last is context:
@@ -239,6 +236,7 @@ class Replay:
         self._circle.sort(key=lambda context: context.rank)
         self._ranks = [context.rank for context in self._circle]
         self._number(0)
+        self._is_phase_known = False
         self.hit_ratio = 1.0
 
     def as_calls(self, t_ns: int) -> list[tuple[str, tuple[Any, ...]]]:
@@ -275,7 +273,6 @@ class Replay:
             if context.left_ns == 0:
                 self._drained.append((context.key, end_ns))
                 self._stop(context, end_ns)
-                self._is_phase_known = False
             else:
                 self._pass_on(context, end_ns)
 
@@ -366,7 +363,9 @@ class Replay:
             self._last = context
             self._start(following, t_ns)
 
-    def _stop(self, context: _Context, t_ns: int) -> None:
+    def _stop(self, context: _Context, t_ns: int, *, is_seen: bool = False) -> None:
+        """``is_seen``: whoever is next has its turn from now on, and not from some moment near it."""
+        self._is_phase_known = is_seen
         context.is_runnable = False
         context.left_ns = None
         self._runnable -= 1

@@ -364,7 +364,7 @@ def test_a_miss_leaves_the_phase_open_until_somebodys_end_tells_it() -> None:
     assert (replay.hits, replay.misses) == (1, 1)
 
 
-@pytest.mark.parametrize("how", ["drain", "late", "gone", "nature", "told"])
+@pytest.mark.parametrize("how", ["drain", "late", "gone", "nature", "order", "told"])
 def test_a_turn_that_ended_unseen_leaves_the_phase_open(how: str) -> None:
     replay = in_company()
     replay.add("c", (ord("c"),))
@@ -378,6 +378,8 @@ def test_a_turn_that_ended_unseen_leaves_the_phase_open(how: str) -> None:
         replay.remove("a", MS)
     elif how == "nature":
         replay.set_nature(3 * MS, SWITCH_NS)
+    elif how == "order":
+        replay.set_order(["a", "c", "b"])
     else:
         replay.lose_phase(MS)
     assert replay.progress("b", 2 * MS, is_anchor=True) is None

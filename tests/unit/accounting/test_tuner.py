@@ -151,6 +151,7 @@ OTHER = (6 * MS, 100_000)
         (Fit(0.2, 0.4, ANCHORS), Fit(0.1, 0.9, ANCHORS), True),
         (Fit(0.2, 0.4, ANCHORS), Fit(0.16, 0.69, ANCHORS), False),  # not hit often
         (Fit(0.2, 0.4, ANCHORS), Fit(0.14, 0.65, ANCHORS), True),  # but scatters far less
+        (Fit(0.2, 0.4, ANCHORS), Fit(0.1, 0.69, ANCHORS), True),
         (Fit(0.2, 0.4, ANCHORS), Fit(0.1, 0.59, ANCHORS), False),
         (Fit(0.2, 0.5, 30), Fit(0.2, 0.77, 30), False),  # of forty natures one is lucky
         (Fit(0.2, 0.5, 30), Fit(0.17, 0.77, 30), True),  # and scatters less

@@ -21,10 +21,9 @@ def test_what_is_asked_in_one_breath_is_all_answered() -> None:
         ours.sendall(b"".join(json.dumps({"path": path}).encode() + b"\n" for path in paths))
         thread = threading.Thread(target=serve, args=(theirs, lambda path: {"path": path}), daemon=True)
         thread.start()
-        data = b""
-        while data.count(b"\n") < len(paths):
-            data += ours.recv(65536)
+        with ours.makefile("r", encoding="utf-8") as lines:
+            answered = [json.loads(lines.readline())["path"] for _ in paths]
         ours.shutdown(socket.SHUT_RDWR)
         thread.join(PATIENCE_S)
         assert not thread.is_alive(), "it ends with the other end"
-    assert [json.loads(line)["path"] for line in data.splitlines()] == paths
+    assert answered == paths
