@@ -180,19 +180,19 @@ class Bench:
         self._do_pulse()
 
     def _do_pulse(self) -> None:
-        kind = self._freezer.pulse([self._ref.id], self._deadline_ns(), "bench", self._is_enough, _LIMIT_NS)
+        kind = self._freezer.pulse([self._ref.id], self._deadline_ns(), "bench", self._used, _LIMIT_NS)
         if kind is not HoldKind.HELD:
             self._hold()
 
     def _ordinary(self) -> None:
         self._freezer.thaw(self._ref.id)
         end_ns = time.monotonic_ns() + _LIMIT_NS
-        while not self._is_enough() and time.monotonic_ns() < end_ns:
+        while self._used() < 1 and time.monotonic_ns() < end_ns:
             time.sleep(_LOOK_S)
         self._hold()
 
-    def _is_enough(self) -> bool:
-        return self._gate.read().launches >= self._budget
+    def _used(self) -> float:
+        return self._gate.read().launches / self._budget
 
     def _hold(self) -> None:
         kind = self._freezer.hold(self._ref, "greedy", self._deadline_ns(), "bench").kind

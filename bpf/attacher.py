@@ -5,11 +5,12 @@ Problem: letting go of a uprobe costs the kernel up to 100 ms each, one after th
 whoever held it. A daemon that held a hundred would take ten seconds to die, and its guardian would wait as long
 before it could thaw.
 
-Approach: this process holds them. It serves one request per line (``{"path": ...}``), attaches with one link per
-program where the kernel can (6.6), else one perf event per probe, and ends, closing in parallel, when the daemon's
-end of the socket is closed, however that came about.
+Approach: this process holds them. It serves one request per line (``{"path", "name", "pid"}``), attaches with one link
+per program where the kernel can (6.6), else one perf event per probe, and ends, closing in parallel, when the daemon's
+end of the socket is closed, however that came about. A file that a tenant may serve by itself gets no probes, and is
+not even looked at (served.py).
 
-Answer per request: path as asked, device, inode, probes, cheap, failures {symbol: why}, or error, remedy,
+Answer per request: path and name as asked, device, inode, probes, cheap, failures {symbol: why}, or error, remedy,
 is_gone and is_libcuda.
 """
 
@@ -19,12 +20,13 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
-from fairsched.bpf import elf, exports, perf, syscall
+from fairsched.bpf import elf, exports, perf, served, syscall
 from fairsched.errors import FairschedError
 
 # Closing waits for the kernel, not for a processor: all at once.
@@ -32,6 +34,14 @@ _CLOSERS = 64
 
 Site = tuple[str, bool]
 """(program, is it on the return)."""
+
+
+class Request(NamedTuple):
+    """See :meth:`fairsched.bpf.gpu_time.GpuTimeProbe.request_library`."""
+
+    path: str
+    name: str = ""
+    pid: int | None = None
 
 
 class Attacher:
@@ -43,26 +53,39 @@ class Attacher:
         self._fds: list[int] = []
         self._done: dict[tuple[int, int], dict[str, Any]] = {}
 
-    def attach(self, path: str) -> dict[str, Any]:
+    def attach(self, request: Request) -> dict[str, Any]:
         """Attach to a libcuda file unless that inode has its probes already."""
+        asked = {"path": request.path, "name": request.name}
+        name = request.name or request.path
         try:
-            stat = os.stat(path)
-            key = (stat.st_dev, stat.st_ino)
-            if key not in self._done:
-                self._done[key] = {"device": key[0], "inode": key[1], **self._attach(path)}
-            return {"path": path, **self._done[key]}
+            # What was judged is what gets the probes: its owner may put another file in its place meanwhile, or a
+            # device, which to open is more than a look.
+            fd = os.open(request.path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                if request.pid is not None:
+                    served.refuse(name, fd, request.pid)
+                found = served.identity(fd)
+                if not stat.S_ISREG(found.mode):
+                    raise elf.NotLibcuda(f"{name}: not a regular file")
+                key = (found.device, found.inode)
+                if key not in self._done:
+                    probes = self._attach(f"/proc/self/fd/{fd}", name)
+                    self._done[key] = {"device": key[0], "inode": key[1], **probes}
+            finally:
+                os.close(fd)
+            return {**asked, **self._done[key]}
         except (FairschedError, OSError) as error:
             is_gone = isinstance(error, FileNotFoundError | ProcessLookupError)
-            is_libcuda = not isinstance(error, elf.NotLibcuda)
+            is_libcuda = not isinstance(error, elf.NotLibcuda | served.Served)
             remedy = getattr(error, "remedy", "")
             why = {"error": str(error), "remedy": remedy, "is_gone": is_gone, "is_libcuda": is_libcuda}
-            return {"path": path, **why}
+            return {**asked, **why}
 
-    def _attach(self, path: str) -> dict[str, Any]:
-        by_name = {export.name: export for export in elf.read_exports(path)}
+    def _attach(self, path: str, name: str) -> dict[str, Any]:
+        by_name = {export.name: export for export in elf.read_exports(path, name)}
         wanted = exports.choose_probes(by_name)
         if not wanted:
-            raise elf.NotLibcuda(f"{path}: exports no CUDA driver entry point")
+            raise elf.NotLibcuda(f"{name}: exports no CUDA driver entry point")
         sites: dict[Site, list[elf.Export]] = {}
         for probe in wanted:
             export = by_name[probe.symbol]
@@ -78,7 +101,7 @@ class Attacher:
         good = [export for export in total if export.name not in failures]
         if not good:
             raise FairschedError(
-                f"{path}: no entry point could be probed: {next(iter(failures.values()))}",
+                f"{name}: no entry point could be probed: {next(iter(failures.values()))}",
                 remedy="fairsched doctor shows whether uprobes work here",
             )
         return {"probes": len(good), "cheap": sum(bool(e.skip) for e in good), "failures": failures}
@@ -113,12 +136,12 @@ class Attacher:
         self._fds = []
 
 
-def serve(channel: socket.socket, handle: Callable[[str], dict[str, Any]]) -> None:
+def serve(channel: socket.socket, handle: Callable[[Request], dict[str, Any]]) -> None:
     """Answer requests until the other end is closed."""
     # For reading alone: one that is written to as well forgets what it has read beyond the first line.
     with channel.makefile("r", encoding="utf-8") as lines:
         for line in lines:
-            channel.sendall(json.dumps(handle(json.loads(line)["path"])).encode() + b"\n")
+            channel.sendall(json.dumps(handle(Request(**json.loads(line)))).encode() + b"\n")
 
 
 def main(argv: list[str]) -> int:

@@ -44,8 +44,8 @@ def stub_skip(head: bytes) -> int:
     return 0
 
 
-def read_exports(path: str) -> list[Export]:
-    """Exported functions of the ELF shared object at ``path``.
+def read_exports(path: str, name: str | None = None) -> list[Export]:
+    """Exported functions of the ELF shared object at ``path``; ``name``: what it is called in errors, if not that.
 
     Raises NotLibcuda when the file is not a readable x86-64 ELF file, OSError when it cannot be opened.
     """
@@ -54,7 +54,7 @@ def read_exports(path: str) -> list[Export]:
             elf = ELFFile(file)
             table = elf.get_section_by_name(".dynsym")
             if elf.get_machine_arch() != "x64" or not isinstance(table, SymbolTableSection):
-                raise NotLibcuda(f"{path}: not an x86-64 shared object with exported symbols")
+                raise NotLibcuda(f"{name or path}: not an x86-64 shared object with exported symbols")
             exports = []
             for symbol in table.iter_symbols():
                 info = symbol["st_info"]
@@ -69,7 +69,7 @@ def read_exports(path: str) -> list[Export]:
         except (OSError, NotLibcuda):
             raise
         except MemoryError as error:  # which says nothing of the file, unless it was made for that
-            raise OSError(errno.ENOMEM, "no memory to read it", path) from error
+            raise OSError(errno.ENOMEM, "no memory to read it", name or path) from error
         # Not ELFError alone: any process may map a file that was made to have the parser trip.
         except Exception as error:
-            raise NotLibcuda(f"{path}: not a readable ELF file: {error}") from error
+            raise NotLibcuda(f"{name or path}: not a readable ELF file: {error}") from error

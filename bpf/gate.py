@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import hashlib
 import os
-import select
 import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import TypeVar
@@ -15,6 +14,7 @@ from typing import TypeVar
 from fairsched.bpf import abi, child, loader, objects, syscall
 from fairsched.bpf.program_sets import DEVICE_GATE
 from fairsched.errors import HostUnsupported
+from fairsched.readable import is_readable
 
 PROGRAM = "gate_nvidia"
 _SET = "device_gate"
@@ -130,7 +130,7 @@ class GateLoad:
     def poll(self, timeout_s: float = 0.0) -> GateProgram | None:
         """The program once it is there. Raises HostUnsupported when it cannot be had."""
         is_over = time.monotonic() >= self._deadline_s
-        if not is_over and not select.select([self._channel], [], [], timeout_s)[0]:
+        if not is_over and not is_readable(self._channel, timeout_s):
             return None
         try:
             if is_over:

@@ -12,7 +12,6 @@ import ctypes
 import json
 import mmap
 import os
-import select
 import struct
 import subprocess
 import time
@@ -23,6 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from fairsched.bpf import abi, child, syscall
 from fairsched.bpf.ring import RingReader
 from fairsched.errors import FairschedError, HostUnsupported
+from fairsched.readable import is_readable
 
 _PAGE = mmap.PAGESIZE
 _STOP_TIMEOUT_S = 20.0
@@ -65,6 +65,8 @@ class Library:
     """Why: there is no such file any more."""
     is_libcuda: bool = True
     """False: only its name is a libcuda's."""
+    name: str = ""
+    """What people call it, where that is not the path."""
 
 
 class _MappedArray(Generic[_Value]):
@@ -115,14 +117,17 @@ class GpuTimeProbe:
         """Readable when :meth:`take_attached` has something."""
         return self._channel.fileno()
 
-    def request_library(self, path: str) -> None:
-        """Ask for probes on the libcuda at ``path``; :meth:`take_attached` tells what became of it."""
-        self._channel.sendall(json.dumps({"path": path}).encode() + b"\n")
+    def request_library(self, path: str, name: str = "", pid: int | None = None) -> None:
+        """Ask for probes on the libcuda at ``path``; :meth:`take_attached` tells what became of it.
+
+        ``name``: what people call it, if not that. ``pid``: the process that chose it; None: the operator did.
+        """
+        self._channel.sendall(json.dumps({"path": path, "name": name, "pid": pid}).encode() + b"\n")
 
     def take_attached(self) -> list[Library]:
         """Libraries dealt with since the last call. Never blocks. Raises FairschedError if the attacher died."""
         found = []
-        while b"\n" in self._answers or select.select([self._channel], [], [], 0)[0]:
+        while b"\n" in self._answers or is_readable(self._channel):
             found.append(self._note(self._read_answer(1.0)))
         return found
 

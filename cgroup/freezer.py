@@ -33,11 +33,11 @@ from dataclasses import dataclass, replace
 from fairsched.cgroup.journal import Entry, Journal, Owner, read_boot_id
 from fairsched.cgroup.outcome import GangResult, HoldKind, HoldResult
 from fairsched.cgroup.path import CgroupRef
+from fairsched.cgroup.patience import await_used
 from fairsched.cgroup.state import CGROUP_EVENTS, CGROUP_FREEZE, read_asked, read_frozen
 from fairsched.cgroup.watch import IN_CLOSE_WRITE, IN_MODIFY, Watch
 from fairsched.errors import CgroupGone, KernelRefused
 
-_PULSE_LOOK_S = 20e-6
 _SWEEP_NS = 100_000_000
 """All holds are looked at so often, if any: a cgroup that is removed need not make its file readable."""
 _LATENCY_WEIGHT = 0.25  # of the newest sample: four or five holds forget an outlier
@@ -204,19 +204,26 @@ class Freezer:
         cgroup_ids: Sequence[int],
         deadline_ns: int,
         reason: str,
-        is_enough: Callable[[], bool],
+        used: Callable[[], float],
         limit_ns: int,
     ) -> HoldKind:
-        """Let cgroups we hold run until ``is_enough()``, and hold them again: with nothing to open in between.
+        """Let cgroups we hold run until ``used()`` says 1 or more, and hold them again: nothing to open in between.
 
-        HELD (all of them, until the new deadline), or THAWED: it was not enough within ``limit_ns``, or one of them
+        ``used``: the part of what they may do that they have done, 0 while they have not begun. They are given
+        ``limit_ns`` to begin, and as long from then on.
+
+        HELD (all of them, until the new deadline), or THAWED: they did less in that time, or one of them
         is somebody else's or gone by now. Raises as ``thaw`` and ``hold`` do; then none is frozen by us.
         """
         members = [self._held[cgroup_id] for cgroup_id in cgroup_ids]
         is_held = False
         try:
-            if all([self._let_go(held, deadline_ns, reason) for held in members]) and _await(
-                is_enough, self._clock_ns, limit_ns
+            # Files take ten times as long as the thaw, so all of them come first: nobody runs unwatched meanwhile.
+            are_ours = all([self._record_next(held, deadline_ns, reason) for held in members])
+            if (
+                are_ours
+                and all([self._let_go(held) for held in members])
+                and await_used(used, self._clock_ns, limit_ns)
             ):
                 is_held = all(
                     held.entry.cgroup_id in self._held and self._freeze(held).kind is HoldKind.HELD
@@ -235,22 +242,29 @@ class Freezer:
                     self._abandon(held)
         return HoldKind.HELD if is_held else HoldKind.THAWED
 
-    def _let_go(self, held: _Held, deadline_ns: int, reason: str) -> bool:
-        """Thaw, with the next hold on record already. False when it is not ours any more."""
-        cgroup_id, old = held.entry.cgroup_id, held.entry
+    def _record_next(self, held: _Held, deadline_ns: int, reason: str) -> bool:
+        """Put the next hold on record in place of this one. False when it is not ours any more."""
+        old = held.entry
         self._read_watch()
-        if cgroup_id not in self._held or not read_asked(held.freeze_fd):
+        if old.cgroup_id not in self._held or not read_asked(held.freeze_fd):
             return False
+        entry = replace(old, reason=reason, since_ns=self._clock_ns(), deadline_ns=deadline_ns)
+        self._journal.write(entry)
+        held.entry = entry
+        if entry.name != old.name:
+            self._journal.remove(old.name)
+        return True
+
+    def _let_go(self, held: _Held) -> bool:
+        """Thaw. False when it is not ours any more."""
+        cgroup_id = held.entry.cgroup_id
         os.pwrite(held.freeze_fd, b"0", 0)
         self._read_watch(own=cgroup_id)
         if cgroup_id not in self._held:
             return False
         if read_asked(held.freeze_fd):
             raise OSError(errno.EAGAIN, "still frozen")
-        self._journal.remove(old.name)
-        held.entry = replace(old, reason=reason, since_ns=self._clock_ns(), deadline_ns=deadline_ns)
         held.asked_ns, held.is_settled = 0, False
-        self._journal.write(held.entry)
         return True
 
     def thaw_expired(self, now_ns: int) -> list[HoldResult]:
@@ -420,15 +434,6 @@ class Freezer:
             self._epoll.unregister(held.events_fd)
         os.close(held.events_fd)
         os.close(held.freeze_fd)
-
-
-def _await(is_enough: Callable[[], bool], clock_ns: Callable[[], int], limit_ns: int) -> bool:
-    end_ns = clock_ns() + limit_ns
-    while not is_enough():
-        if clock_ns() >= end_ns:
-            return False
-        time.sleep(_PULSE_LOOK_S)
-    return True
 
 
 def _result(kind: HoldKind, entry: Entry, latency_ns: int | None = None) -> HoldResult:

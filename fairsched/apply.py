@@ -20,6 +20,7 @@ from fairsched.errors import FairschedError
 from fairsched.events import Limiter, decision_fields, logfmt
 from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode
 from fairsched.observe import TenantView, Tree
+from fairsched.pace import NEVER_NS
 from fairsched.printable import word
 from fairsched.punctual import punctual
 from fairsched.status import DecisionRecord
@@ -33,6 +34,8 @@ _GRANT_LIMIT_NS = 3_000_000
 """A queue that fills more slowly than this is seen by the next tick."""
 _GRANTS_LIMIT_NS = 6_000_000
 """All queues of one plan together: nothing else is done meanwhile."""
+_GRANT_LOOK_NS = 500_000
+"""Between looks at who has not used up what it was granted: it may have waited for a processor until now."""
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +79,10 @@ class Applier:
         self._dry_seen: dict[tuple[str, ActionKind], int] = {}
         self._granted_ns = 0
         """Spent in this plan waiting for queues to fill."""
+        self._filling: dict[str, tuple[Action, int]] = {}
+        """Let go by this plan, and slow to use up what they were granted, which is beside it."""
+        self.look_ns = NEVER_NS
+        """When :meth:`hold_filled` is due."""
         self._latency_ns: dict[str, int] = {}
         self._latency_of_changes = -1
         self._latency_dirty: set[str] = set()
@@ -84,28 +91,36 @@ class Applier:
     def apply(self, plan: Iterable[Action], now_ns: int) -> None:
         """Carry out every action; one that fails is recorded and counted, the others go on."""
         self._granted_ns = 0
+        self._forget_filling()
         for action in plan:
-            # a hold of before the dry run, whose thaw was refused, is a real one
-            if self.is_dry_run and (action.kind is ActionKind.HOLD or action.tenant not in self.holds):
-                self._pretend(action, now_ns)
-                continue
-            error: str | None = None
-            held_ns: int | None = None
-            try:
-                if action.kind is ActionKind.HOLD:
-                    error = self._hold(action, now_ns)
-                elif action.grant_ns is not None and not self.is_dry_run:
-                    self._grant(action, action.grant_ns, now_ns)
-                    continue
-                else:
-                    held_ns = self.thaw(action.tenant, now_ns)
-            except FairschedError as failure:
-                self.errors += 1
-                error = str(failure)
-                if self._log_limit.take((action.tenant, "failed"), now_ns) is not None:
-                    name = word(action.tenant)
-                    logger.error("action=%s tenant=%s error=%r", action.kind.value, name, error)
-            self._record(action, now_ns, held_ns, error)
+            self._carry_out(action, now_ns)
+
+    def _forget_filling(self) -> None:
+        self._filling.clear()
+        self.look_ns = NEVER_NS
+
+    def _carry_out(self, action: Action, now_ns: int) -> None:
+        # a hold of before the dry run, whose thaw was refused, is a real one
+        if self.is_dry_run and (action.kind is ActionKind.HOLD or action.tenant not in self.holds):
+            self._pretend(action, now_ns)
+            return
+        error: str | None = None
+        held_ns: int | None = None
+        try:
+            if action.kind is ActionKind.HOLD:
+                error = self._hold(action, now_ns)
+            elif action.grant_ns is not None and not self.is_dry_run:
+                self._grant(action, action.grant_ns, now_ns)
+                return
+            else:
+                held_ns = self.thaw(action.tenant, now_ns)
+        except FairschedError as failure:
+            self.errors += 1
+            error = str(failure)
+            if self._log_limit.take((action.tenant, "failed"), now_ns) is not None:
+                name = word(action.tenant)
+                logger.error("action=%s tenant=%s error=%r", action.kind.value, name, error)
+        self._record(action, now_ns, held_ns, error)
 
     def _hold(self, action: Action, now_ns: int) -> str | None:
         view = self._tree.tenants.get(action.tenant)
@@ -142,20 +157,39 @@ class Applier:
                     held,
                     action.deadline_ns,
                     code.value,
-                    lambda: account.queued_since_hold_ns(view.cgroup_ids) >= grant_ns,
+                    lambda: account.queued_since_hold_ns(view.cgroup_ids) / grant_ns,
                     min(_GRANT_LIMIT_NS, left_ns),
                 )
         finally:
             self._granted_ns += time.monotonic_ns() - begin_ns
             held_ns = self._ended(self.holds.get(action.tenant), now_ns)
         self._record(action, now_ns, held_ns, None)
-        if kind is not HoldKind.HELD:
-            return
         again_ns = time.monotonic_ns()
+        again = replace(action, kind=ActionKind.HOLD, reason=replace(action.reason, code=code), grant_ns=None)
+        if kind is not HoldKind.HELD:
+            self._filling[action.tenant] = (again, grant_ns)
+            self.look_ns = again_ns + _GRANT_LOOK_NS
+            return
         self.holds[action.tenant] = Hold(action.tenant, again_ns, action.deadline_ns, is_ours=True)
         self._tell_hold(view, again_ns)
-        again = replace(action, kind=ActionKind.HOLD, reason=replace(action.reason, code=code))
         self._record(again, again_ns, None, None)
+
+    def hold_filled(self, now_ns: int) -> None:
+        """Between two ticks: hold those who have used up their grant after we had ceased to wait for them.
+
+        Without it a full queue waits for the next tick.
+        """
+        filled = []
+        for tenant, (again, grant_ns) in list(self._filling.items()):
+            view = self._tree.tenants.get(tenant)
+            if view is None or tenant in self.reserved:
+                del self._filling[tenant]
+            elif self._account.queued_since_hold_ns(view.cgroup_ids) >= grant_ns:
+                del self._filling[tenant]
+                filled.append(again)
+        self.look_ns = now_ns + _GRANT_LOOK_NS if self._filling else NEVER_NS
+        for again in filled:
+            self._carry_out(again, now_ns)
 
     def thaw(self, tenant: str, now_ns: int) -> int | None:
         """End our hold of a tenant; returns how long it lasted in ns, None when it was not held.
@@ -220,7 +254,8 @@ class Applier:
         self._freezer.thaw_expired(now_ns)  # also what is left of a gang whose hold was not to be undone
 
     def release_all(self, now_ns: int) -> None:
-        """Thaw everything we hold (the daemon leaves)."""
+        """Thaw everything we hold, and hold nobody until the next plan says so."""
+        self._forget_filling()
         for tenant in list(self.holds):
             self.apply([Action(ActionKind.THAW, tenant, Reason(ReasonCode.SHUTDOWN))], now_ns)
 

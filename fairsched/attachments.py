@@ -95,6 +95,11 @@ class Attachments:
         return len(self._failed)
 
     @property
+    def is_partial(self) -> bool:
+        """Some of them are libcuda, see :meth:`is_unprobed`."""
+        return any(failure.is_libcuda for failure in self._failed.values())
+
+    @property
     def is_attaching(self) -> bool:
         """Some file waits for its first answer."""
         return any(key not in self._failed for key in self._asked.values())

@@ -220,6 +220,7 @@ class Daemon:
         """Sleep until the next tick or something to serve; an urgent event makes a tick due now."""
         # Housekeeping waits for a tick that comes soon: together they wake the processor once.
         due_ns = min(self._next_tick_ns, self._next_housekeeping_ns + _JOIN_NS, self._idle.due_ns)
+        due_ns = min(due_ns, self._applier.look_ns)
         timeout_s = max(0, due_ns - time.monotonic_ns()) / 1e9
         ring = self._sensors.probe.fileno() if self._sensors.probe is not None else -1
         for fd, _ in self._epoll.poll(timeout_s):
@@ -237,6 +238,8 @@ class Daemon:
             else:  # the guardian died, or the process that holds the probes has something to say or died
                 self._next_housekeeping_ns = self._next_watchdog_ns = 0
         now_ns = time.monotonic_ns()
+        if now_ns >= self._applier.look_ns:
+            self._applier.hold_filled(now_ns)
         if now_ns >= self._idle.due_ns and self._idle.is_confirmed(now_ns, self._sensors.is_idle):
             self._next_tick_ns = min(self._next_tick_ns, now_ns)
 

@@ -5,18 +5,18 @@ nothing changed."""
 from __future__ import annotations
 
 import contextlib
-import glob
 import grp
 import importlib
 import importlib.util
+import itertools
 import os
 import re
 import resource
-import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairsched import libraries
 from fairsched.cgroup.probe import probe_host
 from fairsched.driver import hooks
 from fairsched.driver.pid_view import gather as gather_pid_view
@@ -35,7 +35,6 @@ _CAPABILITIES = {
 }
 """Bit numbers of linux/capability.h."""
 
-_LIBCUDA = re.compile(r"/\S*/libcuda\.so\S*")
 _MAX_PROCESSES = 20_000
 
 
@@ -136,32 +135,23 @@ def _bpf() -> tuple[BpfFact, ...] | None:
 def find_libcuda(named: Iterable[Path] = ()) -> tuple[str, ...]:
     """Every libcuda this host shows: named, in the loader's cache, mapped by a process.
 
-    One path per inode, as containers map the host's library under names of their own.
+    One name per inode, as containers map the host's library under names of their own.
     """
     found: dict[tuple[int, int], str] = {}
-    for path in (*map(str, named), *_cached_libraries(), *_mapped_libraries()):
-        with contextlib.suppress(OSError):
-            status = os.stat(path)
-            found.setdefault((status.st_dev, status.st_ino), path)
+    for path in (*map(str, named), *libraries.linker_cache()):
+        if (sighting := libraries.see(path)) is not None:
+            found.setdefault((sighting.device, sighting.inode), path)
+    for sighting in _mapped_libraries():
+        found.setdefault((sighting.device, sighting.inode), sighting.name)
     return tuple(found.values())
 
 
-def _cached_libraries() -> list[str]:
-    for program in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
-        try:
-            listing = subprocess.run([program, "-p"], capture_output=True, text=True, timeout=10, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        return [line.split(" => ")[1] for line in listing.stdout.splitlines() if "libcuda.so.1 " in line]
-    return []
-
-
-def _mapped_libraries() -> Iterator[str]:
-    for maps in glob.glob("/proc/[0-9]*/maps")[:_MAX_PROCESSES]:
-        text = _read(maps)  # None: it exited, or is not ours to read
-        if text is not None and "/libcuda.so" in text:
-            root = os.path.dirname(maps) + "/root"
-            yield from {root + path for path in _LIBCUDA.findall(text)}
+def _mapped_libraries() -> Iterator[libraries.Sighting]:
+    pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
+    for pid in itertools.islice(pids, _MAX_PROCESSES):
+        for item in libraries.mapped_libraries(pid) or ():  # None: it exited, or is not ours to read
+            if (sighting := libraries.see_mapped(item, pid)) is not None:
+                yield sighting
 
 
 def _nvml() -> tuple[str | None, str | None, tuple[GpuFact, ...]]:

@@ -9,8 +9,8 @@ mappings of each process are read when it is first seen and then ever more rarel
 processes per call, so that a node with thousands of processes costs no more per tick than one with ten.
 
 Terms: a *sighting* is (path to open, inode) of one libcuda. The file that a process has mapped is the one behind
-/proc/PID/map_files: an upgrade may have removed its name since, or given it to another file. While the name still leads
-to it, the sighting has that, below /proc/PID/root because of mount namespaces.
+/proc/PID/map_files: an upgrade may have removed its name since, or given it to another file, and to follow the name
+would be to ask file systems that its user may serve himself (bpf/served.py).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from fairsched.bpf import served
 
 NAME = re.compile(r"/libcuda\.so[^/]*$")
 _DELETED = " (deleted)"
@@ -38,6 +40,8 @@ class Sighting:
     device: int
     inode: int
     pid: int | None = None
+    name: str = ""
+    """What the process called it when it mapped it, below the root that it has; for people."""
 
 
 def linker_cache() -> list[str]:
@@ -87,37 +91,34 @@ def mapped_libraries(pid: int, proc: str = "/proc") -> tuple[Mapped, ...] | None
 
 def see(path: str) -> Sighting | None:
     """The file behind a path, or None when it is gone."""
-    key = _identity(path)
-    return None if key is None else Sighting(path, *key)
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return Sighting(path, status.st_dev, status.st_ino)
 
 
 def see_mapped(item: Mapped, pid: int, proc: str = "/proc") -> Sighting | None:
     """The file that a process has mapped; None when the mapping is gone, most often with its process."""
     named, link = f"{proc}/{pid}/root{item.path}", f"{proc}/{pid}/map_files/{_link_name(item.extent)}"
-    by_name = _identity(named)
     try:
-        status = os.stat(link)
+        fd = os.open(link, os.O_PATH | os.O_CLOEXEC)
+        try:
+            found = served.identity(fd)
+        finally:
+            os.close(fd)
     except (FileNotFoundError, ProcessLookupError):
         return None
-    except OSError:  # without CAP_SYS_ADMIN in the initial user namespace: what the map says has to do
-        if by_name is not None and by_name[1] == item.inode:
-            return Sighting(named, *by_name, pid)
-        return Sighting(link, item.device, item.inode, pid)  # nobody can open it, which the attacher will say
-    key = (status.st_dev, status.st_ino)
-    return Sighting(named if key == by_name else link, *key, pid)
+    except OSError:
+        # No CAP_SYS_ADMIN in the initial user namespace, or a FUSE for its user alone: what the map says has to do.
+        # Nobody can open it, which the attacher will say.
+        return Sighting(link, item.device, item.inode, pid, named)
+    return Sighting(link, found.device, found.inode, pid, named)
 
 
 def _link_name(extent: str) -> str:
     """map_files has no leading zeros, which the map has below 4 GiB."""
     return "-".join(f"{int(end, 16):x}" for end in extent.split("-"))
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 class LibraryWatch:

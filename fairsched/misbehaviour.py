@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from fairsched.accounting.context import Row
+from fairsched.accounting.context import Move, Row
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.accounting.nvml import cgroup_id_of, open_readers
 from fairsched.apply import Applier
@@ -30,6 +32,7 @@ from fairsched.gpu import gpu_label
 from fairsched.model import (
     Action,
     ActionKind,
+    Confidence,
     MisbehaviourAction,
     MisbehaviourKind,
     Reason,
@@ -37,7 +40,16 @@ from fairsched.model import (
     TenantSpec,
 )
 from fairsched.observe import Tree
-from fairsched.policy.evidence import ContextWork, Episode, EpisodeKey, Evidence, Limits, Sighting, Where
+from fairsched.policy.evidence import (
+    ContextWork,
+    Episode,
+    EpisodeKey,
+    Evidence,
+    Leave,
+    Limits,
+    Sighting,
+    Where,
+)
 from fairsched.policy.misbehaviour import WatchState, judge
 from fairsched.policy.shares import spec_for
 from fairsched.policy.unseen import intruded_gpus, steady_unseen
@@ -53,8 +65,13 @@ _EXAMINED = 16
 """Suspects a look: each costs the reading of its memory map."""
 _BLIND_NS = 5_000_000_000
 """Contexts older than the probes are seen from their next call on."""
+_MOVES = 4096
+"""Between two looks; of more the last ones count."""
 _ATTACHING_NS = 60_000_000_000
 """For so long after the account began, libraries that wait for their probes excuse everybody."""
+
+_DOUBTED = (MisbehaviourKind.ENDLESS, MisbehaviourKind.UNSEEN)
+"""What makes an account doubtful, so that nobody is held for it. Whoever moves is held while it is there."""
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +89,7 @@ class Misbehaviour:
         self._account: EbpfAccount | None = None
         self._began_ns = self._blind_until_ns = self._next_look_ns = 0
         self._charged: dict[tuple[int, int], int] = {}
+        self._moves: deque[tuple[Move, str | None]] = deque(maxlen=_MOVES)
         self._owners: dict[int, Owner] = {}
         """The process last seen under each pid."""
         self.doubted: frozenset[tuple[str, str]] = frozenset()
@@ -90,12 +108,15 @@ class Misbehaviour:
             if row.used_ns:
                 key = (row.tgid, row.gpu)
                 charged[key] = charged.get(key, 0) + row.used_ns
+        # Whose cgroup it left is asked now, too: it may be gone at the look.
+        self._moves.extend((move, self._tree.tenant_of(move.before)) for move in self._sensors.events.moves)
 
     def look(self, now_ns: int, specs: Mapping[str, TenantSpec], config: Config, *, is_acting: bool) -> None:
         """Judge and act. ``is_acting``: processes are really ended, as in mode enforce."""
         account, watch = self._sensors.account, self._watch
         if watch is None:
             self._charged.clear()
+            self._moves.clear()
             return
         if account is not None:
             account.seen_running = watch.seen_running
@@ -111,7 +132,9 @@ class Misbehaviour:
                 self._next_look_ns = now_ns + _URGENT_NS
             if account is not None:
                 self._count_on(account, evidence)
-            self.doubted = frozenset((one.tenant, one.gpu) for one in self._state.episodes.values())
+            self.doubted = frozenset(
+                (one.tenant, one.gpu) for one in self._state.episodes.values() if one.kind in _DOUBTED
+            )
             self._act(before, specs, config, now_ns, is_acting=is_acting)
         except Exception:
             self.errors += 1
@@ -135,8 +158,24 @@ class Misbehaviour:
             watched_since_ns=self._watched_since_ns(now_ns),
             is_blind=account is None or now_ns < self._blind_until_ns,
             is_partial=self._is_partial(),
+            leaves=tuple(self._leaves()),
             unsure=self._unsure(account),
         )
+
+    def _leaves(self) -> Iterator[Leave]:
+        """By the tree of now: at the move itself a cgroup that the tenant had just made was not known. One that is not
+        known even now, because it is gone again, speaks against nobody."""
+        moves = list(self._moves)
+        self._moves.clear()
+        for move, tenant_then in moves:
+            tenant = tenant_then or self._tree.tenant_of(move.before)
+            if tenant is None or self._tree.tenant_of(move.after) == tenant or not self._is_known(move.after):
+                continue
+            yield Leave(move.t_ns, tenant, move.tgid, gpu_label(self._sensors.gpus, move.gpu), move.key)
+
+    def _is_known(self, cgroup_id: int) -> bool:
+        """The tree lists what is below the root."""
+        return self._tree.has_cgroup(cgroup_id) or cgroup_id == os.stat(self._mount.absolute("/")).st_ino
 
     def _unsure(self, account: EbpfAccount | None) -> frozenset[str]:
         if account is None:
@@ -208,7 +247,7 @@ class Misbehaviour:
     def _is_partial(self) -> bool:
         """Whether somebody may be unseen through no doing of theirs: a table was full, a libcuda has no probes."""
         probe = self._sensors.probe
-        if probe is None or self._sensors.unprobed_libraries:
+        if probe is None or self._sensors.is_partial:
             return True
         return any(
             probe.count(what) for what in (abi.Count.CTX_FULL, abi.Count.PROC_FULL, abi.Count.USE_FULL)
@@ -296,6 +335,11 @@ class Misbehaviour:
         self._terminator.close()
 
 
+def lowered(confidence: Confidence, statuses: Iterable[MisbehaviourStatus]) -> Confidence:
+    """What the account says of itself, unless the tenant does what makes it doubtful."""
+    return Confidence.LOW if any(one.kind in _DOUBTED for one in statuses) else confidence
+
+
 def detail(episode: Episode) -> str:
     """One episode as a sentence with its numbers."""
     pids = ", ".join(map(str, episode.pids[:8])) + (", ..." if len(episode.pids) > 8 else "")
@@ -308,6 +352,10 @@ def detail(episode: Episode) -> str:
             f"{charged} for it (pid {pids})"
         )
         return text.replace("their", "its", 1) if count == 1 else text
+    if episode.kind is MisbehaviourKind.MOVING:
+        return (
+            f"pid {pids} left the tenant's cgroups {episode.leaves} times in {window} while it used the GPU"
+        )
     text = (
         f"NVML saw pid {pids} on the GPU in {episode.samples} samples of the last {window}, calls account for "
         f"{charged}"
@@ -325,6 +373,7 @@ def words(episode: Episode) -> str:
         f"stuck_s={episode.stuck_ns / 1e9:.1f}" if episode.stuck_ns is not None else "",
         f"charged_s={episode.charged_ns / 1e9:.2f}",
         f"samples={episode.samples}",
+        f"leaves={episode.leaves}" if episode.leaves else "",
         f"window_s={episode.window_ns / 1e9:.1f}",
     ]
     return " ".join(word for word in numbers if word)

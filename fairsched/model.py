@@ -62,6 +62,8 @@ class MisbehaviourKind(str, enum.Enum):
     """A context has work on the GPU that does not complete; it goes on while its owner is frozen."""
     UNSEEN = "unseen"
     """The GPU works for a process far longer than its calls account for."""
+    MOVING = "moving"
+    """Its processes leave its cgroups and come back, again and again, while they use the GPU."""
 
 
 class MisbehaviourAction(str, enum.Enum):
@@ -255,7 +257,7 @@ class PolicyParams:
     """A queue is deep when it is worth more than so many times what the longest hold can repay ..."""
     queue_memory_ns: int = 60_000_000_000
     """... and until that is forgotten."""
-    deep_debt_ratio: float = 3.0
+    deep_debt_ratio: float = 2.0
     """Whoever has such a queue and owes more than so many times what the longest hold can repay, ..."""
     long_queue_ns: int = 50_000_000
     """... where that queue is no single step of one among many, but so much, ..."""

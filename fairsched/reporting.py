@@ -14,7 +14,7 @@ from fairsched.driver.gate import is_asked_for
 from fairsched.gpu import GpuUse, gpu_label
 from fairsched.ledger import Ledger
 from fairsched.losses import DRIVER_LOSSES, GPU_TIME_LOSSES
-from fairsched.misbehaviour import Misbehaviour
+from fairsched.misbehaviour import Misbehaviour, lowered
 from fairsched.model import ActionKind, Confidence, ReasonCode, ShareView, Source, TenantSpec
 from fairsched.observe import TenantView, Tree
 from fairsched.own_cost import OwnCost
@@ -270,7 +270,7 @@ def _tenant(
         hold_limit_s=_hold_limit_s(name, spec, applier),
         gpu_time_s=sum(total_ns.values()) / 1e9 if total_ns else None,
         gpu_time_by_gpu_s={gpu: ns / 1e9 for gpu, ns in total_ns.items()},
-        confidence=Confidence.LOW if episodes else confidence,
+        confidence=lowered(confidence, episodes),
         quota_ratio=spec.quota_ratio,
         min_ratio=spec.min_ratio,
         is_overridden=name in settings.overrides.tenants,

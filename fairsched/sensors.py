@@ -284,6 +284,11 @@ class Sensors:
         """On which no probe could be attached: calls through them are in no account."""
         return self._attachments.unprobed
 
+    @property
+    def is_partial(self) -> bool:
+        """On some libcuda no probe could be attached, through no doing of whoever maps it."""
+        return self._attachments.is_partial
+
     def watched_since_ns(self, pid: int, now_ns: int) -> int | None:
         """Since when every libcuda that a process maps has probes; now, while one has none; 0 = it maps none;
         NEVER_NS: an attempt to attach to one has failed.
@@ -307,24 +312,25 @@ class Sensors:
 
     def _ask_for(self, probe: GpuTimeProbe, sighting: Sighting, now_ns: int) -> None:
         if self._attachments.wants(sighting, now_ns):
-            self._request(probe, sighting.path)
+            self._request(probe, sighting)
 
     @staticmethod
-    def _request(probe: GpuTimeProbe, path: str) -> None:
+    def _request(probe: GpuTimeProbe, sighting: Sighting) -> None:
         try:
-            probe.request_library(path)
+            probe.request_library(sighting.path, sighting.name, sighting.pid)
         except OSError as error:
             raise ProbesLost(f"the process that holds the probes is gone: {error.strerror}") from error
 
     @staticmethod
     def _report(library: Library) -> None:
+        name = word(library.name or library.path)
         if library.error is not None:
-            logger.warning("library=%s probes=0 error=%r", word(library.path), library.error)
+            logger.warning("library=%s probes=0 error=%r", name, library.error)
             return
         failed = len(library.failures)
         logger.info(
             "library=%s probes=%d cheap=%d failed=%d",
-            word(library.path),
+            name,
             library.probes,
             library.cheap,
             failed,

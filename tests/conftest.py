@@ -21,7 +21,10 @@ or ``--hypothesis-seed=N`` tries others.
 
 from __future__ import annotations
 
+import collections
+import gc
 import os
+import re
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -38,6 +41,8 @@ HOW_TO_FORCE = {
     "unit": "sudo make setup installs what is missing, and sudo make test-unit is root",
 }
 SECOND_CHANCES = 3
+MOST_DESCRIPTORS = 300
+"""After a test; a whole run has some 70."""
 IMPORT_REASON = "could not import "
 """What importorskip says of itself."""
 
@@ -167,6 +172,20 @@ def pytest_make_collect_report(
             report.outcome = "failed"
             report.longrepr = failure
     return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """A test that leaves hundreds of descriptors behind would make another one fail that has nothing to do with it."""
+    yield
+    left = support.open_descriptors()
+    if len(left) > MOST_DESCRIPTORS:
+        gc.collect()
+        kinds = collections.Counter(re.sub(r"\d+", "N", name) for name in left.values())
+        pytest.fail(
+            f"{len(left)} descriptors are open after {item.nodeid}, {len(support.open_descriptors())} once garbage"
+            f" was collected; the most: {kinds.most_common(5)}"
+        )
 
 
 WaitUntil = Callable[..., None]

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +30,15 @@ def let_run(seconds: float) -> None:
     """Let the world go on for a while: what is measured is what it does in that time."""
     end = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() >= end, seconds + 60, "time passes")
+
+
+def open_descriptors() -> dict[int, str]:
+    """Those of this process, and what each is."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return found
 
 
 class FakeTree:

@@ -49,6 +49,8 @@ class Account:
     truth_share_ratio: float | None
     """Its part of what all leaves executed between the readings."""
     low_confidence_ratio: float | None
+    unsure_after_s: float | None
+    """From its start until the daemon first said that it is not sure of it."""
     settled_ns: int | None
     """The first reading from which on the account was right for two seconds, or that said it was not sure."""
     wrong_ns: tuple[tuple[int, int], ...]
@@ -80,6 +82,7 @@ def account(recording: Recording) -> dict[str, Account]:
             error_sure_max_ratio=max((error for _, error in windows), key=abs, default=None),
             truth_share_ratio=truth / total if truth is not None and total else None,
             low_confidence_ratio=1 - sum(sure) / len(sure) if sure else None,
+            unsure_after_s=_unsure_after_s(recording, leaf),
             settled_ns=_settled_ns(leaf, recording.accounts),
             wrong_ns=tuple(window for window, error in windows if abs(error) > WRONG_RATIO),
             misbehaviour_after_s=(named_ns - began[0]) / 1e9 if named_ns and began else None,
@@ -87,6 +90,13 @@ def account(recording: Recording) -> dict[str, Account]:
             misbehaviour=kinds[0][1] if kinds else "",
         )
     return found
+
+
+def _unsure_after_s(recording: Recording, leaf: str) -> float | None:
+    began = recording.present_ns.get(leaf)
+    low = (r.at_ns for r in recording.accounts if r.confidence.get(leaf) == Confidence.LOW.value)
+    first_ns = next(low, None)
+    return None if first_ns is None or not began else (first_ns - began[0]) / 1e9
 
 
 def _gone_after_s(recording: Recording, leaf: str, named_ns: int | None) -> float | None:

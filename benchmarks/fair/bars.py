@@ -120,7 +120,8 @@ BARS = (
     Bar("hostile-*", "gain_points", 2.0, GAIN, Of.HOSTILE_LEAVES),
     Bar("beyond-*", "misbehaviour_after_s", 5.0, "detected after", Of.HOSTILE_LEAVES),
     Bar("beyond-endless*", "misbehaviour_gone_after_s", 6.0, "gone after being named", Of.HOSTILE_LEAVES),
-    Bar("unsure-*", "misbehaviour_after_s", 5.0, "detected after", Of.HOSTILE_LEAVES),
+    # It does nothing forbidden, so it is not accused: its note in `status` says why nobody can be sure of it.
+    Bar("unsure-*", "unsure_after_s", 5.0, "said to be unsure after", Of.HOSTILE_LEAVES),
     Bar("escape-*", "misbehaviour_after_s", 5.0, "detected after", Of.HOSTILE_LEAVES),
     Bar(
         "unsure-*",
@@ -133,7 +134,11 @@ BARS = (
     Bar("two-gpus*", "share_error_max_points", 1.5, "share error of any GPU"),
     Bar("nature-*", "account_error_ratio", 0.05, "account error where sure", Of.SURE_LEAVES),
 )
-_NEVER = {"misbehaviour_after_s": "detected", "misbehaviour_gone_after_s": "gone"}
+_NEVER = {
+    "misbehaviour_after_s": "detected",
+    "misbehaviour_gone_after_s": "gone",
+    "unsure_after_s": "said to be unsure",
+}
 """Of a time that is not there: what did not come to pass."""
 HONEST = Bar("*", "misbehaviour_count", 0.0, "honest tenants named", Of.HONEST_LEAVES)
 

@@ -6,8 +6,9 @@ at most every 10 ms per file, so a short hold would be missed or misdated by as 
 
 Approach. ``frozen_usec`` of cgroup.stat.local (Linux 6.18) counts the time a cgroup was asked to be frozen, to
 the microsecond. Looked at often, its growth dates every hold exactly: one that goes on began its length ago,
-and one that grew by less than the time since the last look was interrupted for the rest. Older kernels have only
-the state itself, dated by the moment we looked.
+and one that grew by less than the time since the last look was interrupted for the rest. An interruption may be
+shorter than what that can tell (a grant: .2 ms): then inotify has told of a write to cgroup.freeze meanwhile. Older
+kernels have only the state itself, dated by the moment we looked.
 
 Terms. look: one reading of all leaves, some 10 ms apart; a hold that came and went between two looks counts
 with its right length, ending at the second.
@@ -15,12 +16,14 @@ with its right length, ending at the second.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.fair.recording import HeldTime
+from fairsched.cgroup.watch import IN_MODIFY, Watch
 
 _LEAST_PAUSE_NS = 300_000
 """A shorter one cannot be told from the time between reading the clock and reading the file."""
@@ -33,6 +36,8 @@ class _Watched:
     leaf: str
     events_fd: int
     stat_fd: int | None
+    number: int | None = None
+    """Of the watch on its cgroup.freeze."""
     frozen_ns: int = 0
     """As the kernel counted at the last look, and when that was."""
     looked_ns: int = 0
@@ -47,6 +52,7 @@ class HoldWatch:
         self, directories: dict[str, str], *, clock_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self._clock_ns = clock_ns
+        self._writes = Watch()
         self._watched = [self._open(leaf, path) for leaf, path in directories.items()]
         self._held: list[HeldTime] = []
 
@@ -57,23 +63,39 @@ class HoldWatch:
         except FileNotFoundError:
             return _Watched(leaf, events, None)
         watched = _Watched(leaf, events, stat)
+        with contextlib.suppress(FileNotFoundError):
+            freeze = os.open(f"{directory}/cgroup.freeze", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                watched.number = self._writes.add(freeze, IN_MODIFY)
+            finally:
+                os.close(freeze)
         watched.looked_ns, watched.frozen_ns = self._read(stat)
         return watched
 
     def look(self) -> None:
         """Take note of what has changed."""
+        states: list[tuple[_Watched, tuple[bool, int, int]]] = []
         for one in self._watched:
             try:
-                self._look_at(one)
+                states.append((one, self._state(one)))
             except OSError:  # the cgroup is gone
                 self._end(one, self._clock_ns())
+        # Read last: a write that the states do not show yet is then that of a hold which the next look sees begin.
+        written = {number for number, mask in self._writes.read() if mask & IN_MODIFY}
+        for one, state in states:
+            self._note(one, *state, was_written=one.number in written)
 
-    def _look_at(self, one: _Watched) -> None:
+    def _state(self, one: _Watched) -> tuple[bool, int, int]:
+        """Whether it is frozen, when that was read, and the kernel's count then."""
         is_frozen = b"frozen 1" in os.pread(one.events_fd, 256, 0)
+        return is_frozen, *(self._read(one.stat_fd) if one.stat_fd is not None else (self._clock_ns(), 0))
+
+    def _note(
+        self, one: _Watched, is_frozen: bool, now_ns: int, frozen_ns: int, *, was_written: bool
+    ) -> None:
         if one.stat_fd is None:
-            self._note_state(one, is_frozen, self._clock_ns())
+            self._note_state(one, is_frozen, now_ns)
             return
-        now_ns, frozen_ns = self._read(one.stat_fd)
         grown_ns, paused_ns = frozen_ns - one.frozen_ns, now_ns - one.looked_ns - (frozen_ns - one.frozen_ns)
         if one.since_ns is None and grown_ns > 0:
             one.since_ns = now_ns - grown_ns
@@ -81,11 +103,11 @@ class HoldWatch:
                 self._end(one, now_ns)
         elif one.since_ns is not None and not is_frozen:
             self._end(one, one.looked_ns + grown_ns)
-        elif one.since_ns is not None and paused_ns > _LEAST_PAUSE_NS:
+        elif one.since_ns is not None and (was_written or paused_ns > _LEAST_PAUSE_NS):
             # Where between the two looks is not known: in the middle.
             end_ns = one.looked_ns + grown_ns // 2
             self._end(one, end_ns)
-            one.since_ns = end_ns + paused_ns
+            one.since_ns = end_ns + max(0, paused_ns)
         one.looked_ns, one.frozen_ns = now_ns, frozen_ns
 
     def _note_state(self, one: _Watched, is_frozen: bool, now_ns: int) -> None:
@@ -123,3 +145,4 @@ class HoldWatch:
             if one.stat_fd is not None:
                 os.close(one.stat_fd)
         self._watched = []
+        self._writes.close()

@@ -95,6 +95,8 @@ class LeafMeasures:
     wrong later."""
     low_confidence_ratio: float | None
     """Part of the readings that say so."""
+    unsure_after_s: float | None
+    """From its start until the daemon first said that it is not sure of it."""
     misbehaviour_after_s: float | None
     """From its start until the daemon first named it, as what it is."""
     misbehaviour_gone_after_s: float | None
@@ -235,6 +237,7 @@ def _leaf(
         account_error_sure_max_ratio=said.error_sure_max_ratio,
         held_unsettled_ms=_held_in_ms(truth, leaf, unproven),
         low_confidence_ratio=said.low_confidence_ratio,
+        unsure_after_s=said.unsure_after_s,
         misbehaviour_after_s=said.misbehaviour_after_s,
         misbehaviour_gone_after_s=said.misbehaviour_gone_after_s,
     )

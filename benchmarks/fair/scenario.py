@@ -159,6 +159,8 @@ class Load(_Section):
         """What it is to be called by who finds it out."""
         if self.trick == "endless":
             return MisbehaviourKind.ENDLESS
+        if self.trick == "move":
+            return MisbehaviourKind.MOVING
         is_past_probes = self.libcuda == "static" or self.trick == "dlopen_copy"
         return MisbehaviourKind.UNSEEN if is_past_probes else None
 

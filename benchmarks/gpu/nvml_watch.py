@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import json
-import select
 import sys
 import time
 
 from fairsched.accounting.nvml import NvmlReader, Sampler
+from fairsched.readable import is_readable
 
 _POLL_S = 0.25
 
@@ -27,7 +27,7 @@ def main(uuid: str) -> None:
     begun_s = time.monotonic()
     is_over = False
     while not is_over:
-        is_over = bool(select.select([sys.stdin], [], [], _POLL_S)[0])
+        is_over = is_readable(sys.stdin, _POLL_S)
         for pid, ns in sampler.take(reader.read(sampler.last_us)).items():
             used[pid] = used.get(pid, 0) + ns
     print(json.dumps({"used_ns": used, "seconds": time.monotonic() - begun_s}))

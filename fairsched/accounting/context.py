@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.bpf import abi
@@ -132,12 +133,25 @@ class Context:
         return is_told and (self.busy_ns == now_ns or now_ns - self.busy_ns > DEMAND_LINGER_NS)
 
 
+class Move(NamedTuple):
+    """A context was found in another cgroup than before: so its process is."""
+
+    t_ns: int
+    key: Key
+    tgid: int
+    gpu: int
+    before: int
+    """Cgroup id."""
+    after: int
+
+
 @dataclass
 class Events:
     """What the edges of one read said besides time."""
 
     new_processes: list[int] = field(default_factory=list)
     gone_processes: list[int] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
 
 
 def row_of(rows: Rows, context: Context) -> Row:

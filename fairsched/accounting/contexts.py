@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fairsched.accounting.context import Context, Key
+from fairsched.accounting.context import Context, Key, Move
 
 
 class Contexts:
@@ -34,11 +34,13 @@ class Contexts:
         self._by_key[context.key] = context
         self._by_cgroup.setdefault(context.cgroup_id, {})[context.key] = context
 
-    def move(self, context: Context, cgroup_id: int) -> None:
+    def move(self, context: Context, cgroup_id: int, t_ns: int) -> Move:
         """Its process is in another cgroup now."""
         self._leave(context)
+        move = Move(t_ns, context.key, context.tgid, context.gpu, context.cgroup_id, cgroup_id)
         context.cgroup_id = cgroup_id
         self._by_cgroup.setdefault(cgroup_id, {})[context.key] = context
+        return move
 
     def drop(self, context: Context) -> None:
         """Harmless when it is gone already."""

@@ -72,8 +72,7 @@ class EbpfAccount:
         """``nature_of`` a GPU: the turns it is taken to take at first. ``started_ns`` tells when a process started
         (CLOCK_MONOTONIC), for contexts older than our probes."""
         self._probe = probe
-        self._started_ns = started_ns
-        self._gpus = gpus
+        self._started_ns, self._gpus = started_ns, gpus
         self._nature_of = nature_of
         self._replays: dict[int, Replay] = {}
         self._pauses = Pauses()
@@ -226,7 +225,7 @@ class EbpfAccount:
         self._end_drains(context.gpu)
         if edge.cgroup_id != context.cgroup_id:
             self._book(context, replay, rows)
-            self._contexts.move(context, edge.cgroup_id)
+            self.events.moves.append(self._contexts.move(context, edge.cgroup_id, edge.t_ns))
         if edge.kind == _OPEN:
             self._drains[context.gpu].answer(context, edge.t_ns)
             context.is_ended_in_bpf = False

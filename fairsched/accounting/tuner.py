@@ -7,10 +7,12 @@ the replay has somebody else on the GPU, and tenants are charged up to a third t
 Approach. When too many anchors miss, what the replay is told from then on is kept for a while (*tape*) and played again
 to replays of other natures. Each is judged twice: by how often its anchors hit, and by how much what it charges per
 launch scatters around each context's own median, because a context that runs beside one neighbour now and three later
-is charged alike only by a model that knows how they share. Of those that are hit often and scatter about as little as
-the least of them, the one that is hit most often is the best. It is adopted if it is hit clearly more often than the
-present nature and scatters little more. Either judge alone errs: see docs/decisions/0008-turns.md. A fluid (very short
-slices that cost nothing to switch) is among the natures: contexts may run side by side.
+is charged alike only by a model that knows how they share. Of those that scatter about as little as the least of all,
+the one that is hit most often is the best. It is adopted if it is hit often and clearly more often than the present
+nature, and scatters little more; or if it scatters far less, and is hit often and as often. One that nearly all anchors
+hit needs not scatter least. Either judge alone errs: see docs/decisions/0008-turns.md. A fluid (very short slices
+that cost nothing to switch) is only measured: where contexts run side by side it scatters least, so that nothing else
+is adopted; but everybody is on it all the time, so its anchors are hit by chance.
 
 What a held context still executes is an estimate, and it was made with the present nature. While one is open (*doubt*),
 anchors judge nobody, and bursts beside it count only where there are too few others.
@@ -51,7 +53,9 @@ _TIGHTER = 0.9
 _BY_CHANCE = 2.5
 """... which is so many times as much unless it scatters at most this times as much: of forty, one is lucky."""
 _CERTAIN_HIT_RATIO = 0.85
-"""Another order that is hit so often is the right one."""
+"""Another order that is hit so often is the right one, and a nature needs not scatter least."""
+_HARDLY_LESS = 0.05
+_LEAST_ANCHORS = 20
 _NEAR = 1.15
 """Times the least scatter: as little, for what chance can tell."""
 _AGAIN_NS = 10_000_000_000
@@ -338,12 +342,30 @@ class Tuner:
 
 def _better(found: Mapping[Nature, Fit], present: Nature) -> Nature | None:
     """The one to adopt instead of the present one; None: it stays."""
-    now = found.get(present)
-    hit = {nature: one for nature, one in found.items() if _is_hit_often(one, now)}
-    if not hit:
+    now, best = found.get(present), _best(found)
+    if now is None:
         return None
-    best = _best(hit)
-    return best if _is_better(hit[best], now) else None
+    if best not in (None, present) and (_is_better(found[best], now) or _is_tighter(found[best], now)):
+        return best
+    return _most_hit(
+        {nature: one for nature, one in found.items() if nature != _FLUID and _is_certain(one, now)}
+    )
+
+
+def _most_hit(found: Mapping[Nature, Fit]) -> Nature | None:
+    return max(found, key=lambda nature: (found[nature].hit_ratio, -found[nature].scatter), default=None)
+
+
+def _is_certain(one: Fit, now: Fit) -> bool:
+    """Nearly all its anchors hit, which chance does not explain, and it scatters little more."""
+    is_hit = one.hit_ratio >= _CERTAIN_HIT_RATIO and _is_hit_more(one, now, _BY_CHANCE)
+    return is_hit and _is_better(one, now)
+
+
+def _is_tighter(one: Fit, now: Fit) -> bool:
+    """Scatters far less, and is hit often and hardly less often: as where only switching costs another time."""
+    is_hit = one.hit_ratio >= max(GOOD_HIT_RATIO, now.hit_ratio - _HARDLY_LESS)
+    return is_hit and one.anchors >= _LEAST_ANCHORS and one.scatter <= _FAR * now.scatter
 
 
 def _is_better(one: Fit, now: Fit | None) -> bool:
@@ -366,8 +388,9 @@ def _is_hit_more(one: Fit, now: Fit | None, sigmas: float) -> bool:
     return now is not None and one.hit_ratio > now.hit_ratio + max(_MORE_HITS, chance)
 
 
-def _best(found: Mapping[Nature, Fit]) -> Nature:
-    """Of those that scatter about as little as the least, the one that is hit most often."""
-    least = min(one.scatter for one in found.values())
-    near = [nature for nature, one in found.items() if one.scatter <= _NEAR * least]
-    return max(near, key=lambda nature: (found[nature].hit_ratio, -found[nature].scatter))
+def _best(found: Mapping[Nature, Fit]) -> Nature | None:
+    """Of those that scatter about as little as the least of all, the one that is hit most often; never the fluid."""
+    least = min((one.scatter for one in found.values()), default=0.0)
+    return _most_hit(
+        {nature: one for nature, one in found.items() if one.scatter <= _NEAR * least and nature != _FLUID}
+    )

@@ -125,7 +125,7 @@ def _ratio(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
 @click.option(
     "--on-misbehaviour",
     type=click.Choice(["warn", "terminate"]),
-    help="What to do about endless or unseen GPU work.",
+    help="What to do about endless or unseen GPU work, and about leaving its cgroups.",
 )
 @click.option("--vram-limit", metavar="SIZE", help="Memory on each GPU, such as 8GiB.")
 @click.option(

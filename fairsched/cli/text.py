@@ -114,6 +114,7 @@ def reason_text(reason: Reason) -> str:
 _MISBEHAVIOURS = {
     MisbehaviourKind.ENDLESS: "endless GPU work",
     MisbehaviourKind.UNSEEN: "unseen GPU work",
+    MisbehaviourKind.MOVING: "leaving its cgroup, with GPU work",
 }
 _ACTIONS = {
     "warn": "observed, not held",
@@ -125,7 +126,8 @@ _ACTIONS = {
 def misbehaviour_text(one: MisbehaviourStatus, now_s: float) -> str:
     """``endless GPU work on GPU-5f2c1a90 for 12 s, being terminated: 4 contexts have completed ...``"""
     lasted = duration(max(0.0, now_s - one.since_s))
-    action = _ACTIONS.get(one.action, one.action)
+    is_held = one.kind is MisbehaviourKind.MOVING and one.action == "warn"
+    action = "held when it is there" if is_held else _ACTIONS.get(one.action, one.action)
     return f"{_MISBEHAVIOURS[one.kind]} on {short_uuid(one.gpu)} for {lasted}, {action}: {one.detail}"
 
 

@@ -7,7 +7,6 @@ import argparse
 import contextlib
 import logging
 import os
-import select
 import signal
 import sys
 import time
@@ -21,6 +20,7 @@ from fairsched.config import Config, from_bytes
 from fairsched.errors import ControlError, FairschedError
 from fairsched.logs import set_up_logging
 from fairsched.niceness import set_nice
+from fairsched.readable import is_readable
 from fairsched.status import to_plain
 
 _NICE = 10
@@ -55,7 +55,7 @@ class Companion:
         """Until `life_fd` is at its end."""
         while True:
             wait_s = max(0.0, min((seat.due_s for seat in self._seats), default=1.0) - time.monotonic())
-            if select.select([life_fd], [], [], wait_s)[0] and not os.read(life_fd, 4096):
+            if is_readable(life_fd, wait_s) and not os.read(life_fd, 4096):
                 return
             self.step(time.monotonic())
 

@@ -171,8 +171,8 @@ class TenantDefaults(Section):
     exempt: bool = Field(default=False, description="Accounted and shown, never held.")
     on_misbehaviour: OnMisbehaviour = Field(
         default="warn",
-        description="GPU work that never ends or cannot be seen: warn says so; terminate also ends the "
-        "processes it comes from (SIGTERM, then SIGKILL), in mode enforce only.",
+        description="GPU work that never ends, cannot be seen, or leaves its cgroups: warn says so; terminate also "
+        "ends the processes it comes from (SIGTERM, then SIGKILL), in mode enforce only.",
     )
     vram_limit: Size | None = Field(
         default=None,

@@ -158,7 +158,7 @@ HOLDS = (
         "misbehaving",
         _DAEMON,
         ("tenant", "gpu_uuid", "kind"),
-        "1 while work of the tenant never ends (endless) or cannot be seen (unseen).",
+        "1 while work of the tenant never ends (endless), cannot be seen (unseen), or leaves its cgroups (moving).",
     ),
     _counter("terminations", _DAEMON, ("tenant", "kind"), "Processes told to end, by why."),
 )

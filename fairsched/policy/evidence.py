@@ -59,6 +59,17 @@ class Sighting:
     last_ns: int
 
 
+class Leave(NamedTuple):
+    """A process was found outside its tenant, with a context that had been seen inside."""
+
+    t_ns: int
+    tenant: str
+    """The one that it left."""
+    pid: int
+    gpu: str
+    key: Key
+
+
 @dataclass(frozen=True)
 class Evidence:
     """Everything known at one look."""
@@ -75,6 +86,8 @@ class Evidence:
     """The account has only just begun: what is known is forgotten, so that nobody is accused of being unseen."""
     is_partial: bool = False
     """The account lacks somebody for reasons of its own: being unseen is no proof of intent."""
+    leaves: tuple[Leave, ...] = ()
+    """Since the look before."""
     unsure: frozenset[str] = frozenset()
     """GPUs whose turns the account cannot follow: what it charged there may be far too little."""
 
@@ -109,6 +122,8 @@ class Episode:
     charged_ns: int = 0
     """endless: by the stuck contexts meanwhile; unseen: by the process, in the window."""
     samples: int = 0
+    leaves: int = 0
+    """moving: the most that one context was seen to leave, in the window."""
     window_ns: int = 0
     is_certain: bool = True
     """False: shown, never acted on."""

@@ -5,7 +5,8 @@ Problem. Deciding costs a cold processor most of a millisecond, and most moments
 quota or a queue that fills must not wait.
 
 Approach. Two moments. Before ``quiet_until`` no threshold should be crossed, as the work of those with demand runs
-now; ``wake`` is the first moment that must not be missed.
+now; ``wake`` is the first moment that must not be missed, among them the end of a hold that is repaid: every
+millisecond later is one of latency.
 """
 
 from __future__ import annotations
@@ -13,15 +14,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairsched.model import ActionKind
-from fairsched.policy.lag import GpuAccount
+from fairsched.policy.lag import Gate, GpuAccount
 from fairsched.policy.shares import ancestors
 
 if TYPE_CHECKING:
-    from fairsched.policy.decide import Desk
+    from fairsched.policy.decide import Desk, Row
 
 _AIM_RATIO = 0.05
 """Of a threshold: look that much behind it, because a look just before it would be in vain."""
 _PATIENCE = 3
+_FEW = 2
+"""As many on a GPU wait for nobody but each other, so that a look that comes late is latency. Where more share it, the
+looks that are due anyway are often enough, and more and briefer runs teach the account less of what kernels cost."""
+_CATCH_UP_LOOK_NS = 3_000_000
+"""For each that is held: a hold that is nearly repaid is not looked at sooner, ..."""
+_CATCH_UP_SHORT_NS = 100_000_000
+"""... and not for its own sake if it lasts longer: a look more or less makes no difference then, and a queue as long as
+that calls for longer runs, too."""
 _BACK_LOOK_NS = 8_000_000
 """Whoever has come back is owed something only when the others have had their turns."""
 _GRANT_LOOK_NS = 5_000_000
@@ -32,13 +41,14 @@ def quiet_until(desk: Desk) -> int | None:
     """When the first tenant should reach its threshold; looking before, or just before, would be in vain.
 
     A held tenant earns its entitlement of what the GPU delivers. One that runs takes its part (of as many as run, or
-    what it took lately, if that is more). Should the others stop it takes everything: so it is looked at no later than
+    what it took lately, if that is more). Of _FEW it has by then as much queued as lately: the queue of one that was
+    let go just now is still empty. Should the others stop it takes everything: so it is looked at no later than
     _PATIENCE times as long as it then needs, which bounds how far it overshoots.
     """
     waits = []
     paces = {gpu: _pace(account) for gpu, account in desk.books.gpus.items()}
     evens = {gpu: 1 / max(1, len(running)) for gpu, running in desk.running.items()}
-    interval_ns, thaw_ratio = max(desk.snapshot.interval_ns, 1), desk.params.thaw_ratio
+    interval_ns = max(desk.snapshot.interval_ns, 1)
     for tenant, rows in desk.rows.items():
         for row in rows:
             use, account, margin, threshold = row
@@ -48,17 +58,25 @@ def quiet_until(desk: Desk) -> int | None:
             owed = desk.books.owed[gpu].get(tenant, 0.0)
             earns = owed * paces[gpu]
             if tenant in desk.held:
-                waits.append((aim - thaw_ratio * threshold - margin) / (earns if earns > 0.01 else 0.01))
+                waits.append(_catch_up_ns(desk, row, earns))
                 continue
             if desk.grant_ns(row) is not None:
                 return None  # its queue may fill at any moment
-            room = aim + max(margin + threshold, account.lag_ns - desk.lag_limit_ns(row))
+            is_few = len(desk.books.owed[gpu]) <= _FEW
+            refill = max(0.0, account.drain_ns - use.outstanding_ns) if is_few else 0.0
+            room = aim + max(margin - refill + threshold, account.lag_ns - desk.lag_limit_ns(row))
             takes = max(evens[gpu], min(1.0, use.used_ns / interval_ns))
             alone = room / max(1.0 - owed, 0.01)
             waits.append(min(room / max(takes - earns, 0.01), _PATIENCE * alone))
     if not waits:
         return None
     return desk.snapshot.now_ns + max(0, round(min(waits)))
+
+
+def _catch_up_ns(desk: Desk, row: Row, earns: float) -> float:
+    """Until one that is held should have repaid, and a little more. ``earns``: of each ns."""
+    lacks = _AIM_RATIO * row.threshold_ns - desk.params.thaw_ratio * row.threshold_ns - row.margin_ns
+    return lacks / max(earns, 0.01)
 
 
 def _pace(gpu: GpuAccount) -> float:
@@ -77,9 +95,31 @@ def wake(desk: Desk) -> int | None:
         moments.append(desk.snapshot.now_ns + _GRANT_LOOK_NS)
     if any(account.back_ns == desk.snapshot.now_ns for account in desk.books.gpus.values()):
         moments.append(desk.snapshot.now_ns + _BACK_LOOK_NS)
+    moments += _catch_up_moments(desk)
     moments += _quota_moments(desk)
     ahead = [moment for moment in moments if moment > desk.snapshot.now_ns]
     return min(ahead, default=None)
+
+
+def _catch_up_moments(desk: Desk) -> list[int]:
+    """When short holds for entitlement should be repaid on every GPU that objects. What a held tenant earns is known
+    exactly, unlike what others will take: its hold need not last until the next look that is due anyway."""
+    moments = []
+    now_ns, soonest_ns = desk.snapshot.now_ns, _CATCH_UP_LOOK_NS * len(desk.held)
+    paces = {gpu: _pace(account) for gpu, account in desk.books.gpus.items()}
+    owed = desk.books.owed
+    for tenant in desk.held:
+        hold = desk.snapshot.holds.get(tenant)
+        if desk.gates.get(tenant, Gate()).is_quota or (hold is not None and not hold.is_ours):
+            continue
+        rows = desk.contended(tenant)
+        if not rows or any(len(owed[row.gpu]) > _FEW for row in rows):
+            continue
+        since_ns = now_ns if hold is None else hold.since_ns
+        wait = max(_catch_up_ns(desk, row, owed[row.gpu].get(tenant, 0.0) * paces[row.gpu]) for row in rows)
+        if now_ns + wait - since_ns <= _CATCH_UP_SHORT_NS:
+            moments.append(max(now_ns + max(round(wait), soonest_ns), since_ns + desk.dwell_ns(tenant)))
+    return moments
 
 
 def _quota_moments(desk: Desk) -> list[int]:

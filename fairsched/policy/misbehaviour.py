@@ -13,6 +13,8 @@ Approach. Two witnesses that know nothing of each other: the account (calls seen
               bursts are known to take (so it had its turn), and its process is sampled even after that time.
     unseen    a process is sampled far more often than what it was charged can explain.
 
+What a third kind does, leaving its cgroup again and again, is simply seen: moving.py.
+
 Chance is bounded. The number of samples of a process that ran for c sample periods is at most Poisson distributed
 with mean c; it must be beyond any doubt (probability below a bound per look) for 1.25 c and a rest. Where a process has
 other contexts that go on, only samples beyond what those explain speak for the one that does not.
@@ -42,9 +44,11 @@ from fairsched.policy.evidence import (
     EpisodeKey,
     Evidence,
     Key,
+    Leave,
     Limits,
     Where,
 )
+from fairsched.policy.moving import moving, recent_leaves
 
 SHORT_WINDOW_NS = 5_000_000_000
 LONG_WINDOW_NS = 20_000_000_000
@@ -110,6 +114,8 @@ class WatchState:
     episodes: Mapping[EpisodeKey, Episode] = field(default_factory=dict)
     suspects: frozenset[int] = frozenset()
     """Processes that are sampled more than what they were charged explains: find out whether their calls are seen."""
+    leaves: tuple[Leave, ...] = ()
+    """Of the last seconds."""
     unknown: frozenset[Where] = frozenset()
     """Suspects that were charged nothing: whatever they do there is in no account."""
     is_urgent: bool = False
@@ -146,12 +152,14 @@ def judge(evidence: Evidence, state: WatchState, limits: Limits) -> WatchState:
             key = (one.tenant, one.gpu, one.kind)
             found[key] = _merge(found[key], one) if key in found else one
     accused = {pid for one in found.values() for pid in one.pids}
+    leaves = recent_leaves((*state.leaves, *evidence.leaves), evidence.now_ns)
+    found |= moving(leaves, evidence.now_ns)
     is_urgent = any(is_recent and pid not in accused for pid, is_recent in suspects.items()) or any(
         work.pid not in accused and _is_suspect(work, marks[work.key], evidence.now_ns, limits)
         for work in evidence.works
     )
     episodes = _episodes(state.episodes, found, evidence.now_ns, limits)
-    return WatchState(marks, seen, episodes, frozenset(suspects), frozenset(unknown), is_urgent)
+    return WatchState(marks, seen, episodes, frozenset(suspects), leaves, frozenset(unknown), is_urgent)
 
 
 # ---- endless ----

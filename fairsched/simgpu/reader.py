@@ -13,10 +13,13 @@ import ctypes
 import mmap
 import socket
 import struct
+import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from fairsched.errors import FairschedError
 from fairsched.simgpu import layout
@@ -25,6 +28,7 @@ _REQUEST = struct.Struct("IIIIQ")
 _REPLY = struct.Struct("IIQQ")
 _TRUTH_BYTES = ctypes.sizeof(layout.Truth)
 _RESIDENCY = struct.Struct("QQQ")
+_Read = TypeVar("_Read")
 
 
 class SimGpuError(FairschedError):
@@ -122,29 +126,44 @@ class _GpuFile:
 
     def snapshot(self) -> tuple[layout.Gpu, list[layout.Truth], int]:
         """Header and contexts as of one moment, and that moment."""
-        while True:
+
+        def read() -> tuple[layout.Gpu, bytes, int]:
             header = self.header()
             count = min(header.truth_count, layout.MAX_TRUTHS)
             end = layout.TRUTHS_OFFSET + count * _TRUTH_BYTES
-            raw = self._map[layout.TRUTHS_OFFSET : end]
-            now_ns = time.monotonic_ns()
-            if header.lock_seq % 2 == 0 and self.header().lock_seq == header.lock_seq:
-                break
-        truths = [layout.Truth.from_buffer_copy(raw, i * _TRUTH_BYTES) for i in range(count)]
+            return header, self._map[layout.TRUTHS_OFFSET : end], time.monotonic_ns()
+
+        header, raw, now_ns = self._undisturbed(read)
+        truths = [layout.Truth.from_buffer_copy(raw, at) for at in range(0, len(raw), _TRUTH_BYTES)]
         return header, [t for t in truths if t.id], max(min(now_ns, header.limit_ns), header.charged_ns)
 
     def residencies_since(self, seen: int) -> NewResidencies:
-        while True:
-            header = self.header()
-            count = int(header.residency_count)
+        def read() -> tuple[int, int, bytes]:
+            count = int(self.header().residency_count)
             if not 0 <= seen <= count:
                 raise ValueError(f"gpu{self.index}: {seen} stays were seen, but there were only {count}")
             first = max(seen, count - layout.MAX_RESIDENCIES)
-            raw = self._ring_bytes(first, count)
-            if header.lock_seq % 2 == 0 and self.header().lock_seq == header.lock_seq:
-                break
+            return first, count, self._ring_bytes(first, count)
+
+        first, count, raw = self._undisturbed(read)
         stays = tuple(Residency(*fields) for fields in _RESIDENCY.iter_unpack(raw))
         return NewResidencies(stays, count, first - seen)
+
+    def _undisturbed(self, read: Callable[[], _Read]) -> _Read:
+        """What `read` finds while the engine writes nothing.
+
+        The counter is read by itself, first and last: a copy of the header holds it too, but was made piece by piece,
+        some of them before the counter moved.
+        """
+        while True:
+            before = self._lock_seq()
+            found = read()
+            if before % 2 == 0 and self._lock_seq() == before:
+                return found
+
+    def _lock_seq(self) -> int:
+        at = layout.Gpu.lock_seq.offset
+        return int.from_bytes(self._map[at : at + layout.Gpu.lock_seq.size], sys.byteorder)
 
     def _ring_bytes(self, first: int, end: int) -> bytes:
         """Stays number first ... end - 1 of the ring, which may go round once on the way."""

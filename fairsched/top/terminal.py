@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import select
 import signal
 import termios
 import tty
@@ -25,6 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from fairsched.readable import wait_readable
 from fairsched.top.keys import FLUSH_S, Keys
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
@@ -148,7 +148,7 @@ class Terminal:
         if self._is_to_stop:
             self._stop()
         limit_s = FLUSH_S if self._keys.is_waiting else timeout_s
-        ready, _, _ = select.select([self._in, self._wake_read, *others], [], [], limit_s)
+        ready = wait_readable([self._in, self._wake_read, *others], limit_s)
         if self._wake_read in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_read, 4096)

@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import os
 import pickle
-import select
 import signal
 import socket
 import struct
@@ -21,6 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fairsched.readable import is_readable
 from tests.vm.rm import Rm, libc
 
 CLONE_NEWNS, CLONE_NEWPID = 0x20000, 0x20000000
@@ -74,7 +74,7 @@ class Actor:
         with contextlib.suppress(ProcessLookupError):
             fd = os.pidfd_open(self.pid)
             os.kill(self.pid, signal.SIGKILL)
-            select.select([fd], [], [], 60)
+            is_readable(fd, 60)
             os.close(fd)
         self.channel.close()
         with contextlib.suppress(ChildProcessError):

@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import json
-import select
 import sys
 import time
 
 from fairsched.config import from_bytes
+from fairsched.readable import wait_readable
 from fairsched.sensors import Sensors
 
 
@@ -22,7 +22,7 @@ def main(seconds: float) -> None:
     sensors.read(time.monotonic_ns())  # what was before does not count
     begin_ns = now_ns = time.monotonic_ns()
     while now_ns - begin_ns < seconds * 1e9:
-        select.select([], [], [], 0.1)
+        wait_readable([], 0.1)
         now_ns = time.monotonic_ns()
         for row in sensors.read(now_ns):
             used[row.cgroup_id] = used.get(row.cgroup_id, 0) + row.used_ns

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import random
-import select
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.cgroup.path import CgroupRef
 from fairsched.guardian import Guardian, spawn_guardian
+from fairsched.readable import is_readable
 from tests.node.promptness import time_until
 from tests.support import let_run, wait_until
 
@@ -49,7 +49,7 @@ class StandIn:
 
     def read_guardian_pid(self) -> int:
         assert self.process.stdout is not None
-        assert select.select([self.process.stdout], [], [], PATIENCE_S)[0], "no guardian was started"
+        assert is_readable(self.process.stdout, PATIENCE_S), "no guardian was started"
         word, pid = self.process.stdout.readline().split()
         assert word == "guardian"
         return int(pid)
@@ -176,7 +176,7 @@ def test_terminal_signals_do_not_end_the_guardian_and_term_does(journal: Journal
         os.kill(guardian.pid, signal.SIGHUP)
         assert not guardian.ensure()
         os.kill(guardian.pid, signal.SIGTERM)
-        assert select.select([guardian], [], [], PATIENCE_S)[0], "its pidfd tells that it left"
+        assert is_readable(guardian, PATIENCE_S), "its pidfd tells that it left"
         assert guardian.ensure()
         assert guardian.starts == 2
 

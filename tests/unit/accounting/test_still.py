@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from fairsched.accounting.context import Move
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.bpf import abi
 from fairsched.model import Confidence
@@ -53,6 +54,7 @@ def test_a_process_that_moves_is_held_with_its_new_cgroup(probe: FakeProbe) -> N
     probe.sync(1, now)
     probe.launch(1, now, 100)
     account.read(now)
+    assert account.events.moves == [Move(now, (1, 1), 22, 0, TRAIN, CHAT + 1)]
     account.hold([TRAIN], now)
     assert not account._contexts.of([TRAIN])
     account.hold([CHAT + 1], now)

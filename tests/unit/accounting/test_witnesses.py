@@ -12,7 +12,7 @@ from fairsched.accounting.replay import Replay
 from fairsched.accounting.witnesses import EXAMINED_NS, Anchors, Trials
 from fairsched.model import Confidence, Snapshot, TenantSpec
 from tests.unit.accounting.closed_loop import MS, ClosedLoop, Steps
-from tests.unit.accounting.test_turns import Tuned
+from tests.unit.accounting.test_turns_in_loop import Tuned
 from tests.unit.policy.model_gpu import Simulation, Tenant
 
 S = 1000 * MS

@@ -48,6 +48,7 @@ LEAF: Mapping[str, float | None] = {
     "account_error_sure_max_ratio": 0.03,
     "held_unsettled_ms": 3.0,
     "low_confidence_ratio": 0.0,
+    "unsure_after_s": None,
     "misbehaviour_after_s": None,
     "misbehaviour_gone_after_s": None,
 }

@@ -173,6 +173,18 @@ def test_misbehaviour_is_timed_from_the_start_of_the_leaf() -> None:
     assert named.leaves["b"].misbehaviour_after_s == pytest.approx(0.4), "while settling counts"
 
 
+def test_how_long_it_took_until_it_was_said_that_nobody_can_be_sure() -> None:
+    zero = {"a": 0.0, "b": 0.0}
+    readings = (
+        reading(-900, zero, zero, confidence={"a": "none", "b": "none"}),
+        reading(-500, zero, zero, confidence={"a": "low", "b": "high"}),
+        reading(2000, zero, zero, confidence={"a": "high", "b": "high"}),
+    )
+    made = two("ab", accounts=readings, present_ns={"a": (at(-1000), at(4000)), "b": (at(0), at(4000))})
+    assert made.leaves["a"].unsure_after_s == pytest.approx(0.5), "while settling counts"
+    assert made.leaves["b"].unsure_after_s is None
+
+
 def test_who_was_named_is_gone_when_it_executes_no_more() -> None:
     zero = {"a": 0.0, "b": 0.0}
     named = {"a": "endless", "b": "endless"}

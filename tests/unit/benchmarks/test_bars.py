@@ -38,7 +38,7 @@ PROMISED = {
     ("unsure-*", "low_confidence_ratio", 0.8),
     ("beyond-*", "misbehaviour_after_s", 5.0),
     ("beyond-endless*", "misbehaviour_gone_after_s", 6.0),
-    ("unsure-*", "misbehaviour_after_s", 5.0),
+    ("unsure-*", "unsure_after_s", 5.0),
     ("escape-*", "misbehaviour_after_s", 5.0),
     ("two-gpus*", "share_error_max_points", 1.5),
     ("nature-*", "account_error_ratio", 0.05),
@@ -198,10 +198,18 @@ def test_what_is_never_detected_is_missed_and_not_unmeasured() -> None:
     assert judged("misbehaviour_after_s", *seeds).state == "missed"
 
 
-@pytest.mark.parametrize("scenario", ["unsure-pinned", "escape-move"])
-def test_who_cannot_be_held_is_to_be_named_all_the_same(scenario: str) -> None:
-    never = judged("misbehaviour_after_s", hostile(scenario, low_confidence_ratio=1.0))
-    assert (never.state, never.note) == ("missed", "never detected: hostile (seed 1)")
+@pytest.mark.parametrize(
+    ("scenario", "figure", "what"),
+    [
+        ("unsure-pinned", "unsure_after_s", "never said to be unsure"),
+        ("escape-move", "misbehaviour_after_s", "never detected"),
+    ],
+)
+def test_who_cannot_be_held_is_to_be_named_all_the_same(scenario: str, figure: str, what: str) -> None:
+    never = judged(figure, hostile(scenario, low_confidence_ratio=1.0))
+    assert (never.state, never.note) == ("missed", f"{what}: hostile (seed 1)")
+    assert judged(figure, hostile(scenario, **{figure: 4.9})).state == "met"
+    assert judged(figure, hostile(scenario, **{figure: 5.1})).state == "missed"
 
 
 def test_an_endless_kernel_is_ended_and_not_only_named() -> None:

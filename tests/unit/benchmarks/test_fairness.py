@@ -87,7 +87,7 @@ def test_who_takes_the_processors_plays_alone(name: str) -> None:
 def test_two_seeds_at_a_time_take_half_of_their_time(file: Path) -> None:
     alone = fairness.jobs_of([file], ["none", "fairsched"], [1], 5.0)
     two_solos = 2 * (0.5 + 2.0 + 0.5)
-    assert fairness.estimate_s(alone) == 5.0 + 1.5 + 0.5 + 5.0 + 3.0 + 6.5 + two_solos
+    assert fairness.estimate_s(alone) == 5.0 + 1.5 + 0.5 + 5.0 + 3.0 + 8.5 + two_solos
     file.write_text(TWO + "beside_others: true\n")
     assert fairness.estimate_s(fairness.jobs_of([file], ["none"], [1], 5.0)) == 5.0 + 1.5 + 0.5
     assert fairness.estimate_s(fairness.jobs_of([file], ["none"], [1, 2], 5.0)) == 5.0 + 1.5 + 0.5 + 0.5

@@ -19,6 +19,7 @@ class Kernel:
     def __init__(self, directory: Path, *, counts: bool = True) -> None:
         self.directory, self._counts = directory, counts
         self.now_ns = 0
+        self.write("0")
         self.show(0, 0)
 
     def clock_ns(self) -> int:
@@ -28,6 +29,12 @@ class Kernel:
         (self.directory / "cgroup.events").write_text(f"populated 1\nfrozen {frozen}\n")
         if self._counts:
             (self.directory / "cgroup.stat.local").write_text(f"frozen_usec {round(frozen_ms * 1000)}\n")
+
+    def write(self, *values: str) -> None:
+        """To cgroup.freeze."""
+        for value in values:
+            with open(self.directory / "cgroup.freeze", "w") as file:
+                file.write(value)
 
 
 @pytest.fixture
@@ -109,3 +116,25 @@ def test_an_older_kernel_has_only_the_state(tmp_path: Path) -> None:
     look(kernel, watch, 120, 0, 0)
     assert held_ms(watch) == [(100, 120)]
     watch.close()
+
+
+def test_a_grant_too_short_for_the_count_is_known_by_its_writes(kernel: Kernel, watch: HoldWatch) -> None:
+    kernel.write("1")
+    look(kernel, watch, 100, 1, 10)
+    look(kernel, watch, 110, 1, 20)
+    kernel.write("0", "1")
+    look(kernel, watch, 120, 1, 29.8)
+    look(kernel, watch, 130, 1, 39.8)
+    kernel.write("0")
+    look(kernel, watch, 140, 0, 45)
+    assert held_ms(watch) == [(90, pytest.approx(114.9)), (pytest.approx(115.1), pytest.approx(135.2))]
+
+
+def test_the_write_that_begins_a_hold_ends_none(kernel: Kernel, watch: HoldWatch) -> None:
+    kernel.write("1")
+    look(kernel, watch, 100, 0, 0)  # asked, and not frozen yet
+    look(kernel, watch, 110, 1, 9)
+    look(kernel, watch, 120, 1, 19)
+    kernel.write("0")
+    look(kernel, watch, 130, 0, 20)
+    assert held_ms(watch) == [(101, 121)]

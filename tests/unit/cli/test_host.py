@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -173,6 +175,28 @@ def test_one_library_under_two_names_is_one_library(tmp_path: Path) -> None:
     (tmp_path / "same").symlink_to("libcuda.so.1")
     named = (tmp_path / "libcuda.so.1", tmp_path / "same", tmp_path / "none")
     assert [path for path in find_libcuda(named) if path.startswith(str(tmp_path))] == [str(named[0])]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="map_files is for root: sudo make test-unit")
+def test_a_mapped_library_is_found_without_a_look_at_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its user may serve the file system that it is on, and not answer."""
+    library, real = tmp_path / "libcuda.so.7", os.stat
+
+    def stat(path: Any, *options: Any, **named: Any) -> os.stat_result:
+        assert not str(path).endswith(library.name)
+        return real(path, *options, **named)
+
+    library.write_bytes(b"x")
+    with (
+        library.open("rb") as file,
+        mmap.mmap(file.fileno(), 1, access=mmap.ACCESS_READ),
+        monkeypatch.context() as patch,
+    ):
+        patch.setattr(os, "stat", stat)
+        found = find_libcuda()
+    assert f"/proc/{os.getpid()}/root{library}" in found
 
 
 def test_the_doctor_says_how_calls_to_the_driver_are_seen() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairsched.cli import doctor, explain, ps, status
+from fairsched.cli import doctor, explain, ps, status, text
 from fairsched.cli.text import cut, duration, milliseconds, percent, reason_text, short_uuid
 from fairsched.config import Config
 from fairsched.host import checks, choose
@@ -318,6 +318,17 @@ def test_explain_says_what_is_done_about_it(action: str, words: str) -> None:
     lines = explain.render("bad", [], 0, (endless(action),), 1_700_000_000.137)
     assert "bad was not held in the last minute." in lines
     assert f"! endless GPU work on GPU-5f2c1a90 for 12 s, {words}" in re.sub(r"\s+", " ", narrow(lines))
+
+
+def test_who_leaves_its_cgroup_is_said_to_be_held_when_it_is_there() -> None:
+    left = MisbehaviourStatus(MisbehaviourKind.MOVING, 1_700_000_000.137 - 4, fakes.GPU, "pid 7 left", "warn")
+    said = text.misbehaviour_text(left, 1_700_000_000.137)
+    assert (
+        said == "leaving its cgroup, with GPU work on GPU-5f2c1a90 for 4 s, held when it is there: pid 7 left"
+    )
+    assert ", being terminated: " in text.misbehaviour_text(
+        replace(left, action="terminate"), 1_700_000_000.137
+    )
 
 
 def vram(**more: object) -> VramStatus:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import select
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from fairsched.config import Config, Overrides, Setting, check_set, diff, from_b
 from fairsched.control_socket import ControlServer, Peer
 from fairsched.errors import ConfigError
 from fairsched.model import ActionKind, Confidence, Reason, ReasonCode, Source, TenantClass
+from fairsched.readable import is_readable
 from fairsched.status import (
     DecisionRecord,
     GateState,
@@ -195,7 +195,7 @@ def serving(path: Path, handler: FakeDaemon | None = None) -> Iterator[ControlSe
 
     def loop() -> None:
         while not stop.is_set():
-            select.select([server], [], [], 0.02)
+            is_readable(server, 0.02)
             server.handle_ready()
 
     thread = threading.Thread(target=loop, daemon=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import socket
 import stat
 import subprocess
@@ -21,6 +20,7 @@ from fairsched import control_socket
 from fairsched.control_client import ControlClient
 from fairsched.control_socket import IDLE_S, MAX_CLIENTS, MAX_REQUEST_BYTES, ControlServer, Peer, peer_of
 from fairsched.errors import ControlError
+from fairsched.readable import is_readable
 from fairsched.status import StatusReport, decision_from_plain, status_from_plain, to_plain
 from tests.unit.control.fakes import FakeDaemon, hold, serving, status, thaw
 
@@ -218,9 +218,9 @@ def test_one_call_answers_a_bounded_number_of_requests(path: Path) -> None:
         assert 0 < len(daemon.asked) <= control_socket.MAX_REQUESTS_PER_CALL
         read = b""
         while read.count(b"\n") < 60:
-            assert select.select([server], [], [], 5)[0], "what waits makes the descriptor readable"
+            assert is_readable(server, 5), "what waits makes the descriptor readable"
             server.handle_ready()
-            if select.select([sock], [], [], 0)[0]:
+            if is_readable(sock):
                 read += sock.recv(1 << 20)
     server.close()
 
@@ -248,7 +248,7 @@ def test_clients_that_hang_up_leave_nothing_behind(server: ControlServer, path: 
         sock.close()
         turns(server, 30)
     assert not server._clients
-    assert not select.select([server], [], [], 0)[0]
+    assert not is_readable(server)
 
 
 def test_a_stranger_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -181,9 +182,13 @@ def mapping(tmp_path: Path) -> Iterator[Mapping]:
 needs_map_files = pytest.mark.skipif(os.geteuid() != 0, reason="map_files is for root: sudo make test-unit")
 
 
-def test_a_mapped_file_is_called_by_its_name_while_it_has_it(mapping: Mapping) -> None:
-    path = f"/proc/{os.getpid()}/root{mapping.path}"
-    assert mapping.sighting() == Sighting(path, *mapping.key, os.getpid())
+@needs_map_files
+def test_a_mapped_file_is_the_one_behind_the_mapping_and_has_its_name_for_people(mapping: Mapping) -> None:
+    sighting = mapping.sighting()
+    assert sighting is not None
+    assert re.fullmatch(rf"/proc/{os.getpid()}/map_files/[0-9a-f]+-[0-9a-f]+", sighting.path)
+    assert sighting.name == f"/proc/{os.getpid()}/root{mapping.path}"
+    assert (sighting.device, sighting.inode, sighting.pid) == (*mapping.key, os.getpid())
 
 
 @needs_map_files
@@ -200,27 +205,45 @@ def test_what_a_process_has_mapped_is_found_after_its_name_is_gone(
     assert Path(sighting.path).read_bytes() == b"old"
 
 
-def test_without_the_right_to_open_mappings_another_file_of_the_name_is_not_taken_for_it(
+def test_without_the_right_to_open_mappings_what_the_map_says_has_to_do(
     mapping: Mapping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.stat
+    real = os.open
 
-    def refuse(path: str, **options: Any) -> os.stat_result:
+    def refuse(path: str, *options: Any) -> int:
         if "/map_files/" in str(path):
             raise PermissionError(1, "Operation not permitted", path)
-        return real(path, **options)
+        return real(path, *options)
 
-    monkeypatch.setattr(libraries.os, "stat", refuse)
-    by_name = mapping.sighting()
-    assert by_name is not None
-    assert (by_name.device, by_name.inode) == mapping.key
-    assert by_name.path.endswith(f"/root{mapping.path}")
+    monkeypatch.setattr(libraries.os, "open", refuse)
     mapping.path.unlink()
     mapping.path.write_bytes(b"new")
     left = mapping.sighting()
     assert left is not None
     assert left.inode == mapping.key[1]
     assert "/map_files/" in left.path, "which nobody can open: it will be known as unprobed"
+
+
+@needs_map_files
+def test_no_file_system_is_asked_for_a_mapped_file(mapping: Mapping, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner may serve it, and need not answer: neither its name is followed, nor is it opened to be read."""
+    opened: list[tuple[str, int]] = []
+    real = os.open
+
+    def note(path: str, flags: int, *options: Any) -> int:
+        opened.append((path, flags & os.O_PATH))
+        return real(path, flags, *options)
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("asks the file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(libraries.os, "open", note)
+        for name in ("stat", "lstat", "fstat", "readlink"):
+            patch.setattr(libraries.os, name, never)
+        sighting = mapping.sighting()
+    assert sighting is not None
+    assert opened == [(sighting.path, os.O_PATH)]
 
 
 def test_a_mapping_that_has_gone_is_no_sighting(mapping: Mapping) -> None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from fairsched.accounting.context import Row
+from fairsched.accounting.context import Events, Row
 from fairsched.accounting.outstanding import Work
 from fairsched.bpf import abi
 from fairsched.cgroup.journal import Owner
@@ -27,7 +27,8 @@ from fairsched.terminate import Accused
 S = 1_000_000_000
 PERIOD_NS = 139_000_000
 PID, OWNER = 11, Owner(11, 500)
-CGROUP = 100
+CGROUP, STRANGE = 100, 999
+"""A tenant's, and one that is there but is nobody's."""
 SPECS = {
     "bad": TenantSpec("bad", on_misbehaviour=MisbehaviourAction.TERMINATE),
     "chat": TenantSpec("chat"),
@@ -111,14 +112,16 @@ class Node:
             account=self.account,
             probe=self.probe,
             gpus=tuple(Gpu(f"GPU-{n}") for n in range(gpus)),
-            unprobed_libraries=0,
+            is_partial=False,
             is_attaching=False,
+            events=Events(),
             watched_since_ns=self.watched_since_ns,
         )
         self.applied: list[Action] = []
         self.applier = SimpleNamespace(holds={}, apply=lambda plan, _now: self.applied.extend(plan))
         self.tenants = {CGROUP: "bad", CGROUP + 1: "chat"}
-        tree = SimpleNamespace(tenant_of=self.tenants.get)
+        self.cgroups = {CGROUP, CGROUP + 1, STRANGE}
+        tree = SimpleNamespace(tenant_of=self.tenants.get, has_cgroup=self.cgroups.__contains__)
         self.sensors.account = None  # the watch of a real NVML is none of these tests
         self.it = Misbehaviour(
             cast(Any, self.sensors), cast(Any, tree), cast(Any, self.applier), cast(Any, None)
@@ -217,7 +220,7 @@ def test_nobody_is_ended_unless_the_policy_and_the_mode_say_so(
 def test_what_the_account_may_have_missed_itself_is_shown_but_nobody_is_ended(node: Node) -> None:
     for spoil in (
         lambda: node.probe.counts.update({abi.Count.CTX_FULL: 1}),
-        lambda: setattr(node.sensors, "unprobed_libraries", 1),
+        lambda: setattr(node.sensors, "is_partial", True),
     ):
         node.probe.counts.clear()
         spoil()

@@ -269,7 +269,7 @@ class Attaching(Peeked):
         self.attached: list[Library] = []
         self.attacher_pid = os.getpid()
 
-    def request_library(self, path: str) -> None:
+    def request_library(self, path: str, _name: str, _pid: int | None) -> None:
         self.requested.append(path)
 
     def take_attached(self) -> list[Library]:

@@ -124,7 +124,10 @@ def test_the_deadline_comes_from_the_class_or_the_spec(spec: TenantSpec, limit: 
 
 
 def test_the_decision_says_when_the_next_deadline_falls() -> None:
-    decision = judge(snapshot(20, use("a"), use("b")), lags(a=-50, b=50))
+    # It would have repaid a little later: of 1900 ms the next 450 are.
+    decision = judge(
+        snapshot(20, use("a"), use("b")), lags(a=-1900, b=50), params=PolicyParams(lag_clamp_ns=2000 * MS)
+    )
     assert decision.wake_ns == 520 * MS
 
 
@@ -203,6 +206,89 @@ def test_a_held_tenant_is_looked_at_when_it_should_have_caught_up() -> None:
     # H = 10: from -20 to a little more than -2, of which it earns one half.
     snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a", 80)])
     assert quiet_ms(judge(snap, lags(a=-30, b=30, active=80))) == pytest.approx(100 + 18.5 / 0.5)
+
+
+def wake_ms(decision: Decision) -> float | None:
+    return None if decision.wake_ns is None else decision.wake_ns / MS
+
+
+@pytest.mark.parametrize(
+    ("owes", "since", "wakes"),
+    [
+        (30, 80, 100 + 18.5 / 0.5),
+        (13.5, 80, 100 + 2 / 0.5),
+        (12.2, 80, 103),  # it lacks 1.4 ms of time, and a look costs something as well
+        (12.2, 99, 109),  # a hold lasts ten freeze latencies at least
+    ],
+)
+def test_the_end_of_a_hold_is_not_missed(owes: float, since: int, wakes: float) -> None:
+    # Booking this snapshot it earns 10 of the 20 that b used; H = 10.
+    snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a", since)])
+    decision = judge(snap, lags(a=-owes, b=owes, active=80))
+    assert not decision.plan
+    assert wake_ms(decision) == pytest.approx(wakes)
+
+
+def test_each_that_is_held_postpones_the_look_for_their_sake() -> None:
+    def waking(count: int) -> float | None:
+        """``count`` GPUs of two tenants each, of whom one is held."""
+        uses, accounts = [], {}
+        for number in range(count):
+            gpu, name, other = f"gpu{number}", f"t{number}", f"b{number}"
+            uses += [use(name, gpu=gpu), use(other, 20, gpu=gpu)]
+            accounts |= lags(gpu, active=80, **{name: -13, other: 13}).accounts
+        snap = snapshot(100, *uses, holds=[hold(f"t{number}", 80, 400) for number in range(count)])
+        return wake_ms(judge(snap, PolicyState(accounts)))
+
+    assert [waking(count) for count in (1, 4, 8)] == [103, 112, 124]
+
+
+def test_where_three_share_a_gpu_no_look_is_for_the_sake_of_a_hold_alone() -> None:
+    snap = snapshot(100, use("a"), use("b", 20), use("c"), holds=[hold("a", 80, 400)])
+    assert wake_ms(judge(snap, lags(a=-13, b=6, c=7, active=80))) == 400
+
+
+@pytest.mark.parametrize(("since", "wakes"), [(38, 100 + 18.5 / 0.5), (36, 400)])
+def test_a_long_hold_is_looked_at_when_a_look_is_due_anyway(since: int, wakes: float) -> None:
+    snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a", since, 400)])
+    assert wake_ms(judge(snap, lags(a=-30, b=30, active=80))) == pytest.approx(wakes)
+
+
+def test_holds_that_end_otherwise_are_not_looked_at_for_being_repaid() -> None:
+    known = quota()
+    over = judge(snapshot(100, use("q", 80), use("b", 20), interval=100), lags(b=10, active=0), known)
+    assert over.plan[0].reason.code is ReasonCode.OVER_QUOTA
+    later = snapshot(120, use("q"), use("b", 20), holds=[hold("q", 100, 620)])
+    assert wake_ms(judge(later, over.state, known)) == pytest.approx(100 + 50 / 0.3)
+    theirs = snapshot(100, use("a"), use("b", 20), holds=[hold("a", 80, ours=False)])
+    assert wake_ms(judge(theirs, lags(a=-13, b=13, active=80))) == pytest.approx(10_000)
+
+
+def test_a_gang_is_looked_at_when_the_last_gpu_should_agree() -> None:
+    holds = [hold("gang", 80)]
+    state = gang_state(-4, -14)
+    decision = judge(snapshot(100, *GANG, holds=holds), state)
+    assert not decision.plan
+    assert wake_ms(decision) == pytest.approx(
+        100 + 12.5 / 0.25
+    )  # nothing was delivered lately: .5 of the time
+
+
+@pytest.mark.parametrize(("others", "rooms"), [("b", (5.5, 5.5, 5.5)), ("bc", (10.5, 7.5, 5.5))])
+def test_of_two_a_tenant_that_was_let_go_is_looked_at_with_the_queue_in_mind_that_it_will_have(
+    others: str, rooms: tuple[float, ...]
+) -> None:
+    # Nothing is queued yet, but lately 8 were: with them it is over the threshold of 10 as soon as it owes 5.
+    # Of three only what is queued now counts.
+    state = lags(active=80, a=-2, **dict.fromkeys(others, 2 / len(others)))
+    mine = {("a", "gpu0"): state.accounts["a", "gpu0"]._replace(drain_ns=8 * MS)}
+    owed = 1 / (1 + len(others))
+    for queued, room in zip((0, 3, 8), rooms, strict=True):
+        rest = [use(name, 20 * owed) for name in others]
+        decision = judge(
+            snapshot(100, use("a", 20 * owed, queued=queued), *rest), PolicyState(state.accounts | mine)
+        )
+        assert quiet_ms(decision) == pytest.approx(100 + 3 * (room - 2) / (1 - owed))
 
 
 def test_a_tenant_that_runs_is_looked_at_when_its_part_should_have_overdrawn_it() -> None:

@@ -177,3 +177,11 @@ def test_what_fails_twice_has_failed_and_a_unit_test_has_one_chance(suite: Path)
     out = run(suite, "tests/unit/test_lucky.py", required="1")
     assert out.returncode == 1
     assert "RERUN" not in out.stdout
+
+
+def test_a_test_that_leaves_hundreds_of_descriptors_is_named(suite: Path) -> None:
+    leaky = "import os\nkept = []\n\ndef test_leaks():\n    kept.extend(os.dup(0) for _ in range(400))\n"
+    (suite / "tests/unit/test_it.py").write_text(leaky)
+    out = run(suite, "tests/unit", required="0")
+    assert out.returncode == 1
+    assert re.search(r"4\d\d descriptors are open after .*test_leaks, 4\d\d once garbage", out.stdout)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import select
 import signal
 import struct
 import subprocess
@@ -17,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from fairsched.readable import is_readable
 
 _CODE = """
 import fcntl, sys, termios
@@ -81,7 +82,7 @@ class OnTerminal:
         os.write(self.master, keys.encode())
 
     def _read(self, wait_s: float) -> bool:
-        if not select.select([self.master], [], [], wait_s)[0]:
+        if not is_readable(self.master, wait_s):
             return False
         self.output += os.read(self.master, 65536).decode(errors="replace")
         return True
