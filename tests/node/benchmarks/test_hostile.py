@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -53,6 +54,8 @@ HIDDEN_SETTLED_S = 1.5
 """The account begins to count on unseen work a look or two after it was found."""
 COUNTED_ERROR_RATIO = 0.12
 """On a machine with nothing else to do it is .03; on a busy one an account is off for other reasons. It was .3."""
+QUEUED_MS = 100.0
+"""A decoder has ten, and others run beside it."""
 HONEST_HELD_MS_PER_S = 40
 """Of two equal decoders the one that is ahead is held for 5 to 20."""
 HONEST = ("honest1", "honest2")
@@ -72,10 +75,17 @@ def _wants_always(recording: Recording) -> float:
     return grown_ns / (last.at_ns - first.at_ns)
 
 
-def _overran(recording: Recording) -> bool:
-    """After a hold began it ran for longer than what a decoder has queued."""
-    drain_ms = measure(recording).leaves[HOSTILE].drain_overshoot_p95_ms
-    return drain_ms is not None and drain_ms > 50
+def _longest_drain_ms(recording: Recording) -> float:
+    """The most it has executed while it was held: what it had queued before. Of the first holds, that is; later its
+    grants end before much is queued."""
+    key = (HOSTILE, 0)
+    inside = [sample for sample in recording.samples if key in sample.exec_ns]
+    at_ns, exec_ns = [sample.at_ns for sample in inside], [sample.exec_ns[key] for sample in inside]
+    return max(
+        float(np.interp(hold.end_ns, at_ns, exec_ns) - np.interp(hold.start_ns, at_ns, exec_ns)) / 1e6
+        for hold in recording.held
+        if hold.leaf == HOSTILE
+    )
 
 
 def _steps(recording: Recording) -> int:
@@ -97,7 +107,7 @@ EVIDENCE: dict[str, Evidence] = {
     "hostile-processes": lambda seen, _: len({pid for pid, _ in seen.contexts}) == 8 == seen.together,
     "hostile-ptrace": lambda seen, _: bool(seen.traced),
     "hostile-query": lambda seen, _: seen.naps > 1000,
-    "hostile-queue": lambda _, recording: _overran(recording),
+    "hostile-queue": lambda _, recording: _longest_drain_ms(recording) > QUEUED_MS,
     "hostile-short-lived": lambda seen, _: len({pid for pid, _ in seen.contexts}) >= 2 * seen.together,
     "hostile-sigcont": lambda seen, _: bool(seen.strays),
     "hostile-starve-cpu": lambda seen, _: seen.pids_together > 2 * (os.cpu_count() or 1),
@@ -344,4 +354,19 @@ def test_who_polls_memory_is_said_to_be_unsure_and_nobody_is_held_for_a_guess(th
         assert measures.leaves[leaf].held_ms_per_s <= UNSURE_HELD_MS_PER_S, leaf
         assert goes_on(recording, leaf)
     assert not measures.misbehaviour, "polling is no offence"
+    theatre.rig.assert_nothing_left()
+
+
+def test_who_leaves_its_cgroup_is_named_and_held_when_it_is_there(theatre: Theatre, told: Told) -> None:
+    recording = theatre.play(load(Path("escape-move")), "fairsched", SECONDS, told.look)
+    measures = measure(recording)
+    assert measures.misbehaviour == {"mover": "moving"}
+    mover = measures.leaves["mover"]
+    assert mover.misbehaviour_after_s is not None and mover.misbehaviour_after_s <= FOUND_S
+    assert told.named == {("mover", "moving")}
+    assert told.terminations == {}
+    assert mover.held_ms_per_s > HONEST_HELD_MS_PER_S
+    for leaf in HONEST:
+        assert goes_on(recording, leaf)
+        assert measures.leaves[leaf].held_ms_per_s < HONEST_HELD_MS_PER_S
     theatre.rig.assert_nothing_left()
