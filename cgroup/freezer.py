@@ -100,11 +100,6 @@ class Freezer:
         """The ids of the cgroups that are held for a tenant."""
         return [cgroup_id for cgroup_id, held in self._held.items() if held.entry.tenant == tenant]
 
-    def is_settled(self, cgroup_id: int) -> bool:
-        """Whether a cgroup we hold has come to rest."""
-        held = self._held.get(cgroup_id)
-        return held is not None and held.is_settled
-
     def latency_ns(self, cgroup_id: int) -> int | None:
         """Smoothed freeze latency of a cgroup (EWMA); None before it was measured."""
         value = self._latency_ns.get(cgroup_id)

@@ -53,14 +53,6 @@ class Globs:
         """Whether the cgroup the walk stands on is matched by a pattern."""
         return any(position == len(self._patterns[pattern]) for pattern, position in state)
 
-    def matches(self, path: str) -> bool:
-        """Whether one path is matched; for a whole tree use ``tree.match``, which prunes."""
-        state = self.start
-        for name in path.split("/"):
-            if name:
-                state = self.step(state, name)
-        return self.is_match(state)
-
     def _closure(self, states: set[tuple[int, int]]) -> State:
         """A ``**`` that is not the last component may also stand for none."""
         pending = list(states)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cgroup tree: walk, match, compare two looks, list and place processes, make and remove cgroups.
+"""The cgroup tree: walk, find, list and place processes, make and remove cgroups.
 
 A daemon looks at the whole tree about once a second, so a look must be cheap: directory entries
-already carry the inode number (the cgroup id), kernfs keeps a directory's link count at 2 + children,
-so leaves are never listed, and a match never enters a subtree no pattern can reach.
+already carry the inode number (the cgroup id), and kernfs keeps a directory's link count at 2 + children,
+so leaves are never listed.
 
 Everything here tolerates cgroups and processes that vanish between two steps: they are left out.
 """
@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from fairsched.cgroup.path import CGROUP_PROCS, CgroupRef, Mount
 from fairsched.errors import CgroupGone, KernelRefused
@@ -27,24 +26,6 @@ class Node(NamedTuple):
     path: str
 
 
-@dataclass(frozen=True)
-class TreeDiff:
-    """What changed between two looks. A cgroup removed and made again is in both (its id changed)."""
-
-    appeared: tuple[Node, ...]
-    vanished: tuple[Node, ...]
-
-
-class Matcher(Protocol):
-    """What :func:`match` needs of ``glob.Globs`` (kept apart so that walking does not import re)."""
-
-    start: frozenset[tuple[int, int]]
-
-    def step(self, state: frozenset[tuple[int, int]], name: str) -> frozenset[tuple[int, int]]: ...
-
-    def is_match(self, state: frozenset[tuple[int, int]]) -> bool: ...
-
-
 def walk(mount: Mount, under: str = "/") -> Iterator[Node]:
     """Each cgroup below ``under`` (itself not included), parents before children."""
     pending = [(mount.absolute(under), "" if under == "/" else under)]
@@ -54,31 +35,6 @@ def walk(mount: Mount, under: str = "/") -> Iterator[Node]:
             yield Node(cgroup_id, f"{path}/{name}")
             if has_children:
                 pending.append((f"{absolute}/{name}", f"{path}/{name}"))
-
-
-def match(mount: Mount, globs: Matcher) -> dict[int, Node]:
-    """The cgroups matched by the patterns, by id."""
-    found: dict[int, Node] = {}
-    pending = [(mount.absolute("/"), "", globs.start)]
-    while pending:
-        absolute, path, state = pending.pop()
-        for name, cgroup_id, has_children in _children(absolute):
-            below = globs.step(state, name)
-            if not below:
-                continue
-            if globs.is_match(below):
-                found[cgroup_id] = Node(cgroup_id, f"{path}/{name}")
-            if has_children:
-                pending.append((f"{absolute}/{name}", f"{path}/{name}", below))
-    return found
-
-
-def diff(before: Mapping[int, Node], after: Mapping[int, Node]) -> TreeDiff:
-    """What appeared and what vanished from one look to the next, compared by id."""
-    return TreeDiff(
-        appeared=tuple(node for cgroup_id, node in after.items() if cgroup_id not in before),
-        vanished=tuple(node for cgroup_id, node in before.items() if cgroup_id not in after),
-    )
 
 
 def find_ids(mount: Mount, cgroup_ids: Collection[int]) -> dict[int, str]:
@@ -144,19 +100,6 @@ def cgroup_path_of(pid: int | str, mount: Mount, proc: str = "/proc") -> str | N
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None
-
-
-def is_in(mount: Mount, ref: CgroupRef, pid: int | str, proc: str = "/proc") -> bool:
-    """Whether the process lives in this cgroup or below it. Compared by id, not by path."""
-    path = cgroup_path_of(pid, mount, proc)
-    while path is not None:
-        try:
-            if os.stat(mount.absolute(path)).st_ino == ref.id:
-                return True
-        except OSError:
-            pass  # removed since; an ancestor may still be the one
-        path = os.path.dirname(path) if path != "/" else None
-    return False
 
 
 def create(mount: Mount, path: str) -> CgroupRef:

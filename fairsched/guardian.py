@@ -47,8 +47,8 @@ _NICE = -10
 class Guardian:
     """The daemon's end: starts the guardian, says whether it lives, starts it again.
 
-    Call :meth:`start` (or :meth:`ensure`) before the first hold. Add :meth:`fileno` to the daemon's poll
-    set (readable = it has died) and call ``ensure`` then, and at least once a second besides.
+    Call :meth:`start` before the first hold. Add :meth:`fileno` to the daemon's poll set (readable = it has died), and
+    start another then, or when :meth:`is_alive`, asked at least once a second, says that it does nothing.
     """
 
     def __init__(self, journal_directory: str, *, grace_ms: int = DEFAULT_GRACE_MS) -> None:
@@ -71,7 +71,7 @@ class Guardian:
         return None if self._process is None else self._process.pid
 
     def fileno(self) -> int:
-        """Its pidfd, -1 without one. Another number after ``ensure`` returned True: register it again."""
+        """Its pidfd, -1 without one. Another number after each start: register it again."""
         return self._pidfd
 
     def is_alive(self) -> bool:
@@ -84,13 +84,6 @@ class Guardian:
         except OSError:
             return False
         return text[text.rindex(b")") + 2 :][:1] not in (b"T", b"t", b"Z", b"X")
-
-    def ensure(self, timeout_s: float = 5.0) -> bool:
-        """Start another when none is alive; True when one was started. Raises as ``start`` does."""
-        if self.is_alive():
-            return False
-        self.start(timeout_s)
-        return True
 
     def start(self, timeout_s: float = 20.0) -> None:
         """Start it and wait until it watches (about 60 ms). Raises FairschedError if it does not come up."""
@@ -152,13 +145,6 @@ class Guardian:
             process.wait()
         if pidfd >= 0:
             os.close(pidfd)
-
-
-def spawn_guardian(journal_directory: str, *, grace_ms: int = DEFAULT_GRACE_MS) -> Guardian:
-    """Start a guardian for the calling process. Raises FairschedError."""
-    guardian = Guardian(journal_directory, grace_ms=grace_ms)
-    guardian.start()
-    return guardian
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -22,17 +22,6 @@ class Notifier:
             self._address = address
         elif address.startswith("@"):
             self._address = "\0" + address[1:]  # a socket in the abstract namespace
-        self._watchdog_s = _watchdog_s(environ)
-
-    @property
-    def is_active(self) -> bool:
-        """Somebody listens."""
-        return self._address is not None
-
-    @property
-    def watchdog_period_s(self) -> float | None:
-        """How often :meth:`watchdog` must be called: half of what systemd allows. None = no watchdog."""
-        return None if self._watchdog_s is None else self._watchdog_s / 2
 
     def ready(self, status: str = "") -> bool:
         """The daemon works (also: a reload is done)."""
@@ -41,10 +30,6 @@ class Notifier:
     def watchdog(self) -> bool:
         """The loop is alive."""
         return self._send("WATCHDOG=1")
-
-    def status(self, text: str) -> bool:
-        """One line for ``systemctl status``."""
-        return self._send(f"STATUS={text}")
 
     def reloading(self) -> bool:
         """A reload begins; call :meth:`ready` when it is over. Type=notify-reload needs the time."""
@@ -67,14 +52,3 @@ class Notifier:
         except OSError:
             return False
         return True
-
-
-def _watchdog_s(environ: Mapping[str, str]) -> float | None:
-    """WATCHDOG_USEC in seconds, when it is meant for this process (WATCHDOG_PID)."""
-    if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
-        return None
-    try:
-        usec = int(environ.get("WATCHDOG_USEC", ""))
-    except ValueError:
-        return None
-    return usec / 1e6 if usec > 0 else None

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fairsched.cgroup.glob import Globs
 from fairsched.cgroup.path import CgroupRef, Mount
 
 
@@ -39,6 +40,14 @@ def open_descriptors() -> dict[int, str]:
         with contextlib.suppress(FileNotFoundError):
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
     return found
+
+
+def is_matched(globs: Globs, path: str) -> bool:
+    """Whether a walk to ``path`` ends on a cgroup that a pattern matches."""
+    state = globs.start
+    for name in path.strip("/").split("/"):
+        state = globs.step(state, name)
+    return globs.is_match(state)
 
 
 class FakeTree:

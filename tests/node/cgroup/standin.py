@@ -22,7 +22,8 @@ def main() -> None:
     with Guardian(directory) as guardian, Freezer(Journal(directory)) as freezer:
         turn = 0
         while True:
-            if guardian.ensure():
+            if not guardian.is_alive():
+                guardian.start()
                 print(f"guardian {guardian.pid}", flush=True)
             deadline_ns = time.monotonic_ns() + int(hold_ms) * 1_000_000
             freezer.hold_gang(refs[turn % 2 :], "tenant", deadline_ns, "test")

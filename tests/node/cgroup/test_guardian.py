@@ -18,7 +18,7 @@ from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.cgroup.path import CgroupRef
-from fairsched.guardian import Guardian, spawn_guardian
+from fairsched.guardian import Guardian
 from fairsched.readable import is_readable
 from tests.node.promptness import time_until
 from tests.support import let_run, wait_until
@@ -36,6 +36,13 @@ AT_ONCE_S = 1.0
 PATIENCE_S = 30.0
 """For what takes a moment where nothing else runs. Holds last longer, unless the test is about their end."""
 SECOND_NS = 1_000_000_000
+
+
+def started(journal: Journal) -> Guardian:
+    """One for this process."""
+    guardian = Guardian(journal.directory)
+    guardian.start()
+    return guardian
 
 
 class StandIn:
@@ -123,7 +130,7 @@ def test_hung_daemon_loses_its_holds_at_the_deadline(node: Node, journal: Journa
 
 def test_foreign_pause_outlives_a_hung_and_then_killed_daemon(node: Node, journal: Journal) -> None:
     ref = node.make("a")
-    with spawn_guardian(journal.directory) as guardian, Freezer(journal) as freezer:
+    with started(journal) as guardian, Freezer(journal) as freezer:
         freezer.hold(ref, "a", time.monotonic_ns() + 3 * SECOND_NS, "x")
         wait_until(lambda: watches(guardian, ref), PATIENCE_S, "the guardian has read the journal")
         node.pause(ref)
@@ -136,7 +143,7 @@ def test_foreign_pause_outlives_a_hung_and_then_killed_daemon(node: Node, journa
 
 def test_hold_thawed_by_the_guardian_is_seen_as_released(node: Node, journal: Journal) -> None:
     ref = node.make("a")
-    with spawn_guardian(journal.directory), Freezer(journal) as freezer:
+    with started(journal), Freezer(journal) as freezer:
         freezer.hold(ref, "a", time.monotonic_ns() + SECOND_NS // 20, "x")
         wait_until(lambda: not node.is_asked(ref), PATIENCE_S, "the guardian thaws it")
         seen: list[HoldKind] = []
@@ -150,7 +157,7 @@ def test_hold_thawed_by_the_guardian_is_seen_as_released(node: Node, journal: Jo
 
 
 def test_guardian_is_small_idle_and_on_its_own(journal: Journal) -> None:
-    with spawn_guardian(journal.directory) as guardian:
+    with started(journal) as guardian:
         assert guardian.pid is not None
         status = Path(f"/proc/{guardian.pid}/status").read_text()
         rss_kb = int(status.split("VmRSS:")[1].split()[0])
@@ -170,23 +177,24 @@ def test_guardian_is_small_idle_and_on_its_own(journal: Journal) -> None:
 
 
 def test_terminal_signals_do_not_end_the_guardian_and_term_does(journal: Journal) -> None:
-    with spawn_guardian(journal.directory) as guardian:
+    with started(journal) as guardian:
         assert guardian.pid is not None
         os.kill(guardian.pid, signal.SIGINT)
         os.kill(guardian.pid, signal.SIGHUP)
-        assert not guardian.ensure()
+        assert guardian.is_alive()
         os.kill(guardian.pid, signal.SIGTERM)
         assert is_readable(guardian, PATIENCE_S), "its pidfd tells that it left"
-        assert guardian.ensure()
+        assert not guardian.is_alive()
+        guardian.start()
         assert guardian.starts == 2
 
 
 def test_stopped_guardian_is_replaced(journal: Journal) -> None:
-    with spawn_guardian(journal.directory) as guardian:
+    with started(journal) as guardian:
         assert guardian.pid is not None
         os.kill(guardian.pid, signal.SIGSTOP)
         wait_until(lambda: not guardian.is_alive(), PATIENCE_S, "a stopped guardian counts as dead")
-        assert guardian.ensure()
+        guardian.start()
         assert guardian.is_alive()
 
 

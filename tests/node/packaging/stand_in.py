@@ -15,7 +15,7 @@ from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import DEFAULT_DIRECTORY, Journal
 from fairsched.cgroup.path import CgroupRef, find_mount
 from fairsched.cli.release import command as release
-from fairsched.guardian import spawn_guardian
+from fairsched.guardian import Guardian
 from fairsched.sd_notify import Notifier
 
 VICTIM = "/gpu.slice/victim"
@@ -28,7 +28,7 @@ TOLD = {signal.SIGUSR1, signal.SIGTERM}
 def run() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     notifier = Notifier()
-    spawn_guardian(DEFAULT_DIRECTORY)
+    Guardian(DEFAULT_DIRECTORY).start()
     signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)  # not before: the guardian would inherit it
     freezer = Freezer(Journal(DEFAULT_DIRECTORY))
     with CgroupRef.open(find_mount(), VICTIM) as victim:

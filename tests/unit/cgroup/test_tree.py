@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fairsched.cgroup import tree
-from fairsched.cgroup.glob import Globs
 from fairsched.errors import KernelRefused
 from tests.support import FakeTree
 
@@ -32,31 +31,6 @@ def test_walk_names_every_cgroup_once_parents_first(fake: FakeTree, ids: dict[st
 
 def test_walk_of_a_vanished_cgroup_is_empty(fake: FakeTree) -> None:
     assert list(tree.walk(fake.mount, "/never")) == []
-
-
-def test_match_gives_ids_and_paths(fake: FakeTree, ids: dict[str, int]) -> None:
-    found = tree.match(fake.mount, Globs(["gpu.slice/*"]))
-    assert found == {ids[path]: tree.Node(ids[path], path) for path in ("/gpu.slice/a", "/gpu.slice/b")}
-
-
-def test_match_agrees_with_matching_each_path(fake: FakeTree, ids: dict[str, int]) -> None:
-    for pattern in ("**", "gpu.slice/**", "*/b", "**/c", "system.slice", "nothing/*"):
-        globs = Globs([pattern])
-        pruned = {node.path for node in tree.match(fake.mount, globs).values()}
-        assert pruned == {node.path for node in tree.walk(fake.mount) if globs.matches(node.path)}, pattern
-
-
-def test_recreated_cgroup_appears_and_vanishes_in_one_diff(fake: FakeTree, ids: dict[str, int]) -> None:
-    globs = Globs(["gpu.slice/*"])
-    before = tree.match(fake.mount, globs)
-    os.rename(fake.root / "gpu.slice/a", fake.root / "old")
-    fake.make("gpu.slice/a").close()
-    after = tree.match(fake.mount, globs)
-    changes = tree.diff(before, after)
-    assert [node.path for node in changes.vanished] == ["/gpu.slice/a"]
-    assert [node.path for node in changes.appeared] == ["/gpu.slice/a"]
-    assert changes.vanished[0].id == ids["/gpu.slice/a"] != changes.appeared[0].id
-    assert tree.diff(after, after) == tree.TreeDiff((), ())
 
 
 def test_ids_are_found_wherever_they_are(fake: FakeTree, ids: dict[str, int]) -> None:
@@ -86,15 +60,6 @@ def test_hybrid_host_names_the_v2_cgroup_among_v1_lines(fake: FakeTree, tmp_path
 
 def test_v1_only_process_has_no_v2_cgroup(fake: FakeTree, tmp_path: Path) -> None:
     assert tree.cgroup_path_of(42, fake.mount, proc_with(tmp_path, "4:memory:/y\n")) is None
-
-
-def test_process_is_in_its_cgroup_and_in_its_ancestors_only(
-    fake: FakeTree, ids: dict[str, int], tmp_path: Path
-) -> None:
-    proc = proc_with(tmp_path, "0::/gpu.slice/b/c\n")
-    for path, expected in (("/gpu.slice/b/c", True), ("/gpu.slice", True), ("/gpu.slice/a", False)):
-        with fake.make(path) as ref:
-            assert tree.is_in(fake.mount, ref, 42, proc) is expected, path
 
 
 def test_create_makes_ancestors_and_remove_spares_a_namesake(fake: FakeTree) -> None:
