@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML says of the GPUs, asked for beside the loop (see sightings.py for why).
+"""What NVML says of the GPUs, asked for beside the loop (see poller.py for why).
 
 Problem. `status` tells memory, load and temperature of every GPU and the companion asks for it every second; `ps` tells
 what each process has. A GPU that fell off its bus may answer late or never, and the loop that freezes people's
@@ -12,20 +12,17 @@ for no longer than a tick can spare.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from fairsched.gpu import GpuUse, Nvml
+from fairsched.poller import Poller
 
 POLL_S = 1.0
 STALE_S = 5.0
 _FRESH_S = 0.03
-_CLOSE_S = 2.0
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -38,15 +35,14 @@ class _Answer:
 
 
 class GpuWatch:
-    """The thread."""
+    """The answers; it begins to ask at once."""
 
     def __init__(self, nvml: Nvml, poll_s: float = POLL_S) -> None:
-        self._nvml, self._poll_s = nvml, poll_s
+        self._nvml = nvml
         self._changed = threading.Condition()
         self._answer = _Answer(0.0, time.monotonic())
-        self._is_wanted, self._is_closing = True, False
-        self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
-        self._thread.start()
+        self._poller = Poller("gpus", self._poll, lambda: poll_s, "state of the GPUs")
+        self._poller.ask()
 
     def use(self, slot: int) -> GpuUse:
         """Of one GPU; nothing is known where NVML has not answered lately."""
@@ -58,9 +54,8 @@ class GpuWatch:
     def listed(self) -> Mapping[tuple[int, int], int | None]:
         """VRAM in bytes by (process, slot), see :meth:`fairsched.gpu.Nvml.listed`; at worst as of before."""
         now_s = time.monotonic()
+        self._poller.ask()
         with self._changed:
-            self._is_wanted = True
-            self._changed.notify_all()
             self._changed.wait_for(lambda: self._answer.begun_s >= now_s, _FRESH_S)
         return self._answer.listed
 
@@ -79,25 +74,7 @@ class GpuWatch:
 
     def close(self) -> bool:
         """End the thread; False: NVML keeps it, and would keep whoever calls it next."""
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify_all()
-        self._thread.join(_CLOSE_S)
-        if self._thread.is_alive():
-            logger.warning("nvml=hangs: left behind")
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_wanted or self._is_closing, self._poll_s)
-                if self._is_closing:
-                    return
-                self._is_wanted = False
-            try:
-                self._poll()
-            except Exception:
-                logger.exception("nvml=failed: what it says of the GPUs is lost")
+        return self._poller.close()
 
     def _poll(self) -> None:
         begun_s = time.monotonic()

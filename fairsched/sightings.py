@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which processes NVML sees on the GPUs, asked beside the loop.
 
-Problem: a call into the driver can take milliseconds, or not return at all, and the loop that freezes people's
-processes must not wait for it.
-
-Approach: one thread asks every POLL_S and keeps what was seen until the loop takes it; it asks oftener while somebody
-is suspected. If NVML hangs, so does the thread; then nothing is seen, and nobody is accused of anything.
+A thread asks every POLL_S (see poller.py for why) and keeps what was seen until the loop takes it; it asks oftener
+while somebody is suspected. If NVML hangs, nothing is seen, and nobody is accused of anything.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -20,15 +16,13 @@ from typing import NamedTuple
 
 from fairsched.accounting.nvml import NvmlReader, Sampler
 from fairsched.cgroup.journal import Owner
+from fairsched.poller import Poller
 
 POLL_S = 0.5
 _URGENT_PART = 4
 _SEEN_FOR_NS = 5_000_000_000
-_CLOSE_S = 2.0
 _LAGS = 64
 """Polls: a clock that is set is followed after half a minute."""
-
-logger = logging.getLogger(__name__)
 
 Where = tuple[int, int]
 """(process, GPU slot)."""
@@ -86,7 +80,7 @@ class _Gpu:
 
 
 class SightingWatch:
-    """The thread. ``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid."""
+    """``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid."""
 
     def __init__(
         self,
@@ -103,9 +97,7 @@ class SightingWatch:
         """When each was last seen. Replaced, never changed."""
         self.is_urgent = False
         """Somebody waits for the next samples."""
-        self._is_closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sightings", daemon=True)
-        self._thread.start()
+        self._poller = Poller("sightings", lambda: self.poll(time.monotonic_ns()), self._pause_s, "samples")
 
     def take(self) -> list[Sighted]:
         """What was seen since the call before. Never blocks on NVML."""
@@ -115,17 +107,10 @@ class SightingWatch:
 
     def close(self) -> None:
         """End the thread, unless NVML keeps it."""
-        self._is_closing.set()
-        self._thread.join(_CLOSE_S)
-        if self._thread.is_alive():
-            logger.warning("nvml=hangs: left behind")
+        self._poller.close()
 
-    def _run(self) -> None:
-        while not self._is_closing.wait(self._poll_s / (_URGENT_PART if self.is_urgent else 1)):
-            try:
-                self.poll(time.monotonic_ns())
-            except Exception:
-                logger.exception("nvml=failed: its samples are lost")
+    def _pause_s(self) -> float:
+        return self._poll_s / (_URGENT_PART if self.is_urgent else 1)
 
     def poll(self, now_ns: int) -> None:
         """Ask once. The thread does; tests do."""
