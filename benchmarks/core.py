@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from benchmarks.machine import describe
 from benchmarks.rig import Rig
 from benchmarks.stats import spread
 from fairsched.errors import ConfigError, FairschedError
+from fairsched.files import replace_file
 
 RESULTS = Path(__file__).resolve().parent / "results" / "core.json"
 SECTIONS = ("account", "share", "probe", "observe")
@@ -256,9 +256,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _write(path: Path, document: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(json.dumps(document, indent=1) + "\n")
-    os.replace(temporary, path)
+    replace_file(path, (json.dumps(document, indent=1) + "\n").encode(), mode=0o644)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

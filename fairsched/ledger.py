@@ -13,8 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import tempfile
 import threading
 import time
 from collections import deque
@@ -24,6 +22,7 @@ from typing import Any
 
 from fairsched.accounting.natures import Natures
 from fairsched.departed import Departed
+from fairsched.files import replace_file
 from fairsched.model import Snapshot
 from fairsched.policy.lag import PolicyState
 
@@ -139,7 +138,8 @@ class StateFile:
                     self._thread = None
                     return
             try:
-                write_state(self._path, text)
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(self._path, text.encode())
             except OSError as error:
                 logger.error("state=%s error=%r", self._path, str(error))
 
@@ -161,19 +161,3 @@ def _to_text(ledger: Ledger, state: PolicyState) -> str:
         "natures": ledger.natures.to_list(),
     }
     return json.dumps(document)  # in one piece: json.dump is written in Python, and takes many times as long
-
-
-def write_state(path: Path, text: str) -> None:
-    """All of it, or nothing. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # else the name may be on the disk before what it names
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise

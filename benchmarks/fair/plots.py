@@ -14,9 +14,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from benchmarks.fair.results import Document, ResultError, by_policy
 from benchmarks.fair.rows import figure_of
 from benchmarks.fair.scenario import DIRECTORY, load
 from fairsched.errors import ConfigError
+from fairsched.files import replacing
 
 INK, SOFT, GRID = "#333333", "#666666", "#dddddd"
 # Okabe and Ito's, which stay apart for colour-blind eyes, in the order of the demo; then its light ones.
@@ -365,24 +364,11 @@ def save(figure: Any, path: Path) -> None:
 
     remedy = "free the space or name another directory"
     try:
-        with _replacing(path) as scratch:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as scratch:
             drawn = io.BytesIO()
             figure.savefig(drawn, format="png", dpi=_DPI)
             with Image.open(drawn) as picture:
                 picture.convert("RGB").quantize(_COLOURS).save(scratch, format="png", optimize=True)
     except OSError as error:
         raise ResultError(f"{path}: {error.strerror}", remedy=remedy) from error
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(fd)
-    scratch = Path(name)
-    try:
-        yield scratch
-        scratch.chmod(0o644)
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)

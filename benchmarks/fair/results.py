@@ -19,10 +19,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 import statistics
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +28,7 @@ from typing import Any
 
 from benchmarks.fair import scenario as scenario_files
 from fairsched.errors import FairschedError
+from fairsched.files import replace_file
 
 ROOT = Path(__file__).resolve().parent.parent / "results"
 SUMMARY = "summary.json"
@@ -296,21 +295,9 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     remedy = "free the space or name another directory"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        replace_file(path, _text(data).encode(), mode=0o644)
     except OSError as error:
         raise ResultError(f"{path}: {error.strerror}", remedy=remedy) from error
-    scratch = Path(name)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(_text(data))
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.chmod(0o644)
-        scratch.replace(path)
-    except OSError as error:
-        raise ResultError(f"{path}: {error.strerror}", remedy=remedy) from error
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 def _text(data: Mapping[str, Any]) -> str:

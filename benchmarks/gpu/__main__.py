@@ -32,6 +32,7 @@ from benchmarks.gpu.real import Real
 from benchmarks.machine import describe
 from benchmarks.rig import BenchError, cpu_pressure_s
 from fairsched.errors import FairschedError
+from fairsched.files import replace_file
 
 SECTIONS = ("coverage", "account", "freeze", "fairness")
 
@@ -110,10 +111,8 @@ def open_host(options: argparse.Namespace) -> tuple[Host, dict[str, Any]]:
 
 def write(path: Path, document: dict[str, Any]) -> None:
     """Whole or not at all. Raises BenchError."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(json.dumps(document, indent=1) + "\n")
-        beside.replace(path)
+        replace_file(path, (json.dumps(document, indent=1) + "\n").encode(), mode=0o644)
     except OSError as error:
         raise BenchError(
             f"{path}: cannot be written: {error.strerror}", remedy="name another file"

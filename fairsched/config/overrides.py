@@ -8,10 +8,7 @@ override can no more break the rules (sum of min, min over quota) than the file 
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +19,7 @@ from fairsched.config.loader import InvalidConfig, Problem, from_document, read_
 from fairsched.config.models import Config, walk
 from fairsched.config.yamlfile import Document, parse
 from fairsched.errors import ConfigError
+from fairsched.files import replace_file
 from fairsched.model import ADJUSTABLE
 
 VERSION = 1
@@ -127,19 +125,4 @@ def save_overrides(path: Path, overrides: Overrides) -> None:
     for name, values in sorted(overrides.tenants.items()):
         # JSON is YAML, and quotes whatever needs quotes
         text += f"  {json.dumps(name)}: {json.dumps(dict(values))}\n"
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)  # the rename itself must survive a power cut
-    finally:
-        os.close(directory)
+    replace_file(path, text.encode())

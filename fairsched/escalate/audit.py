@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.errors import FairschedError
-from fairsched.escalate.store import sync_directory
+from fairsched.files import sync_directory
 
 MAX_BYTES = 1 << 20
 FILES = 4

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fairsched.errors import FairschedError
 from fairsched.escalate.model import State
+from fairsched.files import replace_file
 
 VERSION = 1
 
@@ -92,20 +92,7 @@ class Store:
     def save(self, state: State, *, is_durable: bool = True) -> None:
         """Replace the file; with `is_durable` it outlives a power cut. Raises OSError."""
         self._make_directory()
-        descriptor, temporary = tempfile.mkstemp(dir=self.directory, prefix=".state.")
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(encode(state))
-                if is_durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-            os.replace(temporary, self.path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-        if is_durable:
-            sync_directory(self.directory)
+        replace_file(self.path, encode(state), is_durable=is_durable)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[bool]:
@@ -140,12 +127,3 @@ class Store:
 
     def _make_directory(self) -> None:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
-def sync_directory(path: Path) -> None:
-    """A rename in `path` survives a power cut from here on."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
