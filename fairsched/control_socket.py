@@ -42,7 +42,8 @@ from fairsched.status import to_plain
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_CLIENTS = 32
 MAX_REQUESTS_PER_CALL = 8
-"""Over all clients: a tick waits for this many handlers at most."""
+MAX_CALL_S = 0.005
+"""Over all clients: a tick waits for so many handlers at most, and for one when they take that long."""
 IDLE_S = 10.0
 """A client that neither finishes a request nor takes a whole answer for so long is dropped."""
 
@@ -210,12 +211,12 @@ class ControlServer:
     def handle_ready(self) -> None:
         """Serve whoever is ready, without waiting. Call it when readable, and every tick or so (it
         also drops idle clients). Raises nothing on account of a client."""
-        budget = MAX_REQUESTS_PER_CALL
+        budget, until_s = MAX_REQUESTS_PER_CALL, self._clock() + MAX_CALL_S
         for fd, _ in self._epoll.poll(0, MAX_CLIENTS + 1):
             if fd == self._listener.fileno():
                 self._accept()
             elif (client := self._clients.get(fd)) is not None:
-                budget -= self._serve(client, budget)
+                budget -= self._serve(client, budget if self._clock() < until_s else 0)
         self._drop_idle()
 
     def close(self) -> None:

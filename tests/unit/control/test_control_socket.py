@@ -225,6 +225,30 @@ def test_one_call_answers_a_bounded_number_of_requests(path: Path) -> None:
     server.close()
 
 
+def test_requests_that_take_long_wait_for_the_next_call(
+    server: ControlServer, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took: list[int] = []
+
+    def ping(_daemon: FakeDaemon) -> None:
+        clock.now_s += control_socket.MAX_CALL_S * 0.6
+        took.append(1)
+
+    monkeypatch.setattr(FakeDaemon, "ping", ping)
+    socks = [connect(path) for _ in range(3)]
+    server.handle_ready()  # they are let in
+    for sock in socks:
+        sock.sendall(line())
+    server.handle_ready()
+    assert len(took) == 2, "the second began in time"
+    assert is_readable(server), "what waits makes the descriptor readable"
+    turns(server, 3)
+    assert all(answer(sock)["ok"] for sock in socks)
+    assert len(took) == 3
+    for sock in socks:
+        sock.close()
+
+
 def test_when_all_places_are_taken_the_next_one_is_told(server: ControlServer, path: Path) -> None:
     socks = [connect(path) for _ in range(MAX_CLIENTS)]
     turns(server, MAX_CLIENTS)
