@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from dataclasses import dataclass
 
 from fairsched.errors import KernelRefused
@@ -30,6 +31,7 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _MAX_BYTES = 65536
 """A path may have 4096 bytes, and JSON takes six characters for one that is no UTF-8."""
 _TMP_SUFFIX = ".tmp"
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,15 @@ class Owner:
         owner = cls.of(os.getpid())
         assert owner is not None, "/proc/<own pid>/stat is readable while we run"
         return owner
+
+    @property
+    def started_ns(self) -> int:
+        """CLOCK_MONOTONIC: not before this; where the machine has slept since it may be later by that long.
+
+        A clock tick begins here: whatever a process makes in its first tick was not made before its start.
+        """
+        slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+        return self.start_ticks * 1_000_000_000 // _TICKS_PER_S - slept_ns
 
     def is_alive(self, proc: str = "/proc") -> bool:
         return Owner.of(self.pid, proc) == self

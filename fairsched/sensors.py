@@ -11,7 +11,6 @@ it as :class:`ProbesLost`, lets go of everybody and has the programs loaded agai
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
@@ -39,19 +38,12 @@ from fairsched.printable import word
 from fairsched.probe_reload import ProbeReload
 from fairsched.recent_delays import AMinuteAgo
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _CHECKED_PER_CALL = 128
 _PF_EXITING = 0x4
 """In the flags of /proc/PID/stat."""
 _PROCESS_EDGES = (abi.EdgeKind.PROC_NEW, abi.EdgeKind.PROC_EXIT)
 
 logger = logging.getLogger(__name__)
-
-
-def started_ns(pid: int) -> int | None:
-    """When a process started, to a clock tick; None when it is gone."""
-    owner = Owner.of(pid)
-    return None if owner is None else owner.start_ticks * 1_000_000_000 // _TICKS_PER_S
 
 
 def is_ending(pid: int) -> bool:
@@ -94,7 +86,7 @@ class Sensors:
         self.reason: str | None = None
         self._libraries = LibraryWatch(str(path) for path in config.gpu.libcuda)
         self._attachments = Attachments()
-        self._resolved: dict[int, int] = {}
+        self._resolved: dict[int, Owner] = {}
         """Processes whose ordinals BPF was told, and when each started."""
         self._reload: ProbeReload | None = None
         self._delays, self.a_minute_ago = DelayBook(), AMinuteAgo()
@@ -147,7 +139,7 @@ class Sensors:
             self.probe,
             gpus=max(1, len(self.gpus)),
             nature_of=self._nature_of,
-            started_ns=started_ns,
+            started_ns=_started_ns,
         )
 
     def _nature_of(self, slot: int) -> Nature:
@@ -338,12 +330,12 @@ class Sensors:
 
     def _resolve(self, pid: int) -> None:
         """Tell BPF which GPUs the ordinals of a process mean, unless the process said so itself."""
-        born_ns = started_ns(pid)
-        if self.probe is None or born_ns is None or self._resolved.get(pid) == born_ns:
+        owner = Owner.of(pid)
+        if self.probe is None or owner is None or self._resolved.get(pid) == owner:
             return
         if pid in self._resolved:  # the pid of another process by now
             self._forget({pid})
-        self._resolved[pid] = born_ns
+        self._resolved[pid] = owner
         environ = read_environ(pid, ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"))
         slots = visible_slots(self.gpus, environ)
         devices = dict(enumerate(slots))
@@ -381,9 +373,9 @@ class Sensors:
         """A process that opened CUDA but made no context ends without an edge; a few are looked at per call."""
         gone = set()
         for pid in list(islice(self._resolved, _CHECKED_PER_CALL)):
-            born_ns = self._resolved.pop(pid)
-            if started_ns(pid) == born_ns:
-                self._resolved[pid] = born_ns  # behind the others
+            owner = self._resolved.pop(pid)
+            if owner.is_alive():
+                self._resolved[pid] = owner  # behind the others
             else:
                 gone.add(pid)
         if gone:
@@ -431,3 +423,8 @@ class Sensors:
         answers = self.gpu_watch is None or self.gpu_watch.close()
         if self.nvml is not None and answers:
             self.nvml.close()
+
+
+def _started_ns(pid: int) -> int | None:
+    owner = Owner.of(pid)
+    return None if owner is None else owner.started_ns

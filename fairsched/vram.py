@@ -13,7 +13,6 @@ enforce is anything refused, held or ended.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Collection, Iterable, Mapping
 
@@ -37,7 +36,6 @@ _LOOK_NS = 900_000_000
 _SWEEP_NS = 60_000_000_000
 _NEVER_NS = 1 << 62
 _IOCTLS, _NVML = "ioctls", "nvml"
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +149,7 @@ class VramLimits:
         older = [
             one
             for one in self._listed
-            if (one.owner.pid not in seen or (since_ns is not None and _started_ns(one.owner) < since_ns))
+            if (one.owner.pid not in seen or (since_ns is not None and one.owner.started_ns < since_ns))
             and one.owner.is_alive()
         ]
         owners = {one.owner.pid: one.owner for one in older}
@@ -333,18 +331,9 @@ def _maker(use: DriverUse) -> Owner | None:
     Memory outlives its maker while a child keeps the file open.
     """
     owner = Owner.of(use.tgid)
-    if owner is None or (use.made_ns is not None and _started_ns(owner) > use.made_ns):
+    if owner is None or (use.made_ns is not None and owner.started_ns > use.made_ns):
         return None
     return owner
-
-
-def _started_ns(owner: Owner) -> int:
-    """CLOCK_MONOTONIC: not before this; where the machine has slept since it may be later by that long.
-
-    A clock tick begins here, so that whoever makes a client in its first tick has not made it before its start.
-    """
-    slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-    return owner.start_ticks * 1_000_000_000 // _TICKS_PER_S - slept_ns
 
 
 def _hold(one: policy.VramHold) -> Action:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 from fairsched.cgroup.journal import Corrupt, Entry, Journal, Owner
 from fairsched.errors import KernelRefused
 from tests.support import FakeTree
+
+SECOND_NS = 1_000_000_000
 
 EntryOf = Callable[..., Entry]
 
@@ -121,6 +124,15 @@ def test_reused_pid_is_another_process(tmp_path: Path) -> None:
     assert not owner.is_alive(str(tmp_path))
     shutil.rmtree(tmp_path / "77")
     assert not owner.is_alive(str(tmp_path))
+
+
+def test_the_start_of_a_process_is_told_on_our_clock_and_never_too_late() -> None:
+    before_ns = time.monotonic_ns()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        owner = Owner.of(child.pid)
+        after_ns = time.monotonic_ns()
+    assert owner is not None
+    assert before_ns - SECOND_NS // os.sysconf("SC_CLK_TCK") <= owner.started_ns <= after_ns
 
 
 def test_own_process_is_alive_and_a_reaped_child_is_not() -> None:
