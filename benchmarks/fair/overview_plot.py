@@ -33,6 +33,8 @@ _STYLES: Mapping[str, tuple[str, str, float]] = {
 }
 _OTHER = ("#CC79A7", "v", 6.5)
 _GROUPS = ("hostile-", "beyond-", "nature-")
+_COLUMN_FROM, _COLUMN_TO = 0.17, 0.62
+"""Our numbers stand left of the scale: so many times its least value. Beside their marks they would hide others."""
 _ROW_IN, _HEAD_IN, _FOOT_IN, _WIDTH_IN, _DPI = 0.27, 1.45, 0.4, 14.6, 110
 
 
@@ -91,7 +93,7 @@ def _draw_frame(axes: Any, panel: tuple[Any, ...], names: Sequence[str]) -> None
 
     _, _, heading, _, least, greatest = panel
     axes.set_xscale("log")
-    axes.set_xlim(least * 0.4, greatest)  # room for the number of what stands at the edge
+    axes.set_xlim(least * _COLUMN_FROM, greatest)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(len(names) - 0.4, -0.6)
@@ -123,7 +125,7 @@ def _draw_scenario(axes: Any, panel: tuple[Any, ...], documents: Sequence[Docume
     def inside(value: float) -> float:
         return float(min(max(abs(value) * factor, least), greatest))
 
-    means, ours_begin = {}, least
+    means = {}
     for policy, same in by_policy(documents).items():
         found = spread(figure_of(document, figure, is_worst) for document in same)
         if found is None:
@@ -132,7 +134,6 @@ def _draw_scenario(axes: Any, panel: tuple[Any, ...], documents: Sequence[Docume
         colour, marker, size = _STYLES.get(policy, _OTHER)
         ends = [inside(found.min), inside(found.max)]
         is_ours = policy == OURS
-        ours_begin = min(ends) if is_ours else ours_begin
         axes.plot(ends, [row, row], color=colour, linewidth=1.4, alpha=0.7, zorder=3 + is_ours)
         axes.plot(
             [means[policy]],
@@ -149,8 +150,7 @@ def _draw_scenario(axes: Any, panel: tuple[Any, ...], documents: Sequence[Docume
         axes.plot([means["none"], means[OURS]], [row, row], color="#bbbbbb", linewidth=1.2, zorder=1)
     if OURS in means:
         text = number(_plain_mean(documents, figure, is_worst), scale_of(figure))
-        place = {"textcoords": "offset points", "va": "center", "ha": "right", "fontsize": 8}
-        axes.annotate(text, (ours_begin, row), xytext=(-7, -0.5), color=_STYLES[OURS][0], **place)
+        axes.text(least * _COLUMN_TO, row, text, color=_STYLES[OURS][0], fontsize=8, va="center", ha="right")
 
 
 def _plain_mean(documents: Sequence[Document], figure: str, is_worst: bool) -> float | None:
