@@ -125,6 +125,7 @@ class Answers:
             ticks=parts.vitals.cost.ticks(),
             errors={
                 "tick": parts.vitals.cost.failed_ticks,
+                "housekeeping": parts.vitals.cost.failed_housekeeping,
                 "freezer": parts.applier.errors,
                 "misbehaviour": parts.misbehaviour.errors,
                 "driver": sensors.driver.errors,

@@ -7,7 +7,8 @@ end in a thaw however it ends.
 Approach: one thread, one epoll set. A tick is three lines (law 2). It comes every ``tick_ms``, every
 ``inner_tick_ms`` while tenants compete for a GPU, and at once on an event: a GPU fell idle while somebody is held, a
 drain ends, a process came or went. Everything else (control socket, signals, guardian, hunting for libraries)
-happens between ticks in bounded portions. Start-up fails at once and whole; a tick fails alone and is counted.
+happens between ticks in bounded portions. Start-up fails at once and whole; a tick fails alone and is counted, and so
+does what is done between ticks: nobody is held then, and where all of them fail the watchdog is not fed.
 
 Order at start: configuration, cgroup2, the control socket (its lock makes us the only daemon), thaw what a dead
 daemon left (reconcile), guardian, eyes. In reverse at the end, and the guardian goes last.
@@ -307,6 +308,14 @@ class Daemon:
 
     def _housekeep(self, now_ns: int) -> None:
         self._next_housekeeping_ns = now_ns + _HOUSEKEEPING_NS // 5
+        try:
+            self._look_after(now_ns)
+        except Exception:
+            self._cost.failed_housekeeping += 1
+            logger.exception("housekeeping failed")
+            self._applier.release_all(now_ns)
+
+    def _look_after(self, now_ns: int) -> None:
         self._control.handle_ready()
         self._applier.thaw_expired(now_ns)
         self._gate.look()
@@ -405,7 +414,7 @@ class Daemon:
             mode=self._mode(),
             mode_reason="--dry-run" if self._force_dry_run else lack,
             tick_ms=self._settings.config.tick_ms,
-            errors=self._cost.failed_ticks + sum(part.errors for part in self._counted),
+            errors=self._cost.errors + sum(part.errors for part in self._counted),
             cost=self._cost,
         )
         return Parts(

@@ -27,12 +27,17 @@ class OwnCost:
     """Ticks and CPU time of this process."""
 
     def __init__(self, now_ns: int) -> None:
-        self.late_ticks = self.failed_ticks = 0
+        self.late_ticks = self.failed_ticks = self.failed_housekeeping = 0
         self.cpu_ratio: float | None = None
         """Part of one CPU over the last ten seconds; None before those are over."""
         self._mark = (now_ns, time.process_time_ns())
         self._buckets = [0] * abi.DELAY_BUCKETS
         self._sum_ns = 0
+
+    @property
+    def errors(self) -> int:
+        """Of the loop itself."""
+        return self.failed_ticks + self.failed_housekeeping
 
     def note_tick(self, took_ns: int) -> None:
         """A tick is over."""

@@ -75,7 +75,7 @@ COST = (
         "errors",
         _DAEMON,
         ("part",),
-        "What failed and was given up, by part: tick, freezer, misbehaviour, driver, vram.",
+        "What failed and was given up, by part: tick, housekeeping, freezer, misbehaviour, driver, vram.",
     ),
     _counter(
         "bpf_dropped",

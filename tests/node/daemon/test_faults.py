@@ -98,30 +98,46 @@ def test_edges_lost_while_nobody_reads_are_said_and_the_account_recovers(site: S
 FAULTY = """
 import os, sys
 from fairsched import daemon
-decide = daemon.decide
 
-def fail_on_request(*args):
-    if os.path.exists(os.environ["FAULT"]):
-        raise RuntimeError("as asked for")
-    return decide(*args)
+def failing_on_request(function, fault):
+    def call(*args, **named):
+        if os.path.exists(fault):
+            raise RuntimeError("as asked for")
+        return function(*args, **named)
+    return call
 
-daemon.decide = fail_on_request
+fault = os.environ["FAULT"]
+daemon.decide = failing_on_request(daemon.decide, fault + ".tick")
+daemon.Misbehaviour.look = failing_on_request(daemon.Misbehaviour.look, fault + ".housekeeping")
 from fairsched.cli import main
 main()
 """
 
 
-def test_a_tick_that_fails_lets_everybody_go_and_the_next_ones_are_made(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def faulty(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Whose name with what is to fail added is the file that makes it fail, as long as it is there."""
     fault = tmp_path / "fault"
     monkeypatch.setenv("FAULT", str(fault))
     site.command = [sys.executable, "-c", FAULTY]
+    return fault
+
+
+def hold_greedy(site: Site) -> None:
     batch = {"weight": 1, "class": "batch", "max_freeze_ms": 60_000}
     site.configure({"chat": {"weight": 4}, "greedy": batch}, mechanisms={"guardian": "off"})
     site.start()
     site.spawn("chat", DECODE)
     site.spawn("greedy", GREEDY)
+
+
+def is_let_go(site: Site) -> bool:
+    return any(record["reason"]["code"] == "shutdown" for record in site.decisions("greedy"))
+
+
+def test_a_tick_that_fails_lets_everybody_go_and_the_next_ones_are_made(site: Site, faulty: Path) -> None:
+    fault = faulty.with_suffix(".tick")
+    hold_greedy(site)
 
     def is_let_go_by_a_failure() -> bool:
         """It may also have been its turn just then."""
@@ -131,7 +147,7 @@ def test_a_tick_that_fails_lets_everybody_go_and_the_next_ones_are_made(
         wait_until(lambda: len(logged(site.log(), "tick failed")) > failures + 1, PATIENCE_S, "ticks fail")
         assert not is_asked(site.cgroup("greedy"))
         fault.unlink()
-        return any(record["reason"]["code"] == "shutdown" for record in site.decisions("greedy"))
+        return is_let_go(site)
 
     wait_until(is_let_go_by_a_failure, PATIENCE_S, "whoever is held is let go")
     assert any("ticks or actions have failed" in warning for warning in site.status()["warnings"])
@@ -139,13 +155,30 @@ def test_a_tick_that_fails_lets_everybody_go_and_the_next_ones_are_made(
     assert site.stop() == 0
 
 
-def test_ticks_that_fail_do_not_feed_the_watchdog(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_housekeeping_that_fails_lets_everybody_go_and_is_done_again(site: Site, faulty: Path) -> None:
+    fault = faulty.with_suffix(".housekeeping")
+    hold_greedy(site)
+    site.wait_held("greedy")
+    fault.touch()
+    wait_until(lambda: is_let_go(site), PATIENCE_S, "whoever is held is let go")
+    assert site.ping() == site.pid
+    assert site.status()["own"]["errors"]["housekeeping"] > 0
+    assert any("ticks or actions have failed" in warning for warning in site.status()["warnings"])
+    fault.unlink()
+    site.wait_held("greedy")
+    failures = len(logged(site.log(), "housekeeping failed"))
+    let_run(1)
+    assert len(logged(site.log(), "housekeeping failed")) == failures
+    assert logged(site.log(), "tick failed") == []
+    assert site.stop() == 0
+
+
+@pytest.mark.parametrize("part", ["tick", "housekeeping"])
+def test_a_loop_that_fails_does_not_feed_the_watchdog(
+    site: Site, faulty: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """A loop in which every tick fails schedules nobody: the service manager is to start another daemon."""
-    fault = tmp_path / "fault"
-    monkeypatch.setenv("FAULT", str(fault))
-    site.command = [sys.executable, "-c", FAULTY]
+    """A loop in which everything fails schedules nobody: the service manager is to start another daemon."""
+    fault = faulty.with_suffix(f".{part}")
     site.configure({"chat": {}})
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -167,14 +200,14 @@ def test_ticks_that_fail_do_not_feed_the_watchdog(
         def is_starved() -> bool:
             """Three seconds, as long as three meals, without any."""
             meals()
-            failures = len(logged(site.log(), "tick failed"))
+            failures = len(logged(site.log(), f"{part} failed"))
             let_run(3)
-            return meals() == 0 and len(logged(site.log(), "tick failed")) > failures
+            return meals() == 0 and len(logged(site.log(), f"{part} failed")) > failures
 
-        wait_until(lambda: meals() > 0, PATIENCE_S, "ticks that go well feed it")
+        wait_until(lambda: meals() > 0, PATIENCE_S, "one that goes well feeds it")
         fault.touch()
-        wait_until(is_starved, PATIENCE_S, "nobody feeds it while all ticks fail")
-        assert site.ping() == site.pid, "it is the ticks that fail, the loop goes on"
+        wait_until(is_starved, PATIENCE_S, "nobody feeds it while each fails")
+        assert site.ping() == site.pid, "the loop goes on"
         fault.unlink()
-        wait_until(lambda: meals() > 0, PATIENCE_S, "the next good ticks feed it again")
+        wait_until(lambda: meals() > 0, PATIENCE_S, "the next good ones feed it again")
     assert site.stop() == 0
