@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from fairsched.bpf.abi import Node
@@ -70,8 +71,8 @@ def report(mount: Mount, program: GateProgram, nodes: Path) -> None:
         refs = [tree.create(mount, f"{TOP}/t{index}") for index in range(CGROUPS)]
         deep = tree.create(mount, f"{TOP}/t0/" + "/".join(map(str, range(DEEP - 2))))
         try:
-            rules_us = [timed_us(lambda ref=ref: program.set_rule(ref.id, [1])) for ref in refs]
-            again_us = [timed_us(lambda ref=ref: program.set_rule(ref.id, [1, 2])) for ref in refs]
+            rules_us = [timed_us(partial(program.set_rule, ref.id, [1])) for ref in refs]
+            again_us = [timed_us(partial(program.set_rule, ref.id, [1, 2])) for ref in refs]
             attach_us = timed_us(lambda: devices.attach(top, program.fd))
             detach_us = timed_us(lambda: devices.detach(top, program.fd))
             everywhere_us = timed_us(lambda: devices.detach_everywhere(mount, [program.fd]))

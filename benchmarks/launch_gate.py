@@ -46,6 +46,7 @@ from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.cgroup.path import CgroupRef
+from fairsched.cgroup.state import read_state
 from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.punctual import punctual
 from fairsched.simgpu import Worker, Workload
@@ -192,7 +193,7 @@ class Bench:
         self._hold()
 
     def _used(self) -> float:
-        return self._gate.read().launches / self._budget
+        return int(self._gate.read().launches) / self._budget
 
     def _hold(self) -> None:
         kind = self._freezer.hold(self._ref, "greedy", self._deadline_ns(), "bench").kind
@@ -208,7 +209,7 @@ class Bench:
     def _settle(self) -> None:
         def is_frozen() -> bool:
             self._freezer.settle()
-            return self._freezer.is_settled(self._ref.id)
+            return read_state(self._ref).is_frozen
 
         wait_until(is_frozen, _PATIENCE_S, "the tenant is frozen")
 

@@ -258,7 +258,8 @@ class Program:
     def _choose_depth(self) -> int:
         if self._o.kind != "trainer":
             return 1
-        return min(_MAX_DEPTH, max(2, round(self._o.queue_ms * 1e6 / self.step_ns)))
+        queue_ms: float = self._o.queue_ms
+        return min(_MAX_DEPTH, max(2, round(queue_ms * 1e6 / self.step_ns)))
 
     def report(self) -> dict[str, Any]:
         """What one step is, for the harness."""
