@@ -38,7 +38,7 @@ static __always_inline void note_above(struct fs_client *c)
 {
 	int first = 0;
 	struct fs_cgroup_vram *zero = zero_vram.lookup(&first);
-	fs_u64 own;
+	fs_u64 own = c->cgroup_id;
 
 	if (!zero)
 		return;
@@ -46,12 +46,11 @@ static __always_inline void note_above(struct fs_client *c)
 	for (int level = 1; level <= FS_MAX_CGROUP_DEPTH; level++) {
 		fs_u64 id = ancestor_at(level);
 
-		c->above[level - 1] = id;
-		vram_by_cgroup.insert(&id,
-				      zero); /* mostly it is there; so is one for the 0 above the first */
+		c->above[level - 1] = id; /* 0 below its own */
+		if (id)
+			vram_by_cgroup.insert(&id, zero); /* mostly it is there */
 	}
-	own = c->above[0] ? c->cgroup_id : 0;
-	if (!vram_by_cgroup.lookup(&own))
+	if (c->above[0] && !vram_by_cgroup.lookup(&own)) /* the root has no sum */
 		count(FS_DRIVER_COUNT_VRAM_FULL);
 	if (ancestor_at(FS_MAX_CGROUP_DEPTH + 1))
 		count(FS_DRIVER_COUNT_DEEP_CGROUP);
@@ -75,8 +74,11 @@ static __always_inline void add_above(struct fs_client *c, u32 gpu, fs_u64 bytes
 	FS_LOOP
 	for (int i = 0; i < FS_MAX_CGROUP_DEPTH; i++) {
 		fs_u64 id = c->above[i];
-		struct fs_cgroup_vram *sum = vram_by_cgroup.lookup(&id);
+		struct fs_cgroup_vram *sum;
 
+		if (!id)
+			break;
+		sum = vram_by_cgroup.lookup(&id);
 		if (!sum)
 			continue;
 		__sync_fetch_and_add(&sum->begun, is_less);
@@ -91,8 +93,11 @@ static __always_inline void free_above(struct fs_client *c)
 	FS_LOOP
 	for (int i = 0; i < FS_MAX_CGROUP_DEPTH; i++) {
 		fs_u64 id = c->above[i];
-		struct fs_cgroup_vram *sum = vram_by_cgroup.lookup(&id);
+		struct fs_cgroup_vram *sum;
 
+		if (!id)
+			break;
+		sum = vram_by_cgroup.lookup(&id);
 		if (!sum)
 			continue;
 		__sync_fetch_and_add(&sum->begun, 1);
