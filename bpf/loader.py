@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fairsched.bpf import abi, ancestor, btf, exports, syscall
+from fairsched.bpf import abi, ancestor, btf, exports, syscall, typed_task
 from fairsched.bpf.program_sets import SETS, Kind, ProgramSet
 from fairsched.errors import FairschedError, HostUnsupported
 
@@ -127,7 +127,8 @@ def load_set(
     """Descriptors of maps and of ``group/program``, and why the other groups were refused. Raises HostUnsupported."""
     bcc = import_bcc()
     if wanted.reads_files:
-        defines = btf.file_defines(btf.read_btf()) | defines
+        offsets = btf.file_defines(btf.read_btf())
+        defines = {**offsets, "FS_TYPED_TASK": int(typed_task.can_walk(offsets)), **defines}
     if wanted.reads_pids:
         defines = btf.pid_defines(btf.read_btf()) | defines
     if wanted.reads_cgroups and not ancestor.can_ask(is_tracing=wanted.reads_files):

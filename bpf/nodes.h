@@ -59,13 +59,35 @@ struct descriptors {
 };
 _Static_assert(FS_FDT_MAX == 0 && FS_FDT_FD == 8, "struct fdtable");
 
-static __always_inline fs_u64 file_of(u32 descriptor)
+#if FS_TYPED_TASK
+/* The kernel knows the types of what is walked over here, so it is loaded without a helper (typed_task.py). */
+static __always_inline struct descriptors descriptors_of_current(void)
 {
+	void *(*typed_task)(void) = (void *)158; /* bpf_get_current_task_btf */
+	struct descriptors table = {};
+	fs_u64 at = (fs_u64)typed_task();
+
+	asm volatile("%0 = *(u64 *)(%0 + %1)" : "+r"(at) : "i"(FS_TASK_FILES));
+	asm volatile("%0 = *(u64 *)(%0 + %1)" : "+r"(at) : "i"(FS_FILES_FDT));
+	asm volatile("%0 = *(u32 *)(%1 + %2)" : "=r"(table.max) : "r"(at), "i"(FS_FDT_MAX));
+	asm volatile("%0 = *(u64 *)(%1 + %2)" : "=r"(table.files) : "r"(at), "i"(FS_FDT_FD));
+	return table;
+}
+#else
+static __always_inline struct descriptors descriptors_of_current(void)
+{
+	fs_u64 files = kernel_word(bpf_get_current_task() + FS_TASK_FILES);
 	struct descriptors table = {};
 
-	bpf_probe_read_kernel(
-		&table, sizeof(table),
-		(void *)kernel_word(kernel_word(bpf_get_current_task() + FS_TASK_FILES) + FS_FILES_FDT));
+	bpf_probe_read_kernel(&table, sizeof(table), (void *)kernel_word(files + FS_FILES_FDT));
+	return table;
+}
+#endif
+
+static __always_inline fs_u64 file_of(u32 descriptor)
+{
+	struct descriptors table = descriptors_of_current();
+
 	return descriptor < table.max ? kernel_word(table.files + 8ULL * descriptor) : 0;
 }
 

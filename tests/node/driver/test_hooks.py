@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from fairsched.bpf import syscall, tracefs
+from fairsched.bpf import btf, child, syscall, tracefs, typed_task
+from fairsched.bpf.abi import Node
 from fairsched.driver import hooks
 from fairsched.driver.hooks import GENERATIONS
 from fairsched.driver.probe import start
@@ -50,6 +54,40 @@ def test_nothing_stays_behind() -> None:
     probe.close()
     probe.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("is_typed", [True, False], ids=["loaded by its type", "read by a helper"])
+def test_a_file_is_found_by_its_descriptor_either_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_typed: bool
+) -> None:
+    plain: Callable[..., child.Loaded] = child.load
+
+    def load(name: str, groups: Collection[str], defines: Mapping[str, int], **more: object) -> child.Loaded:
+        return plain(name, groups, {**defines, "FS_TYPED_TASK": int(is_typed)}, **more)
+
+    monkeypatch.setattr(child, "load", load)
+    node, other = tmp_path / "nvidia0", tmp_path / "other"
+    probe = start(hooks.read_facts(), hooks=["tracepoint"], with_plain_nodes=True)
+    fds = [os.open(path, os.O_RDWR | os.O_CREAT) for path in (node, other)]
+    try:
+        probe.set_plain_nodes({node: Node.GPU})
+        fds.append(fcntl.fcntl(fds[0], fcntl.F_DUPFD, 700))  # its table is another one by then
+        for fd in (*fds, 5000, 2**31 - 1):
+            with pytest.raises(OSError):
+                fcntl.ioctl(fd, 0xC020462A, bytes(32))
+        assert [calls.ioctls for caller, calls in probe.calls() if caller.tgid == os.getpid()] == [2]
+    finally:
+        for fd in fds:
+            os.close(fd)
+        probe.close()
+
+
+def test_this_kernel_lets_a_program_walk_by_types() -> None:
+    """Else the test above has shown one way twice. Where it does not, the other way is taken."""
+    offsets = btf.file_defines(btf.read_btf())
+    assert typed_task.can_walk(offsets)
+    for wrong in (offsets["FS_TASK_FILES"] + 2, 1 << 15):
+        assert not typed_task.can_walk({**offsets, "FS_TASK_FILES": wrong})
 
 
 def test_a_tracepoint_is_found_where_no_tracefs_is_mounted() -> None:
