@@ -29,22 +29,40 @@ static __always_inline u32 kernel_half(fs_u64 from)
 	return half;
 }
 
+#ifdef FS_PLAIN_NODES
+/* What is read of struct inode, in one read. */
+#define FS_LESS(a, b) ((a) < (b) ? (a) : (b))
+#define FS_INODE_FIRST FS_LESS(FS_INODE_RDEV, FS_LESS(FS_INODE_INO, FS_INODE_SB))
+#define FS_INODE_PART 64
+_Static_assert(FS_INODE_RDEV + 4 - FS_INODE_FIRST <= FS_INODE_PART &&
+		       FS_INODE_INO + 8 - FS_INODE_FIRST <= FS_INODE_PART &&
+		       FS_INODE_SB + 8 - FS_INODE_FIRST <= FS_INODE_PART,
+	       "struct inode");
+#endif
+
 /* enum fs_node, 0 when it is no node of the driver's; CALL_PLAIN in `flags` when it only stands for one. */
 static __always_inline u32 node_of(fs_u64 file, u32 *flags)
 {
 	fs_u64 inode = kernel_word(file + FS_FILE_INODE);
-	u32 rdev = kernel_half(inode + FS_INODE_RDEV), major = rdev >> 20, *node;
+	u32 rdev, major, *node;
 
 #ifdef FS_PLAIN_NODES
-	if (!rdev) {
-		struct fs_inode key = {.inode = kernel_word(inode + FS_INODE_INO)};
+	char part[FS_INODE_PART] __attribute__((aligned(8))) = {};
 
-		key.device = kernel_half(kernel_word(inode + FS_INODE_SB) + FS_SB_DEV);
+	bpf_probe_read_kernel(part, sizeof(part), (void *)(inode + FS_INODE_FIRST));
+	rdev = *(u32 *)(part + FS_INODE_RDEV - FS_INODE_FIRST);
+	if (!rdev) {
+		struct fs_inode key = {.inode = *(fs_u64 *)(part + FS_INODE_INO - FS_INODE_FIRST)};
+
+		key.device = kernel_half(*(fs_u64 *)(part + FS_INODE_SB - FS_INODE_FIRST) + FS_SB_DEV);
 		*flags |= CALL_PLAIN;
 		node = node_by_inode.lookup(&key);
 		return node ? *node : 0;
 	}
+#else
+	rdev = kernel_half(inode + FS_INODE_RDEV);
 #endif
+	major = rdev >> 20;
 	if (!major)
 		return 0;
 	node = node_by_major.lookup(&major);

@@ -99,8 +99,9 @@ static __always_inline int freed(struct call *call, struct change *change)
 static __always_inline void apply(struct call *call, struct change *change, fs_u64 now)
 {
 	int is_client = change->key.client == change->key.handle, is_known;
+	struct fs_client *c = client_by_handle.lookup(&change->key.client);
 
-	if (!may_change(change->key.client, call->file)) {
+	if (!may_change(c, call->file)) {
 		count(FS_DRIVER_COUNT_FOREIGN);
 		return;
 	}
@@ -108,8 +109,7 @@ static __always_inline void apply(struct call *call, struct change *change, fs_u
 		is_known = freed(call, change);
 	} else {
 		call->serial = 0;
-		is_known = is_client ? !!client_by_handle.lookup(&change->key.client)
-				     : !!object_by_key.lookup(&change->key);
+		is_known = is_client ? !!c : !!object_by_key.lookup(&change->key);
 		if (is_known)
 			count(FS_DRIVER_COUNT_REPLACED);
 	}
@@ -121,13 +121,13 @@ static __always_inline void apply(struct call *call, struct change *change, fs_u
 		return;
 	}
 	if (is_known)
-		free_object(change->key, call->serial);
+		free_object(c, change->key, call->serial);
 	if (change->is_free)
 		return;
 	if (is_known)
 		await_deleted(change->key);
 	change->object.serial = now;
-	enter_object(change->key, &change->object);
+	enter_object(c, change->key, &change->object);
 }
 
 static __always_inline struct fs_calls *calls_of_current(void)

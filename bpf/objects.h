@@ -79,9 +79,8 @@ static __always_inline void count(u32 what)
  * the other files of the process that made the client are taken for its own. A handle of a process that is gone may be
  * somebody else's before we see its file close.
  */
-static __always_inline int may_change(u32 handle, fs_u64 file)
+static __always_inline int may_change(struct fs_client *c, fs_u64 file)
 {
-	struct fs_client *c = client_by_handle.lookup(&handle);
 	u32 owner;
 	fs_u64 *gone;
 
@@ -142,9 +141,8 @@ static __always_inline void add_total(struct fs_client *c, u32 gpu, struct sums 
 
 #include "vram.h"
 
-static __always_inline int add_to_client(u32 handle, fs_u64 serial, u32 gpu, struct sums *add)
+static __always_inline int add_to_client(struct fs_client *c, fs_u64 serial, u32 gpu, struct sums *add)
 {
-	struct fs_client *c = client_by_handle.lookup(&handle);
 	struct fs_held *held;
 	fs_u64 index = gpu;
 
@@ -172,15 +170,16 @@ static __always_inline void add_to_object(struct fs_object *o, struct sums *add)
 	add_one(&o->contexts, &add->contexts);
 }
 
-/* Add to the object `at` and all above it, the client and its total. Returns 0 when it arrived there. */
-static __always_inline int add_upward(struct fs_object_key at, fs_u64 serial, u32 gpu, struct sums add)
+/* Add to the object `at` and all above it, its client `c` and the total. Returns 0 when it arrived there. */
+static __always_inline int add_upward(struct fs_client *c, struct fs_object_key at, fs_u64 serial, u32 gpu,
+				      struct sums add)
 {
 	FS_LOOP
 	for (int i = 0; i < FS_MAX_DEPTH; i++) {
 		struct fs_object *o;
 
 		if (at.handle == at.client)
-			return add_to_client(at.client, serial, gpu, &add);
+			return add_to_client(c, serial, gpu, &add);
 		o = object_by_key.lookup(&at);
 		if (!o || o->serial != serial)
 			return -1;
@@ -195,7 +194,7 @@ static __always_inline int add_upward(struct fs_object_key at, fs_u64 serial, u3
 }
 
 /* Take an object out of everything above it. `serial` 0: whichever has the handle now. */
-static __always_inline void free_object(struct fs_object_key key, fs_u64 serial)
+static __always_inline void free_object(struct fs_client *c, struct fs_object_key key, fs_u64 serial)
 {
 	struct fs_object_key above = key;
 	struct fs_object *o = object_by_key.lookup(&key);
@@ -216,7 +215,7 @@ static __always_inline void free_object(struct fs_object_key key, fs_u64 serial)
 	gpu = o->gpu;
 	object_by_key.delete(&key);
 	count(FS_DRIVER_COUNT_OBJECTS_GONE);
-	add_upward(above, parent_serial, gpu, less);
+	add_upward(c, above, parent_serial, gpu, less);
 }
 
 static __always_inline void free_client(u32 handle, fs_u64 serial)
@@ -305,24 +304,25 @@ static __always_inline void enter_client(u32 handle, fs_u64 file, fs_u64 now)
 }
 
 /* What the driver made; `object` has class, parent, vram_bytes and, for a device, gpu. */
-static __always_inline void enter_object(struct fs_object_key key, struct fs_object *object)
+static __always_inline void enter_object(struct fs_client *c, struct fs_object_key key,
+					 struct fs_object *object)
 {
 	struct fs_object_key above = {.client = key.client, .handle = object->parent};
 	struct sums add = {.vram_bytes = object->vram_bytes, .computes = object->computes};
+	struct fs_object *parent = 0;
+	fs_u64 serial;
 
 	if (above.handle == above.client) {
-		struct fs_client *c = client_by_handle.lookup(&key.client);
-
 		object->parent_serial = c ? c->serial : 0;
 	} else {
-		struct fs_object *parent = object_by_key.lookup(&above);
-
+		parent = object_by_key.lookup(&above);
 		object->parent_serial = parent ? parent->serial : 0;
 		object->gpu = parent ? parent->gpu : FS_GPU_UNKNOWN;
 		if (NV_CLASS_KIND(object->class) == NV_KIND_CHANNEL_GPFIFO && object->is_group && parent)
 			object->is_group = parent->class != KEPLER_CHANNEL_GROUP_A;
 	}
-	if (!object->parent_serial) {
+	serial = object->parent_serial;
+	if (!serial) {
 		count(FS_DRIVER_COUNT_UNSEEN);
 		return;
 	}
@@ -331,7 +331,14 @@ static __always_inline void enter_object(struct fs_object_key key, struct fs_obj
 		return;
 	}
 	count(FS_DRIVER_COUNT_OBJECTS_MADE);
-	if (add.vram_bytes | add.computes && add_upward(above, object->parent_serial, object->gpu, add))
+	if (!(add.vram_bytes | add.computes))
+		return;
+	if (parent && parent->serial == serial) { /* as add_upward() does, without looking it up again */
+		add_to_object(parent, &add);
+		above.handle = parent->parent;
+		serial = parent->parent_serial;
+	}
+	if (add.vram_bytes | add.computes | add.contexts && add_upward(c, above, serial, object->gpu, add))
 		count(FS_DRIVER_COUNT_UNSEEN);
 }
 

@@ -81,9 +81,11 @@ static __always_inline void add_above(struct fs_client *c, u32 gpu, fs_u64 bytes
 		sum = vram_by_cgroup.lookup(&id);
 		if (!sum)
 			continue;
-		__sync_fetch_and_add(&sum->begun, is_less);
+		if (is_less)
+			__sync_fetch_and_add(&sum->begun, 1);
 		__sync_fetch_and_add(sum_of(sum, gpu), bytes);
-		__sync_fetch_and_add(&sum->ended, is_less);
+		if (is_less)
+			__sync_fetch_and_add(&sum->ended, 1);
 	}
 }
 

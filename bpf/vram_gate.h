@@ -162,7 +162,7 @@ static __always_inline int is_beyond_limit(fs_u64 file, u32 request, fs_u64 arg)
 	c = client_by_handle.lookup(&asked.parent.client);
 	parent = object_by_key.lookup(&asked.parent);
 	/* Another's client is the driver's to refuse, and no refusal of its owner's. */
-	if (!c || !parent || !may_change(asked.parent.client, file))
+	if (!c || !parent || !may_change(c, file))
 		return 0;
 	gpu = parent->gpu;
 	if (gpu >= FS_GPU_UNKNOWN)
