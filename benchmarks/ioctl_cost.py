@@ -51,13 +51,11 @@ _DEPTH = 4  # kubepods, their class, the pod, its container
 
 
 @contextlib.contextmanager
-def cgroup(depth: int) -> Iterator[CgroupRef | None]:
-    """A new one, ``depth`` levels below the root; None: the root."""
+def cgroup(depth: int) -> Iterator[CgroupRef]:
+    """A new one, ``depth`` levels below the root; 0: the root."""
     with contextlib.ExitStack() as undo:
-        if not depth:
-            yield None
-            return
-        mount, path, ref = find_mount(), "", None
+        mount, path = find_mount(), ""
+        ref = undo.enter_context(CgroupRef.open(mount, "/"))
         for level in range(depth):
             path += f"/{level}" if level else TOP
             ref = undo.enter_context(tree.create(mount, path))
@@ -66,7 +64,7 @@ def cgroup(depth: int) -> Iterator[CgroupRef | None]:
 
 
 @contextlib.contextmanager
-def caller(directory: Path, node: Path, home: CgroupRef | None) -> Iterator[Callable[[str], list[float]]]:
+def caller(directory: Path, node: Path, home: CgroupRef) -> Iterator[Callable[[str], list[float]]]:
     """A process that calls; the function yielded has it call once more and returns its times."""
     program = directory / "ioctl_caller"
     source = Path(__file__).with_name("ioctl_caller.c")
@@ -79,8 +77,7 @@ def caller(directory: Path, node: Path, home: CgroupRef | None) -> Iterator[Call
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         requests, answers = process.stdin, process.stdout
-        if home is not None:
-            tree.place(home, process.pid)
+        tree.place(home, process.pid)
 
         def call(kind: str) -> list[float]:
             requests.write(f"{kind} {_BATCHES} {_CALLS}\n")
@@ -102,7 +99,7 @@ def measure(
     node: Path,
     directory: Path,
     rounds: int,
-    home: CgroupRef | None,
+    home: CgroupRef,
 ) -> dict[str, dict[str, list[float]]]:
     """Nanoseconds per call by kind, with the hook and without."""
     found: dict[str, dict[str, list[float]]] = {kind: {"without": [], "with": []} for kind in KINDS}

@@ -128,7 +128,8 @@ def load_set(
     bcc = import_bcc()
     if wanted.reads_files:
         offsets = btf.file_defines(btf.read_btf())
-        defines = {**offsets, "FS_TYPED_TASK": int(typed_task.can_walk(offsets)), **defines}
+        helper = typed_task.HELPER if typed_task.can_walk(offsets) else 0
+        defines = {**offsets, "FS_TYPED_TASK": helper, **defines}
     if wanted.reads_pids:
         defines = btf.pid_defines(btf.read_btf()) | defines
     if wanted.reads_cgroups and not ancestor.can_ask(is_tracing=wanted.reads_files):

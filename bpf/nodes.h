@@ -81,7 +81,7 @@ _Static_assert(FS_FDT_MAX == 0 && FS_FDT_FD == 8, "struct fdtable");
 /* The kernel knows the types of what is walked over here, so it is loaded without a helper (typed_task.py). */
 static __always_inline struct descriptors descriptors_of_current(void)
 {
-	void *(*typed_task)(void) = (void *)158; /* bpf_get_current_task_btf */
+	void *(*typed_task)(void) = (void *)FS_TYPED_TASK;
 	struct descriptors table = {};
 	fs_u64 at = (fs_u64)typed_task();
 

@@ -7,8 +7,9 @@
  * comes later sees it and stops, so each byte is taken from above exactly once, in whatever order calls end on
  * different CPUs. Whoever closed an object deletes it.
  *
- * Accepted race: a map element may be given out anew between a lookup and the add to it, within nanoseconds, if
- * the object is freed by another thread of the same client at that moment.
+ * Accepted race: a map element may be given out anew between the look at its serial and the add to it, within
+ * nanoseconds, if the object is freed by another thread of the same client at that moment. One that was looked up
+ * before and is gone, but not given out yet, is closed.
  */
 #ifndef FAIRSCHED_OBJECTS_H
 #define FAIRSCHED_OBJECTS_H
@@ -160,34 +161,47 @@ static __always_inline int add_to_client(struct fs_client *c, fs_u64 serial, u32
 	return 0;
 }
 
-/* The first compute object below a channel group makes it a context, the last one to go ends that. */
-static __always_inline void add_to_object(struct fs_object *o, struct sums *add)
+/* Where sums are added next: an object, or its client when the handle is the client's. */
+struct place {
+	struct fs_object_key key;
+	fs_u64 serial;
+};
+
+/*
+ * Add to the object `o` and go on to what it is in. The first compute object below a channel group makes it a context,
+ * the last one to go ends that.
+ */
+static __always_inline void add_to_object(struct fs_object *o, struct place *at, struct sums *add)
 {
 	fs_u64 before = add_one(&o->computes, &add->computes);
 
 	add->contexts += o->is_group * (is_zero(before) - is_zero(before + add->computes));
 	add_one(&o->vram_bytes, &add->vram_bytes);
 	add_one(&o->contexts, &add->contexts);
+	at->serial = o->parent_serial;
+	at->key.handle = o->parent;
 }
 
-/* Add to the object `at` and all above it, its client `c` and the total. Returns 0 when it arrived there. */
-static __always_inline int add_upward(struct fs_client *c, struct fs_object_key at, fs_u64 serial, u32 gpu,
-				      struct sums add)
+static __always_inline int is_nothing(const struct sums *add)
+{
+	return !(add->vram_bytes | add->computes | add->contexts);
+}
+
+/* Add to what is `at` a place and all above it, its client `c` and the total. Returns 0 when it arrived there. */
+static __always_inline int add_upward(struct fs_client *c, struct place at, u32 gpu, struct sums add)
 {
 	FS_LOOP
 	for (int i = 0; i < FS_MAX_DEPTH; i++) {
 		struct fs_object *o;
 
-		if (at.handle == at.client)
-			return add_to_client(c, serial, gpu, &add);
-		o = object_by_key.lookup(&at);
-		if (!o || o->serial != serial)
+		if (at.key.handle == at.key.client)
+			return add_to_client(c, at.serial, gpu, &add);
+		o = object_by_key.lookup(&at.key);
+		if (!o || o->serial != at.serial)
 			return -1;
-		add_to_object(o, &add);
-		if (!(add.vram_bytes | add.computes | add.contexts))
+		add_to_object(o, &at, &add);
+		if (is_nothing(&add))
 			return 0;
-		serial = o->parent_serial;
-		at.handle = o->parent;
 	}
 	count(FS_DRIVER_COUNT_TOO_DEEP);
 	return -1;
@@ -196,10 +210,9 @@ static __always_inline int add_upward(struct fs_client *c, struct fs_object_key 
 /* Take an object out of everything above it. `serial` 0: whichever has the handle now. */
 static __always_inline void free_object(struct fs_client *c, struct fs_object_key key, fs_u64 serial)
 {
-	struct fs_object_key above = key;
+	struct place above = {.key = key};
 	struct fs_object *o = object_by_key.lookup(&key);
 	struct sums less;
-	fs_u64 parent_serial;
 	u32 gpu;
 
 	if (!o || (serial && o->serial != serial))
@@ -210,12 +223,12 @@ static __always_inline void free_object(struct fs_client *c, struct fs_object_ke
 	less.vram_bytes = -less.vram_bytes;
 	less.computes = -SWAP(&o->computes, CLOSED);
 	less.contexts = -SWAP(&o->contexts, CLOSED);
-	above.handle = o->parent;
-	parent_serial = o->parent_serial;
+	above.key.handle = o->parent;
+	above.serial = o->parent_serial;
 	gpu = o->gpu;
 	object_by_key.delete(&key);
 	count(FS_DRIVER_COUNT_OBJECTS_GONE);
-	add_upward(c, above, parent_serial, gpu, less);
+	add_upward(c, above, gpu, less);
 }
 
 static __always_inline void free_client(u32 handle, fs_u64 serial)
@@ -307,22 +320,21 @@ static __always_inline void enter_client(u32 handle, fs_u64 file, fs_u64 now)
 static __always_inline void enter_object(struct fs_client *c, struct fs_object_key key,
 					 struct fs_object *object)
 {
-	struct fs_object_key above = {.client = key.client, .handle = object->parent};
+	struct place above = {.key = {.client = key.client, .handle = object->parent}};
 	struct sums add = {.vram_bytes = object->vram_bytes, .computes = object->computes};
 	struct fs_object *parent = 0;
-	fs_u64 serial;
 
-	if (above.handle == above.client) {
+	if (above.key.handle == above.key.client) {
 		object->parent_serial = c ? c->serial : 0;
 	} else {
-		parent = object_by_key.lookup(&above);
+		parent = object_by_key.lookup(&above.key);
 		object->parent_serial = parent ? parent->serial : 0;
 		object->gpu = parent ? parent->gpu : FS_GPU_UNKNOWN;
 		if (NV_CLASS_KIND(object->class) == NV_KIND_CHANNEL_GPFIFO && object->is_group && parent)
 			object->is_group = parent->class != KEPLER_CHANNEL_GROUP_A;
 	}
-	serial = object->parent_serial;
-	if (!serial) {
+	above.serial = object->parent_serial;
+	if (!above.serial) {
 		count(FS_DRIVER_COUNT_UNSEEN);
 		return;
 	}
@@ -331,14 +343,11 @@ static __always_inline void enter_object(struct fs_client *c, struct fs_object_k
 		return;
 	}
 	count(FS_DRIVER_COUNT_OBJECTS_MADE);
-	if (!(add.vram_bytes | add.computes))
+	if (is_nothing(&add))
 		return;
-	if (parent && parent->serial == serial) { /* as add_upward() does, without looking it up again */
-		add_to_object(parent, &add);
-		above.handle = parent->parent;
-		serial = parent->parent_serial;
-	}
-	if (add.vram_bytes | add.computes | add.contexts && add_upward(c, above, serial, object->gpu, add))
+	if (parent && parent->serial == above.serial) /* it need not be looked up again */
+		add_to_object(parent, &above, &add);
+	if (!is_nothing(&add) && add_upward(c, above, object->gpu, add))
 		count(FS_DRIVER_COUNT_UNSEEN);
 }
 

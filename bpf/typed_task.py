@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from fairsched.bpf import syscall
 from fairsched.bpf.probe import EXIT_0, instruction
 
+HELPER = 158
+"""bpf_get_current_task_btf. The programs are told it, or 0 (FS_TYPED_TASK)."""
 _CALL, _LOAD_WORD, _LOAD_HALF = 0x85, 0x79, 0x61
-_TYPED_TASK = 158  # bpf_get_current_task_btf
 _FARTHEST = 0x7FFF  # that an instruction can load from
 
 
@@ -24,7 +25,7 @@ def can_walk(offsets: Mapping[str, int]) -> bool:
     if max(offsets.values()) > _FARTHEST:
         return False
     insns = (
-        instruction(_CALL, imm=_TYPED_TASK)
+        instruction(_CALL, imm=HELPER)
         + instruction(_LOAD_WORD, 0, 0, offsets["FS_TASK_FILES"])
         + instruction(_LOAD_WORD, 0, 0, offsets["FS_FILES_FDT"])
         + instruction(_LOAD_HALF, 1, 0, offsets["FS_FDT_MAX"])

@@ -37,6 +37,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from benchmarks.gpu.steplog import StepLog
 from benchmarks.gpu.tenant import parse
+from fairsched.readable import is_readable
 
 options = parse(sys.argv[2:])
 if options.kind == "spin":
@@ -45,8 +46,7 @@ log, gpu_log = StepLog(options.log), StepLog(options.gpu_log)
 options.report.write_text('{"launches": 7, "launches_from": "profiler"}')
 log.ready()
 sys.stdin.readline()
-while True:
-    time.sleep(0.001)
+while not is_readable(sys.stdin, 0.001):
     for each in (log, gpu_log):
         each.step(time.monotonic_ns(), 1.0, 1_000_000)
 """

@@ -63,7 +63,7 @@ def test_a_file_is_found_by_its_descriptor_either_way(
     plain: Callable[..., child.Loaded] = child.load
 
     def load(name: str, groups: Collection[str], defines: Mapping[str, int], **more: object) -> child.Loaded:
-        return plain(name, groups, {**defines, "FS_TYPED_TASK": int(is_typed)}, **more)
+        return plain(name, groups, {**defines, "FS_TYPED_TASK": typed_task.HELPER if is_typed else 0}, **more)
 
     monkeypatch.setattr(child, "load", load)
     node, other = tmp_path / "nvidia0", tmp_path / "other"
