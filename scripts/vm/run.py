@@ -41,6 +41,7 @@ QEMU = "qemu-system-x86_64"
 APPEND = "console=ttyS0 panic=-1 loglevel=4 mitigations=off no_timer_check random.trust_cpu=on cgroup_no_v1=all audit=0"
 # The list Debian's 5.10 was built with lacks bpf; the later ones have it.
 APPEND_FOR = {"5.10": "lsm=lockdown,yama,apparmor,bpf"}
+PASSED_ON = ("FAIRSCHED_GARBAGE",)
 OUT_OF_TIME, DIED, CANNOT, USAGE = 124, 125, 3, 2
 TAIL_LINES = 25
 PR_SET_PDEATHSIG = 1
@@ -75,6 +76,7 @@ def command(modules: Path, series: str, arguments: list[str], *, is_short: bool 
         "LC_ALL": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
         "TERM": "dumb",
+        **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
     }
     lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     words = [*pytest, *([] if named else ["tests/vm"]), *arguments]

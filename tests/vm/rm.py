@@ -348,6 +348,7 @@ class Driver:
             _check(libc.syscall(313, fd, words.encode(), 0), f"finit_module({module}, {words!r})")
         finally:
             os.close(fd)
+        self.is_loaded = True
         self.variant = variant
         self.abi = ABIS[int((self.PARAMETERS / "abi").read_text())]
         self.gpus = int((self.PARAMETERS / "gpus").read_text())
@@ -369,10 +370,13 @@ class Driver:
         (self.PARAMETERS / name).write_text(f"{value}")
 
     def unload(self) -> None:
-        """Closes what this process has open of it. Raises OSError while another process has a file of it open."""
+        """Closes what this process has open of it. Idempotent. Raises OSError while another process has a file open."""
+        if not self.is_loaded:
+            return
         for one in list(Rm.OPEN):
             one.close()
         _check(libc.syscall(176, b"nvidia", os.O_NONBLOCK), "delete_module(nvidia)")
+        self.is_loaded = False
         for node in self.nodes:
             node.unlink(missing_ok=True)
 

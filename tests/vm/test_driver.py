@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.vm import rm
-from tests.vm.reach import reach
+from tests.vm.reach import garbage_calls, reach
 from tests.vm.rm import Rm, RmError
 from tests.vm.walk import Walk, differences
 
 STEPS = reach(10_000, 1500)
-GARBAGE = reach(20_000, 4000)
+GARBAGE = garbage_calls(20_000, 4000)
 LOOK_EVERY = 100
 MIB = 1 << 20
 FORMS = [("595", 595, "nvos64"), ("595", 595, "nvos21"), ("535", 535, "nvos64"), ("535", 525, "nvos64")]
@@ -241,6 +241,7 @@ def garbage(seed: int, count: int) -> None:
         os.close(fd)
 
 
+@pytest.mark.timeout(600 + GARBAGE / 100)
 def test_garbage_hurts_nothing(driver) -> None:
     one = Rm()
     client = one.client()

@@ -23,10 +23,12 @@ from fairsched.bpf import abi, elf, perf
 from fairsched.bpf.pid_view import PidViewPrograms
 from tests.support import wait_until
 from tests.vm import view_actor as model
-from tests.vm.reach import reach
+from tests.vm.conftest import Record
+from tests.vm.reach import garbage_calls
 
 HERE = Path(__file__).resolve().parent
 DRIVER, US, UNDECIDED = abi.ViewBy.DRIVER, abi.ViewBy.US, abi.ViewBy.UNDECIDED
+GARBAGE = garbage_calls(5000, 1000)
 TRANSLATES = {"none": [0, 0, 0], "list": [1, 0, 0], "info": [1, 1, 0], "all": [1, 1, 1]}
 """What a driver translates: up to 535.104 and the closed ones, from 535.113, from 565, from 570."""
 
@@ -363,17 +365,20 @@ def test_processes_older_than_the_programs_are_taken_from_proc(programs: OnLibra
     assert sorted(ask_list(scene.first)) == sorted(one.nspid for one in scene.own)
 
 
+@pytest.mark.timeout(600 + GARBAGE / 20)
 @pytest.mark.parametrize("by", [US, DRIVER])
-def test_garbage_changes_no_byte_but_pids(scene: Scene, programs: OnLibrary, by: abi.ViewBy) -> None:
+def test_garbage_changes_no_byte_but_pids(
+    scene: Scene, programs: OnLibrary, by: abi.ViewBy, record: Record
+) -> None:
     programs.set_translator(by)
     scene.set(scene.first, "none")
-    steps = int(os.environ.get("FAIRSCHED_VM_GARBAGE", reach(5000, 1000)))
     nr_of = [[one.pid, one.nspid] for one in scene.own]
-    assert scene.first.garbage(1, steps, nr_of, by is US) == []
+    assert scene.first.garbage(1, GARBAGE, nr_of, by is US) == []
     counts = programs.counts()
     assert (counts["lists"] > 0) == (counts["bad_number"] > 0) == (by is US)
     assert counts["bad_read"] > 0
     assert counts["return_lost"] == counts["conflict"] == counts["call_full"] == counts["bad_write"] == 0
+    record("pid view: garbage", "works", f"{GARBAGE:,} random calls, no byte changed that is not a pid")
 
 
 def test_a_return_that_was_not_seen_is_counted_and_harms_no_later_call(
