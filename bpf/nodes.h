@@ -69,6 +69,42 @@ static __always_inline u32 node_of(fs_u64 file, u32 *flags)
 	return node ? *node : 0;
 }
 
+/* Requests that Linux answers by itself on any file (do_vfs_ioctl() of 5.10 and all later): no driver sees them. */
+enum kernel_request {
+	FIGETBSZ = 2,
+	FIONBIO = 0x5421,
+	FIONCLEX = 0x5450,
+	FIOCLEX = 0x5451,
+	FIOASYNC = 0x5452,
+	FIOQSIZE = 0x5460,
+	FICLONE = 0x40049409,
+	FICLONERANGE = 0x4020940d,
+	FIFREEZE = 0xc0045877,
+	FITHAW = 0xc0045878,
+	FIDEDUPERANGE = 0xc0189436,
+	FS_IOC_FIEMAP = 0xc020660b,
+};
+
+static __always_inline int is_kernels_own(u32 request)
+{
+	switch (request) {
+	case FIGETBSZ:
+	case FIONBIO:
+	case FIONCLEX:
+	case FIOCLEX:
+	case FIOASYNC:
+	case FIOQSIZE:
+	case FICLONE:
+	case FICLONERANGE:
+	case FIFREEZE:
+	case FITHAW:
+	case FIDEDUPERANGE:
+	case FS_IOC_FIEMAP:
+		return 1;
+	}
+	return 0;
+}
+
 /* The beginning of struct fdtable, in one read: this runs in every ioctl of the node. */
 struct descriptors {
 	u32 max;

@@ -229,7 +229,7 @@ int on_close(struct pt_regs *ctx)
 int lsm__file_ioctl(struct bpf_raw_tracepoint_args *ctx)
 {
 	fs_u64 file = ctx->args[0];
-	u32 flags = 0, node = node_of(file, &flags);
+	u32 flags = 0, node = is_kernels_own(ctx->args[1]) ? 0 : node_of(file, &flags);
 
 	if (node == FS_NODE_GPU && is_beyond_limit(file, ctx->args[1], ctx->args[2]))
 		return -ENOMEM;
@@ -270,7 +270,7 @@ int on_sys_ioctl(struct sys_event *ctx)
 	fs_u64 file;
 	u32 flags = 0, node;
 
-	if ((u32)ctx->number != __NR_ioctl)
+	if ((u32)ctx->number != __NR_ioctl || is_kernels_own(ctx->args[1]))
 		return 0;
 	file = file_of(ctx->args[0]);
 	if (!file)

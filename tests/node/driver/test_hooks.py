@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import termios
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from fairsched.driver import hooks
 from fairsched.driver.hooks import GENERATIONS
 from fairsched.driver.probe import start
 from fairsched.errors import HostUnsupported
+
+FIGETBSZ = 2
 
 
 def capable() -> hooks.HookFacts:
@@ -79,6 +82,23 @@ def test_a_file_is_found_by_its_descriptor_either_way(
     finally:
         for fd in fds:
             os.close(fd)
+        probe.close()
+
+
+def test_what_the_kernel_answers_by_itself_is_no_call_to_the_driver(tmp_path: Path) -> None:
+    """Rust's standard library and Python mark descriptors with FIOCLEX, those of a GPU too."""
+    node = tmp_path / "nvidia0"
+    probe = start(hooks.read_facts(), hooks=["tracepoint"], with_plain_nodes=True)
+    fd = os.open(node, os.O_RDWR | os.O_CREAT)
+    try:
+        probe.set_plain_nodes({node: Node.GPU})
+        with pytest.raises(OSError):
+            fcntl.ioctl(fd, 0xC020462A, bytes(32))
+        for request in (termios.FIOCLEX, termios.FIONCLEX, termios.FIONBIO, FIGETBSZ):
+            fcntl.ioctl(fd, request, bytes(4))
+        assert [calls.ioctls for caller, calls in probe.calls() if caller.tgid == os.getpid()] == [1]
+    finally:
+        os.close(fd)
         probe.close()
 
 
