@@ -49,7 +49,7 @@ def test_remarks_are_numbered_and_said_once() -> None:
     assert "| ring | missing [1] | not tested |" in page
     assert "| tests passed | 1 of 2 | 1 of 2 |" in page
     assert page.count("no ring buffer") == 1
-    assert "- 6.1, `test_a.py::test_other`: skipped: no such thing" in page
+    assert "- 6.1, skipped: no such thing\n  - `test_a.py::test_other`" in page
     assert "test_b.py" not in page and "older than" not in page
 
 
