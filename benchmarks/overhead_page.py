@@ -47,7 +47,7 @@ Ticks while the exporter is attacked: it is a process of its own at a low priori
 as well; requests as fast as they are answered, 384,000 of them, made it 1.11 ([0013](decisions/0013-exporter.md)).
 
 An ioctl that allocates or frees memory is looked at on both sides, its arguments are read from the program's memory,
-and it is summed up at each level of cgroups: 1.13 us from a cgroup below the root, 1.35 from eight levels
+and it is summed up at each level of cgroups: 1.07 us from a cgroup below the root, 1.30 from eight levels
 (`make bench-ioctl ARGS="--depth 8"`); the table has four, as a container of a pod. On a machine that does other work
 it is beyond the bar; `least` in what the command prints is what no neighbour adds to. Programs make such calls at
 their start and seldom later; a launch is no ioctl ([driver.md](driver.md)).
