@@ -219,7 +219,7 @@ class ShareView:
     tenant: str
     gpu: str
     entitlement_ratio: float
-    """Of what the GPU delivers to tenants with demand; 0 when it has no demand."""
+    """Of what the GPU delivered, less what tenants took that are not enforced; 0 when it has no demand."""
     used_ratio: float
     """Of what the GPU delivered over the share window."""
     lag_ns: int

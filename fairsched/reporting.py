@@ -131,6 +131,7 @@ def build_status(
     errors = [
         abs(gpu.entitled_ratio - gpu.used_ratio)
         for tenant in tenants
+        if tenant.state is not TenantState.EXEMPT
         for gpu in tenant.gpus
         if gpu.has_demand and gpu.entitled_ratio is not None and gpu.used_ratio is not None
     ]
@@ -201,7 +202,7 @@ def _jain_by_gpu(tenants: Iterable[TenantStatus]) -> dict[str, float]:
     """
     parts: dict[str, list[float]] = {}
     for tenant in tenants:
-        for gpu in tenant.gpus:
+        for gpu in tenant.gpus if tenant.state is not TenantState.EXEMPT else ():
             if gpu.has_demand and gpu.entitled_ratio and gpu.used_ratio is not None:
                 parts.setdefault(gpu.uuid, []).append(gpu.used_ratio / gpu.entitled_ratio)
     return {

@@ -168,7 +168,9 @@ class TenantDefaults(Section):
         description="Longest hold; null = 500 for latency, 2000 for batch, "
         "and for a queue that outlasts what 500 can repay.",
     )
-    exempt: bool = Field(default=False, description="Accounted and shown, never held.")
+    exempt: bool = Field(
+        default=False, description="Accounted and shown, never held; the others share what it leaves."
+    )
     on_misbehaviour: OnMisbehaviour = Field(
         default="warn",
         description="GPU work that never ends, cannot be seen, or leaves its cgroups: warn says so; terminate also "

@@ -51,7 +51,7 @@ from fairsched.policy import deep
 from fairsched.policy.horizon import quiet_until, wake
 from fairsched.policy.lag import Account, Books, Gate, PolicyState, advance
 from fairsched.policy.shares import ancestors, spec_for
-from fairsched.policy.views import used_ratio, views
+from fairsched.policy.views import entitled_ratio, used_ratio, views
 
 _IN_TURN = (ReasonCode.CAUGHT_UP, ReasonCode.DEADLINE)
 """Thaws after which it competes again; the others are for want of competition, or of a reason to hold."""
@@ -241,7 +241,7 @@ class Desk:
             code,
             gpu=use.gpu,
             lag_ns=round(row.account.lag_ns),
-            entitlement_ratio=self.books.owed[use.gpu].get(use.tenant, 0.0),
+            entitlement_ratio=entitled_ratio(self.books, use),
             used_ratio=used_ratio(row.account, gpu, code is ReasonCode.OVER_QUOTA),
             outstanding_ns=use.outstanding_ns,
             threshold_ns=round(row.threshold_ns),

@@ -33,7 +33,7 @@ Terms.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -119,6 +119,8 @@ class Books:
     """GPU -> tenant -> entitlement over A, caps included; the keys are A."""
     enforced: dict[str, set[str]]
     """GPU -> tenants with a use there that is enforced."""
+    left_ratio: dict[str, float]
+    """GPU -> part of what it delivered over the window that they share; the rest was taken off the top."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def advance(
     params: PolicyParams,
 ) -> Books:
     """Book one snapshot. ``parked``: tenants held by us, and the GPU each is held for."""
-    step, books = _Step.of(snapshot, specs, params), Books({}, {}, {}, {}, {})
+    step, books = _Step.of(snapshot, specs, params), Books({}, {}, {}, {}, {}, {})
     uses: dict[str, list[Use]] = {}
     before: dict[str, dict[str, Account]] = {}
     new, known = Account(), 0
@@ -178,6 +180,7 @@ def advance(
         is_back = _book_gpu(gpu, {use.tenant: use for use in rows}, before[gpu], aside, step, books)
         window = _book_window(gpu, rows, gpus.get(gpu, GpuAccount()), step)
         books.gpus[gpu] = replace(window, back_ns=snapshot.now_ns) if is_back else window
+        books.left_ratio[gpu] = _left_ratio(gpu, rows, books)
     _book_quotas(quota_level_ns, step, books)
     return books
 
@@ -311,6 +314,14 @@ def _settle(
     total = math.fsum(takers.values())
     for name, ratio in takers.items():
         lag[name] = min(max(lag[name] + pot * ratio / total, -clamp), clamp)
+
+
+def _left_ratio(gpu: str, rows: Sequence[Use], books: Books) -> float:
+    enforced, delivered_ns = books.enforced[gpu], books.gpus[gpu].delivered_window_ns
+    if len(enforced) == len(rows) or delivered_ns <= 0:
+        return 1.0
+    taken = [books.accounts[use.tenant, gpu].used_window_ns for use in rows if use.tenant not in enforced]
+    return max(0.0, 1 - math.fsum(taken) / delivered_ns)
 
 
 def _book_window(gpu: str, rows: Iterable[Use], before: GpuAccount, step: _Step) -> GpuAccount:

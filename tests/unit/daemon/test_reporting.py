@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -251,6 +252,8 @@ def test_the_index_of_fairness_is_one_when_each_has_its_due_and_one_by_n_when_on
     assert found.keys() == {"GPU-fair", "GPU-unfair"}, "of nothing there is no fair part"
     assert found["GPU-fair"] == pytest.approx(1.0)
     assert found["GPU-unfair"] == pytest.approx(0.5)
+    monitor = replace(shared("monitor", fair=(0.9, 0.1, True)), state=TenantState.EXEMPT)
+    assert reporting._jain_by_gpu((*tenants, monitor)) == found, "who is never held is not what is judged"
 
 
 def test_drains_are_those_of_the_last_tick() -> None:

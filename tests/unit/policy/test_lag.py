@@ -145,7 +145,25 @@ def test_an_exempt_tenant_is_taken_off_the_top() -> None:
     known = specs(TenantSpec("free", is_exempt=True))
     after = judge(snapshot(20, use("a", 15), use("b", 5), use("free", 10)), known=known)
     assert [lag_ms(after, name) for name in ("a", "b", "free")] == pytest.approx([-5, 5, 0])
-    assert {view.tenant: view.entitlement_ratio for view in after.shares}["a"] == pytest.approx(0.5)
+
+
+def test_what_is_due_and_what_was_used_are_parts_of_the_same_whole() -> None:
+    """A third of the GPU goes to one that is never held: the others are due parts of what it left, and have them."""
+    known, state = specs(TenantSpec("a", 3), TenantSpec("free", is_exempt=True)), PolicyState()
+    for now in range(20, 3000, 20):
+        decision = judge(snapshot(now, use("a", 9), use("b", 3), use("free", 6)), state, known)
+        state = decision.state
+    seen = {view.tenant: (view.entitlement_ratio, view.used_ratio) for view in decision.shares}
+    assert seen["a"] == pytest.approx((1 / 2, 1 / 2)) and seen["b"] == pytest.approx((1 / 6, 1 / 6))
+    assert seen["free"] == pytest.approx((1 / 5, 1 / 3)), "what its weight would be worth"
+
+
+def test_a_reason_and_a_view_have_the_same_entitlement() -> None:
+    known = specs(TenantSpec("free", is_exempt=True))
+    snap = snapshot(20, use("a", 0, queued=10), use("b", 0), use("free", 20))
+    decision = judge(snap, lags(a=-30, b=30), known)
+    shown = {view.tenant: view.entitlement_ratio for view in decision.shares}
+    assert only(decision).reason.entitlement_ratio == shown["a"] == 0, "it took all that there was"
 
 
 def test_a_gang_held_for_one_gpu_earns_no_credit_on_the_other() -> None:
