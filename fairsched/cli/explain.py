@@ -62,7 +62,9 @@ def command(client: ControlClient, tenant: str, is_all: bool, as_json: bool) -> 
     now = next((one for one in report.tenants if one.name == tenant), None)
     misbehaviours, vram = (now.misbehaviours, now.vram) if now is not None else ((), ())
     now_ns, now_s = time.monotonic_ns(), report.wall_time_s
-    lines = render(tenant, records, now_ns, misbehaviours, now_s, vram, now=now, is_all=is_all)
+    lines = render(
+        tenant, records, now_ns, misbehaviours, now_s, vram, now=now, is_all=is_all, uptime_s=report.uptime_s
+    )
     echo_lines(lines)
 
 
@@ -76,10 +78,11 @@ def render(
     *,
     now: TenantStatus | None = None,
     is_all: bool = False,
+    uptime_s: float = WINDOW_S,
 ) -> list[str]:
     """The story of `records` (oldest first), at most 80 columns a line; a summary comes first."""
     episodes = _episodes(records)
-    lines = _summary(tenant, episodes, now_ns)
+    lines = _summary(tenant, episodes, now_ns, max(1.0, min(WINDOW_S, uptime_s)))
     if now is not None:
         lines += wrap(_now(now))
     for one in misbehaviours:
@@ -145,7 +148,7 @@ def _held_ns(episode: _Episode, now_ns: int) -> int:
     return max(0, (thaw.t_ns if thaw is not None else now_ns) - hold.t_ns)
 
 
-def _summary(tenant: str, episodes: Sequence[_Episode], now_ns: int) -> list[str]:
+def _summary(tenant: str, episodes: Sequence[_Episode], now_ns: int, seconds: float) -> list[str]:
     if not episodes:
         return [f"{tenant} was not held in the last minute."]
     lengths = [_held_ns(episode, now_ns) for episode in episodes]
@@ -154,7 +157,7 @@ def _summary(tenant: str, episodes: Sequence[_Episode], now_ns: int) -> list[str
     times = "once" if len(episodes) == 1 else f"{len(episodes)} times"
     return wrap(
         f"{tenant} {'would have been' if is_dry else 'was'} held {times} in the last minute, "
-        f"{milliseconds(total_ms)} ms in all ({milliseconds(total_ms / WINDOW_S)} ms of each second), "
+        f"{milliseconds(total_ms)} ms in all ({milliseconds(total_ms / seconds)} ms of each second), "
         f"{milliseconds(longest_ms)} ms at the longest."
     )
 

@@ -102,7 +102,7 @@ def reason_text(reason: Reason) -> str:
         limit = "" if reason.threshold_ns is None else f" (limit {_ms(-abs(reason.threshold_ns))})"
         parts.append(f"lag {milliseconds(reason.lag_ns / 1e6, signed=True)} ms{limit}")
     if reason.outstanding_ns:
-        parts.append(f"{_ms(reason.outstanding_ns)} still queued")
+        parts.append(f"{_ms(reason.outstanding_ns)} still queued count as used")
     if reason.vram_bytes is not None:
         of = "" if reason.vram_limit_bytes is None else f" of {gibibytes(reason.vram_limit_bytes)}"
         where = "" if reason.gpu is None else f" on {short_uuid(reason.gpu)}"

@@ -50,7 +50,7 @@ def test_the_status_screen() -> None:
             "                                         %      %      ms  p50 ms   ms/s",
             "batch              held         1     20.0   31.0     -62     n/a    118  high",
             "  held 12 ms ago: it is ahead of its share: used 31.0%, entitled 25.0% of",
-            "    GPU-5f2c1a90, lag -62 ms (limit -10 ms), 8.0 ms still queued",
+            "    GPU-5f2c1a90, lag -62 ms (limit -10 ms), 8.0 ms still queued count as used",
             "chat               run         4*     80.0   79.2    +8.2     1.2      0  high",
             "a-tenant-with-a-v… unseen       1      n/a    n/a     n/a     n/a    n/a  none",
             "warning: 3 events were lost because a BPF map was full; the account of new",
@@ -187,10 +187,15 @@ def test_explain_tells_each_hold_and_its_end() -> None:
             "batch was held once in the last minute, 40 ms in all (0.67 ms of each second),",
             "  40 ms at the longest.",
             "HH:MM:SS.125  held 40 ms: it is ahead of its share: used 31.0%, entitled 25.0%",
-            "              of GPU-5f2c1a90, lag -62 ms (limit -10 ms), 8.0 ms still queued;",
-            "              thawed: the others caught up: lag -2.0 ms",
+            "              of GPU-5f2c1a90, lag -62 ms (limit -10 ms), 8.0 ms still queued",
+            "              count as used; thawed: the others caught up: lag -2.0 ms",
         ]
     )
+
+
+def test_a_daemon_that_is_young_has_looked_for_less_than_a_minute() -> None:
+    (first, *_) = explain.render("batch", [hold(), thaw()], 2_000_000_000, uptime_s=4.0)
+    assert "40 ms in all (10 ms of each second)" in first
 
 
 def test_explain_of_a_quiet_minute() -> None:
