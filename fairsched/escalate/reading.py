@@ -3,7 +3,7 @@
 
 Queue delay: the largest p99 of a tenant of class ``latency``. That of a ``batch`` tenant is long by design, since
 it is held first. Token CV: the SLI of the whole node; who suffers most then is the tenant furthest below its
-entitlement.
+entitlement. One that is ``exempt`` never counts: nobody is held for it either.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fairsched.escalate.model import QUEUE_DELAY, TOKEN_CV, Reading, Sufferer
 from fairsched.model import TenantClass
 from fairsched.status import StatusReport, TenantState, TenantStatus
 
-_WITH_DEMAND = frozenset({TenantState.RUN, TenantState.HELD, TenantState.EXEMPT})
+_WITH_DEMAND = frozenset({TenantState.RUN, TenantState.HELD})
 _WITHOUT_DEMAND = frozenset({TenantState.IDLE, TenantState.UNSEEN})
 
 
@@ -62,4 +62,10 @@ def _furthest_behind(tenants: Sequence[TenantStatus]) -> TenantStatus | None:
 
 def _is_idle(report: StatusReport) -> bool:
     """Nobody wants the GPU, as far as somebody looks: without an account that is not known."""
-    return report.source is not None and all(tenant.state in _WITHOUT_DEMAND for tenant in report.tenants)
+    return report.source is not None and not any(map(_wants_gpu, report.tenants))
+
+
+def _wants_gpu(tenant: TenantStatus) -> bool:
+    if tenant.state is TenantState.EXEMPT:  # so it is called whether it works or not
+        return any(gpu.has_demand for gpu in tenant.gpus)
+    return tenant.state not in _WITHOUT_DEMAND

@@ -18,6 +18,14 @@ def test_the_worst_latency_tenant_counts_and_batch_does_not() -> None:
     assert seen.sufferers == {QUEUE_DELAY: Sufferer("chat", GPU)}
 
 
+def test_who_is_never_held_does_not_count() -> None:
+    """It is owed nothing: a higher guarantee would not help it."""
+    monitor = tenant("monitor", delay_ms=300, used=0.1, entitled=0.9, state=TenantState.EXEMPT)
+    assert read(report([monitor])).values == {}
+    seen = read(report([monitor, tenant("chat", delay_ms=30, used=0.2)], cv=0.1))
+    assert {one.tenant for one in seen.sufferers.values()} == {"chat"}
+
+
 def test_what_nobody_measures_is_absent_and_not_zero() -> None:
     seen = read(report([tenant("chat"), batch("night", delay_ms=3)]))
     assert seen.values == {} and not seen.is_idle
@@ -47,4 +55,9 @@ def test_idle_is_when_nobody_wants_the_gpu_and_somebody_looks() -> None:
     asleep = [tenant("chat", state=TenantState.IDLE), tenant("mail", state=TenantState.UNSEEN)]
     assert read(report(asleep)).is_idle
     assert not read(report([*asleep, tenant("night")])).is_idle
+    asleep.append(
+        tenant("monitor", state=TenantState.EXEMPT, gpus=(TenantGpuStatus(GPU, None, 0.0, has_demand=False),))
+    )
+    assert read(report(asleep)).is_idle, "who is never held may be idle, too"
+    assert not read(report([*asleep, tenant("probe", state=TenantState.EXEMPT)])).is_idle
     assert not read(report(asleep, source=None)).is_idle, "without an account nobody knows"
