@@ -118,6 +118,9 @@ SHARES = (
     _histogram(
         "queue_delay_seconds", "BPF map delay_by_key", _WHERE, "How long its work waited while others ran."
     ),
+    _info(
+        "tenant", _DAEMON, ("tenant", "class"), "Class of a tenant, latency or batch: batch is held first."
+    ),
     _gauge("weight", _DAEMON, _TENANT, "Its weight, overrides included."),
     _gauge("quota_ratio", _DAEMON, _TENANT, "Most of a GPU it may have, even an idle one; absent: no cap."),
     _gauge(

@@ -164,6 +164,7 @@ def _shares(book: Book, tenant: TenantStatus) -> None:
         book.add("fairsched_drain_seconds", where, None if gpu.drain_ms is None else gpu.drain_ms / 1e3)
     for uuid, histogram in tenant.queue_delays.items():
         book.add_histogram("fairsched_queue_delay_seconds", (tenant.name, uuid), histogram)
+    book.add("fairsched_tenant", (tenant.name, tenant.tenant_class.value), 1)
     book.add("fairsched_weight", name, tenant.weight)
     book.add("fairsched_quota_ratio", name, tenant.quota_ratio)
     for state in TenantState:

@@ -135,7 +135,7 @@ def test_what_is_not_known_is_not_exported() -> None:
         "warnings",
         "window_seconds",
     }
-    always |= {"weight", "tenant_state", "exporter_tenants_left_out"}
+    always |= {"weight", "tenant_info", "tenant_state", "exporter_tenants_left_out"}
     assert {key[0].removeprefix("fairsched_") for key in scraped(report)} == always
     nan = replace(report, cpu_ratio=float("nan"))
     assert ("fairsched_cpu_ratio",) not in scraped(nan), "no number is no value"
