@@ -11,7 +11,7 @@ from typing import Any
 from fairsched.errors import FairschedError
 from fairsched.report.charts import Board, Chart, Line, runs
 from fairsched.report.page import LIGHT
-from fairsched.report.scale import time_ticks
+from fairsched.report.scale import log_ticks, time_ticks
 
 _INK, _SOFT, _RULE = "#1d2329", "#59636e", "#d8dee4"
 _DASHES = ("solid", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
@@ -74,8 +74,10 @@ def _draw(axes: Any, chart: Chart, board: Board, *, is_small: bool) -> None:
     axes.set_xlim(past.begin_s, past.end_s)
     if chart.is_log:
         axes.set_yscale("log")
+        decades = log_ticks(chart.values)
+        axes.set_ylim(decades[0], decades[-1])
     else:
-        axes.set_ylim(bottom=min(0.0, *chart.values), top=max(chart.values) * 1.04 or 1.0)
+        axes.set_ylim(bottom=min(0.0, *chart.values) * 1.04, top=max(chart.values) * 1.04 or 1.0)
     marks = time_ticks(past.begin_s, past.end_s, 3 if is_small else 10)
     axes.set_xticks([t for t, _ in marks], [text for _, text in marks])
     axes.tick_params(colors=_SOFT, labelsize=8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 
 _TIME_STEPS_S = (10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
 
@@ -28,6 +29,12 @@ def decades(low: float, high: float) -> list[float]:
     """Powers of ten from at most `low` to at least `high`, both above 0; two at least."""
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     return [10.0**power for power in range(first, max(last, first + 1) + 1)]
+
+
+def log_ticks(values: Iterable[float]) -> list[float]:
+    """The decades of a logarithmic axis. Six at most: one that hardly waits would flatten the rest."""
+    above = [value for value in values if value > 0] or [1.0]
+    return decades(max(min(above), max(above) / 1e4), max(above))
 
 
 def time_ticks(begin_s: float, end_s: float, count: int) -> list[tuple[float, str]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from fairsched.report.charts import Chart, Line, runs
-from fairsched.report.scale import decades, number_text, ticks, time_ticks
+from fairsched.report.scale import log_ticks, number_text, ticks, time_ticks
 
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 """By colour: neighbours that look alike to somebody are dashed differently."""
@@ -76,8 +76,7 @@ def draw(chart: Chart, begin_s: float, end_s: float, step_s: float, gap_s: float
 
 def _value_ticks(chart: Chart, size: Size) -> list[float]:
     if chart.is_log:
-        above = [value for value in chart.values if value > 0] or [1.0]
-        return decades(min(above), max(above))
+        return log_ticks(chart.values)
     low, high = min(chart.values), max(chart.values)
     return ticks(low, high if high > low else low + 1, size.value_ticks)
 

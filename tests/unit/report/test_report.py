@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -172,6 +173,10 @@ def test_minutes_do_not_hide_milliseconds() -> None:
     bottom = LARGE.height - LARGE.bottom
     assert heights[0] == bottom, "nothing lies on the axis, not below it"
     assert bottom - heights[1] > 10, "2 ms can be told from nothing"
+    tiny = replace(chart, lines=(Line("a", [*points, (11.0, 1e-6)], 0),))
+    assert draw(tiny, 0, 10, 1, 9, LARGE).count('class="v"') == 6, (
+        "a millionth of a millisecond does not flatten the rest"
+    )
     empty = draw(Chart("k", "t", "ms", (Line("a", [(0.0, 0.0)], 0),), is_log=True), 0, 10, 1, 9, LARGE)
     assert "nan" not in empty
 
