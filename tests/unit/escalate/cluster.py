@@ -38,7 +38,7 @@ LABEL = "fairsched.io/busy"
 
 needs_cluster = pytest.mark.skipif(
     os.environ.get("FAIRSCHED_FULL", "0") in ("", "0") or not KUBECONFIG,
-    reason="wants a scratch cluster: set FAIRSCHED_FULL=1 and FAIRSCHED_KUBECONFIG=FILE of one",
+    reason="host: no scratch cluster beside it (FAIRSCHED_FULL=1 and FAIRSCHED_KUBECONFIG=FILE name one)",
 )
 
 
