@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairsched import libraries
+from fairsched.bpf import libcuda
 from fairsched.cgroup.probe import probe_host
 from fairsched.driver import hooks
 from fairsched.driver.pid_view import gather as gather_pid_view
@@ -138,19 +138,19 @@ def find_libcuda(named: Iterable[Path] = ()) -> tuple[str, ...]:
     One name per inode, as containers map the host's library under names of their own.
     """
     found: dict[tuple[int, int], str] = {}
-    for path in (*map(str, named), *libraries.linker_cache()):
-        if (sighting := libraries.see(path)) is not None:
+    for path in (*map(str, named), *libcuda.linker_cache()):
+        if (sighting := libcuda.see(path)) is not None:
             found.setdefault((sighting.device, sighting.inode), path)
     for sighting in _mapped_libraries():
         found.setdefault((sighting.device, sighting.inode), sighting.name)
     return tuple(found.values())
 
 
-def _mapped_libraries() -> Iterator[libraries.Sighting]:
+def _mapped_libraries() -> Iterator[libcuda.Sighting]:
     pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
     for pid in itertools.islice(pids, _MAX_PROCESSES):
-        for item in libraries.mapped_libraries(pid) or ():  # None: it exited, or is not ours to read
-            if (sighting := libraries.see_mapped(item, pid)) is not None:
+        for item in libcuda.mapped_libraries(pid) or ():  # None: it exited, or is not ours to read
+            if (sighting := libcuda.see_mapped(item, pid)) is not None:
                 yield sighting
 
 

@@ -20,9 +20,11 @@ from fairsched.accounting.natures import Natures
 from fairsched.accounting.nvml import NvmlAccount, open_account
 from fairsched.accounting.queue_delay import Counts, DelayBook
 from fairsched.accounting.tuner import Nature
-from fairsched.attachments import Attachments
 from fairsched.bpf import abi
+from fairsched.bpf.attachments import Attachments
 from fairsched.bpf.gpu_time import GpuTimeProbe, Library
+from fairsched.bpf.libcuda import LibraryWatch, Sighting, mapped_libraries, see_mapped
+from fairsched.bpf.reload import ProbeReload
 from fairsched.cgroup.journal import Owner
 from fairsched.cgroup.path import find_mount
 from fairsched.config import Config
@@ -31,11 +33,9 @@ from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.gpu import Gpu, Nvml, read_environ, visible_slots
 from fairsched.gpu_watch import GpuWatch
 from fairsched.host import NVML_LIMIT, choose_source, switched_off
-from fairsched.libraries import LibraryWatch, Sighting, mapped_libraries, see_mapped
 from fairsched.model import Source
 from fairsched.policy.evidence import NEVER_NS
 from fairsched.printable import word
-from fairsched.probe_reload import ProbeReload
 from fairsched.recent_delays import AMinuteAgo
 
 _CHECKED_PER_CALL = 128

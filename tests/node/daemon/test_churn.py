@@ -26,8 +26,8 @@ SHORT_S = 60.0
 INIT_ONLY = "import ctypes, sys; sys.exit(ctypes.CDLL('libcuda.so.1').cuInit(0))"
 # The daemon on a host whose linker knows of no libcuda, whatever this one's does.
 NO_DRIVER = """
-from fairsched import libraries
-libraries.linker_cache = lambda: []
+from fairsched.bpf import libcuda
+libcuda.linker_cache = lambda: []
 from fairsched.cli import main
 main()
 """

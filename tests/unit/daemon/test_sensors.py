@@ -18,11 +18,11 @@ from fairsched.accounting.replay import Replay
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, Library
+from fairsched.bpf.libcuda import Sighting
 from fairsched.config import Config, from_bytes
 from fairsched.errors import HostUnsupported
 from fairsched.gpu import Gpu, GpuUse
 from fairsched.host import NVML_LIMIT, choose_source
-from fairsched.libraries import Sighting
 from fairsched.model import Source
 from fairsched.policy.evidence import NEVER_NS
 from fairsched.sensors import Sensors

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairsched.bpf.gpu_time import Library
-from fairsched.libraries import Sighting
+from fairsched.bpf.libcuda import Sighting
 
 Key = tuple[int, int]
 """Device and inode."""

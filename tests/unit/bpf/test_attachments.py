@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from fairsched.attachments import Attachments
+from fairsched.bpf.attachments import Attachments
 from fairsched.bpf.gpu_time import Library
-from fairsched.libraries import Sighting
+from fairsched.bpf.libcuda import Sighting
 
 S = 1_000_000_000
 ONE = Sighting("/lib/libcuda.so.1", 8, 1, pid=7)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from fairsched import libraries
-from fairsched.libraries import LibraryWatch, Mapped, Sighting, mapped_libraries, see, see_mapped
+from fairsched.bpf import libcuda
+from fairsched.bpf.libcuda import LibraryWatch, Mapped, Sighting, mapped_libraries, see, see_mapped
 
 MS = 1_000_000
 S = 1000 * MS
@@ -38,10 +38,10 @@ class FakeProc:
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProc:
     fake = FakeProc(tmp_path)
-    monkeypatch.setattr(libraries, "mapped_libraries", fake.mapped)
-    monkeypatch.setattr(libraries, "linker_cache", list)
+    monkeypatch.setattr(libcuda, "mapped_libraries", fake.mapped)
+    monkeypatch.setattr(libcuda, "linker_cache", list)
     # the file a process means, without its mount namespace and its mappings
-    monkeypatch.setattr(libraries, "see_mapped", lambda item, _pid: see(item.path))
+    monkeypatch.setattr(libcuda, "see_mapped", lambda item, _pid: see(item.path))
     return fake
 
 
@@ -215,7 +215,7 @@ def test_without_the_right_to_open_mappings_what_the_map_says_has_to_do(
             raise PermissionError(1, "Operation not permitted", path)
         return real(path, *options)
 
-    monkeypatch.setattr(libraries.os, "open", refuse)
+    monkeypatch.setattr(libcuda.os, "open", refuse)
     mapping.path.unlink()
     mapping.path.write_bytes(b"new")
     left = mapping.sighting()
@@ -238,9 +238,9 @@ def test_no_file_system_is_asked_for_a_mapped_file(mapping: Mapping, monkeypatch
         raise AssertionError("asks the file system")
 
     with monkeypatch.context() as patch:
-        patch.setattr(libraries.os, "open", note)
+        patch.setattr(libcuda.os, "open", note)
         for name in ("stat", "lstat", "fstat", "readlink"):
-            patch.setattr(libraries.os, name, never)
+            patch.setattr(libcuda.os, name, never)
         sighting = mapping.sighting()
     assert sighting is not None
     assert opened == [(sighting.path, os.O_PATH)]
