@@ -102,6 +102,15 @@ def cgroup_path_of(pid: int | str, mount: Mount, proc: str = "/proc") -> str | N
     return None
 
 
+def cgroup_id_of(pid: int, mount: Mount) -> int | None:
+    """The cgroup a process is in; None when it is gone."""
+    path = cgroup_path_of(pid, mount)
+    try:
+        return None if path is None else os.stat(mount.absolute(path)).st_ino
+    except OSError:
+        return None
+
+
 def create(mount: Mount, path: str) -> CgroupRef:
     """The cgroup at ``path``, made with its missing ancestors (mode 0755). Raises KernelRefused."""
     absolute = mount.absolute(path)

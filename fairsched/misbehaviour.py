@@ -22,11 +22,12 @@ from dataclasses import replace
 
 from fairsched.accounting.context import Move, Row
 from fairsched.accounting.ebpf import EbpfAccount
-from fairsched.accounting.nvml import cgroup_id_of, open_readers
+from fairsched.accounting.nvml import open_readers
 from fairsched.apply import Applier
 from fairsched.bpf import abi
 from fairsched.cgroup.journal import Owner
 from fairsched.cgroup.path import Mount
+from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.config import Config
 from fairsched.gpu import gpu_label
 from fairsched.model import (

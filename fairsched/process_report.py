@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from fairsched.accounting.outstanding import Work
 from fairsched.cgroup import tree as cgroup_tree
+from fairsched.cgroup.containers import container_of
 from fairsched.cgroup.path import Mount
-from fairsched.containers import container_of
 from fairsched.driver.books import DriverUse
 from fairsched.gpu import Gpu, gpu_label
 from fairsched.observe import Tree

@@ -16,10 +16,10 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 
-from fairsched.accounting.nvml import cgroup_id_of
 from fairsched.apply import Applier
 from fairsched.cgroup.journal import Owner
 from fairsched.cgroup.path import Mount
+from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.driver.books import DriverUse
 from fairsched.driver.vram_gate import CgroupLimit
 from fairsched.gpu import gpu_label

@@ -16,14 +16,13 @@ call answers 0 on newer GPUs, hence the order). Timestamps are microseconds of N
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fairsched.accounting.context import Row
-from fairsched.cgroup import tree
 from fairsched.cgroup.path import Mount
+from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.model import Confidence
 
 POLL_NS = 250_000_000
@@ -112,15 +111,6 @@ class NvmlReader:
                     raise
                 self._has_new_call = False
         return nvml.nvmlDeviceGetProcessUtilization(self._handle, after_us)  # type: ignore[no-any-return]
-
-
-def cgroup_id_of(pid: int, mount: Mount) -> int | None:
-    """The cgroup a process is in; None when it is gone."""
-    path = tree.cgroup_path_of(pid, mount)
-    try:
-        return None if path is None else os.stat(mount.absolute(path)).st_ino
-    except OSError:
-        return None
 
 
 @dataclass

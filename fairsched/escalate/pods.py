@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairsched.containers import container_of
+from fairsched.cgroup.containers import container_of
 from fairsched.status import StatusReport, TenantStatus
 
 PROTECT_ANNOTATION = "fairsched.io/never-evict"

@@ -13,7 +13,7 @@ import fairsched.escalate
 HERE = Path(fairsched.escalate.__file__).parent
 PURE = {"__future__", "collections.abc", "dataclasses", "enum", "typing", "fairsched.escalate.model"}
 OWN = {"fairsched.escalate.dry_run"}
-DATA = {"fairsched.containers", "fairsched.model", "fairsched.status", "fnmatch"}
+DATA = {"fairsched.cgroup.containers", "fairsched.model", "fairsched.status", "fnmatch"}
 
 
 @pytest.mark.parametrize(

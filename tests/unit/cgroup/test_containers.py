@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairsched.containers import Container, container_of
+from fairsched.cgroup.containers import Container, container_of
 
 ID = "3f" * 32
 INIT = "ab" * 32
