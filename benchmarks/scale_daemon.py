@@ -73,8 +73,8 @@ def read_laps(path: Path) -> list[Lap]:
 def instrument(watch: Stopwatch) -> None:
     """Put the stopwatch on the daemon's loop."""
     from fairsched import daemon
+    from fairsched.act.holds import Applier
     from fairsched.answers import Answers
-    from fairsched.apply import Applier
     from fairsched.observe import Tree
     from fairsched.sensors import Sensors
 

@@ -17,14 +17,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fairsched import __version__
-from fairsched.apply import Applier
+from fairsched.act.holds import Applier
+from fairsched.act.misbehaviour import Misbehaviour
+from fairsched.act.vram import VramLimits
 from fairsched.cgroup.path import Mount
 from fairsched.companion.keeper import CompanionKeeper
 from fairsched.control_socket import Peer, ServerCounters
 from fairsched.errors import ConfigError, ControlError
 from fairsched.guardian_keeper import GuardianKeeper
 from fairsched.ledger import Ledger
-from fairsched.misbehaviour import Misbehaviour
 from fairsched.model import ShareView, TenantSpec
 from fairsched.observe import Tree
 from fairsched.own_cost import MapFacts, read_processes
@@ -34,7 +35,6 @@ from fairsched.reporting import Vitals, build_status
 from fairsched.sensors import Sensors
 from fairsched.settings import Settings
 from fairsched.status import DecisionRecord, GateStatus, ProcessStatus, StatusReport
-from fairsched.vram import VramLimits
 
 _EXPLAIN_NS = 60_000_000_000
 

@@ -26,8 +26,11 @@ import time
 from pathlib import Path
 
 from fairsched import __version__
+from fairsched.act.device_gate import DeviceGate
+from fairsched.act.holds import Applier
+from fairsched.act.misbehaviour import Misbehaviour
+from fairsched.act.vram import VramLimits
 from fairsched.answers import Answers, Parts
-from fairsched.apply import Applier
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.path import find_mount
@@ -35,13 +38,11 @@ from fairsched.cgroup.release import release_all
 from fairsched.companion.keeper import CompanionKeeper
 from fairsched.config import CgroupOwners
 from fairsched.control_socket import ControlServer
-from fairsched.device_gate import DeviceGate
 from fairsched.driver import pid_view
 from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.guardian_keeper import GuardianKeeper
 from fairsched.ledger import Ledger, StateFile
 from fairsched.logs import set_up_logging
-from fairsched.misbehaviour import Misbehaviour
 from fairsched.model import Snapshot
 from fairsched.observe import Tree, build_snapshot, refuse_own_cgroup, specs_in_force
 from fairsched.own_cost import OwnCost
@@ -52,7 +53,6 @@ from fairsched.reporting import Vitals
 from fairsched.sd_notify import Notifier
 from fairsched.sensors import ProbesLost, Sensors
 from fairsched.settings import Settings
-from fairsched.vram import VramLimits
 
 _HOUSEKEEPING_NS = 1_000_000_000
 _JOIN_NS = 100_000_000

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairsched import __version__
-from fairsched.apply import Applier
+from fairsched.act.holds import Applier
+from fairsched.act.misbehaviour import Misbehaviour, lowered
+from fairsched.act.vram import VramLimits
 from fairsched.driver.gate import is_asked_for
 from fairsched.gpu import GpuUse, gpu_label
 from fairsched.ledger import Ledger
 from fairsched.losses import DRIVER_LOSSES, GPU_TIME_LOSSES
-from fairsched.misbehaviour import Misbehaviour, lowered
 from fairsched.model import ActionKind, Confidence, ReasonCode, ShareView, Source, TenantSpec
 from fairsched.observe import TenantView, Tree
 from fairsched.own_cost import OwnCost
@@ -33,7 +34,6 @@ from fairsched.status import (
     TenantState,
     TenantStatus,
 )
-from fairsched.vram import VramLimits
 
 _HELD_WINDOW_NS = 10_000_000_000
 CONTEXTS_ONLY = "has contexts, no launch of it was seen: idle since, or it works past the libcuda we watch"

@@ -11,11 +11,11 @@ from typing import cast
 import pytest
 import yaml
 
+from fairsched.act.device_gate import DeviceGate
 from fairsched.bpf.gate import GateProgram, find_programs, owner_of
 from fairsched.cgroup import devices as cgroup_devices
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef
-from fairsched.device_gate import DeviceGate
 from fairsched.driver.gate import Rule, Rules
 from fairsched.driver.in_force import InForce
 from fairsched.driver.inventory import Devices

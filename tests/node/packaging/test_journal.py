@@ -36,7 +36,7 @@ stat = os.fstat(2)
 os.environ["JOURNAL_STREAM"] = f"{stat.st_dev}:{stat.st_ino}"
 logs.set_up_logging("logfmt", "info")
 fields = decision_fields(hold(error="two\\nlines"))
-logger = logging.getLogger("fairsched.apply")
+logger = logging.getLogger("fairsched.act.holds")
 logger.info("%s", logfmt(fields), extra={"fields": fields})
 logger.info("plain")
 """
@@ -62,4 +62,4 @@ def test_a_decision_is_found_by_its_tenant() -> None:
     assert entry["FAIRSCHED_LAG_MS"] == "-62.0"
     assert entry["FAIRSCHED_ERROR"] == "two\nlines"
     assert (entry["PRIORITY"], entry["SYSLOG_IDENTIFIER"]) == ("6", "fairsched")
-    assert entry["MESSAGE"].startswith("level=info from=apply decision=hold tenant=batch")
+    assert entry["MESSAGE"].startswith("level=info from=act.holds decision=hold tenant=batch")

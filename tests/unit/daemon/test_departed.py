@@ -13,18 +13,18 @@ from typing import Any, cast
 
 import pytest
 
+from fairsched.act.device_gate import DeviceGate
+from fairsched.act.misbehaviour import Misbehaviour
+from fairsched.act.terminate import Terminator
+from fairsched.act.vram import VramLimits
 from fairsched.bpf import abi, syscall
 from fairsched.departed import KEPT_NS, MOST, Departed
-from fairsched.device_gate import DeviceGate
 from fairsched.driver.vram_gate import CgroupLimit, VramGate
 from fairsched.driver.watch import CallTotals, DriverWatch
 from fairsched.ledger import Ledger, StateFile, load_state
-from fairsched.misbehaviour import Misbehaviour
 from fairsched.model import MisbehaviourKind
 from fairsched.policy import PolicyState
-from fairsched.terminate import Terminator
-from fairsched.vram import VramLimits
-from tests.unit.daemon.test_apply import S, make_world, view
+from tests.unit.act.test_holds import S, make_world, view
 
 GPU = "GPU-a"
 

@@ -27,7 +27,7 @@ def root() -> Iterator[logging.Logger]:
 
 
 def record(message: str = "decision=hold tenant=chat", **fields: object) -> logging.LogRecord:
-    made = logging.LogRecord("fairsched.apply", logging.INFO, "f", 1, "%s", (message,), None)
+    made = logging.LogRecord("fairsched.act.holds", logging.INFO, "f", 1, "%s", (message,), None)
     if fields:
         made.fields = fields
     return made
@@ -49,7 +49,7 @@ def entry(data: bytes) -> dict[str, str]:
 def test_fields_are_members_of_a_json_line() -> None:
     line = json.loads(logs.JsonFormatter().format(record(tenant="chat", lag_ms=-12.5, dry_run=True)))
     assert (line["tenant"], line["lag_ms"], line["dry_run"]) == ("chat", -12.5, True)
-    assert (line["level"], line["from"]) == ("info", "apply")
+    assert (line["level"], line["from"]) == ("info", "act.holds")
 
 
 class Journal:
@@ -77,7 +77,7 @@ def test_a_decision_is_an_entry_with_fields(journal: Journal) -> None:
         record(decision="hold", tenant="chat", lag_ms=-12.0, dry_run=True, error="two\nlines")
     )
     found = entry(journal.socket.recv(65536))
-    assert found["MESSAGE"] == "level=info from=apply decision=hold tenant=chat"
+    assert found["MESSAGE"] == "level=info from=act.holds decision=hold tenant=chat"
     assert found["FAIRSCHED_TENANT"] == "chat"
     assert found["FAIRSCHED_LAG_MS"] == "-12.0"
     assert found["FAIRSCHED_DRY_RUN"] == "true"
@@ -89,7 +89,7 @@ def test_a_decision_is_an_entry_with_fields(journal: Journal) -> None:
 
 def test_everything_else_goes_through_the_stream(journal: Journal) -> None:
     journal.handler.handle(record("stopping"))
-    assert journal.stream.getvalue() == "level=info from=apply stopping\n"
+    assert journal.stream.getvalue() == "level=info from=act.holds stopping\n"
     with pytest.raises(BlockingIOError):
         journal.socket.recv(65536)
 
@@ -143,7 +143,7 @@ FOREIGN = os.fsdecode(b"/gpu.slice/\xff\x1b[2J\rlevel=error")
 def test_a_name_that_is_no_utf8_goes_to_the_journal(journal: Journal) -> None:
     journal.handler.handle(record(f"cgroup={FOREIGN}", tenant=FOREIGN))
     found = entry(journal.socket.recv(65536))
-    assert found["MESSAGE"] == r"level=info from=apply cgroup=/gpu.slice/\xff\x1b[2J\rlevel=error"
+    assert found["MESSAGE"] == r"level=info from=act.holds cgroup=/gpu.slice/\xff\x1b[2J\rlevel=error"
     assert found["FAIRSCHED_TENANT"].startswith("/gpu.slice/\\udcff")
     assert journal.stream.getvalue() == ""
 
@@ -164,4 +164,4 @@ def test_a_line_that_cannot_be_written_is_nobodys_end(
 def test_names_of_tenants_neither_break_a_line_nor_steer_a_terminal() -> None:
     line = logs.LogfmtFormatter().format(record(f"cgroup={FOREIGN}\nlevel=error"))
     assert line.isprintable()
-    assert line.startswith("level=info from=apply cgroup=/gpu.slice/")
+    assert line.startswith("level=info from=act.holds cgroup=/gpu.slice/")

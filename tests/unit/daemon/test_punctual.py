@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from fairsched.punctual import punctual
-from tests.unit.daemon.test_apply import GRANT, make_world
+from tests.unit.act.test_holds import GRANT, make_world
 
 NOBODY = 65534
 

@@ -7,7 +7,7 @@ import pytest
 
 from fairsched.cgroup.outcome import HoldKind, HoldResult
 from fairsched.model import Action, ActionKind, Reason, ReasonCode
-from tests.unit.daemon.test_apply import GRANT, OVER, World, make_world
+from tests.unit.act.test_holds import GRANT, OVER, World, make_world
 
 
 @pytest.fixture

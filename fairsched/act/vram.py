@@ -16,7 +16,8 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 
-from fairsched.apply import Applier
+from fairsched.act.holds import Applier
+from fairsched.act.terminate import Accused, Terminator
 from fairsched.cgroup.journal import Owner
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
@@ -30,7 +31,6 @@ from fairsched.policy import vram as policy
 from fairsched.policy.shares import ancestors, spec_for
 from fairsched.sensors import Sensors
 from fairsched.status import VramStatus
-from fairsched.terminate import Accused, Terminator
 
 _LOOK_NS = 900_000_000
 _SWEEP_NS = 60_000_000_000

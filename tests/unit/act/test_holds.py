@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairsched.apply import Applier
+from fairsched.act.holds import Applier
 from fairsched.cgroup.outcome import GangResult, HoldKind, HoldResult
 from fairsched.errors import FairschedError, KernelRefused
 from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.model import Action, ActionKind, Reason, ReasonCode
-from tests.unit.daemon.test_apply import make_world
+from tests.unit.act.test_holds import make_world
 
 
 def test_holds_are_counted_by_why_they_began_and_ended() -> None:

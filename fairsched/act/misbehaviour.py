@@ -23,7 +23,8 @@ from dataclasses import replace
 from fairsched.accounting.context import Move, Row
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.accounting.nvml import open_readers
-from fairsched.apply import Applier
+from fairsched.act.holds import Applier
+from fairsched.act.terminate import Accused, Terminator
 from fairsched.bpf import abi
 from fairsched.cgroup.journal import Owner
 from fairsched.cgroup.path import Mount
@@ -57,7 +58,6 @@ from fairsched.policy.unseen import intruded_gpus, steady_unseen
 from fairsched.sensors import ProbesLost, Sensors
 from fairsched.sightings import Sighted, SightingWatch
 from fairsched.status import MisbehaviourStatus
-from fairsched.terminate import Accused, Terminator
 
 _LOOK_NS = 900_000_000
 """A little less than a second: housekeeping comes every 200 ms, and late at times."""

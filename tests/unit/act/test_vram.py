@@ -13,7 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from fairsched import vram
+from fairsched.act import vram
+from fairsched.act.vram import VramLimits, tops
 from fairsched.cgroup.journal import Owner
 from fairsched.driver.books import DriverUse
 from fairsched.driver.vram_gate import CgroupLimit, Refused
@@ -21,7 +22,6 @@ from fairsched.gpu import Gpu
 from fairsched.listing import Listed
 from fairsched.model import Action, ActionKind, Hold, ReasonCode, TenantSpec, VramAction
 from fairsched.observe import TenantView
-from fairsched.vram import VramLimits, tops
 
 GIB, S, MS = 1 << 30, 1_000_000_000, 1_000_000
 GPU = "GPU-0"

@@ -11,7 +11,7 @@ import pytest
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.model import ActionKind, ReasonCode
 from fairsched.pace import NEVER_NS
-from tests.unit.daemon.test_apply import GRANT, World, make_world, view
+from tests.unit.act.test_holds import GRANT, World, make_world, view
 
 MS = 1_000_000
 
@@ -37,7 +37,7 @@ def test_a_grant_is_a_thaw_and_a_hold_as_soon_as_it_is_used_up(world: World) -> 
 def test_the_grants_of_one_plan_do_not_hold_up_the_loop(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairsched.apply.time.monotonic_ns", lambda: world.freezer.clock[0])
+    monkeypatch.setattr("fairsched.act.holds.time.monotonic_ns", lambda: world.freezer.clock[0])
     monkeypatch.setattr(world.account, "queued_since_hold_ns", lambda _ids: 0)
     world.tree.tenants.update({f"t{number}": view(f"t{number}", number) for number in range(10, 15)})
     grants = [replace(GRANT, tenant=f"t{number}") for number in range(10, 15)]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from fairsched.accounting.context import Events, Move
+from fairsched.act.misbehaviour import lowered
 from fairsched.cgroup.path import Mount
-from fairsched.misbehaviour import lowered
 from fairsched.model import Confidence, MisbehaviourKind
 from fairsched.status import MisbehaviourStatus
-from tests.unit.daemon.test_misbehaviour import CGROUP, PID, STRANGE, Node, S, node
+from tests.unit.act.test_misbehaviour import CGROUP, PID, STRANGE, Node, S, node
 
 __all__ = ["node"]
 

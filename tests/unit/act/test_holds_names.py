@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.daemon.test_apply import GRANT, make_world, view
+from tests.unit.act.test_holds import GRANT, make_world, view
 
 
 @pytest.mark.parametrize("is_granted", [False, True])

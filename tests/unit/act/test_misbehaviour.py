@@ -14,15 +14,15 @@ import pytest
 
 from fairsched.accounting.context import Events, Row
 from fairsched.accounting.outstanding import Work
+from fairsched.act.misbehaviour import Misbehaviour
+from fairsched.act.terminate import Accused
 from fairsched.bpf import abi
 from fairsched.cgroup.journal import Owner
 from fairsched.config import Config, from_bytes
 from fairsched.gpu import Gpu
-from fairsched.misbehaviour import Misbehaviour
 from fairsched.model import Action, ActionKind, Confidence, MisbehaviourAction, MisbehaviourKind, TenantSpec
 from fairsched.sensors import ProbesLost
 from fairsched.sightings import Sighted
-from fairsched.terminate import Accused
 
 S = 1_000_000_000
 PERIOD_NS = 139_000_000

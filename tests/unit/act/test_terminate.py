@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fairsched import terminate
+from fairsched.act import terminate
+from fairsched.act.terminate import Accused, Terminator
 from fairsched.cgroup.journal import Owner
 from fairsched.model import MisbehaviourKind
-from fairsched.terminate import Accused, Terminator
 
 WaitUntil = Callable[[Callable[[], object], float, str], None]
 KIND = MisbehaviourKind.ENDLESS
