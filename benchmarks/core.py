@@ -26,8 +26,8 @@ from benchmarks.figures import BARS, missed, render, render_rows
 from benchmarks.machine import describe
 from benchmarks.rig import Rig
 from benchmarks.stats import spread
+from fairsched.base.files import replace_file
 from fairsched.errors import ConfigError, FairschedError
-from fairsched.files import replace_file
 
 RESULTS = Path(__file__).resolve().parent / "results" / "core.json"
 SECTIONS = ("account", "share", "probe", "observe")

@@ -40,6 +40,7 @@ from benchmarks import probe_cost
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
 from benchmarks.machine import describe
 from benchmarks.rig import BenchError, Rig, TenantLoad, wait_until
+from fairsched.base.realtime import punctual
 from fairsched.bpf import elf, exports, loader, perf, syscall
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
@@ -48,7 +49,6 @@ from fairsched.cgroup.path import CgroupRef
 from fairsched.cgroup.state import read_state
 from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.errors import FairschedError, HostUnsupported
-from fairsched.punctual import punctual
 from fairsched.simgpu import Worker, Workload
 
 CANDIDATES = ("pulse", "signal", "ordinary")

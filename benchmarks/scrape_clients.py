@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from fairsched.niceness import set_nice
+from fairsched.base.niceness import set_nice
 
 HOST = "127.0.0.1"
 _NICE = 10

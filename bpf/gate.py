@@ -11,10 +11,10 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import TypeVar
 
+from fairsched.base.wait import is_readable
 from fairsched.bpf import abi, child, loader, objects, syscall
 from fairsched.bpf.program_sets import DEVICE_GATE
 from fairsched.errors import HostUnsupported
-from fairsched.readable import is_readable
 
 PROGRAM = "gate_nvidia"
 _SET = "device_gate"

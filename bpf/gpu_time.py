@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from fairsched.base.wait import is_readable
 from fairsched.bpf import abi, child, syscall
 from fairsched.bpf.ring import RingReader
 from fairsched.errors import FairschedError, HostUnsupported
-from fairsched.readable import is_readable
 
 _PAGE = mmap.PAGESIZE
 _STOP_TIMEOUT_S = 20.0

@@ -14,13 +14,13 @@ import signal
 import time
 from dataclasses import dataclass
 
+from fairsched.base.printable import printable, word
 from fairsched.cgroup.journal import Corrupt, Entry, Journal, Owner
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.release import Release, ReleaseKind, release_entries
 from fairsched.cgroup.state import CGROUP_FREEZE, read_asked
 from fairsched.cgroup.watch import IN_MODIFY, IN_MOVED_TO, Watch
 from fairsched.errors import FairschedError
-from fairsched.printable import printable, word
 
 _GATHER_MS = 100
 """Most holds are over by then and need no look at all. One that may last less than this minus the grace (50 ms, by

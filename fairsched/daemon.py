@@ -31,6 +31,8 @@ from fairsched.act.holds import Applier
 from fairsched.act.misbehaviour import Misbehaviour
 from fairsched.act.vram import VramLimits
 from fairsched.answers import Answers, Parts
+from fairsched.base.logs import set_up_logging
+from fairsched.base.sd_notify import Notifier
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.path import find_mount
@@ -42,7 +44,6 @@ from fairsched.driver import pid_view
 from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.guardian_keeper import GuardianKeeper
 from fairsched.ledger import Ledger, StateFile
-from fairsched.logs import set_up_logging
 from fairsched.model import Snapshot
 from fairsched.observe import Tree, build_snapshot, refuse_own_cgroup, specs_in_force
 from fairsched.own_cost import OwnCost
@@ -50,7 +51,6 @@ from fairsched.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
 from fairsched.policy.decide import Decision, decide
 from fairsched.policy.lag import PolicyState
 from fairsched.reporting import Vitals
-from fairsched.sd_notify import Notifier
 from fairsched.sensors import ProbesLost, Sensors
 from fairsched.settings import Settings
 

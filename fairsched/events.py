@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairsched.printable import word
+from fairsched.base.printable import word
 from fairsched.status import DecisionRecord
 
 _MAX_BUCKETS = 4096

@@ -17,8 +17,8 @@ import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
+from fairsched.base.beside import Poller
 from fairsched.gpu import GpuUse, Nvml
-from fairsched.poller import Poller
 
 POLL_S = 1.0
 STALE_S = 5.0

@@ -28,12 +28,12 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from fairsched.base.niceness import set_nice
 from fairsched.cgroup.journal import Journal, Owner
 from fairsched.cgroup.keeper import Keeper, log
 from fairsched.cgroup.path import CgroupRef, Mount, find_mount
 from fairsched.cgroup.tree import place
 from fairsched.errors import FairschedError
-from fairsched.niceness import set_nice
 
 if TYPE_CHECKING:
     import subprocess

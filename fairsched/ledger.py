@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.accounting.natures import Natures
+from fairsched.base.files import replace_file
 from fairsched.departed import Departed
-from fairsched.files import replace_file
 from fairsched.model import Snapshot
 from fairsched.policy.lag import PolicyState
 

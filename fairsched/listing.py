@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fairsched.base.beside import Poller
 from fairsched.cgroup.journal import Owner
 from fairsched.gpu import Nvml
-from fairsched.poller import Poller
 
 _POLL_S = 0.5
 

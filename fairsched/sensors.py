@@ -20,6 +20,7 @@ from fairsched.accounting.natures import Natures
 from fairsched.accounting.nvml import NvmlAccount, open_account
 from fairsched.accounting.queue_delay import Counts, DelayBook
 from fairsched.accounting.tuner import Nature
+from fairsched.base.printable import word
 from fairsched.bpf import abi
 from fairsched.bpf.attachments import Attachments
 from fairsched.bpf.gpu_time import GpuTimeProbe, Library
@@ -35,7 +36,6 @@ from fairsched.gpu_watch import GpuWatch
 from fairsched.host import NVML_LIMIT, choose_source, switched_off
 from fairsched.model import Source
 from fairsched.policy.evidence import NEVER_NS
-from fairsched.printable import word
 from fairsched.recent_delays import AMinuteAgo
 
 _CHECKED_PER_CALL = 128

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fairsched.accounting.nvml import NvmlReader, Sampler
+from fairsched.base.beside import Poller
 from fairsched.cgroup.journal import Owner
-from fairsched.poller import Poller
 
 POLL_S = 0.5
 _URGENT_PART = 4

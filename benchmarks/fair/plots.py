@@ -22,8 +22,8 @@ from benchmarks.fair.bars import hostile_leaves
 from benchmarks.fair.results import Document, ResultError, by_policy
 from benchmarks.fair.rows import figure_of
 from benchmarks.fair.scenario import DIRECTORY, load
+from fairsched.base.files import replacing
 from fairsched.errors import ConfigError
-from fairsched.files import replacing
 
 INK, SOFT, GRID = "#333333", "#666666", "#dddddd"
 # Okabe and Ito's, which stay apart for colour-blind eyes, in the order of the demo; then its light ones.

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fair import scenario as scenario_files
+from fairsched.base.files import replace_file
 from fairsched.errors import FairschedError
-from fairsched.files import replace_file
 
 ROOT = Path(__file__).resolve().parent.parent / "results"
 SUMMARY = "summary.json"

@@ -31,8 +31,8 @@ from benchmarks.gpu.hosts import Host, Simulated
 from benchmarks.gpu.real import Real
 from benchmarks.machine import describe
 from benchmarks.rig import BenchError, cpu_pressure_s
+from fairsched.base.files import replace_file
 from fairsched.errors import FairschedError
-from fairsched.files import replace_file
 
 SECTIONS = ("coverage", "account", "freeze", "fairness")
 

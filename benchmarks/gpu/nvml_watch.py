@@ -11,7 +11,7 @@ import sys
 import time
 
 from fairsched.accounting.nvml import NvmlReader, Sampler
-from fairsched.readable import is_readable
+from fairsched.base.wait import is_readable
 
 _POLL_S = 0.25
 

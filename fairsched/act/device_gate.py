@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 
+from fairsched.base.printable import word
 from fairsched.bpf import abi
 from fairsched.bpf.gate import GateLoad, GateProgram, build_of_source, find_programs, owner_of
 from fairsched.cgroup import tree as cgroup_tree
@@ -28,7 +29,6 @@ from fairsched.driver.in_force import InForce
 from fairsched.driver.inventory import read_devices, signature
 from fairsched.errors import ConfigError, FairschedError, HostUnsupported
 from fairsched.observe import Tree
-from fairsched.printable import word
 from fairsched.settings import Settings
 from fairsched.status import GateState, GateStatus
 

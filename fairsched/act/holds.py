@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Protocol
 
+from fairsched.base.printable import word
+from fairsched.base.realtime import punctual
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.errors import FairschedError
@@ -21,8 +23,6 @@ from fairsched.events import Limiter, decision_fields, logfmt
 from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode
 from fairsched.observe import TenantView, Tree
 from fairsched.pace import NEVER_NS
-from fairsched.printable import word
-from fairsched.punctual import punctual
 from fairsched.status import DecisionRecord
 
 _REMEMBER = 4096

@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from fairsched.base.printable import word
 from fairsched.cgroup.journal import Owner
 from fairsched.model import MisbehaviourKind, ReasonCode
-from fairsched.printable import word
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import click
 
 from fairsched import __version__
+from fairsched.base.printable import printable
 from fairsched.errors import FairschedError
-from fairsched.printable import printable
 
 COMMANDS = {
     "run": ("fairsched.cli.run", "Schedule: the daemon, in the foreground."),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fairsched.printable import printable
+from fairsched.base.printable import printable
 
 if TYPE_CHECKING:
     from fairsched.control_client import ControlClient

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fairsched.base.printable import printable
 from fairsched.cli.common import config_option, echo_json, json_option
 from fairsched.cli.text import wrap
 from fairsched.errors import FairschedError
-from fairsched.printable import printable
 
 if TYPE_CHECKING:
     from fairsched.host import Check, Choices

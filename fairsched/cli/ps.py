@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fairsched.base.printable import printable
 from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
 from fairsched.cli.text import NOT_KNOWN, WIDTH, cut, short_uuid, table
-from fairsched.printable import printable
 
 if TYPE_CHECKING:
     from fairsched.control_client import ControlClient

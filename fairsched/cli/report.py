@@ -53,8 +53,8 @@ SUFFIXES = (".html", ".png")
 def command(since_s: float, output: Path, history_path: Path | None, config_path: Path | None) -> None:
     """What happened: shares, lag, holds, delays, tokens, as plots."""
     from fairsched import __version__
+    from fairsched.base.files import replacing
     from fairsched.errors import FairschedError
-    from fairsched.files import replacing
     from fairsched.history.read import read_past
     from fairsched.report import png
     from fairsched.report.charts import make_board

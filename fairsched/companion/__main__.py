@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairsched.base.logs import set_up_logging
+from fairsched.base.niceness import set_nice
+from fairsched.base.wait import is_readable
 from fairsched.companion.keeper import wishes
 from fairsched.companion.part import Finding, Moment, Node, Part
 from fairsched.config import Config, from_bytes
 from fairsched.errors import ControlError, FairschedError
-from fairsched.logs import set_up_logging
-from fairsched.niceness import set_nice
-from fairsched.readable import is_readable
 from fairsched.status import to_plain
 
 _NICE = 10

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairsched.base.files import replace_file
 from fairsched.config.consistency import node_at
 from fairsched.config.loader import InvalidConfig, Problem, from_document, read_file
 from fairsched.config.models import Config, walk
 from fairsched.config.yamlfile import Document, parse
 from fairsched.errors import ConfigError
-from fairsched.files import replace_file
 from fairsched.model import ADJUSTABLE
 
 VERSION = 1

@@ -11,11 +11,11 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fairsched.base.printable import printable
 from fairsched.config import patterns
 from fairsched.config.gpus import GpuWish
 from fairsched.config.models import MAX_NAME_CHARS, Child, Config, Tenant
 from fairsched.model import TenantSpec
-from fairsched.printable import printable
 
 _REMEMBERED = 16384
 """Paths. Pods come and go: then all are forgotten and asked again."""

@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from fairsched.base.files import replacing
 from fairsched.demo.report import points
 from fairsched.demo.result import WINDOW_S, Result
 from fairsched.demo.scene import TENANTS
 from fairsched.errors import FairschedError
-from fairsched.files import replacing
 
 HOW_TO_INSTALL = "no picture: matplotlib is not installed; pip install 'fairsched[bench]'"
 _NAME_ANOTHER = "name a file that can be written: --png FILE"

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import logging
 
+from fairsched.base.printable import word
 from fairsched.bpf.gate import GateProgram
 from fairsched.cgroup import devices as cgroup_devices
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.driver.gate import Rules
 from fairsched.driver.inventory import Devices
 from fairsched.errors import CgroupGone, FairschedError
-from fairsched.printable import word
 
 _MANY = 20
 """More changes at once are said in one line."""

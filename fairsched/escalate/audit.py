@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fairsched.base.files import sync_directory
 from fairsched.errors import FairschedError
-from fairsched.files import sync_directory
 
 MAX_BYTES = 1 << 20
 FILES = 4

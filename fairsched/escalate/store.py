@@ -20,9 +20,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from fairsched.base.files import replace_file
 from fairsched.errors import FairschedError
 from fairsched.escalate.model import State
-from fairsched.files import replace_file
 
 VERSION = 1
 

@@ -21,9 +21,9 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+from fairsched.base.printable import printable
 from fairsched.history.collect import DecisionRow, GpuRow, Rows, ShareRow, TenantRow
 from fairsched.history.schema import BY_TIME, PAGE_BYTES, TABLES, VERSION
-from fairsched.printable import printable
 
 _LOG_BYTES = 512 * 1024
 """What the write-ahead log may keep between two writes; counted as taken from `max_bytes`."""

@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from fairsched.readable import wait_readable
+from fairsched.base.wait import wait_readable
 from fairsched.top.keys import FLUSH_S, Keys
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"

@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fairsched.readable import is_readable
+from fairsched.base.wait import is_readable
 from tests.vm.rm import Rm, libc
 
 CLONE_NEWNS, CLONE_NEWPID = 0x20000, 0x20000000

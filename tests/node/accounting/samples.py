@@ -10,8 +10,8 @@ import json
 import sys
 import time
 
+from fairsched.base.wait import wait_readable
 from fairsched.config import from_bytes
-from fairsched.readable import wait_readable
 from fairsched.sensors import Sensors
 
 

@@ -37,7 +37,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from benchmarks.gpu.steplog import StepLog
 from benchmarks.gpu.tenant import parse
-from fairsched.readable import is_readable
+from fairsched.base.wait import is_readable
 
 options = parse(sys.argv[2:])
 if options.kind == "spin":

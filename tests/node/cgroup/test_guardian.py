@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fairsched.base.wait import is_readable
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.cgroup.path import CgroupRef
 from fairsched.guardian import Guardian
-from fairsched.readable import is_readable
 from tests.node.promptness import time_until
 from tests.support import let_run, wait_until
 

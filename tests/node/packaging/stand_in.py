@@ -11,12 +11,12 @@ import signal
 import sys
 import time
 
+from fairsched.base.sd_notify import Notifier
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import DEFAULT_DIRECTORY, Journal
 from fairsched.cgroup.path import CgroupRef, find_mount
 from fairsched.cli.release import command as release
 from fairsched.guardian import Guardian
-from fairsched.sd_notify import Notifier
 
 VICTIM = "/gpu.slice/victim"
 TICK_S = 0.1

@@ -24,7 +24,7 @@ journalctl -D /run/log/journal -q FAIRSCHED_TENANT=batch -o json
 """
 PROGRAM = """
 import logging, os, socket
-from fairsched import logs
+from fairsched.base import logs
 from fairsched.events import decision_fields, logfmt
 from tests.unit.control.fakes import hold
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fairsched.base.wait import is_readable
 from fairsched.config import Config, Overrides, Setting, check_set, diff, from_bytes, render, settings
 from fairsched.control_socket import ControlServer, Peer
 from fairsched.errors import ConfigError
 from fairsched.model import ActionKind, Confidence, Reason, ReasonCode, Source, TenantClass
-from fairsched.readable import is_readable
 from fairsched.status import (
     DecisionRecord,
     GateState,

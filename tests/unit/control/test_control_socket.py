@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from fairsched import control_socket
+from fairsched.base.wait import is_readable
 from fairsched.control_client import ControlClient
 from fairsched.control_socket import IDLE_S, MAX_CLIENTS, MAX_REQUEST_BYTES, ControlServer, Peer, peer_of
 from fairsched.errors import ControlError
-from fairsched.readable import is_readable
 from fairsched.status import StatusReport, decision_from_plain, status_from_plain, to_plain
 from tests.unit.control.fakes import FakeDaemon, hold, serving, status, thaw
 

@@ -10,7 +10,8 @@ from typing import cast
 
 import pytest
 
-from fairsched import gpu_watch, poller
+from fairsched import gpu_watch
+from fairsched.base import beside
 from fairsched.gpu import Gpu, GpuUse, Nvml
 from fairsched.gpu_watch import GpuWatch
 from tests.support import wait_until
@@ -86,7 +87,7 @@ def test_nobody_waits_for_a_gpu_that_does_not_answer(
     assert watch.use(0) == GpuUse(), "nobody knows any more"
     silent_s = watch.silent_s()
     assert silent_s is not None and silent_s > 0
-    monkeypatch.setattr(poller, "_CLOSE_S", 0.01)
+    monkeypatch.setattr(beside, "_CLOSE_S", 0.01)
     assert not watch.close()
 
 

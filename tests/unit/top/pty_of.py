@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fairsched.readable import is_readable
+from fairsched.base.wait import is_readable
 
 _CODE = """
 import fcntl, sys, termios

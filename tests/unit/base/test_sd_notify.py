@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.sd_notify import Notifier
+from fairsched.base.sd_notify import Notifier
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairsched.punctual import punctual
+from fairsched.base.realtime import punctual
 from tests.unit.act.test_holds import GRANT, make_world
 
 NOBODY = 65534

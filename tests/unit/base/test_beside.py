@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from fairsched import poller
-from fairsched.poller import Poller
+from fairsched.base import beside
+from fairsched.base.beside import Poller
 from tests.support import wait_until
 
 HOUR_S = 3600.0
@@ -58,7 +58,7 @@ def test_a_failure_is_told_and_not_the_end(caplog: pytest.LogCaptureFixture) -> 
 def test_a_driver_that_hangs_is_left_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(poller, "_CLOSE_S", 0.01)
+    monkeypatch.setattr(beside, "_CLOSE_S", 0.01)
     entered, release = threading.Event(), threading.Event()
 
     def poll() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairsched.base.printable import printable, word
 from fairsched.events import logfmt
-from fairsched.printable import printable, word
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairsched.readable import is_readable, wait_readable
+from fairsched.base.wait import is_readable, wait_readable
 
 _FD_SETSIZE = 1024
 

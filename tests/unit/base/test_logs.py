@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fairsched import logs
+from fairsched.base import logs
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.files import replace_file, replacing
+from fairsched.base.files import replace_file, replacing
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from fairsched.printable import printable
+from fairsched.base.printable import printable
 
 JOURNAL_SOCKET = "/run/systemd/journal/socket"
 DECISION_MESSAGE_ID = "6f0f2b6c1f5d4f0c9a1e7b9c3d2a8e54"

@@ -12,7 +12,7 @@ import pytest
 AUTOGROUP = Path("/proc/self/autogroup")
 ASK = """
 import os, pathlib, sys
-from fairsched.niceness import set_nice
+from fairsched.base.niceness import set_nice
 before = pathlib.Path("/proc/self/autogroup").read_text().split()[-1]
 granted = set_nice(7)
 print(granted, os.getpriority(os.PRIO_PROCESS, 0), before, pathlib.Path("/proc/self/autogroup").read_text().split()[-1])
@@ -39,7 +39,7 @@ def test_the_session_is_niced_by_its_leader_only(is_leader: bool) -> None:
 
 
 def test_what_is_refused_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fairsched import niceness
+    from fairsched.base import niceness
 
     def refuse(_which: int, _who: int, _value: int) -> None:
         raise PermissionError
