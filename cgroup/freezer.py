@@ -30,7 +30,8 @@ import time
 from collections.abc import Callable, Collection, KeysView, Sequence
 from dataclasses import dataclass, replace
 
-from fairsched.cgroup.journal import Entry, Journal, Owner, read_boot_id
+from fairsched.base.process import ProcessId
+from fairsched.cgroup.journal import Entry, Journal, read_boot_id
 from fairsched.cgroup.outcome import GangResult, HoldKind, HoldResult
 from fairsched.cgroup.path import CgroupRef
 from fairsched.cgroup.patience import await_used
@@ -65,7 +66,7 @@ class Freezer:
         """Raises HostUnsupported when inotify is exhausted: without it a foreign pause goes unnoticed."""
         self._journal = journal
         self._clock_ns = clock_ns
-        self._me = Owner.me()
+        self._me = ProcessId.me()
         self._boot_id = read_boot_id()
         self._held: dict[int, _Held] = {}
         self._by_watch: dict[int, int] = {}

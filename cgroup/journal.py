@@ -19,9 +19,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-import time
 from dataclasses import dataclass
 
+from fairsched.base.process import ProcessId
 from fairsched.errors import KernelRefused
 
 DEFAULT_DIRECTORY = "/run/fairsched/holds"
@@ -31,47 +31,6 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _MAX_BYTES = 65536
 """A path may have 4096 bytes, and JSON takes six characters for one that is no UTF-8."""
 _TMP_SUFFIX = ".tmp"
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True)
-class Owner:
-    """A process that can be told from a later one with the same pid."""
-
-    pid: int
-    start_ticks: int
-    """Field 22 of /proc/<pid>/stat: clock ticks after boot at which it started."""
-
-    @classmethod
-    def of(cls, pid: int, proc: str = "/proc") -> Owner | None:
-        """The process with this pid now; None when there is none, or only a zombie."""
-        try:
-            with open(f"{proc}/{pid}/stat", "rb") as file:
-                text = file.read()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        # the command name in parentheses may itself contain blanks and parentheses
-        fields = text[text.rindex(b")") + 2 :].split()
-        return None if fields[0] in (b"Z", b"X") else cls(pid, int(fields[19]))
-
-    @classmethod
-    def me(cls) -> Owner:
-        """The calling process."""
-        owner = cls.of(os.getpid())
-        assert owner is not None, "/proc/<own pid>/stat is readable while we run"
-        return owner
-
-    @property
-    def started_ns(self) -> int:
-        """CLOCK_MONOTONIC: not before this; where the machine has slept since it may be later by that long.
-
-        A clock tick begins here: whatever a process makes in its first tick was not made before its start.
-        """
-        slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-        return self.start_ticks * 1_000_000_000 // _TICKS_PER_S - slept_ns
-
-    def is_alive(self, proc: str = "/proc") -> bool:
-        return Owner.of(self.pid, proc) == self
 
 
 @dataclass(frozen=True)
@@ -85,7 +44,7 @@ class Entry:
     reason: str
     since_ns: int
     deadline_ns: int
-    daemon: Owner
+    daemon: ProcessId
     boot_id: str
     version: int = VERSION
 
@@ -224,7 +183,7 @@ def _parse(name: str, data: bytes) -> Entry | Corrupt:
     try:
         fields = json.loads(data)
         owner = fields.pop("daemon")
-        entry = Entry(**fields, daemon=Owner(**owner))
+        entry = Entry(**fields, daemon=ProcessId(**owner))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         return Corrupt(name, f"not a hold: {error}")
     numbers = (entry.cgroup_id, entry.since_ns, entry.deadline_ns, entry.version)

@@ -15,7 +15,8 @@ import time
 from dataclasses import dataclass
 
 from fairsched.base.printable import printable, word
-from fairsched.cgroup.journal import Corrupt, Entry, Journal, Owner
+from fairsched.base.process import ProcessId
+from fairsched.cgroup.journal import Corrupt, Entry, Journal
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.release import Release, ReleaseKind, release_entries
 from fairsched.cgroup.state import CGROUP_FREEZE, read_asked
@@ -46,7 +47,7 @@ class _Seen:
 class Keeper:
     """What the guardian knows, and its loop. Takes SIGTERM of its process."""
 
-    def __init__(self, daemon: Owner, journal: Journal, mount: Mount, grace_ns: int) -> None:
+    def __init__(self, daemon: ProcessId, journal: Journal, mount: Mount, grace_ns: int) -> None:
         self._daemon = daemon
         self._journal = journal
         self._mount = mount
@@ -89,7 +90,7 @@ class Keeper:
         except ProcessLookupError:
             return None
         # only now is the pid pinned: compare the start time after opening
-        if Owner.of(self._daemon.pid) == self._daemon:
+        if ProcessId.of(self._daemon.pid) == self._daemon:
             return pidfd
         os.close(pidfd)
         return None

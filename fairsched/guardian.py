@@ -29,7 +29,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from fairsched.base.niceness import set_nice
-from fairsched.cgroup.journal import Journal, Owner
+from fairsched.base.process import ProcessId
+from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.keeper import Keeper, log
 from fairsched.cgroup.path import CgroupRef, Mount, find_mount
 from fairsched.cgroup.tree import place
@@ -90,7 +91,7 @@ class Guardian:
         import subprocess  # not at the top: the guardian itself has no use for it
 
         self._end()
-        me = Owner.me()
+        me = ProcessId.me()
         ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
         command = [sys.executable, "-S", "-s", "-m", "fairsched.guardian"]
         command += ["--daemon-pid", str(me.pid), "--daemon-start", str(me.start_ticks)]
@@ -160,7 +161,7 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     mount = find_mount()
     keeper = Keeper(
-        Owner(options.daemon_pid, options.daemon_start),
+        ProcessId(options.daemon_pid, options.daemon_start),
         Journal(options.journal),
         mount,
         options.grace_ms * 1_000_000,

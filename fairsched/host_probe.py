@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairsched.base.files import read_stripped
+from fairsched.base.privileges import privileges
 from fairsched.bpf import libcuda
 from fairsched.cgroup.probe import probe_host
 from fairsched.driver import hooks
@@ -26,14 +28,6 @@ from fairsched.host import BpfFact, GpuFact, HostFacts
 if TYPE_CHECKING:
     from fairsched.config import Config
 
-_CAPABILITIES = {
-    "CAP_DAC_OVERRIDE": 1,
-    "CAP_SYS_PTRACE": 19,
-    "CAP_SYS_ADMIN": 21,
-    "CAP_PERFMON": 38,
-    "CAP_BPF": 39,
-}
-"""Bit numbers of linux/capability.h."""
 
 _MAX_PROCESSES = 20_000
 
@@ -64,7 +58,7 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         driver_version=driver,
         nvml_error=error,
         gpus=gpus,
-        clock_source=_read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        clock_source=read_stripped("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         preemption=_preemption(),
         has_systemd=os.path.isdir("/run/systemd/system"),
         has_group=_has_group(config.control.group),
@@ -79,30 +73,6 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
     )
 
 
-def _read(path: str | Path) -> str | None:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return None
-
-
-def _bracketed(path: str) -> str | None:
-    """``none [integrity] confidentiality`` -> ``integrity``."""
-    chosen = re.search(r"\[(\w+)\]", _read(path) or "")
-    return chosen.group(1) if chosen else None
-
-
-def privileges() -> tuple[frozenset[str], str | None]:
-    """This process's capabilities, of those that matter here, and the kernel's lockdown; None = it has none."""
-    return _capabilities(), _bracketed("/sys/kernel/security/lockdown")
-
-
-def _capabilities() -> frozenset[str]:
-    line = re.search(r"^CapEff:\s*([0-9a-f]+)$", _read("/proc/self/status") or "", re.MULTILINE)
-    bits = int(line.group(1), 16) if line else 0
-    return frozenset(name for name, bit in _CAPABILITIES.items() if bits >> bit & 1)
-
-
 def _memlock_bytes() -> int | None:
     soft, _hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if soft == resource.RLIM_INFINITY else soft
@@ -113,7 +83,9 @@ def _bcc_version() -> str | None:
     spec = importlib.util.find_spec("bcc")
     if spec is None or spec.origin is None:
         return None
-    version = re.search(r"""['"]([^'"]+)['"]""", _read(Path(spec.origin).with_name("version.py")) or "")
+    version = re.search(
+        r"""['"]([^'"]+)['"]""", read_stripped(Path(spec.origin).with_name("version.py")) or ""
+    )
     if version is None:
         return None  # the lattice library of the same name on PyPI has no such file
     return version.group(1)

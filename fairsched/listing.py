@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairsched.base.beside import Poller
-from fairsched.cgroup.journal import Owner
+from fairsched.base.process import ProcessId
 from fairsched.gpu import Nvml
 
 _POLL_S = 0.5
@@ -20,7 +20,7 @@ _POLL_S = 0.5
 class Listed:
     """One process on one GPU."""
 
-    owner: Owner
+    owner: ProcessId
     slot: int
     cgroup_id: int
     vram_bytes: int
@@ -46,7 +46,7 @@ class Listing:
         found = [one for one in self._known if one.slot not in said and one.owner.is_alive()]
         for slot, processes in said.items():
             for pid, vram_bytes in processes.items():
-                owner, cgroup_id = Owner.of(pid), self._cgroup_of(pid)
+                owner, cgroup_id = ProcessId.of(pid), self._cgroup_of(pid)
                 if owner is not None and cgroup_id is not None and vram_bytes is not None:
                     found.append(Listed(owner, slot, cgroup_id, vram_bytes))
         self._known = self._found = tuple(found)

@@ -21,12 +21,12 @@ from fairsched.accounting.nvml import NvmlAccount, open_account
 from fairsched.accounting.queue_delay import Counts, DelayBook
 from fairsched.accounting.tuner import Nature
 from fairsched.base.printable import word
+from fairsched.base.process import ProcessId
 from fairsched.bpf import abi
 from fairsched.bpf.attachments import Attachments
 from fairsched.bpf.gpu_time import GpuTimeProbe, Library
 from fairsched.bpf.libcuda import LibraryWatch, Sighting, mapped_libraries, see_mapped
 from fairsched.bpf.reload import ProbeReload
-from fairsched.cgroup.journal import Owner
 from fairsched.cgroup.path import find_mount
 from fairsched.config import Config
 from fairsched.driver.watch import DriverWatch
@@ -86,7 +86,7 @@ class Sensors:
         self.reason: str | None = None
         self._libraries = LibraryWatch(str(path) for path in config.gpu.libcuda)
         self._attachments = Attachments()
-        self._resolved: dict[int, Owner] = {}
+        self._resolved: dict[int, ProcessId] = {}
         """Processes whose ordinals BPF was told, and when each started."""
         self._reload: ProbeReload | None = None
         self._delays, self.a_minute_ago = DelayBook(), AMinuteAgo()
@@ -330,7 +330,7 @@ class Sensors:
 
     def _resolve(self, pid: int) -> None:
         """Tell BPF which GPUs the ordinals of a process mean, unless the process said so itself."""
-        owner = Owner.of(pid)
+        owner = ProcessId.of(pid)
         if self.probe is None or owner is None or self._resolved.get(pid) == owner:
             return
         if pid in self._resolved:  # the pid of another process by now
@@ -426,5 +426,5 @@ class Sensors:
 
 
 def _started_ns(pid: int) -> int | None:
-    owner = Owner.of(pid)
+    owner = ProcessId.of(pid)
     return None if owner is None else owner.started_ns

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from fairsched.accounting.nvml import NvmlReader, Sampler
 from fairsched.base.beside import Poller
-from fairsched.cgroup.journal import Owner
+from fairsched.base.process import ProcessId
 
 POLL_S = 0.5
 _URGENT_PART = 4
@@ -34,7 +34,7 @@ class Sighted:
 
     pid: int
     slot: int
-    owner: Owner
+    owner: ProcessId
     """Which process of that pid."""
     cgroup_id: int
     samples: int = 0
@@ -122,7 +122,7 @@ class SightingWatch:
         self.seen_running = seen
 
     def _add(self, pid: int, slot: int, part: _Part) -> None:
-        owner, cgroup_id = Owner.of(pid), self._cgroup_of(pid)
+        owner, cgroup_id = ProcessId.of(pid), self._cgroup_of(pid)
         if owner is None or cgroup_id is None:
             return  # gone since
         with self._lock:

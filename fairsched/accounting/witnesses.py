@@ -57,7 +57,7 @@ _LEAST_ANCHORS = 24.0
 
 logger = logging.getLogger(__name__)
 
-Owner = Hashable
+TenantName = Hashable
 """Tenant, or cgroup where that is not known."""
 
 
@@ -134,13 +134,13 @@ class Trials:
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
-        self._owners: dict[Key, Owner] = {}
-        self._trials: dict[Owner, _Trial] = {}
-        self._marks: dict[Key, tuple[int, dict[Owner, int]]] = {}
-        self._believed: set[Owner] = set()
+        self._owners: dict[Key, TenantName] = {}
+        self._trials: dict[TenantName, _Trial] = {}
+        self._marks: dict[Key, tuple[int, dict[TenantName, int]]] = {}
+        self._believed: set[TenantName] = set()
         """Those whose last objection was: the next one is at once, whatever it took to get there."""
 
-    def begin(self, key: Key, owner: Owner, now_ns: int) -> None:
+    def begin(self, key: Key, owner: TenantName, now_ns: int) -> None:
         """A burst of it begins."""
         self._owners[key] = owner
         if self._trials:
@@ -167,11 +167,11 @@ class Trials:
         self._trials.clear()
         self._marks.clear()
 
-    def owners(self) -> set[Owner]:
+    def owners(self) -> set[TenantName]:
         """Those that worked on this GPU."""
         return set(self._owners.values())
 
-    def are_upheld(self, objections: Mapping[Owner, float], now_ns: int) -> bool:
+    def are_upheld(self, objections: Mapping[TenantName, float], now_ns: int) -> bool:
         """``objections``: who objects, and what its work is charged in company relative to alone."""
         self._trials = {owner: trial for owner, trial in self._trials.items() if owner in objections}
         self._believed &= self.owners()
@@ -198,7 +198,7 @@ class Trials:
                 )
         return is_upheld
 
-    def _exec_ns(self, owner: Owner) -> int:
+    def _exec_ns(self, owner: TenantName) -> int:
         replay = self._replay
         return sum(replay.exec_ns(key) for key, whose in self._owners.items() if whose == owner)
 
@@ -207,10 +207,10 @@ class Anchors:
     """Of one GPU: hits and misses by tenant."""
 
     def __init__(self) -> None:
-        self._tallies: dict[Owner, tuple[float, float]] = {}
+        self._tallies: dict[TenantName, tuple[float, float]] = {}
         """(hits, anchors) of late."""
 
-    def hear(self, owner: Owner, is_hit: bool) -> None:
+    def hear(self, owner: TenantName, is_hit: bool) -> None:
         hits, count = self._tallies.get(owner, (0.0, 0.0))
         kept = 1 - _HIT_MEMORY
         self._tallies[owner] = hits * kept + is_hit, count * kept + 1
@@ -219,7 +219,7 @@ class Anchors:
         """The replay is another now."""
         self._tallies.clear()
 
-    def without_one(self, owners: set[Owner]) -> float | None:
+    def without_one(self, owners: set[TenantName]) -> float | None:
         """The hit ratio of the others, if there is one tenant that misses alone; ``owners``: who is there."""
         self._tallies = {owner: tally for owner, tally in self._tallies.items() if owner in owners}
         if len(self._tallies) < 2:

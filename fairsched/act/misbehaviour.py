@@ -25,8 +25,8 @@ from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.accounting.nvml import open_readers
 from fairsched.act.holds import Applier
 from fairsched.act.terminate import Accused, Terminator
+from fairsched.base.process import ProcessId
 from fairsched.bpf import abi
-from fairsched.cgroup.journal import Owner
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.config import Config
@@ -91,7 +91,7 @@ class Misbehaviour:
         self._began_ns = self._blind_until_ns = self._next_look_ns = 0
         self._charged: dict[tuple[int, int], int] = {}
         self._moves: deque[tuple[Move, str | None]] = deque(maxlen=_MOVES)
-        self._owners: dict[int, Owner] = {}
+        self._owners: dict[int, ProcessId] = {}
         """The process last seen under each pid."""
         self.doubted: frozenset[tuple[str, str]] = frozenset()
         """(tenant, GPU) whose account is not to be believed now."""
@@ -270,7 +270,7 @@ class Misbehaviour:
         is_acting: bool,
     ) -> None:
         episodes, self._actions = self._state.episodes, {}
-        accused: set[Owner] = set()
+        accused: set[ProcessId] = set()
         for key, episode in episodes.items():
             wish = spec_for(episode.tenant, specs).on_misbehaviour
             is_wished = wish is MisbehaviourAction.TERMINATE and episode.is_certain
@@ -291,7 +291,7 @@ class Misbehaviour:
         recent = {pid for pid, _ in self._state.seen}
         self._owners = {pid: owner for pid, owner in self._owners.items() if pid in named | recent}
 
-    def _end(self, episode: Episode, now_ns: int) -> set[Owner]:
+    def _end(self, episode: Episode, now_ns: int) -> set[ProcessId]:
         owners = {self._owners[pid] for pid in episode.pids if pid in self._owners}
         if episode.tenant in self._applier.holds and any(not self._terminator.is_asked(o) for o in owners):
             # A frozen process gets no SIGTERM before it is thawed.

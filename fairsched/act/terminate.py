@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from fairsched.base.printable import word
-from fairsched.cgroup.journal import Owner
+from fairsched.base.process import ProcessId
 from fairsched.model import MisbehaviourKind, ReasonCode
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Accused:
 
     tenant: str
     kind: MisbehaviourKind | ReasonCode
-    owner: Owner
+    owner: ProcessId
 
 
 @dataclass
@@ -48,12 +48,12 @@ class Terminator:
 
     def __init__(self, tenant_of: Callable[[int], str | None]) -> None:
         self._tenant_of = tenant_of
-        self._endings: dict[Owner, _Ending] = {}
+        self._endings: dict[ProcessId, _Ending] = {}
         self._protected = frozenset((0, 1, os.getpid(), os.getppid()))
         self.total: Counter[tuple[str, MisbehaviourKind | ReasonCode]] = Counter()
         """Processes that were told to end, by (tenant, kind)."""
 
-    def is_asked(self, owner: Owner) -> bool:
+    def is_asked(self, owner: ProcessId) -> bool:
         """Whether it was told to end already."""
         return owner in self._endings
 
@@ -78,7 +78,7 @@ class Terminator:
         logger.warning("terminate=SIGTERM tenant=%s pid=%d kind=%s", name, pid, accused.kind.value)
         return True
 
-    def settle(self, still: Collection[Owner], now_ns: int, grace_ns: int) -> None:
+    def settle(self, still: Collection[ProcessId], now_ns: int, grace_ns: int) -> None:
         """SIGKILL to those that were asked ``grace_ns`` ago and are ``still`` accused; the others are let off."""
         for owner, ending in list(self._endings.items()):
             if not owner.is_alive():
@@ -92,12 +92,12 @@ class Terminator:
                 ending.is_killed = True
                 logger.warning("terminate=SIGKILL tenant=%s pid=%d", word(ending.accused.tenant), owner.pid)
 
-    def forget(self, owners: Iterable[Owner]) -> None:
+    def forget(self, owners: Iterable[ProcessId]) -> None:
         """They are not to end after all."""
         for owner in owners:
             self._forget(owner)
 
-    def _forget(self, owner: Owner) -> None:
+    def _forget(self, owner: ProcessId) -> None:
         ending = self._endings.pop(owner, None)
         if ending is not None:
             with contextlib.suppress(OSError):

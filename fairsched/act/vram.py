@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from fairsched.act.holds import Applier
 from fairsched.act.terminate import Accused, Terminator
-from fairsched.cgroup.journal import Owner
+from fairsched.base.process import ProcessId
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.driver.books import DriverUse
@@ -51,7 +51,7 @@ class VramLimits:
         self._params = policy.VramParams()
         self._specs: Mapping[str, TenantSpec] = {}
         self._processes: tuple[policy.ProcessVram, ...] = ()
-        self._owners: dict[int, Owner] = {}
+        self._owners: dict[int, ProcessId] = {}
         """Of those processes, for the time they are to end."""
         self._listed: tuple[Listed, ...] = ()
         self._unendable: set[tuple[str, int]] = set()
@@ -255,7 +255,7 @@ class VramLimits:
             accused.add(owner)
         self._terminator.settle(accused, now_ns, grace_ns)
 
-    def _ask(self, owner: Owner, limited: str, now_ns: int) -> bool:
+    def _ask(self, owner: ProcessId, limited: str, now_ns: int) -> bool:
         """Of ``limited``, whose limit it is: nobody is ended for the memory of another tenant."""
         if self._terminator.is_asked(owner):
             return True
@@ -325,12 +325,12 @@ def tops(view: TenantView) -> tuple[int, ...]:
     )
 
 
-def _maker(use: DriverUse) -> Owner | None:
+def _maker(use: DriverUse) -> ProcessId | None:
     """The process that made what is in use; None: it is gone, whoever may have its pid now.
 
     Memory outlives its maker while a child keeps the file open.
     """
-    owner = Owner.of(use.tgid)
+    owner = ProcessId.of(use.tgid)
     if owner is None or (use.made_ns is not None and owner.started_ns > use.made_ns):
         return None
     return owner

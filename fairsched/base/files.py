@@ -60,3 +60,11 @@ def _scratch_for(path: Path) -> Iterator[Path]:
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def read_stripped(path: str | Path) -> str | None:
+    """The file's text without surrounding white space; None where it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None

@@ -13,19 +13,19 @@ render(config), schema()        the effective configuration; the JSON schema
 from fairsched.config.loader import DEFAULT_PATH, InvalidConfig, Problem, from_bytes, load
 from fairsched.config.models import Config, Log
 from fairsched.config.overrides import Overrides, check_set, load_overrides, save_overrides
-from fairsched.config.owners import CgroupOwners, Owner
+from fairsched.config.owners import CgroupOwner, CgroupOwners
 from fairsched.config.views import PLACES, Change, Setting, diff, keep_started, render, schema, settings
 
 __all__ = [
     "DEFAULT_PATH",
     "PLACES",
+    "CgroupOwner",
     "CgroupOwners",
     "Change",
     "Config",
     "InvalidConfig",
     "Log",
     "Overrides",
-    "Owner",
     "Problem",
     "Setting",
     "check_set",

@@ -31,7 +31,7 @@ class GpuList:
 
 
 @dataclass(frozen=True)
-class Owner:
+class CgroupOwner:
     """The leaf tenant a cgroup belongs to."""
 
     tenant: str
@@ -55,10 +55,10 @@ class CgroupOwners:
         # No two claims meet, so the order in which they are tried does not matter.
         self._literal = {pattern: name for pattern, name in claims if patterns.is_literal(pattern)}
         self._globs = [claim for claim in claims if not patterns.is_literal(claim[0])]
-        self._known: dict[str, Owner | None] = {}
+        self._known: dict[str, CgroupOwner | None] = {}
         """Answers given: a walk asks for the same paths every second."""
 
-    def owner(self, path: str) -> Owner | None:
+    def owner(self, path: str) -> CgroupOwner | None:
         """The owner of the cgroup at `path` (from the mount, ``/gpu.slice/chat``); None = nobody's."""
         if path not in self._known:
             if len(self._known) >= _REMEMBERED:
@@ -66,7 +66,7 @@ class CgroupOwners:
             self._known[path] = self._find(path.strip("/"))
         return self._known[path]
 
-    def _find(self, path: str) -> Owner | None:
+    def _find(self, path: str) -> CgroupOwner | None:
         claim = self._claim_on(path)
         return (
             None if claim is None else self._descend(claim[0], self._config.tenants[claim[0]], claim[1], path)
@@ -85,24 +85,24 @@ class CgroupOwners:
                 return name, cgroup
         return None
 
-    def _descend(self, name: str, node: Tenant | Child, cgroup: str, path: str) -> Owner:
+    def _descend(self, name: str, node: Tenant | Child, cgroup: str, path: str) -> CgroupOwner:
         key = f"tenants.{name}"
         lists = _gpu_list(key, node)
         while node.children:
             rest = path[len(cgroup) :].strip("/")
             if not rest:
                 spec = self._config.spec(name, node)
-                return Owner(name, f"/{cgroup}", spec, is_leaf=False, gpu_lists=lists)
+                return CgroupOwner(name, f"/{cgroup}", spec, is_leaf=False, gpu_lists=lists)
             part = rest.split("/", 1)[0]
             named, child = _child(node.children, part)
             name = f"{name}/{leaf_name(part)}"
             cgroup = f"{cgroup}/{part}"
             if child is None:
                 spec = self._config.spec(name, None)
-                return Owner(name, f"/{cgroup}", spec, is_leaf=True, gpu_lists=lists)
+                return CgroupOwner(name, f"/{cgroup}", spec, is_leaf=True, gpu_lists=lists)
             key, node = f"{key}.children.{named}", child
             lists += _gpu_list(key, node)
-        return Owner(name, f"/{cgroup}", self._config.spec(name, node), is_leaf=True, gpu_lists=lists)
+        return CgroupOwner(name, f"/{cgroup}", self._config.spec(name, node), is_leaf=True, gpu_lists=lists)
 
 
 def _gpu_list(key: str, node: Tenant | Child) -> tuple[GpuList, ...]:

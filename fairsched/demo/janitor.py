@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fairsched.cgroup.journal import Owner
+from fairsched.base.process import ProcessId
 from fairsched.cgroup.path import CgroupRef, Mount, find_mount
 from fairsched.cgroup.tree import read_pids_recursive, walk
 from fairsched.errors import FairschedError
@@ -34,16 +34,16 @@ _GRACE_S = 2.0
 _NAP_S = 0.01
 
 
-def name_of(owner: Owner) -> str:
+def name_of(owner: ProcessId) -> str:
     """Of the cgroup and of the directory of the demo that runs, or ran, as this process."""
     return f"{PREFIX}{owner.pid}-{owner.start_ticks}"
 
 
-def owner_of(name: str) -> Owner | None:
+def owner_of(name: str) -> ProcessId | None:
     """The inverse; None for a name that is none of ours."""
     pid, _, ticks = name.removeprefix(PREFIX).partition("-")
     is_ours = name.startswith(PREFIX) and pid.isdecimal() and ticks.isdecimal()
-    return Owner(int(pid), int(ticks)) if is_ours else None
+    return ProcessId(int(pid), int(ticks)) if is_ours else None
 
 
 def sweep(mount: Mount, name: str, roots: Sequence[Path], *, grace_s: float = _GRACE_S) -> bool:
@@ -91,7 +91,7 @@ def _entries(directory: Path) -> list[str]:
 def _pids(mount: Mount, path: str) -> list[int]:
     """Zombies are not among them: they have nothing any more that could be in the way."""
     with contextlib.suppress(FairschedError):
-        return [pid for pid in read_pids_recursive(mount, path) if Owner.of(pid) is not None]
+        return [pid for pid in read_pids_recursive(mount, path) if ProcessId.of(pid) is not None]
     return []
 
 

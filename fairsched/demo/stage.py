@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fairsched.base.process import ProcessId
 from fairsched.cgroup import tree
-from fairsched.cgroup.journal import Owner
 from fairsched.cgroup.path import Mount, find_mount
 from fairsched.control_client import ControlClient
 from fairsched.demo import janitor
@@ -70,7 +70,7 @@ class Stage:
         self._mount = find_mount()
         roots = (default_state_root().parent, cache_root())
         janitor.sweep_stale(self._mount, roots)
-        name = janitor.name_of(Owner.me())
+        name = janitor.name_of(ProcessId.me())
         self._undo.callback(_start_janitor(self._mount, name, roots))
         # A choice of GPUs made for real ones would hide the simulated one.
         for variable in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fairsched.base.privileges import privileges
 from fairsched.bpf import abi, probe, syscall
 from fairsched.bpf.pid_view import PidViewPrograms
 from fairsched.driver import namespaces
@@ -269,6 +270,4 @@ def keep(wish: str) -> PidViewKeeper | None:
     """A keeper, unless ``mechanisms.pid_view`` is off. Raises HostUnsupported when it is required and cannot be."""
     if wish == "off":
         return None
-    from fairsched.host_probe import privileges  # which gathers our facts, too
-
     return PidViewKeeper(wish, *privileges())

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from fairsched.base.process import ProcessId
 from fairsched.cgroup import tree
-from fairsched.cgroup.journal import Owner
 from fairsched.cgroup.path import Mount
 from fairsched.demo import janitor
 from fairsched.simgpu.build import build, cache_root
@@ -51,7 +51,7 @@ class Demo:
             text=True,
             start_new_session=True,
         )
-        owner = Owner.of(self.process.pid)
+        owner = ProcessId.of(self.process.pid)
         assert owner is not None
         self.name = janitor.name_of(owner)
 
@@ -150,7 +150,7 @@ def test_kill_9_at_any_moment_leaves_nothing(
 
 def test_the_next_demo_sweeps_what_one_left_that_died_with_its_janitor(mount: Mount) -> None:
     dead = subprocess.Popen(["true"])
-    owner = Owner(dead.pid, 1)
+    owner = ProcessId(dead.pid, 1)
     dead.wait()
     name = janitor.name_of(owner)
     root = default_state_root().parent
@@ -165,7 +165,7 @@ def test_the_next_demo_sweeps_what_one_left_that_died_with_its_janitor(mount: Mo
 
 
 def test_what_belongs_to_a_demo_that_runs_is_not_swept(mount: Mount) -> None:
-    name = janitor.name_of(Owner.me())
+    name = janitor.name_of(ProcessId.me())
     path = f"{janitor.SLICE}/{name}"
     try:
         tree.create(mount, path).close()

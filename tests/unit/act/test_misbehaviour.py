@@ -16,8 +16,8 @@ from fairsched.accounting.context import Events, Row
 from fairsched.accounting.outstanding import Work
 from fairsched.act.misbehaviour import Misbehaviour
 from fairsched.act.terminate import Accused
+from fairsched.base.process import ProcessId
 from fairsched.bpf import abi
-from fairsched.cgroup.journal import Owner
 from fairsched.config import Config, from_bytes
 from fairsched.gpu import Gpu
 from fairsched.model import Action, ActionKind, Confidence, MisbehaviourAction, MisbehaviourKind, TenantSpec
@@ -26,7 +26,7 @@ from fairsched.sightings import Sighted
 
 S = 1_000_000_000
 PERIOD_NS = 139_000_000
-PID, OWNER = 11, Owner(11, 500)
+PID, OWNER = 11, ProcessId(11, 500)
 CGROUP, STRANGE = 100, 999
 """A tenant's, and one that is there but is nobody's."""
 SPECS = {
@@ -83,10 +83,10 @@ class Terminator:
 
     def __init__(self) -> None:
         self.asked: list[Accused] = []
-        self.still: list[set[Owner]] = []
+        self.still: list[set[ProcessId]] = []
         self.total: Counter[tuple[str, MisbehaviourKind]] = Counter()
 
-    def is_asked(self, owner: Owner) -> bool:
+    def is_asked(self, owner: ProcessId) -> bool:
         return any(accused.owner == owner for accused in self.asked)
 
     def ask(self, accused: Accused, _now_ns: int) -> bool:
@@ -94,7 +94,7 @@ class Terminator:
         self.total[accused.tenant, accused.kind] += 1
         return True
 
-    def settle(self, still: set[Owner], _now_ns: int, _grace_ns: int) -> None:
+    def settle(self, still: set[ProcessId], _now_ns: int, _grace_ns: int) -> None:
         self.still.append(still)
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Node:
     def look(self, now_s: float, *, is_acting: bool = True) -> None:
         self.it.look(round(now_s * S), self.specs, self.config, is_acting=is_acting)
 
-    def see(self, now_s: float, owner: Owner = OWNER, cgroup_id: int = CGROUP, slot: int = 0) -> None:
+    def see(self, now_s: float, owner: ProcessId = OWNER, cgroup_id: int = CGROUP, slot: int = 0) -> None:
         """It was on the GPU all through the second before ``now_s``."""
         moments = (round((now_s - 1) * S) + PERIOD_NS, round(now_s * S) - PERIOD_NS // 2)
         self.watch.sighted.append(
@@ -273,7 +273,7 @@ def test_probes_that_are_lost_while_a_suspect_is_examined_are_no_failure(node: N
 def test_of_a_crowd_of_suspects_a_few_are_examined(node: Node) -> None:
     for _ in range(2):
         for pid in range(1000, 1100):
-            node.see(7, Owner(pid, 500))
+            node.see(7, ProcessId(pid, 500))
         node.look(7)
         node.look(7.4)
     assert len(set(node.examined)) == 16
@@ -326,9 +326,9 @@ def test_strangers_are_nobodys_misbehaviour(node: Node) -> None:
 
 def test_another_process_of_the_same_pid_has_no_past(node: Node) -> None:
     node.run_unseen(range(7, 10))
-    node.run_unseen(range(10, 12), owner=Owner(PID, 900))
+    node.run_unseen(range(10, 12), owner=ProcessId(PID, 900))
     assert node.terminator.asked == []
-    node.run_unseen(range(12, 15), owner=Owner(PID, 900))
+    node.run_unseen(range(12, 15), owner=ProcessId(PID, 900))
     assert {accused.owner.start_ticks for accused in node.terminator.asked} == {900}
 
 

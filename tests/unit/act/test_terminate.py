@@ -14,7 +14,7 @@ import pytest
 
 from fairsched.act import terminate
 from fairsched.act.terminate import Accused, Terminator
-from fairsched.cgroup.journal import Owner
+from fairsched.base.process import ProcessId
 from fairsched.model import MisbehaviourKind
 
 WaitUntil = Callable[[Callable[[], object], float, str], None]
@@ -84,7 +84,7 @@ Spawn = Callable[[str], subprocess.Popen[bytes]]
 
 
 def accuse(process: subprocess.Popen[bytes], tenant: str = "bad") -> Accused:
-    owner = Owner.of(process.pid)
+    owner = ProcessId.of(process.pid)
     assert owner is not None
     return Accused(tenant, KIND, owner)
 
@@ -148,7 +148,7 @@ def test_who_is_in_another_cgroup_is_not_asked(
 def test_a_later_process_of_the_same_pid_is_not_asked(terminator: Terminator, spawn: Spawn) -> None:
     process = spawn(OBEDIENT)
     accused = accuse(process)
-    earlier = Accused("bad", KIND, Owner(process.pid, accused.owner.start_ticks - 1))
+    earlier = Accused("bad", KIND, ProcessId(process.pid, accused.owner.start_ticks - 1))
     assert not terminator.ask(earlier, 0)
     assert process.poll() is None
 
@@ -158,7 +158,7 @@ def test_neither_init_nor_we_are_ever_asked(
 ) -> None:
     for pid in (1, os.getpid(), os.getppid()):
         tenants.of[pid] = "bad"
-        owner = Owner.of(pid)
+        owner = ProcessId.of(pid)
         assert owner is not None
         assert not terminator.ask(Accused("bad", KIND, owner), 0)
     assert sent == []

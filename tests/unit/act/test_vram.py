@@ -15,7 +15,7 @@ import pytest
 
 from fairsched.act import vram
 from fairsched.act.vram import VramLimits, tops
-from fairsched.cgroup.journal import Owner
+from fairsched.base.process import ProcessId
 from fairsched.driver.books import DriverUse
 from fairsched.driver.vram_gate import CgroupLimit, Refused
 from fairsched.gpu import Gpu
@@ -76,12 +76,12 @@ class Applier:
 
 class Terminator:
     def __init__(self) -> None:
-        self.asked: list[Owner] = []
-        self.still: list[set[Owner]] = []
+        self.asked: list[ProcessId] = []
+        self.still: list[set[ProcessId]] = []
         self.never: set[int] = set()
         self.total: dict[Any, int] = {}
 
-    def is_asked(self, owner: Owner) -> bool:
+    def is_asked(self, owner: ProcessId) -> bool:
         return owner in self.asked
 
     def ask(self, accused: Any, now_ns: int) -> bool:
@@ -90,7 +90,7 @@ class Terminator:
         self.asked.append(accused.owner)
         return True
 
-    def settle(self, still: set[Owner], now_ns: int, grace_ns: int) -> None:
+    def settle(self, still: set[ProcessId], now_ns: int, grace_ns: int) -> None:
         self.still.append(set(still))
 
     def close(self) -> None:
@@ -117,13 +117,13 @@ class Site:
             if name != "team":
                 views[name].refs = {number: cast(Any, SimpleNamespace(id=number, path=f"/{name}"))}
         tree = SimpleNamespace(tenants=views, tenant_of=TENANT_OF.get, has_cgroup=TENANT_OF.__contains__)
-        monkeypatch.setattr(Owner, "of", staticmethod(self.owner))
+        monkeypatch.setattr(ProcessId, "of", staticmethod(self.owner))
         monkeypatch.setattr(vram, "cgroup_id_of", self.cgroup_id_of)
         self.vram = VramLimits(*cast(Any, (self.sensors, tree, self.applier, None)))
         self.vram._terminator = cast(Any, self.terminator)
 
-    def owner(self, pid: int, proc: str = "") -> Owner:
-        return Owner(pid, self.started_s.get(pid, 0) * os.sysconf("SC_CLK_TCK") + 1)
+    def owner(self, pid: int, proc: str = "") -> ProcessId:
+        return ProcessId(pid, self.started_s.get(pid, 0) * os.sysconf("SC_CLK_TCK") + 1)
 
     def uses(self) -> tuple[DriverUse, ...]:
         return tuple(
@@ -229,7 +229,7 @@ def test_the_process_with_most_is_asked_to_end_and_then_the_next(site: Site) -> 
     for second in range(5):
         site.at(second, end)
     assert [owner.pid for owner in site.terminator.asked] == [2]
-    assert site.terminator.still[-1] == {Owner(2, 1)}
+    assert site.terminator.still[-1] == {ProcessId(2, 1)}
     del site.has["a", 2]
     site.at(5, end)
     assert site.terminator.still[-1] == set()
@@ -319,7 +319,7 @@ def test_without_a_hook_nvml_is_asked_and_says_so(monkeypatch: pytest.MonkeyPatc
     site = Site(monkeypatch, hook=None)
     site.at(0, specs(VramAction.WARN))
     assert site.vram.statuses("a", 0)[0].used_bytes is None, "nobody can be asked"
-    answers = [(Listed(Owner(1, 1), 0, 10, 9 * GIB),), None, (Listed(Owner(1, 1), 0, 10, 9 * GIB),)]
+    answers = [(Listed(ProcessId(1, 1), 0, 10, 9 * GIB),), None, (Listed(ProcessId(1, 1), 0, 10, 9 * GIB),)]
     taken = SimpleNamespace(take=lambda: answers.pop(0) if answers else None, stop=lambda: None)
     site.vram._listing = cast(Any, taken)
     for second in range(1, 6):

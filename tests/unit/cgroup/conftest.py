@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fairsched.base.process import ProcessId
 from fairsched.cgroup.freezer import Freezer
-from fairsched.cgroup.journal import Entry, Journal, Owner, read_boot_id
+from fairsched.cgroup.journal import Entry, Journal, read_boot_id
 from fairsched.cgroup.path import CgroupRef
 from tests.support import FakeTree
 
@@ -48,7 +49,7 @@ def entry_of() -> Callable[..., Entry]:
             "reason": "over_entitlement",
             "since_ns": now_ns,
             "deadline_ns": now_ns + SECOND_NS,
-            "daemon": Owner.me(),
+            "daemon": ProcessId.me(),
             "boot_id": read_boot_id(),
         }
         return Entry(**{**values, **fields})  # type: ignore[arg-type]

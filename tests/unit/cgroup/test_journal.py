@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.cgroup.journal import Corrupt, Entry, Journal, Owner
+from fairsched.base.process import ProcessId
+from fairsched.cgroup.journal import Corrupt, Entry, Journal
 from fairsched.errors import KernelRefused
 from tests.support import FakeTree
 
@@ -115,8 +116,8 @@ def test_reused_pid_is_another_process(tmp_path: Path) -> None:
         (tmp_path / "77/stat").write_text("77 (a (b) c) " + " ".join(fields))
 
     stat_with(1000)
-    owner = Owner.of(77, str(tmp_path))
-    assert owner == Owner(77, 1000)
+    owner = ProcessId.of(77, str(tmp_path))
+    assert owner == ProcessId(77, 1000)
     assert owner.is_alive(str(tmp_path))
     stat_with(2000)
     assert not owner.is_alive(str(tmp_path))
@@ -129,16 +130,16 @@ def test_reused_pid_is_another_process(tmp_path: Path) -> None:
 def test_the_start_of_a_process_is_told_on_our_clock_and_never_too_late() -> None:
     before_ns = time.monotonic_ns()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-        owner = Owner.of(child.pid)
+        owner = ProcessId.of(child.pid)
         after_ns = time.monotonic_ns()
     assert owner is not None
     assert before_ns - SECOND_NS // os.sysconf("SC_CLK_TCK") <= owner.started_ns <= after_ns
 
 
 def test_own_process_is_alive_and_a_reaped_child_is_not() -> None:
-    assert Owner.me().is_alive()
+    assert ProcessId.me().is_alive()
     child = subprocess.Popen(["sleep", "60"])
-    owner = Owner.of(child.pid)
+    owner = ProcessId.of(child.pid)
     assert owner is not None
     child.kill()
     child.wait()

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.cgroup.journal import Entry, Journal, Owner
+from fairsched.base.process import ProcessId
+from fairsched.cgroup.journal import Entry, Journal
 from fairsched.cgroup.keeper import Keeper, log
 from tests.support import FakeTree, wait_until
 
@@ -34,8 +35,8 @@ def daemon() -> Iterator[subprocess.Popen[bytes]]:
     signal.signal(signal.SIGTERM, term)
 
 
-def owner_of(process: subprocess.Popen[bytes]) -> Owner:
-    owner = Owner.of(process.pid)
+def owner_of(process: subprocess.Popen[bytes]) -> ProcessId:
+    owner = ProcessId.of(process.pid)
     assert owner is not None
     return owner
 
@@ -82,7 +83,7 @@ def test_death_of_the_daemon_thaws_its_holds_and_only_its(
 def test_daemon_whose_pid_was_reused_is_dead(
     fake: FakeTree, journal: Journal, entry_of: EntryOf, daemon: subprocess.Popen[bytes]
 ) -> None:
-    earlier = Owner(daemon.pid, owner_of(daemon).start_ticks - 1)
+    earlier = ProcessId(daemon.pid, owner_of(daemon).start_ticks - 1)
     with fake.make("held", frozen=True) as ref:
         journal.write(entry_of(ref, daemon=earlier))
     assert Keeper(earlier, journal, fake.mount, GRACE_NS).run() == 0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.cgroup.journal import Entry, Journal, Owner
+from fairsched.base.process import ProcessId
+from fairsched.cgroup.journal import Entry, Journal
 from fairsched.cgroup.release import Release, ReleaseKind, release_all
 from tests.support import FakeTree
 
@@ -124,7 +125,7 @@ def test_filter_keeps_the_holds_of_a_daemon_that_lives(
     fake: FakeTree, journal: Journal, held: Callable[..., Entry]
 ) -> None:
     held("alive")
-    held("dead", daemon=Owner(Owner.me().pid, 1))  # our pid, but a process that started earlier
+    held("dead", daemon=ProcessId(ProcessId.me().pid, 1))  # our pid, but a process that started earlier
     results = {
         result.path: result.kind
         for result in release_all(journal, fake.mount, only=lambda entry: not entry.daemon.is_alive())
@@ -137,7 +138,7 @@ def test_older_entry_of_a_cgroup_held_again_thaws_nothing(
     fake: FakeTree, journal: Journal, held: Callable[..., Entry]
 ) -> None:
     newer = held("a")
-    journal.write(dataclasses.replace(newer, since_ns=1, daemon=Owner(1 << 22, 1)))
+    journal.write(dataclasses.replace(newer, since_ns=1, daemon=ProcessId(1 << 22, 1)))
     results = release_all(journal, fake.mount, only=lambda entry: entry.since_ns == 1)
     assert set(kinds(results)) == {ReleaseKind.NOT_FROZEN, ReleaseKind.KEPT}
     assert fake.is_asked("a")

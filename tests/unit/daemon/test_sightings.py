@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from fairsched.accounting.nvml import Sample
-from fairsched.cgroup.journal import Owner
+from fairsched.base.process import ProcessId
 from fairsched.sightings import SightingWatch
 
 MS = 1_000_000
@@ -100,7 +100,7 @@ def test_another_process_of_the_same_pid_is_counted_anew() -> None:
     ring.add(ME, 0, 139, 278)
     watch.poll(300 * MS)
     (kept,) = watch._found.values()
-    kept.owner = Owner(ME, kept.owner.start_ticks - 1)
+    kept.owner = ProcessId(ME, kept.owner.start_ticks - 1)
     ring.add(ME, 417)
     watch.poll(500 * MS)
     assert [sighted.samples for sighted in watch.take()] == [1]

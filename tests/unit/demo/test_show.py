@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fairsched.cgroup.journal import Owner
+from fairsched.base.process import ProcessId
 from fairsched.config import load
 from fairsched.demo import picture, report, screen
 from fairsched.demo.janitor import name_of, owner_of
@@ -165,7 +165,7 @@ def test_the_daemon_takes_the_configuration(tmp_path: Path) -> None:
 
 
 def test_a_name_says_which_process_it_belongs_to() -> None:
-    me = Owner.me()
+    me = ProcessId.me()
     assert owner_of(name_of(me)) == me
     for name in ("fairsched-demo-", "fairsched-demo-1", "fairsched-demo-x-1", "chat", "fairsched-sim"):
         assert owner_of(name) is None

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process's identity (law 5): its pid and when it started, so that a reused pid is never taken for it."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process that can be told from a later one with the same pid."""
+
+    pid: int
+    start_ticks: int
+    """Field 22 of /proc/<pid>/stat: clock ticks after boot at which it started."""
+
+    @classmethod
+    def of(cls, pid: int, proc: str = "/proc") -> ProcessId | None:
+        """The process with this pid now; None when there is none, or only a zombie."""
+        try:
+            with open(f"{proc}/{pid}/stat", "rb") as file:
+                text = file.read()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        # the command name in parentheses may itself contain blanks and parentheses
+        fields = text[text.rindex(b")") + 2 :].split()
+        return None if fields[0] in (b"Z", b"X") else cls(pid, int(fields[19]))
+
+    @classmethod
+    def me(cls) -> ProcessId:
+        """The calling process."""
+        me = cls.of(os.getpid())
+        assert me is not None, "/proc/<own pid>/stat is readable while we run"
+        return me
+
+    @property
+    def started_ns(self) -> int:
+        """CLOCK_MONOTONIC: not before this; where the machine has slept since it may be later by that long.
+
+        A clock tick begins here: whatever a process makes in its first tick was not made before its start.
+        """
+        slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+        return self.start_ticks * 1_000_000_000 // _TICKS_PER_S - slept_ns
+
+    def is_alive(self, proc: str = "/proc") -> bool:
+        return ProcessId.of(self.pid, proc) == self
