@@ -22,6 +22,10 @@ from pathlib import Path
 from rich.console import Console
 
 from fairsched import __version__
+from fairsched.cli.page.charts import make_board
+from fairsched.cli.page.page import make_page
+from fairsched.cli.top.draw import Paper, draw
+from fairsched.cli.top.view import View
 from fairsched.companion.part import Moment
 from fairsched.config.outward import History
 from fairsched.demo.record import Recorder
@@ -30,11 +34,7 @@ from fairsched.demo.stage import Stage, check_host
 from fairsched.errors import FairschedError
 from fairsched.history.part import HistoryPart
 from fairsched.history.read import read_past
-from fairsched.report.charts import make_board
-from fairsched.report.page import make_page
 from fairsched.status import SliStatus, StatusReport, TokenRate, decision_from_plain
-from fairsched.top.draw import Paper, draw
-from fairsched.top.view import View
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs/img"
 _BEAT_S = 0.1

@@ -24,7 +24,7 @@ COMMANDS = {
     "demo": ("fairsched.cli.demo", "See it work, on a simulated GPU."),
     "doctor": ("fairsched.cli.doctor", "Say what this host can do, and what would help."),
     "status": ("fairsched.cli.status", "Who uses what, who is entitled to what."),
-    "top": ("fairsched.cli.top", "The same and more, live."),
+    "top": ("fairsched.cli.top.command", "The same and more, live."),
     "ps": ("fairsched.cli.ps", "Which processes use the GPUs, and whose they are."),
     "explain": ("fairsched.cli.explain", "Why a tenant was held, in the last minute."),
     "events": ("fairsched.cli.events", "Holds and thaws as JSON lines, live with -f."),

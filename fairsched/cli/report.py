@@ -54,11 +54,11 @@ def command(since_s: float, output: Path, history_path: Path | None, config_path
     """What happened: shares, lag, holds, delays, tokens, as plots."""
     from fairsched import __version__
     from fairsched.base.files import replacing
+    from fairsched.cli.page import png
+    from fairsched.cli.page.charts import make_board
+    from fairsched.cli.page.page import make_page
     from fairsched.errors import FairschedError
     from fairsched.history.read import read_past
-    from fairsched.report import png
-    from fairsched.report.charts import make_board
-    from fairsched.report.page import make_page
 
     if output.suffix not in SUFFIXES:
         raise click.BadParameter(f"'{output}' ends neither in .html nor in .png", param_hint="--output")

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairsched.cli.top.feed import RECENT_NS, Feed, News
 from fairsched.own_status import Log2Histogram
 from fairsched.recent_delays import RECENT_NS as MINUTE_NS
 from fairsched.recent_delays import AMinuteAgo, delay_between_ms, with_recent_delays
 from fairsched.status import TenantState, TenantStatus
-from fairsched.top.feed import RECENT_NS, Feed, News
 from tests.unit.control import fakes
 
 COUNTS = st.lists(st.integers(0, 50), max_size=12)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from fairsched.report.charts import Chart, Line, runs
-from fairsched.report.scale import log_ticks, number_text, ticks, time_ticks
+from fairsched.cli.page.charts import Chart, Line, runs
+from fairsched.cli.page.scale import log_ticks, number_text, ticks, time_ticks
 
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 """By colour: neighbours that look alike to somebody are dashed differently."""

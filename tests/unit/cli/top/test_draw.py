@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 from rich.text import Text
 
+from fairsched.cli.top.draw import HELP, Paper, Trouble, draw
+from fairsched.cli.top.rows import Order
+from fairsched.cli.top.terminal import Painter, Terminal, frame_of, is_capable
+from fairsched.cli.top.view import View
 from fairsched.status import SliStatus
-from fairsched.top.draw import HELP, Paper, Trouble, draw
-from fairsched.top.rows import Order
-from fairsched.top.terminal import Painter, Terminal, frame_of, is_capable
-from fairsched.top.view import View
+from tests.unit.cli.top.pictures import crowd, extreme, node, tenant
 from tests.unit.control import fakes
-from tests.unit.top.pictures import crowd, extreme, node, tenant
 
 SCREEN = Paper(80, 24)
 

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fairsched.base.wait import wait_readable
-from fairsched.top.keys import FLUSH_S, Keys
+from fairsched.cli.top.keys import FLUSH_S, Keys
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 """Alternate screen, no cursor, no wrapping of long lines, and empty."""

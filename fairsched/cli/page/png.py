@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fairsched.cli.page.charts import Board, Chart, Line, runs
+from fairsched.cli.page.page import LIGHT
+from fairsched.cli.page.scale import log_ticks, time_ticks
 from fairsched.errors import FairschedError
-from fairsched.report.charts import Board, Chart, Line, runs
-from fairsched.report.page import LIGHT
-from fairsched.report.scale import log_ticks, time_ticks
 
 _INK, _SOFT, _RULE = "#1d2329", "#59636e", "#d8dee4"
 _DASHES = ("solid", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))

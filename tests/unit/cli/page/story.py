@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A past with something to see in it: four tenants, a greedy one, a weight that changes, an hour without a daemon.
 
-``python -m tests.unit.report.story FILE [HOURS [MORE_TENANTS]]`` writes it as a history, for whoever wants to look at
+``python -m tests.unit.cli.page.story FILE [HOURS [MORE_TENANTS]]`` writes it as a history, for whoever wants to look at
 a report of it, or at its size.
 """
 

@@ -11,12 +11,12 @@ from typing import Any, TextIO
 
 from rich.text import Text
 
+from fairsched.cli.top.draw import MIN_WIDTH, Paper, Trouble, draw
+from fairsched.cli.top.feed import Feed, News, fetch
+from fairsched.cli.top.terminal import Painter, Terminal, has_blocks
+from fairsched.cli.top.view import View, press
 from fairsched.errors import FairschedError
 from fairsched.status import StatusReport
-from fairsched.top.draw import MIN_WIDTH, Paper, Trouble, draw
-from fairsched.top.feed import Feed, News, fetch
-from fairsched.top.terminal import Painter, Terminal, has_blocks
-from fairsched.top.view import View, press
 
 _ASK_AGAIN_S = 3600.0
 """Nothing is drawn without a reason; this is only so that no wait is for ever."""

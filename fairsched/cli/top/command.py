@@ -72,9 +72,9 @@ def command(
     as_json: bool,
 ) -> None:
     """Tenants and GPUs, live: used against due, lag, tokens, delay, memory."""
-    from fairsched.top import live, terminal
-    from fairsched.top.rows import Order
-    from fairsched.top.view import View
+    from fairsched.cli.top import live, terminal
+    from fairsched.cli.top.rows import Order
+    from fairsched.cli.top.view import View
 
     view = View(order=Order(order), is_reversed=is_reversed, needle=needle)
     ask = functools.partial(client.request, "status")
@@ -90,8 +90,8 @@ def command(
 
 
 def _document(plain: Any, view: Any) -> dict[str, Any]:
+    from fairsched.cli.top.rows import make_rows
     from fairsched.status import status_from_plain, to_plain
-    from fairsched.top.rows import make_rows
 
     report = status_from_plain(plain)
     rows = make_rows(report, view.order, is_reversed=view.is_reversed, needle=view.needle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fairsched.top.rows import SCALES, Order
+from fairsched.cli.top.rows import SCALES, Order
 
 _ORDERS = tuple(Order)
 MAX_FILTER = 60

@@ -17,9 +17,9 @@ from click.testing import CliRunner
 
 from fairsched.cli import cli
 from fairsched.status import StatusReport
+from tests.unit.cli.top.pictures import crowd
+from tests.unit.cli.top.pty_of import ENTER, LEAVE, OnTerminal
 from tests.unit.control.fakes import FakeDaemon, serving
-from tests.unit.top.pictures import crowd
-from tests.unit.top.pty_of import ENTER, LEAVE, OnTerminal
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*(?:3[0-7]|38;|9[0-7]|48;)[0-9;]*m")
 
@@ -95,7 +95,7 @@ def test_a_new_size_is_drawn_at_once() -> None:
 
 
 BROKEN = """
-import fairsched.top.live as live
+import fairsched.cli.top.live as live
 draw, calls = live.draw, []
 def draw_twice(*arguments):
     calls.append(1)

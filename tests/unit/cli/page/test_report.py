@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fairsched.cli import cli
+from fairsched.cli.page import png
+from fairsched.cli.page.charts import COLOURS, MAX_SHARES, Chart, Line, make_board, runs
+from fairsched.cli.page.page import DARK, DARK_BACKGROUND, LIGHT, LIGHT_BACKGROUND, make_page
+from fairsched.cli.page.scale import nice_step, number_text, ticks, time_ticks
+from fairsched.cli.page.svg import LARGE, draw
 from fairsched.history.read import Past, TenantTotal, read_past
-from fairsched.report import png
-from fairsched.report.charts import COLOURS, MAX_SHARES, Chart, Line, make_board, runs
-from fairsched.report.page import DARK, DARK_BACKGROUND, LIGHT, LIGHT_BACKGROUND, make_page
-from fairsched.report.scale import nice_step, number_text, ticks, time_ticks
-from fairsched.report.svg import LARGE, draw
-from tests.unit.report import story
+from tests.unit.cli.page import story
 
 END = 1_700_000_000
 

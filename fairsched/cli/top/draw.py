@@ -24,9 +24,9 @@ from fairsched.cli.text import (
     short_uuid,
     with_unit,
 )
+from fairsched.cli.top.rows import Order, Row, choose_scale, clamp_first, make_rows
+from fairsched.cli.top.view import View
 from fairsched.status import GpuStatus, StatusReport, TenantState
-from fairsched.top.rows import Order, Row, choose_scale, clamp_first, make_rows
-from fairsched.top.view import View
 
 MIN_WIDTH = 80
 _NAME, _BAR = 14, 14
