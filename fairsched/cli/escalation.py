@@ -21,10 +21,10 @@ from fairsched.cli.common import config_option, echo_json, echo_lines, json_opti
 from fairsched.cli.text import wrap
 
 if TYPE_CHECKING:
+    from fairsched.companion.escalate.desk import Desk
+    from fairsched.companion.escalate.model import InForce, Limits, Order, Result, State
+    from fairsched.companion.escalate.steps import Step
     from fairsched.config import Config
-    from fairsched.escalate.desk import Desk
-    from fairsched.escalate.model import InForce, Limits, Order, Result, State
-    from fairsched.escalate.steps import Step
     from fairsched.status import StatusReport
 
 STEPS = ("quota", "command", "mig", "evict")
@@ -68,9 +68,9 @@ def command() -> None:
 @json_option
 def status_command(config_path: Path | None, as_json: bool) -> None:
     """Where the ladder stands, what is in force, what it waits for."""
-    from fairsched.escalate import policy
-    from fairsched.escalate.dry_run import is_dry_run
-    from fairsched.escalate.ladder import books_of, limits_of
+    from fairsched.companion.escalate import policy
+    from fairsched.companion.escalate.dry_run import is_dry_run
+    from fairsched.companion.escalate.ladder import books_of, limits_of
     from fairsched.status import to_plain
 
     config = _load(config_path)
@@ -86,7 +86,7 @@ def status_command(config_path: Path | None, as_json: bool) -> None:
 
 def render_status(is_enabled: bool, limits: Limits, state: State, now_s: float) -> list[str]:
     """At most 80 columns a line."""
-    from fairsched.escalate.model import ENFORCE
+    from fairsched.companion.escalate.model import ENFORCE
 
     steps = [rung.step for rung in limits.ladder]
     if not is_enabled:
@@ -132,7 +132,7 @@ def _in_force(one: InForce, now_s: float) -> str:
 @json_option
 def history_command(count: int, config_path: Path | None, as_json: bool) -> None:
     """What was ordered, done, refused and taken back."""
-    from fairsched.escalate.ladder import books_of
+    from fairsched.companion.escalate.ladder import books_of
 
     entries = books_of(_load(config_path))[1].read(count)
     if as_json:
@@ -179,10 +179,10 @@ def run_command(
     as_json: bool,
 ) -> None:
     """Take one STEP of the ladder now."""
-    from fairsched.escalate import policy
-    from fairsched.escalate.model import Kind
-    from fairsched.escalate.reading import gpu_of, read
-    from fairsched.escalate.steps import carry_out
+    from fairsched.companion.escalate import policy
+    from fairsched.companion.escalate.model import Kind
+    from fairsched.companion.escalate.reading import gpu_of, read
+    from fairsched.companion.escalate.steps import carry_out
 
     config, desk, steps = _set_up(config_path, socket_path, (step,))
     report = _report(config, socket_path)
@@ -207,8 +207,8 @@ def rollback_command(
     number: int | None, socket_path: Path | None, config_path: Path | None, as_json: bool
 ) -> None:
     """Take back what is in force."""
+    from fairsched.companion.escalate.model import Kind
     from fairsched.errors import FairschedError
-    from fairsched.escalate.model import Kind
 
     config, desk, steps = _set_up(config_path, socket_path, STEPS, is_strict=False)
     report = _report(config, socket_path)
@@ -239,10 +239,10 @@ def _load(config_path: Path | None) -> Config:
 def _set_up(
     config_path: Path | None, socket_path: Path | None, names: tuple[str, ...], *, is_strict: bool = True
 ) -> tuple[Config, Desk, Mapping[str, Step]]:
+    from fairsched.companion.escalate.desk import Desk
+    from fairsched.companion.escalate.ladder import books_of, limits_of, steps_of
     from fairsched.control_client import ControlClient
     from fairsched.errors import ConfigError
-    from fairsched.escalate.desk import Desk
-    from fairsched.escalate.ladder import books_of, limits_of, steps_of
 
     config = _load(config_path)
     store, audit = books_of(config)
@@ -298,7 +298,7 @@ def _only_we(desk: Desk) -> Iterator[None]:
 
 
 def _order(kind: Any, step: str, is_dry_run: bool, tenant: str | None, gpu: str | None) -> Order:
-    from fairsched.escalate.model import Order
+    from fairsched.companion.escalate.model import Order
 
     return Order(0, kind, step, time.time(), is_dry_run, "by hand", tenant=tenant, gpu=gpu)
 
@@ -307,9 +307,9 @@ def _carry_out(
     desk: Desk, steps: Mapping[str, Step], order: Order, report: StatusReport | None
 ) -> tuple[Order, Result]:
     """As the companion would, in this process."""
-    from fairsched.escalate import policy
-    from fairsched.escalate.model import Kind, Outcome, Result
-    from fairsched.escalate.steps import carry_out
+    from fairsched.companion.escalate import policy
+    from fairsched.companion.escalate.model import Kind, Outcome, Result
+    from fairsched.companion.escalate.steps import carry_out
 
     order = replace(order, id=desk.state.serial + 1)
     if order.kind is Kind.APPLY:
@@ -328,7 +328,7 @@ def _carry_out(
 
 def _show(order: Order, result: Result, as_json: bool, is_last: bool = True) -> int:
     """Print it; 1 when it did not succeed, and then it is the exit status of the last one."""
-    from fairsched.escalate.model import Outcome
+    from fairsched.companion.escalate.model import Outcome
     from fairsched.status import to_plain
 
     if as_json:

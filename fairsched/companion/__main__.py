@@ -120,7 +120,7 @@ def parts_of(config: Config, node: Node) -> list[Part]:
     parts: list[Part] = [SliPart(config)] if wishes(config) else []
     others: list[Callable[[], Iterable[tuple[str, tuple[str, ...], float]]]] = []
     if config.escalation.enabled:
-        from fairsched.escalate.ladder import part_of
+        from fairsched.companion.escalate.ladder import part_of
 
         escalation = part_of(config)
         parts.append(escalation)

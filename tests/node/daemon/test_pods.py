@@ -4,7 +4,7 @@
     FAIRSCHED_FULL=1 FAIRSCHED_KUBECONFIG=/path/to/admin.conf pytest tests/node/daemon/test_pods.py
 
 A tenant is the cgroup of a pod that the kubelet of this machine made. No image has our libcuda, so its work comes from
-processes of ours in that cgroup. tests/unit/escalate/cluster.py says what cluster it wants.
+processes of ours in that cgroup. tests/unit/companion/escalate/cluster.py says what cluster it wants.
 """
 
 from __future__ import annotations
@@ -19,11 +19,19 @@ from typing import Any
 import pytest
 import yaml
 
-from fairsched.escalate.evict import MARK
+from fairsched.companion.escalate.evict import MARK
 from tests.node.daemon.site import PATIENCE_S, STEADY, Site, is_asked, logged
 from tests.node.daemon.test_escalation import QUICK, outcomes
 from tests.support import wait_until
-from tests.unit.escalate.cluster import KUBECONFIG, LABEL, PLACE, Cluster, needs_cluster, scratch, uid
+from tests.unit.companion.escalate.cluster import (
+    KUBECONFIG,
+    LABEL,
+    PLACE,
+    Cluster,
+    needs_cluster,
+    scratch,
+    uid,
+)
 
 pytestmark = needs_cluster
 

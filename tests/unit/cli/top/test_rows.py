@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.cli import top
+from fairsched.cli.top import command as top
 from fairsched.cli.top.keys import Keys
 from fairsched.cli.top.rows import SCALES, Order, choose_scale, clamp_first, make_rows
 from fairsched.cli.top.view import MAX_FILTER, View, press

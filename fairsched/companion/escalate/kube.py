@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few calls of the Kubernetes API that escalation needs, over plain HTTPS (decision 0011).
+
+Every call ends within its time, whatever the server does: one deadline holds for the handshake, the request, the
+headers and the body together (https.py), and the answer has a largest size. Only to look up the server's name takes as
+long as the system's resolver does. Refusals are :class:`Refused` with the server's own reason; a server that is not
+there, too slow, or answers something else than JSON is :class:`Unreachable`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fairsched.companion.escalate.https import TimedConnection
+from fairsched.companion.escalate.kubeconfig import Access
+from fairsched.errors import FairschedError
+
+MAX_ANSWER_BYTES = 32 << 20
+PAGE = 250
+"""Pods in one answer; some 20 kB each."""
+_MAX_PAGES = 40
+MERGE_PATCH = "application/merge-patch+json"
+
+
+class Unreachable(FairschedError):
+    """The API server could not be asked."""
+
+
+class Refused(FairschedError):
+    """The API server answered, and not with success."""
+
+    def __init__(self, what: str, status: int, body: Mapping[str, Any], retry_after_s: float | None) -> None:
+        self.status = status
+        self.reason = str(body.get("reason") or "")
+        self.message = str(body.get("message") or "")[:500]
+        details = body.get("details")
+        causes = details.get("causes") if isinstance(details, dict) else None
+        self.causes = tuple(str(cause.get("reason")) for cause in causes or () if isinstance(cause, dict))
+        self.retry_after_s = retry_after_s
+        """What the server asks to wait; None = it does not say."""
+        remedy = ""
+        if status == 401:
+            remedy = "the token or certificate is not valid (any more)"
+        elif status == 403:
+            remedy = "grant it: packaging/kubernetes/escalation-rbac.yaml"
+        super().__init__(f"{what}: {status} {self.reason} {self.message}".rstrip(), remedy=remedy)
+
+    @property
+    def is_disruption_budget(self) -> bool:
+        """A PodDisruptionBudget forbids the eviction now."""
+        return self.status == 429 and (
+            "DisruptionBudget" in self.causes or "disruption budget" in self.message
+        )
+
+    @property
+    def is_passing(self) -> bool:
+        """The server is overloaded or unwell: the same may work later."""
+        return (self.status == 429 and not self.is_disruption_budget) or self.status >= 500
+
+
+@dataclass(frozen=True)
+class Times:
+    """Limits of one call, in seconds."""
+
+    connect_s: float = 5.0
+    call_s: float = 15.0
+
+
+class KubeClient:
+    """One connection per call: the calls are minutes apart, and a kept one would have gone stale."""
+
+    def __init__(
+        self, access: Access, times: Times | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._access = access
+        self._times = times or Times()
+        self._clock = clock
+        self._eviction_version: str | None = None
+
+    def node(self, name: str) -> Mapping[str, Any]:
+        """A node. Raises Refused (404 when there is none) or Unreachable."""
+        return self._call("GET", f"/api/v1/nodes/{quote(name)}")
+
+    def patch_node(self, name: str, patch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A JSON merge patch; with ``metadata.resourceVersion`` it is refused (409) if the node has changed."""
+        return self._call("PATCH", f"/api/v1/nodes/{quote(name)}", patch, MERGE_PATCH)
+
+    def pods_on(self, node: str) -> list[Mapping[str, Any]]:
+        """Every pod that is bound to `node`."""
+        return list(
+            self._pages("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}", "limit": str(PAGE)})
+        )
+
+    def pod(self, namespace: str, name: str) -> Mapping[str, Any]:
+        """A pod; Refused with 404 when it is gone."""
+        return self._call("GET", f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}")
+
+    def eviction_version(self) -> str:
+        """``policy/v1`` or ``policy/v1beta1``: what this server's pods/eviction takes. Asked once.
+
+        Servers before 1.22 know only v1beta1, those from 1.25 only v1.
+        """
+        if self._eviction_version is None:
+            answer = self._call("GET", "/api/v1")
+            for resource in answer.get("resources") or ():
+                if isinstance(resource, dict) and resource.get("name") == "pods/eviction":
+                    group, version = resource.get("group") or "policy", resource.get("version") or "v1beta1"
+                    self._eviction_version = f"{group}/{version}"
+                    break
+            else:
+                raise Unreachable("the API server knows no eviction of pods")
+        return self._eviction_version
+
+    def evict(
+        self, namespace: str, name: str, uid: str, grace_s: int | None, *, is_dry_run: bool = False
+    ) -> None:
+        """Evict the pod of that very uid. Raises Refused: 429 for a PodDisruptionBudget, 404 gone, 409 another uid.
+
+        With `is_dry_run` the server answers as it would, and changes nothing.
+        """
+        options: dict[str, Any] = {"preconditions": {"uid": uid}}
+        if is_dry_run:
+            options["dryRun"] = ["All"]
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        body = {
+            "apiVersion": self.eviction_version(),
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": options,
+        }
+        self._call("POST", f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}/eviction", body)
+
+    def _pages(self, path: str, query: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+        more: str | None = None
+        for _ in range(_MAX_PAGES):
+            page = {**query, "continue": more} if more else dict(query)
+            answer = self._call("GET", f"{path}?{urlencode(page)}")
+            items = answer.get("items")
+            yield from (item for item in items or () if isinstance(item, dict))
+            metadata = answer.get("metadata")
+            more = metadata.get("continue") if isinstance(metadata, dict) else None
+            if not more:
+                return
+        raise Unreachable(f"more than {_MAX_PAGES * PAGE} pods on one node")
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> Mapping[str, Any]:
+        what = f"{method} {path.partition('?')[0]}"
+        connection = self._connect(self._clock() + self._times.call_s)
+        try:
+            connection.request(
+                method,
+                self._access.server.path.rstrip("/") + path,
+                body=None if body is None else json.dumps(body).encode(),
+                headers=self._headers(None if body is None else content_type),
+            )
+            response = connection.getresponse()
+            raw = _read(response)
+        except (OSError, http.client.HTTPException) as error:
+            why = (
+                "it took too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+            )
+            raise Unreachable(f"{what} at {self._access.server.netloc}: {why}") from error
+        finally:
+            connection.close()
+        return _judge(what, response, raw)
+
+    def _connect(self, end_s: float) -> TimedConnection:
+        def left_s() -> float:
+            left = end_s - self._clock()
+            if left <= 0:
+                raise TimeoutError
+            return left
+
+        server = self._access.server
+        assert server.hostname is not None
+        return TimedConnection(
+            server.hostname,
+            server.port or 443,
+            timeout=self._times.connect_s,
+            left_s=left_s,
+            context=self._access.tls,
+            server_name=self._access.server_name,
+        )
+
+    def _headers(self, content_type: str | None) -> dict[str, str]:
+        headers = {"Accept": "application/json", "User-Agent": "fairsched"}
+        token = self._access.bearer()
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        if content_type is not None:
+            headers["Content-Type"] = content_type
+        return headers
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    data = bytearray()
+    while chunk := response.read1(65536):
+        data += chunk
+        if len(data) > MAX_ANSWER_BYTES:
+            raise http.client.HTTPException(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+    return bytes(data)
+
+
+def _judge(what: str, response: http.client.HTTPResponse, raw: bytes) -> Mapping[str, Any]:
+    try:
+        answer = json.loads(raw) if raw else {}
+    except ValueError:
+        answer = None
+    if 200 <= response.status < 300:
+        if not isinstance(answer, dict):
+            raise Unreachable(f"{what}: the answer is not a JSON object; is this an API server?")
+        return answer
+    retry = response.headers.get("Retry-After", "")
+    body = answer if isinstance(answer, dict) else {"message": raw[:200].decode(errors="replace")}
+    raise Refused(what, response.status, body, float(retry) if retry.isdigit() else None)
