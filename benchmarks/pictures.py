@@ -26,14 +26,14 @@ from fairsched.cli.page.charts import make_board
 from fairsched.cli.page.page import make_page
 from fairsched.cli.top.draw import Paper, draw
 from fairsched.cli.top.view import View
+from fairsched.companion.history.part import HistoryPart
+from fairsched.companion.history.read import read_past
 from fairsched.companion.part import Moment
 from fairsched.config.outward import History
 from fairsched.demo.record import Recorder
 from fairsched.demo.scene import TENANTS
 from fairsched.demo.stage import Stage, check_host
 from fairsched.errors import FairschedError
-from fairsched.history.part import HistoryPart
-from fairsched.history.read import read_past
 from fairsched.status import SliStatus, StatusReport, TokenRate, decision_from_plain
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs/img"

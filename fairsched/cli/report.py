@@ -57,8 +57,8 @@ def command(since_s: float, output: Path, history_path: Path | None, config_path
     from fairsched.cli.page import png
     from fairsched.cli.page.charts import make_board
     from fairsched.cli.page.page import make_page
+    from fairsched.companion.history.read import read_past
     from fairsched.errors import FairschedError
-    from fairsched.history.read import read_past
 
     if output.suffix not in SUFFIXES:
         raise click.BadParameter(f"'{output}' ends neither in .html nor in .png", param_hint="--output")

@@ -115,7 +115,7 @@ class Companion:
 
 def parts_of(config: Config, node: Node) -> list[Part]:
     """The parts that the configuration asks for. Raises ConfigError when one cannot be set up."""
-    from fairsched.slis.part import SliPart
+    from fairsched.companion.slis.part import SliPart
 
     parts: list[Part] = [SliPart(config)] if wishes(config) else []
     others: list[Callable[[], Iterable[tuple[str, tuple[str, ...], float]]]] = []
@@ -126,11 +126,11 @@ def parts_of(config: Config, node: Node) -> list[Part]:
         parts.append(escalation)
         others.append(escalation.rows)
     if config.metrics.listen is not None:
-        from fairsched.exporter.part import Exporter
+        from fairsched.companion.exporter.part import Exporter
 
         parts.append(Exporter(config.metrics, node, others))
     if config.history.enabled:
-        from fairsched.history.part import HistoryPart
+        from fairsched.companion.history.part import HistoryPart
 
         parts.append(HistoryPart(config.history_path, config.history))
     return parts

@@ -87,7 +87,7 @@ class CompanionKeeper:
             except ConfigError as error:
                 logger.error("metrics=absent error=%r remedy=%r", str(error), error.remedy)
             if config.metrics.web_config is not None:
-                from fairsched.exporter.webconfig import read_file
+                from fairsched.companion.exporter.webconfig import read_file
 
                 read_file(config.metrics.web_config)
         self._process: subprocess.Popen[bytes] | None = None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairsched.cli.text import short_uuid
-from fairsched.history.read import Past, Series
+from fairsched.companion.history.read import Past, Series
 
 COLOURS = 8
 MAX_SHARES = 24

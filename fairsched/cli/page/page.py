@@ -10,7 +10,7 @@ from html import escape
 from fairsched.cli.page.charts import COLOURS, QUEUE_OBJECTIVE_MS, Board, Chart
 from fairsched.cli.page.svg import DASHES, LARGE, SMALL, draw
 from fairsched.cli.text import NOT_KNOWN, duration, milliseconds, percent, with_unit
-from fairsched.history.read import Past, Series
+from fairsched.companion.history.read import Past, Series
 
 LIGHT = ("#0b63c1", "#b8470f", "#07795a", "#8a4bc2", "#8a6500", "#0a7287", "#b83270", "#5f5a50")
 DARK = ("#6db3ff", "#ff9d6e", "#4ed2a6", "#c9a2ff", "#e2c04c", "#5fd3e6", "#ff93bd", "#bfb5a6")

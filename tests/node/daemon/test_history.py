@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fairsched.history.read import Past, read_past
+from fairsched.companion.history.read import Past, read_past
 from fairsched.simgpu import Workload
 from tests.node.daemon.site import COMMAND, GREEDY, PATIENCE_S, Site, logged
 from tests.support import wait_until

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from fairsched.exporter.catalogue import families
-from fairsched.exporter.family import Kind
+from fairsched.companion.exporter.catalogue import families
+from fairsched.companion.exporter.family import Kind
 
 DCGM = {
     "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairsched.history.collect import DecisionRow, GpuRow, NodeRow, Rows, ShareRow, TenantRow
-from fairsched.history.store import open_store
+from fairsched.companion.history.collect import DecisionRow, GpuRow, NodeRow, Rows, ShareRow, TenantRow
+from fairsched.companion.history.store import open_store
 
 GPU = "GPU-5f2c1a90-1111-2222-3333-444455556666"
 WEIGHTS = {"chat": 4.0, "code": 2.0, "mail": 1.0, "trainer": 1.0}

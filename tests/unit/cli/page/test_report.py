@@ -18,7 +18,7 @@ from fairsched.cli.page.charts import COLOURS, MAX_SHARES, Chart, Line, make_boa
 from fairsched.cli.page.page import DARK, DARK_BACKGROUND, LIGHT, LIGHT_BACKGROUND, make_page
 from fairsched.cli.page.scale import nice_step, number_text, ticks, time_ticks
 from fairsched.cli.page.svg import LARGE, draw
-from fairsched.history.read import Past, TenantTotal, read_past
+from fairsched.companion.history.read import Past, TenantTotal, read_past
 from tests.unit.cli.page import story
 
 END = 1_700_000_000

@@ -50,7 +50,7 @@ class OnTerminal:
             stderr=subprocess.PIPE,
             start_new_session=True,
             env=env,
-            cwd=Path(__file__).resolve().parents[3],
+            cwd=Path(__file__).resolve().parents[4],
         )
         self.output = ""
 

@@ -18,9 +18,9 @@ from fairsched.companion.escalate.model import QUEUE_DELAY, Kind, Limits, Order,
 from fairsched.companion.escalate.part import EscalationPart
 from fairsched.companion.escalate.steps import CheckOrder, NotNow, Plan, StepFailed
 from fairsched.companion.escalate.store import StateDamaged, Store
+from fairsched.companion.exporter.book import TEXT
+from fairsched.companion.exporter.pages import Pages
 from fairsched.companion.part import Moment
-from fairsched.exporter.book import TEXT
-from fairsched.exporter.pages import Pages
 from fairsched.status import StatusReport
 from tests.support import wait_until
 from tests.unit.companion.escalate.play import START_S
