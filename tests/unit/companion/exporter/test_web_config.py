@@ -226,7 +226,9 @@ def test_a_crowd_that_guesses_passwords_keeps_nobody_from_the_page(
             "authority",
         ),
         ("basic_auth_users: {prometheus: secret}", "basic_auth_users", "no bcrypt hash"),
-        (f"basic_auth_users: {{'a:b': {HASH}}}", "basic_auth_users", "colon"),
+        pytest.param(
+            f"basic_auth_users: {{'a:b': {HASH}}}", "basic_auth_users", "colon", id="a-colon-in-a-name"
+        ),
         ("basic_auth_users: [a]", "basic_auth_users", "dict"),
     ],
 )
