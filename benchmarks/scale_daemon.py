@@ -72,9 +72,9 @@ def read_laps(path: Path) -> list[Lap]:
 
 def instrument(watch: Stopwatch) -> None:
     """Put the stopwatch on the daemon's loop."""
-    from fairsched import daemon
     from fairsched.act.holds import Applier
-    from fairsched.answers import Answers
+    from fairsched.daemon import loop as daemon
+    from fairsched.daemon.answers import Answers
     from fairsched.observe import Tree
     from fairsched.sensors import Sensors
 
@@ -117,7 +117,7 @@ def main(argv: list[str]) -> int:
     times, config = Path(argv[0]), Path(argv[1])
     watch = Stopwatch()
     instrument(watch)
-    from fairsched.daemon import run_daemon
+    from fairsched.daemon.loop import run_daemon
 
     try:
         return run_daemon(config, dry_run=False, once=False)

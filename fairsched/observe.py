@@ -27,7 +27,7 @@ from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.state import read_state
 from fairsched.config.owners import CgroupOwners
 from fairsched.errors import ConfigError, FairschedError
-from fairsched.gpu import Gpu, gpu_label
+from fairsched.gpu.nvml import Gpu, gpu_label
 from fairsched.model import Confidence, Hold, Snapshot, TenantSpec, Use
 
 _WALK_EVERY_NS = 1_000_000_000

@@ -31,8 +31,8 @@ from fairsched.cgroup.path import find_mount
 from fairsched.config import Config
 from fairsched.driver.watch import DriverWatch
 from fairsched.errors import FairschedError, HostUnsupported
-from fairsched.gpu import Gpu, Nvml, read_environ, visible_slots
-from fairsched.gpu_watch import GpuWatch
+from fairsched.gpu.nvml import Gpu, Nvml, read_environ, visible_slots
+from fairsched.gpu.watch import GpuWatch
 from fairsched.host import NVML_LIMIT, choose_source, switched_off
 from fairsched.model import Source
 from fairsched.policy.evidence import NEVER_NS

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.errors import HostUnsupported
-from fairsched.gpu import Gpu, Nvml
+from fairsched.gpu.nvml import Gpu, Nvml
 
 _ASK_S = 120.0
 _ASK = """

@@ -24,12 +24,12 @@ from fairsched.cgroup import tree as cgroup_tree
 from fairsched.cgroup.newborn import Newborn
 from fairsched.cgroup.path import Mount
 from fairsched.config import CgroupOwners, Config
+from fairsched.config.settings import Settings
 from fairsched.driver import gate
 from fairsched.driver.in_force import InForce
 from fairsched.driver.inventory import read_devices, signature
 from fairsched.errors import ConfigError, FairschedError, HostUnsupported
 from fairsched.observe import Tree
-from fairsched.settings import Settings
 from fairsched.status import GateState, GateStatus
 
 _VERIFY_NS = 1_000_000_000

@@ -18,11 +18,11 @@ from fairsched.base.printable import word
 from fairsched.base.realtime import punctual
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.outcome import HoldKind
+from fairsched.daemon.pace import NEVER_NS
 from fairsched.errors import FairschedError
 from fairsched.events import Limiter, decision_fields, logfmt
 from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode
 from fairsched.observe import TenantView, Tree
-from fairsched.pace import NEVER_NS
 from fairsched.status import DecisionRecord
 
 _REMEMBER = 4096

@@ -30,7 +30,8 @@ from fairsched.bpf import abi
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.config import Config
-from fairsched.gpu import gpu_label
+from fairsched.gpu.nvml import gpu_label
+from fairsched.gpu.samples import Sighted, SightingWatch
 from fairsched.model import (
     Action,
     ActionKind,
@@ -56,7 +57,6 @@ from fairsched.policy.misbehaviour import WatchState, judge
 from fairsched.policy.shares import spec_for
 from fairsched.policy.unseen import intruded_gpus, steady_unseen
 from fairsched.sensors import ProbesLost, Sensors
-from fairsched.sightings import Sighted, SightingWatch
 from fairsched.status import MisbehaviourStatus
 
 _LOOK_NS = 900_000_000

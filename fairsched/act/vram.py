@@ -23,8 +23,8 @@ from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.driver.books import DriverUse
 from fairsched.driver.vram_gate import CgroupLimit
-from fairsched.gpu import gpu_label
-from fairsched.listing import Listed, Listing
+from fairsched.gpu.nvml import gpu_label
+from fairsched.gpu.processes import Listed, Listing
 from fairsched.model import Action, ActionKind, Reason, ReasonCode, TenantSpec, VramAction
 from fairsched.observe import TenantView, Tree
 from fairsched.policy import vram as policy

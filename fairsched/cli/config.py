@@ -91,13 +91,16 @@ def show_command(config_path: Path | None, socket_path: Path | None, running: bo
         else:
             click.echo(answer["yaml"], nl=False)
         return
-    from fairsched.config import load, load_overrides, render, settings
+    from fairsched.config import list_settings, load, load_overrides, render
 
     config = load(config_path)
     overrides = load_overrides(config.overrides_path)
     if as_json:
         echo_json(
-            {item.name: {"value": item.value, "origin": item.origin} for item in settings(config, overrides)}
+            {
+                item.name: {"value": item.value, "origin": item.origin}
+                for item in list_settings(config, overrides)
+            }
         )
     else:
         click.echo(render(config, overrides), nl=False)

@@ -14,7 +14,7 @@ from fairsched.config.loader import DEFAULT_PATH, InvalidConfig, Problem, from_b
 from fairsched.config.models import Config, Log
 from fairsched.config.overrides import Overrides, check_set, load_overrides, save_overrides
 from fairsched.config.owners import CgroupOwner, CgroupOwners
-from fairsched.config.views import PLACES, Change, Setting, diff, keep_started, render, schema, settings
+from fairsched.config.views import PLACES, Change, Setting, diff, keep_started, list_settings, render, schema
 
 __all__ = [
     "DEFAULT_PATH",
@@ -32,10 +32,10 @@ __all__ = [
     "diff",
     "from_bytes",
     "keep_started",
+    "list_settings",
     "load",
     "load_overrides",
     "render",
     "save_overrides",
     "schema",
-    "settings",
 ]

@@ -67,7 +67,7 @@ class Change:
         return text + (" (takes effect at the next start)" if self.needs_restart else "")
 
 
-def settings(config: Config, overrides: Overrides | None = None) -> list[Setting]:
+def list_settings(config: Config, overrides: Overrides | None = None) -> list[Setting]:
     """Every setting in effect when `overrides` lie over the file's `config`, in file order.
 
     Raises ConfigError when the overrides do not fit the configuration.
@@ -140,8 +140,8 @@ def _plain(value: Any) -> Any:
 
 def diff(old: Config, new: Config) -> list[Change]:
     """What a reload from `old` to `new` changes, in the order of the file."""
-    before = {setting.key: setting.value for setting in settings(old)}
-    after = {setting.key: setting.value for setting in settings(new)}
+    before = {setting.key: setting.value for setting in list_settings(old)}
+    after = {setting.key: setting.value for setting in list_settings(new)}
     gone = {path for path, _ in walk(old.tenants)} - {path for path, _ in walk(new.tenants)}
     born = {path for path, _ in walk(new.tenants)} - {path for path, _ in walk(old.tenants)}
     changes = [Change(dotted(key_of(path)), "", None, False) for path in sorted(gone)]
@@ -176,7 +176,7 @@ def render(config: Config, overrides: Overrides | None = None) -> str:
     that does not stand in the file."""
     lines: list[str] = []
     opened: Key = ()
-    for setting in settings(config, overrides):
+    for setting in list_settings(config, overrides):
         *section, name = setting.key
         shared = 0
         while shared < min(len(section), len(opened)) and section[shared] == opened[shared]:

@@ -28,7 +28,7 @@ from fairsched.driver.loading import Beside, Loaded, Place, Seen, load
 from fairsched.driver.probe import DriverProbe
 from fairsched.driver.vram_gate import VramGate
 from fairsched.errors import FairschedError, HostUnsupported
-from fairsched.gpu import Gpu
+from fairsched.gpu.nvml import Gpu
 
 _LOOK_NS = 1_000_000_000
 _AGAIN_NS = 10_000_000_000

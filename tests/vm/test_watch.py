@@ -13,7 +13,7 @@ import pytest
 from fairsched.driver import devices
 from fairsched.driver.hooks import NO_DRIVER
 from fairsched.driver.watch import DriverWatch
-from fairsched.gpu import Gpu
+from fairsched.gpu.nvml import Gpu
 from tests.support import wait_until
 from tests.vm.conftest import Cgroups, LoadDriver, Record
 

@@ -24,7 +24,7 @@ from benchmarks.gpu.real import Real
 from benchmarks.rig import PARENT, BenchError
 from fairsched.bpf.gpu_time import GpuTimeProbe
 from fairsched.cgroup.path import Mount
-from fairsched.gpu import Gpu, Nvml
+from fairsched.gpu.nvml import Gpu, Nvml
 from fairsched.simgpu import Workload
 from tests.support import wait_until
 

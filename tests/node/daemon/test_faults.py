@@ -97,7 +97,7 @@ def test_edges_lost_while_nobody_reads_are_said_and_the_account_recovers(site: S
 
 FAULTY = """
 import os, sys
-from fairsched import daemon
+from fairsched.daemon import loop
 
 def failing_on_request(function, fault):
     def call(*args, **named):
@@ -107,8 +107,8 @@ def failing_on_request(function, fault):
     return call
 
 fault = os.environ["FAULT"]
-daemon.decide = failing_on_request(daemon.decide, fault + ".tick")
-daemon.Misbehaviour.look = failing_on_request(daemon.Misbehaviour.look, fault + ".housekeeping")
+loop.decide = failing_on_request(loop.decide, fault + ".tick")
+loop.Misbehaviour.look = failing_on_request(loop.Misbehaviour.look, fault + ".housekeeping")
 from fairsched.cli import main
 main()
 """

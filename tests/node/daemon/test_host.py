@@ -18,7 +18,7 @@ WITHOUT_BPF = ["setpriv", "--bounding-set", "-sys_admin,-bpf,-perfmon"]
 # Everything is imported while we are root: the checkout may lie where others may not read.
 AS_NOBODY = """
 import os, sys
-import fairsched.cli.run, fairsched.daemon
+import fairsched.cli.run, fairsched.daemon.loop
 from fairsched.cli import main
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 main(["run", "--once"])

@@ -16,11 +16,11 @@ from fairsched.bpf.gate import GateProgram, find_programs, owner_of
 from fairsched.cgroup import devices as cgroup_devices
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef
+from fairsched.config.settings import Settings
 from fairsched.driver.gate import Rule, Rules
 from fairsched.driver.in_force import InForce
 from fairsched.driver.inventory import Devices
 from fairsched.observe import Tree
-from fairsched.settings import Settings
 from tests.node.cgroup.conftest import Node
 from tests.node.gate.conftest import attachments, load_program
 from tests.node.gate.opener import Nodes, Trier

@@ -19,10 +19,10 @@ from fairsched.act.terminate import Accused
 from fairsched.base.process import ProcessId
 from fairsched.bpf import abi
 from fairsched.config import Config, from_bytes
-from fairsched.gpu import Gpu
+from fairsched.gpu.nvml import Gpu
+from fairsched.gpu.samples import Sighted
 from fairsched.model import Action, ActionKind, Confidence, MisbehaviourAction, MisbehaviourKind, TenantSpec
 from fairsched.sensors import ProbesLost
-from fairsched.sightings import Sighted
 
 S = 1_000_000_000
 PERIOD_NS = 139_000_000

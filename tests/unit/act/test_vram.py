@@ -18,8 +18,8 @@ from fairsched.act.vram import VramLimits, tops
 from fairsched.base.process import ProcessId
 from fairsched.driver.books import DriverUse
 from fairsched.driver.vram_gate import CgroupLimit, Refused
-from fairsched.gpu import Gpu
-from fairsched.listing import Listed
+from fairsched.gpu.nvml import Gpu
+from fairsched.gpu.processes import Listed
 from fairsched.model import Action, ActionKind, Hold, ReasonCode, TenantSpec, VramAction
 from fairsched.observe import TenantView
 

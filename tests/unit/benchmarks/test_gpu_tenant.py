@@ -17,7 +17,7 @@ from benchmarks.gpu.facts import look, missing
 from benchmarks.gpu.steplog import StepLog
 from benchmarks.gpu.tenant import SPIN_KERNELS, GpuClock, count_launches
 from fairsched.errors import HostUnsupported
-from fairsched.gpu import Gpu
+from fairsched.gpu.nvml import Gpu
 from fairsched.simgpu import Step, Worker
 from fairsched.simgpu.workload import LOG_CAPACITY, create_log
 

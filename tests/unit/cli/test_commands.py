@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -36,10 +37,14 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaem
 
 
 @pytest.fixture
-def config_file(tmp_path: Path) -> Path:
-    path = tmp_path / "config.yaml"
-    path.write_text(f"run_dir: {tmp_path}/run\nstate_dir: {tmp_path}\ntenants: {{chat: {{weight: 4}}}}\n")
-    return path
+def config_file() -> Iterator[Path]:
+    """In a directory of a short name: where the answer shows it, the line is to fit the screen."""
+    with tempfile.TemporaryDirectory(prefix="fs-") as directory:
+        path = Path(directory) / "config.yaml"
+        path.write_text(
+            f"run_dir: {directory}/run\nstate_dir: {directory}\ntenants: {{chat: {{weight: 4}}}}\n"
+        )
+        yield path
 
 
 def ask(*arguments: str | Path) -> Result:

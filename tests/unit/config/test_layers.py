@@ -15,11 +15,11 @@ from fairsched.config import (
     Overrides,
     diff,
     from_bytes,
+    list_settings,
     load_overrides,
     render,
     save_overrides,
     schema,
-    settings,
 )
 from fairsched.config.overrides import check_set
 from fairsched.config.reference import reference
@@ -176,7 +176,8 @@ def test_damaged_overrides_are_an_error_with_a_remedy(tmp_path: Path, text: str)
 def test_every_value_knows_where_it_comes_from() -> None:
     text = "tick_ms: 50\ntenant_defaults: {class: batch}\ntenants: {chat: {weight: 6, min: 1%}}"
     found = {
-        one.name: one.origin for one in settings(config(text), Overrides().with_set("chat", {"weight": 9}))
+        one.name: one.origin
+        for one in list_settings(config(text), Overrides().with_set("chat", {"weight": 9}))
     }
     assert found["tick_ms"] == "file"
     assert found["inner_tick_ms"] == "default"

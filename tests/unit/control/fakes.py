@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.base.wait import is_readable
-from fairsched.config import Config, Overrides, Setting, check_set, diff, from_bytes, render, settings
+from fairsched.config import Config, Overrides, Setting, check_set, diff, from_bytes, list_settings, render
 from fairsched.control_socket import ControlServer, Peer
 from fairsched.errors import ConfigError
 from fairsched.model import ActionKind, Confidence, Reason, ReasonCode, Source, TenantClass
@@ -164,7 +164,7 @@ class FakeDaemon:
 
     def tenant_list(self) -> Any:
         found: list[Setting] = [
-            one for one in settings(self.config, self.overrides) if one.key[0] == "tenants"
+            one for one in list_settings(self.config, self.overrides) if one.key[0] == "tenants"
         ]
         return {"settings": found, "stale": self.overrides.stale(self.config)}
 

@@ -18,10 +18,10 @@ from fairsched.act.misbehaviour import Misbehaviour
 from fairsched.act.terminate import Terminator
 from fairsched.act.vram import VramLimits
 from fairsched.bpf import abi, syscall
-from fairsched.departed import KEPT_NS, MOST, Departed
+from fairsched.daemon.departed import KEPT_NS, MOST, Departed
+from fairsched.daemon.ledger import Ledger, StateFile, load_state
 from fairsched.driver.vram_gate import CgroupLimit, VramGate
 from fairsched.driver.watch import CallTotals, DriverWatch
-from fairsched.ledger import Ledger, StateFile, load_state
 from fairsched.model import MisbehaviourKind
 from fairsched.policy import PolicyState
 from tests.unit.act.test_holds import S, make_world, view

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched import ledger as ledger_module
-from fairsched.ledger import WINDOW_NS, Ledger, StateFile, load_state
+from fairsched.daemon import ledger as ledger_module
+from fairsched.daemon.ledger import WINDOW_NS, Ledger, StateFile, load_state
 from fairsched.model import Confidence, Snapshot, Use
 from fairsched.policy import PolicyState
 

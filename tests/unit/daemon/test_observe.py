@@ -16,7 +16,7 @@ from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.tree import Node
 from fairsched.config import CgroupOwners, from_bytes
 from fairsched.errors import KernelRefused
-from fairsched.gpu import Gpu
+from fairsched.gpu.nvml import Gpu
 from fairsched.model import Confidence, Hold, Use
 from fairsched.observe import Tree, build_snapshot, specs_in_force
 from tests.support import FakeTree

@@ -17,7 +17,7 @@ from fairsched.driver import watch as watch_module
 from fairsched.driver.books import DriverCalls, DriverLook, DriverUse
 from fairsched.driver.watch import LOADING, NO_DRIVER, CallTotals, DriverWatch
 from fairsched.errors import FairschedError, HostUnsupported
-from fairsched.gpu import Gpu
+from fairsched.gpu.nvml import Gpu
 from tests.support import wait_until
 
 S = 1_000_000_000

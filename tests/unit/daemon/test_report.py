@@ -9,10 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from fairsched import reporting
+from fairsched.daemon import report
+from fairsched.daemon.cost import OwnCost
+from fairsched.daemon.ledger import Ledger
+from fairsched.daemon.report import Vitals
 from fairsched.driver.books import DriverUse
-from fairsched.gpu import Gpu, GpuUse
-from fairsched.ledger import Ledger
+from fairsched.gpu.nvml import Gpu, GpuUse
 from fairsched.model import (
     ActionKind,
     Confidence,
@@ -24,10 +26,8 @@ from fairsched.model import (
     TenantSpec,
     Use,
 )
-from fairsched.own_cost import OwnCost
 from fairsched.own_status import Log2Histogram
 from fairsched.recent_delays import AMinuteAgo
-from fairsched.reporting import Vitals
 from fairsched.status import DecisionRecord, TenantGpuStatus, TenantState, TenantStatus
 
 S = 1_000_000_000
@@ -59,7 +59,7 @@ def probe(**counts: int) -> SimpleNamespace:
 def warnings(mode: str = "enforce", overrides_warning: str | None = None, **values: Any) -> list[str]:
     vitals = Vitals(0, 0, mode, None, 100, 0, OwnCost(0))
     settings = SimpleNamespace(error=None, overrides_warning=overrides_warning)
-    return list(reporting._warnings(vitals, cast(Any, settings), sensors(**values)))
+    return list(report._warnings(vitals, cast(Any, settings), sensors(**values)))
 
 
 def test_all_is_well_and_nothing_is_said() -> None:
@@ -122,7 +122,7 @@ def test_contexts_and_memory_of_a_tenant_are_those_of_all_its_processes() -> Non
         DriverUse(66, 5, 0, 1, 1),  # nobody's
     )
     watched = sensors(driver=driver(*uses), gpus=(Gpu("GPU-a"), Gpu("GPU-b")))
-    found = reporting._Driver.of(watched, cast(Any, SimpleNamespace(tenant_of=tenants.get)))
+    found = report._Driver.of(watched, cast(Any, SimpleNamespace(tenant_of=tenants.get)))
     assert found.contexts == {"chat": {"GPU-a": 3, "GPU-b": 1}, "batch": {"GPU-a": 0}}
     assert found.vram_bytes == {"chat": {"GPU-a": 110, "GPU-b": 5}, "batch": {"GPU-a": 1}}
 
@@ -133,7 +133,7 @@ def test_of_gpus_the_loop_asks_who_asks_nvml_beside_it() -> None:
     watched = sensors(gpus=(Gpu("GPU-a"), Gpu("GPU-b")), nvml=object(), gpu_watch=watch)
     vitals = Vitals(0, 0, "enforce", None, 100, 0, OwnCost(0))
     settings = SimpleNamespace(config=SimpleNamespace(window_s=10))
-    found = reporting._gpus(vitals, cast(Any, settings), watched, Ledger(), ())
+    found = report._gpus(vitals, cast(Any, settings), watched, Ledger(), ())
     assert [(one.memory_used_bytes, one.is_up) for one in found] == [(7, True), (8, True)]
 
 
@@ -185,7 +185,7 @@ def test_what_is_on_record_is_told_apart_by_tenant() -> None:
         record("chat", 13 * S, S),
         record("chat", 14 * S, None),
     ]
-    past = reporting._Past.of(ledger, records, 20 * S)
+    past = report._Past.of(ledger, records, 20 * S)
     assert past.total_ns == {"chat": {"GPU-a": 1, "GPU-b": 2}, "train": {"GPU-a": 3}}
     assert past.last == {"chat": records[4], "train": records[2]}
     assert past.recently_held_ns == {"chat": 2 * S}, "of the second only what is within ten seconds"
@@ -194,10 +194,8 @@ def test_what_is_on_record_is_told_apart_by_tenant() -> None:
 def test_a_hold_that_goes_on_counts_as_far_as_it_lies_in_the_last_ten_seconds() -> None:
     holds = {"chat": Hold("chat", 18 * S, 0, is_ours=True), "train": Hold("train", S, 0, is_ours=True)}
     applier = cast(Any, SimpleNamespace(is_dry_run=False, holds=holds))
-    past = reporting._Past(recently_held_ns={"chat": S})
-    shown = {
-        name: reporting._held_ms_per_s(name, applier, past, 20 * S) for name in ("chat", "train", "other")
-    }
+    past = report._Past(recently_held_ns={"chat": S})
+    shown = {name: report._held_ms_per_s(name, applier, past, 20 * S) for name in ("chat", "train", "other")}
     assert shown == {"chat": 300, "train": 1000, "other": 0}
 
 
@@ -205,7 +203,7 @@ def test_the_limit_of_a_hold_is_its_own_while_that_is_longer_than_the_promise() 
     holds = {"deep": Hold("deep", 18 * S, 20 * S, is_ours=True), "vram": Hold("vram", S, S + 1, is_ours=True)}
     applier = cast(Any, SimpleNamespace(holds=holds))
     shown = {
-        name: reporting._hold_limit_s(name, TenantSpec(name), applier) for name in ("deep", "vram", "other")
+        name: report._hold_limit_s(name, TenantSpec(name), applier) for name in ("deep", "vram", "other")
     }
     assert shown == {"deep": 2.0, "vram": 0.5, "other": 0.5}
 
@@ -220,7 +218,7 @@ def test_the_queue_delays_of_a_tenants_processes_are_added_up() -> None:
 
     watched = sensors(queue_delays=queue_delays, gpus=(Gpu("GPU-a"), Gpu("GPU-b")))
     tree = cast(Any, SimpleNamespace(tenant_of="of", has_cgroup="there", tenants={"chat": 1}))
-    found = reporting._Delays.of(watched, tree, {"train": TenantSpec("train")}, 0)
+    found = report._Delays.of(watched, tree, {"train": TenantSpec("train")}, 0)
     assert asked == [("of", "there", {"chat", "train"})]
     assert found.now["chat"] == {
         "GPU-a": Log2Histogram(0, (1, 0, 2), 90e-9),
@@ -228,7 +226,7 @@ def test_the_queue_delays_of_a_tenants_processes_are_added_up() -> None:
     }
     assert found.quantile_ms("chat", 1) == 8e-6, "over both GPUs"
     counts["chat", 1] = [2, 1, 1, 11]
-    later = reporting._Delays.of(watched, tree, {"train": TenantSpec("train")}, S)
+    later = report._Delays.of(watched, tree, {"train": TenantSpec("train")}, S)
     assert later.quantile_ms("chat", 1) == 2e-6, "quantiles are of late"
     assert later.quantile_ms("train", 1) is None
     assert later.now["train"] == found.now["train"], "histograms are of all time"
@@ -248,22 +246,22 @@ def test_the_index_of_fairness_is_one_when_each_has_its_due_and_one_by_n_when_on
         shared("b", fair=(0.2, 0.2, True), unfair=(0.0, 0.5, True), idle=(0.0, 0.5, True)),
         shared("c", fair=(0.0, None, False), other=(0.3, 0.4, False)),
     )
-    found = reporting._jain_by_gpu(tenants)
+    found = report._jain_by_gpu(tenants)
     assert found.keys() == {"GPU-fair", "GPU-unfair"}, "of nothing there is no fair part"
     assert found["GPU-fair"] == pytest.approx(1.0)
     assert found["GPU-unfair"] == pytest.approx(0.5)
     monitor = replace(shared("monitor", fair=(0.9, 0.1, True)), state=TenantState.EXEMPT)
-    assert reporting._jain_by_gpu((*tenants, monitor)) == found, "who is never held is not what is judged"
+    assert report._jain_by_gpu((*tenants, monitor)) == found, "who is never held is not what is judged"
 
 
 def test_drains_are_those_of_the_last_tick() -> None:
     ledger = Ledger()
-    assert reporting._drains(ledger) == {}
+    assert report._drains(ledger) == {}
     use = Use("chat", "GPU-a", 1, True, 12_000_000, Confidence.HIGH)
     ledger.add(Snapshot(now_ns=S, interval_ns=S, uses=(use,)), {})
-    assert reporting._drains(ledger) == {("chat", "GPU-a"): 12_000_000}
+    assert report._drains(ledger) == {("chat", "GPU-a"): 12_000_000}
     ledger.add(Snapshot(now_ns=2 * S, interval_ns=S, uses=()), {})
-    assert reporting._drains(ledger) == {}
+    assert report._drains(ledger) == {}
 
 
 @pytest.mark.parametrize(
@@ -277,5 +275,5 @@ def test_drains_are_those_of_the_last_tick() -> None:
 def test_the_note_names_why_a_tenant_is_not_held(
     confidence: Confidence, is_sampled: bool, says: str | None
 ) -> None:
-    assert reporting._note(TenantGpuStatus("GPU-a", confidence=confidence), is_sampled=is_sampled) == says
-    assert reporting._note(None, is_sampled=is_sampled) is None
+    assert report._note(TenantGpuStatus("GPU-a", confidence=confidence), is_sampled=is_sampled) == says
+    assert report._note(None, is_sampled=is_sampled) is None

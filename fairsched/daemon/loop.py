@@ -30,7 +30,6 @@ from fairsched.act.device_gate import DeviceGate
 from fairsched.act.holds import Applier
 from fairsched.act.misbehaviour import Misbehaviour
 from fairsched.act.vram import VramLimits
-from fairsched.answers import Answers, Parts
 from fairsched.base.logs import set_up_logging
 from fairsched.base.sd_notify import Notifier
 from fairsched.cgroup.freezer import Freezer
@@ -39,20 +38,21 @@ from fairsched.cgroup.path import find_mount
 from fairsched.cgroup.release import release_all
 from fairsched.companion.keeper import CompanionKeeper
 from fairsched.config import CgroupOwners
+from fairsched.config.settings import Settings
 from fairsched.control_socket import ControlServer
+from fairsched.daemon.answers import Answers, Parts
+from fairsched.daemon.cost import OwnCost
+from fairsched.daemon.ledger import Ledger, StateFile
+from fairsched.daemon.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
+from fairsched.daemon.report import Vitals
 from fairsched.driver import pid_view
 from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.guardian_keeper import GuardianKeeper
-from fairsched.ledger import Ledger, StateFile
 from fairsched.model import Snapshot
 from fairsched.observe import Tree, build_snapshot, refuse_own_cgroup, specs_in_force
-from fairsched.own_cost import OwnCost
-from fairsched.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
 from fairsched.policy.decide import Decision, decide
 from fairsched.policy.lag import PolicyState
-from fairsched.reporting import Vitals
 from fairsched.sensors import ProbesLost, Sensors
-from fairsched.settings import Settings
 
 _HOUSEKEEPING_NS = 1_000_000_000
 _JOIN_NS = 100_000_000

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from fairsched.base.beside import Poller
-from fairsched.gpu import GpuUse, Nvml
+from fairsched.gpu.nvml import GpuUse, Nvml
 
 POLL_S = 1.0
 STALE_S = 5.0
@@ -52,7 +52,7 @@ class GpuWatch:
         return answer.uses[slot]
 
     def listed(self) -> Mapping[tuple[int, int], int | None]:
-        """VRAM in bytes by (process, slot), see :meth:`fairsched.gpu.Nvml.listed`; at worst as of before."""
+        """VRAM in bytes by (process, slot), see :meth:`fairsched.gpu.nvml.Nvml.listed`; at worst as of before."""
         now_s = time.monotonic()
         self._poller.ask()
         with self._changed:

@@ -19,7 +19,7 @@ from fairsched.cgroup import tree as cgroup_tree
 from fairsched.cgroup.containers import container_of
 from fairsched.cgroup.path import Mount
 from fairsched.driver.books import DriverUse
-from fairsched.gpu import Gpu, gpu_label
+from fairsched.gpu.nvml import Gpu, gpu_label
 from fairsched.observe import Tree
 from fairsched.status import ProcessStatus
 

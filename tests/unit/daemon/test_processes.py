@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from fairsched.accounting.outstanding import Work
-from fairsched.answers import Answers
 from fairsched.cgroup.path import Mount
+from fairsched.daemon.answers import Answers
+from fairsched.daemon.processes import NO_LAUNCH_SEEN, Held, build_processes, read_process
 from fairsched.driver.books import DriverUse
-from fairsched.gpu import Gpu
-from fairsched.process_report import NO_LAUNCH_SEEN, Held, build_processes, read_process
+from fairsched.gpu.nvml import Gpu
 from fairsched.status import ProcessStatus
 
 MOUNT = Mount(path="/cg", root="/")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from fairsched.accounting.nvml import Sample
 from fairsched.base.process import ProcessId
-from fairsched.sightings import SightingWatch
+from fairsched.gpu.samples import SightingWatch
 
 MS = 1_000_000
 S = 1000 * MS

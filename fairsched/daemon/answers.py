@@ -22,18 +22,18 @@ from fairsched.act.misbehaviour import Misbehaviour
 from fairsched.act.vram import VramLimits
 from fairsched.cgroup.path import Mount
 from fairsched.companion.keeper import CompanionKeeper
+from fairsched.config.settings import Settings
 from fairsched.control_socket import Peer, ServerCounters
+from fairsched.daemon.cost import MapFacts, read_processes
+from fairsched.daemon.ledger import Ledger
+from fairsched.daemon.processes import build_processes, held_by_process
+from fairsched.daemon.report import Vitals, build_status
 from fairsched.errors import ConfigError, ControlError
 from fairsched.guardian_keeper import GuardianKeeper
-from fairsched.ledger import Ledger
 from fairsched.model import ShareView, TenantSpec
 from fairsched.observe import Tree
-from fairsched.own_cost import MapFacts, read_processes
 from fairsched.own_status import OwnStatus
-from fairsched.process_report import build_processes, held_by_process
-from fairsched.reporting import Vitals, build_status
 from fairsched.sensors import Sensors
-from fairsched.settings import Settings
 from fairsched.status import DecisionRecord, GateStatus, ProcessStatus, StatusReport
 
 _EXPLAIN_NS = 60_000_000_000

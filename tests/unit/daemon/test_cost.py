@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fairsched.own_cost import MapFacts, OwnCost, read_process, read_processes
+from fairsched.daemon.cost import MapFacts, OwnCost, read_process, read_processes
 from fairsched.own_status import BpfMap, Log2Histogram
 
 MS = 1_000_000

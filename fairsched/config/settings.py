@@ -21,11 +21,11 @@ from fairsched.config import (
     check_set,
     diff,
     keep_started,
+    list_settings,
     load,
     load_overrides,
     render,
     save_overrides,
-    settings,
 )
 from fairsched.errors import ConfigError, FairschedError
 
@@ -86,7 +86,7 @@ class Settings:
 
     def tenant_list(self) -> Mapping[str, Any]:
         """Every setting of every tenant and where it comes from; overrides of tenants that are no more."""
-        rows = [item for item in settings(self.file_config, self.overrides) if item.key[0] == "tenants"]
+        rows = [item for item in list_settings(self.file_config, self.overrides) if item.key[0] == "tenants"]
         return {"settings": rows, "stale": list(self.overrides.stale(self.file_config))}
 
     def show(self) -> Mapping[str, Any]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fairsched import settings as settings_module
 from fairsched.config import from_bytes
+from fairsched.config import settings as settings_module
+from fairsched.config.settings import Settings
 from fairsched.errors import ConfigError, FairschedError
-from fairsched.settings import Settings
 
 
 @pytest.fixture

@@ -12,17 +12,17 @@ from fairsched import __version__
 from fairsched.act.holds import Applier
 from fairsched.act.misbehaviour import Misbehaviour, lowered
 from fairsched.act.vram import VramLimits
+from fairsched.config.settings import Settings
+from fairsched.daemon.cost import OwnCost
+from fairsched.daemon.ledger import Ledger
 from fairsched.driver.gate import is_asked_for
-from fairsched.gpu import GpuUse, gpu_label
-from fairsched.ledger import Ledger
+from fairsched.gpu.nvml import GpuUse, gpu_label
 from fairsched.losses import DRIVER_LOSSES, GPU_TIME_LOSSES
 from fairsched.model import ActionKind, Confidence, ReasonCode, ShareView, Source, TenantSpec
 from fairsched.observe import TenantView, Tree
-from fairsched.own_cost import OwnCost
 from fairsched.own_status import Log2Histogram
 from fairsched.recent_delays import delay_between_ms
 from fairsched.sensors import Sensors
-from fairsched.settings import Settings
 from fairsched.status import (
     DecisionRecord,
     DriverCallsStatus,

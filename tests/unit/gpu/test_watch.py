@@ -10,10 +10,10 @@ from typing import cast
 
 import pytest
 
-from fairsched import gpu_watch
 from fairsched.base import beside
-from fairsched.gpu import Gpu, GpuUse, Nvml
-from fairsched.gpu_watch import GpuWatch
+from fairsched.gpu import watch as gpu_watch
+from fairsched.gpu.nvml import Gpu, GpuUse, Nvml
+from fairsched.gpu.watch import GpuWatch
 from tests.support import wait_until
 
 PATIENCE_S = 10.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fairsched.base.beside import Poller
 from fairsched.base.process import ProcessId
-from fairsched.gpu import Nvml
+from fairsched.gpu.nvml import Nvml
 
 _POLL_S = 0.5
 

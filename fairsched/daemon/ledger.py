@@ -22,7 +22,7 @@ from typing import Any
 
 from fairsched.accounting.natures import Natures
 from fairsched.base.files import replace_file
-from fairsched.departed import Departed
+from fairsched.daemon.departed import Departed
 from fairsched.model import Snapshot
 from fairsched.policy.lag import PolicyState
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.gpu import UNKNOWN, Gpu, GpuUse, Nvml, gpu_label, read_environ, visible_slots
+from fairsched.gpu.nvml import UNKNOWN, Gpu, GpuUse, Nvml, gpu_label, read_environ, visible_slots
 
 GPUS = tuple(Gpu(f"GPU-{n}{n}{n}{n}{n}{n}{n}{n}-0000-0000-0000-00000000000{n}", index=n) for n in range(4))
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from fairsched.gpu import Nvml
-from fairsched.listing import Listing
+from fairsched.gpu.nvml import Nvml
+from fairsched.gpu.processes import Listing
 
 GIB = 1 << 30
 ME = os.getpid()
