@@ -10,8 +10,8 @@ import json
 import sys
 import time
 
-from fairsched.accounting.nvml import NvmlReader, Sampler
 from fairsched.base.wait import is_readable
+from fairsched.gpu.sampler import NvmlReader, Sampler
 
 _POLL_S = 0.25
 

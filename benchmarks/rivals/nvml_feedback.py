@@ -23,9 +23,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.rivals.base import Action, RivalError, Tenant, next_tick_ns
-from fairsched.accounting.nvml import SHORTEST_WINDOW_US, NvmlReader, Sample
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import Mount, find_mount
+from fairsched.gpu.sampler import SHORTEST_WINDOW_US, NvmlReader, Sample
 
 PERIOD_NS = 120_000_000
 LEAST_DUTY_RATIO = 0.02

@@ -22,7 +22,6 @@ from dataclasses import replace
 
 from fairsched.accounting.context import Move, Row
 from fairsched.accounting.ebpf import EbpfAccount
-from fairsched.accounting.nvml import open_readers
 from fairsched.act.holds import Applier
 from fairsched.act.terminate import Accused, Terminator
 from fairsched.base.process import ProcessId
@@ -31,6 +30,7 @@ from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.config import Config
 from fairsched.gpu.nvml import gpu_label
+from fairsched.gpu.sampler import open_readers
 from fairsched.gpu.samples import Sighted, SightingWatch
 from fairsched.model import (
     Action,

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fairsched.accounting.nvml import NvmlReader, Sampler
 from fairsched.base.beside import Poller
 from fairsched.base.process import ProcessId
+from fairsched.gpu.sampler import NvmlReader, Sampler
 
 POLL_S = 0.5
 _URGENT_PART = 4

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.accounting.nvml import DEMAND_LINGER_NS, NvmlAccount, NvmlReader, Sample, Sampler
+from fairsched.accounting.nvml import DEMAND_LINGER_NS, NvmlAccount
+from fairsched.gpu.sampler import NvmlReader, Sample, Sampler
 from fairsched.model import Confidence
 
 WINDOW_US = 139_000

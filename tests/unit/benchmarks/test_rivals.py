@@ -17,8 +17,8 @@ from benchmarks.rivals.exclusive_token import IDLE_NS, QUANTUM_NS, SHORTEST_QUAN
 from benchmarks.rivals.nvml_feedback import PERIOD_NS, FeedbackLaw, UtilisationMeter, next_duty_ratio
 from benchmarks.rivals.truth import TruthMeter, Use, Uses
 from benchmarks.rivals.window_sigstop import SCAN_NS, WINDOW_NS, WindowLaw
-from fairsched.accounting.nvml import Sample
 from fairsched.cgroup.path import Mount
+from fairsched.gpu.sampler import Sample
 from fairsched.simgpu.reader import ContextTruth
 
 MS = 1_000_000

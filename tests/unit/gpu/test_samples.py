@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from fairsched.accounting.nvml import Sample
 from fairsched.base.process import ProcessId
+from fairsched.gpu.sampler import Sample
 from fairsched.gpu.samples import SightingWatch
 
 MS = 1_000_000
