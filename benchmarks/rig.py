@@ -260,7 +260,7 @@ class RunningDaemon:
 
     def processes(self) -> dict[str, psutil.Process]:
         """The daemon and its helpers, by role. Raises BenchError when one is not there any more."""
-        roles = {"fairsched.bpf.attacher": "attacher", "fairsched.guardian": "guardian"}
+        roles = {"fairsched.bpf.attacher": "attacher", "fairsched.guardian.process": "guardian"}
         try:
             daemon = psutil.Process(self._process.pid)
             found = {"daemon": daemon}

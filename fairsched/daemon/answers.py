@@ -29,7 +29,7 @@ from fairsched.daemon.ledger import Ledger
 from fairsched.daemon.processes import build_processes, held_by_process
 from fairsched.daemon.report import Vitals, build_status
 from fairsched.errors import ConfigError, ControlError
-from fairsched.guardian_keeper import GuardianKeeper
+from fairsched.guardian.keeper import GuardianKeeper
 from fairsched.model import ShareView, TenantSpec
 from fairsched.observe import Tree
 from fairsched.own_status import OwnStatus

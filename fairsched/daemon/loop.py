@@ -47,7 +47,7 @@ from fairsched.daemon.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
 from fairsched.daemon.report import Vitals
 from fairsched.driver import pid_view
 from fairsched.errors import FairschedError, HostUnsupported
-from fairsched.guardian_keeper import GuardianKeeper
+from fairsched.guardian.keeper import GuardianKeeper
 from fairsched.model import Snapshot
 from fairsched.observe import Tree, build_snapshot, refuse_own_cgroup, specs_in_force
 from fairsched.policy.decide import Decision, decide

@@ -12,7 +12,7 @@ import time
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.path import CgroupRef, find_mount
-from fairsched.guardian import Guardian
+from fairsched.guardian.process import Guardian
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.cgroup.path import CgroupRef
-from fairsched.guardian import Guardian
+from fairsched.guardian.process import Guardian
 from tests.node.promptness import time_until
 from tests.support import let_run, wait_until
 

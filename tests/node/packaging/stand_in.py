@@ -16,7 +16,7 @@ from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import DEFAULT_DIRECTORY, Journal
 from fairsched.cgroup.path import CgroupRef, find_mount
 from fairsched.cli.release import command as release
-from fairsched.guardian import Guardian
+from fairsched.guardian.process import Guardian
 
 VICTIM = "/gpu.slice/victim"
 TICK_S = 0.1

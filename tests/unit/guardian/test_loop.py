@@ -16,7 +16,7 @@ import pytest
 
 from fairsched.base.process import ProcessId
 from fairsched.cgroup.journal import Entry, Journal
-from fairsched.cgroup.keeper import Keeper, log
+from fairsched.guardian.loop import Keeper, log
 from tests.support import FakeTree, wait_until
 
 GRACE_NS = 50_000_000

@@ -31,16 +31,17 @@ from typing import TYPE_CHECKING
 from fairsched.base.niceness import set_nice
 from fairsched.base.process import ProcessId
 from fairsched.cgroup.journal import Journal
-from fairsched.cgroup.keeper import Keeper, log
 from fairsched.cgroup.path import CgroupRef, Mount, find_mount
 from fairsched.cgroup.tree import place
 from fairsched.errors import FairschedError
+from fairsched.guardian.loop import Keeper, log
 
 if TYPE_CHECKING:
     import subprocess
 
 DEFAULT_GRACE_MS = 50
 
+_PACKAGE_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 _OOM_SCORE_ADJ = -1000
 _NICE = -10
 
@@ -93,7 +94,7 @@ class Guardian:
         self._end()
         me = ProcessId.me()
         ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
-        command = [sys.executable, "-S", "-s", "-m", "fairsched.guardian"]
+        command = [sys.executable, "-S", "-s", "-m", "fairsched.guardian.process"]
         command += ["--daemon-pid", str(me.pid), "--daemon-start", str(me.start_ticks)]
         command += ["--journal", os.path.abspath(self._journal_directory)]
         command += ["--grace-ms", str(self._grace_ms), "--ready-fd", str(ready_write)]
@@ -104,7 +105,7 @@ class Guardian:
                 stdout=subprocess.DEVNULL,
                 cwd="/",
                 # -S skips site-packages (memory, and 20 ms): say where this package lies
-                env={**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.abspath(__file__)))},
+                env={**os.environ, "PYTHONPATH": _PACKAGE_ROOT},
                 pass_fds=(ready_write,),
                 start_new_session=True,
             )
@@ -149,8 +150,10 @@ class Guardian:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point of ``python -m fairsched.guardian``; see ``--help``."""
-    parser = argparse.ArgumentParser(prog="fairsched.guardian", description="Thaws when the daemon cannot.")
+    """Entry point of ``python -m fairsched.guardian.process``; see ``--help``."""
+    parser = argparse.ArgumentParser(
+        prog="fairsched.guardian.process", description="Thaws when the daemon cannot."
+    )
     parser.add_argument("--daemon-pid", type=int, required=True)
     parser.add_argument("--daemon-start", type=int, required=True, help="start time in ticks after boot")
     parser.add_argument("--journal", required=True, help="directory of holds")

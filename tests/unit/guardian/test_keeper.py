@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from fairsched.errors import FairschedError
-from fairsched.guardian_keeper import GuardianKeeper
+from fairsched.guardian.keeper import GuardianKeeper
 
 S = 1_000_000_000
 

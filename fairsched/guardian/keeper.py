@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from fairsched.errors import FairschedError
-from fairsched.guardian import Guardian
+from fairsched.guardian.process import Guardian
 
 _FIRST_WAIT_NS = 1_000_000_000
 _LONGEST_WAIT_NS = 60_000_000_000

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guardian's loop: wait for the daemon's death or for a deadline it missed, then thaw.
 
-See ``fairsched.guardian`` for what the process around it does. Everything here works without the daemon's
+See ``fairsched.guardian.process`` for what the process around it does. Everything here works without the daemon's
 help: from the journal, the kernel's files and two kinds of notification (pidfd, inotify).
 """
 
