@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from fairsched.bpf.tracefs import MOUNTS
-from fairsched.host import Check
+from fairsched.host.checks import Check
 
 Hook = Literal["kprobe", "lsm", "tracepoint"]
 ORDER: tuple[Hook, ...] = ("kprobe", "lsm", "tracepoint")

@@ -12,7 +12,7 @@ import pytest
 from fairsched.cli import doctor, explain, ps, status, text
 from fairsched.cli.text import cut, duration, milliseconds, percent, reason_text, short_uuid
 from fairsched.config import Config
-from fairsched.host import checks, choose
+from fairsched.host.checks import checks, choose
 from fairsched.model import MisbehaviourKind, Reason, ReasonCode, Source
 from fairsched.status import (
     DecisionRecord,
@@ -26,9 +26,9 @@ from fairsched.status import (
     TokenRate,
     VramStatus,
 )
-from tests.unit.cli.test_host import capable_host
 from tests.unit.control import fakes
 from tests.unit.control.fakes import hold, thaw
+from tests.unit.host.test_host import capable_host
 
 
 def narrow(lines: Sequence[str]) -> str:

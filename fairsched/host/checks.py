@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fairsched.driver import gate_check
-from fairsched.driver.pid_view_choice import PidViewFacts
-from fairsched.driver.pid_view_choice import choose as choose_pid_view
+from fairsched.host import gate as gate_check
+from fairsched.host.pid_view import PidViewFacts
+from fairsched.host.pid_view import choose as choose_pid_view
 from fairsched.model import Source
 
 if TYPE_CHECKING:
