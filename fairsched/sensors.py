@@ -33,7 +33,8 @@ from fairsched.driver.watch import DriverWatch
 from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.gpu.nvml import Gpu, Nvml, read_environ, visible_slots
 from fairsched.gpu.watch import GpuWatch
-from fairsched.host.checks import NVML_LIMIT, choose_source, switched_off
+from fairsched.host.choose import choose_source, switched_off
+from fairsched.host.facts import NVML_LIMIT
 from fairsched.model import Source
 from fairsched.policy.evidence import NEVER_NS
 from fairsched.recent_delays import AMinuteAgo

@@ -15,7 +15,7 @@ from fairsched.cli.text import wrap
 from fairsched.errors import FairschedError
 
 if TYPE_CHECKING:
-    from fairsched.host.checks import Check, Choices
+    from fairsched.host.facts import Check, Choices
 
 EPILOG = """\b
 Exit status: 0 fairsched can run here, 2 the configuration is broken, 3 it
@@ -37,7 +37,9 @@ _NAME_WIDTH = 20
 def command(ctx: click.Context, config_path: Path | None, no_bpf: bool, as_json: bool) -> None:
     """Say what this host can do, what fairsched would choose, and what would help."""
     from fairsched.config import Config, load
-    from fairsched.host.checks import Check, checks, choose
+    from fairsched.host.checks import checks
+    from fairsched.host.choose import choose
+    from fairsched.host.facts import Check
     from fairsched.host.gather import gather
     from fairsched.status import to_plain
 

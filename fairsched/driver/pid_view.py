@@ -24,8 +24,8 @@ from fairsched.bpf import abi, probe, syscall
 from fairsched.bpf.pid_view import PidViewPrograms
 from fairsched.driver import namespaces
 from fairsched.driver.inventory import MODULE, module_identity
+from fairsched.driver.pid_view_choice import PidViewFacts, choose
 from fairsched.errors import FairschedError, HostUnsupported
-from fairsched.host.pid_view import PidViewFacts, choose
 
 ENTRIES = ("nvidia_unlocked_ioctl", "nvidia_frontend_unlocked_ioctl")
 """The driver's ioctl, from 545 on and before."""

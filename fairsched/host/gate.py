@@ -10,7 +10,7 @@ from fairsched.driver.gate import is_asked_for
 
 if TYPE_CHECKING:
     from fairsched.config import Config
-    from fairsched.host.checks import Check, HostFacts, Level
+    from fairsched.host.facts import Check, HostFacts, Level
 
 _NEEDED = ("device program", "compiler")
 """By the names of fairsched.bpf.probe."""
@@ -29,7 +29,7 @@ def obstacle(facts: HostFacts, config: Config) -> str | None:
 
 def rows(facts: HostFacts, config: Config) -> Iterator[Check]:
     """What is asked for, what is left from an earlier daemon, and what stands in the way."""
-    from fairsched.host.checks import Check
+    from fairsched.host.facts import Check
 
     wish, why_not = config.mechanisms.device_gate, obstacle(facts, config)
     if facts.gates and facts.daemon_pid is None:

@@ -23,7 +23,7 @@ from fairsched.cgroup.probe import probe_host
 from fairsched.driver import hooks
 from fairsched.driver.pid_view import gather as gather_pid_view
 from fairsched.errors import FairschedError
-from fairsched.host.checks import BpfFact, GpuFact, HostFacts
+from fairsched.host.facts import BpfFact, GpuFact, HostFacts
 
 if TYPE_CHECKING:
     from fairsched.config import Config

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from fairsched.driver.pid_view import PidView, PidViewKeeper, gather
-from fairsched.host.pid_view import choose
+from fairsched.driver.pid_view_choice import choose
 from tests.support import wait_until
 from tests.vm.rm import ABI_535, ABI_550, ABI_595, NO_PID, Abi, Driver
 

@@ -19,6 +19,7 @@ from fairsched.driver import hooks
 from fairsched.driver.hooks import GENERATIONS
 from fairsched.driver.probe import start
 from fairsched.errors import HostUnsupported
+from fairsched.host import driver_calls
 
 FIGETBSZ = 2
 
@@ -38,7 +39,7 @@ def test_refused_hooks_are_skipped_with_one_line_each(caplog: pytest.LogCaptureF
         assert [line.split()[0] for line in lines] == [f"hook={hook}" for hook in probe.refused]
         assert "kprobe" in probe.refused
         in_force = hooks.HookInForce(probe.hook, None, probe.refused)
-        row = hooks.check(hooks.choose(capable()), in_force)
+        row = driver_calls.check(hooks.choose(capable()), in_force)
         assert row.level == "ok" and f"no kprobe: {probe.refused['kprobe']}" in row.fact
     finally:
         probe.close()

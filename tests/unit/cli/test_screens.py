@@ -12,7 +12,8 @@ import pytest
 from fairsched.cli import doctor, explain, ps, status, text
 from fairsched.cli.text import cut, duration, milliseconds, percent, reason_text, short_uuid
 from fairsched.config import Config
-from fairsched.host.checks import checks, choose
+from fairsched.host.checks import checks
+from fairsched.host.choose import choose
 from fairsched.model import MisbehaviourKind, Reason, ReasonCode, Source
 from fairsched.status import (
     DecisionRecord,

@@ -22,7 +22,8 @@ from fairsched.bpf.libcuda import Sighting
 from fairsched.config import Config, from_bytes
 from fairsched.errors import HostUnsupported
 from fairsched.gpu.nvml import Gpu, GpuUse
-from fairsched.host.checks import NVML_LIMIT, choose_source
+from fairsched.host.choose import choose_source
+from fairsched.host.facts import NVML_LIMIT
 from fairsched.model import Source
 from fairsched.policy.evidence import NEVER_NS
 from fairsched.sensors import Sensors

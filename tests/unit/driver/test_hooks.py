@@ -10,6 +10,7 @@ import pytest
 
 from fairsched.driver import hooks
 from fairsched.driver.hooks import GENERATIONS, NO_DRIVER, HookFacts, HookInForce, choose
+from fairsched.host import driver_calls
 
 CAPABLE = HookFacts(
     functions=frozenset(GENERATIONS[0]),
@@ -25,7 +26,7 @@ def test_a_capable_host_probes_the_driver_itself() -> None:
     found = choose(CAPABLE)
     assert found.hooks == ("kprobe", "lsm", "tracepoint")
     assert found.obstacles == {}
-    row = hooks.check(found)
+    row = driver_calls.check(found)
     assert (row.level, row.fact) == ("ok", "the driver's own functions")
     assert row.choice.startswith("tried when"), "nobody has"
 
@@ -52,7 +53,7 @@ def test_each_missing_thing_leads_to_the_next_hook_and_is_said(
 ) -> None:
     found = choose(replace(CAPABLE, **change))  # type: ignore[arg-type]
     assert found.best == best
-    row = hooks.check(found)
+    row = driver_calls.check(found)
     assert row.level == "ok"
     assert word in row.fact
     assert "system call" in row.choice
@@ -69,29 +70,31 @@ def test_with_no_hook_there_is_a_warning_and_a_remedy(change: dict[str, bool]) -
     found = choose(replace(CAPABLE, **change))  # type: ignore[arg-type]
     assert found.hooks == ()
     assert found.best is None
-    row = hooks.check(found)
+    row = driver_calls.check(found)
     assert row.level == "warn"
     assert row.remedy
 
 
 def test_what_was_refused_when_it_was_tried_is_said_too() -> None:
     """Which a running daemon knows, and nobody else."""
-    row = hooks.check(choose(CAPABLE), HookInForce("lsm", None, {"kprobe": "Operation not permitted"}))
+    row = driver_calls.check(choose(CAPABLE), HookInForce("lsm", None, {"kprobe": "Operation not permitted"}))
     assert row.fact == "security module hooks (no kprobe: Operation not permitted)"
     assert (row.level, row.choice) == ("ok", "in force, costs every system call of the node a little")
-    row = hooks.check(choose(CAPABLE), HookInForce("kprobe", None, {}))
+    row = driver_calls.check(choose(CAPABLE), HookInForce("kprobe", None, {}))
     assert (row.fact, row.choice) == ("the driver's own functions", "in force")
 
 
 def test_a_daemon_that_was_refused_every_hook_is_believed() -> None:
     reason = "calls to the driver cannot be seen: the verifier said no"
-    row = hooks.check(choose(CAPABLE), HookInForce(None, reason, {}))
+    row = driver_calls.check(choose(CAPABLE), HookInForce(None, reason, {}))
     assert row.level == "warn"
     assert reason in row.fact and row.remedy
 
 
 def test_a_daemon_that_waits_for_a_driver_has_tried_nothing() -> None:
-    assert hooks.check(choose(CAPABLE), HookInForce(None, NO_DRIVER, {})) == hooks.check(choose(CAPABLE))
+    assert driver_calls.check(choose(CAPABLE), HookInForce(None, NO_DRIVER, {})) == driver_calls.check(
+        choose(CAPABLE)
+    )
 
 
 def test_facts_are_read_from_files(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from fairsched.bpf import syscall
 from fairsched.driver import pid_view
 from fairsched.driver.pid_view import keep, read_symbols, try_write_user
+from fairsched.driver.pid_view_choice import PidViewFacts, choose
 from fairsched.errors import HostUnsupported
-from fairsched.host.pid_view import PidViewFacts, choose
 from tests.support import wait_until
 
 CAPABLE = PidViewFacts(

@@ -13,9 +13,11 @@ import pytest
 
 from fairsched.config import Config, from_bytes
 from fairsched.driver.hooks import GENERATIONS, HookFacts, HookInForce
-from fairsched.host.checks import BpfFact, GpuFact, HostFacts, checks, choose
+from fairsched.driver.pid_view_choice import PidViewFacts
+from fairsched.host.checks import checks
+from fairsched.host.choose import choose
+from fairsched.host.facts import BpfFact, GpuFact, HostFacts
 from fairsched.host.gather import find_libcuda, gather
-from fairsched.host.pid_view import PidViewFacts
 from fairsched.model import Source
 
 ALL = frozenset({"CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE", "CAP_SYS_ADMIN"})

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be known of this host before anything is tried on a tenant: plain data.
+
+Facts come from files and from trying (:mod:`fairsched.host.gather`), never from a version number. One that could not
+be determined is None, which is not the same as "no".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from fairsched.driver.pid_view_choice import PidViewFacts
+from fairsched.model import Source
+
+if TYPE_CHECKING:
+    from fairsched.driver.hooks import HookFacts, HookInForce
+
+
+NEEDED_CAPABILITIES = {
+    "CAP_BPF": "load BPF programs",
+    "CAP_PERFMON": "attach uprobes",
+    "CAP_SYS_PTRACE": "find libcuda in other users' processes",
+    "CAP_DAC_OVERRIDE": "write cgroup.freeze of other users' cgroups",
+}
+"""Capability: what it is for. CAP_SYS_ADMIN stands for the first two."""
+
+
+NVML_LIMIT = "NVML samples are off by 19 points over 1 s: observed, nobody is held"
+
+
+@dataclass(frozen=True)
+class BpfFact:
+    """One thing BPF was asked to do (fairsched.bpf.probe)."""
+
+    name: str
+    is_ok: bool
+    detail: str = ""
+    remedy: str = ""
+    is_needed: bool = True
+    """Without it there is no eBPF account."""
+
+
+@dataclass(frozen=True)
+class GpuFact:
+    """One GPU, as NVML says."""
+
+    uuid: str
+    name: str
+    has_mig: bool | None = None
+    """None: it has no MIG mode."""
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """Facts only; the rules are below."""
+
+    kernel_release: str
+    """For display."""
+    is_root: bool
+    capabilities: frozenset[str]
+    """Effective ones."""
+    has_btf: bool
+    has_uprobes: bool
+    lockdown: str | None
+    """none, integrity or confidentiality; None: not known (no lockdown LSM)."""
+    memlock_bytes: int | None
+    """None: unlimited."""
+    bcc_version: str | None
+    """None: not importable."""
+    bpf: tuple[BpfFact, ...] | None
+    """None: not tried."""
+    cgroup_mount: str | None
+    is_cgroup_hybrid: bool | None
+    has_freezer: bool | None
+    """A scratch cgroup was frozen and thawed; where that could not be tried, cgroup.freeze exists."""
+    freeze_latency_ns: int | None
+    """Of that empty cgroup."""
+    sees_foreign_pauses: bool | None
+    """A pause by somebody else during a hold of ours can be told from it."""
+    libcuda: tuple[str, ...]
+    driver_version: str | None
+    """None: NVML does not work; see nvml_error."""
+    nvml_error: str | None
+    gpus: tuple[GpuFact, ...]
+    clock_source: str | None
+    preemption: str | None
+    has_systemd: bool
+    has_group: bool
+    """The group of the control socket exists."""
+    daemon_pid: int | None
+    """Of a fairsched that answers on the control socket."""
+    leftover_holds: int
+    """Entries in the journal of holds."""
+    hooks: HookFacts | None = None
+    """How calls to the driver could be seen; None: not asked."""
+    hook_in_force: HookInForce | None = None
+    """As a daemon says that answers on the control socket."""
+    pid_view: PidViewFacts | None = None
+    """None: not looked at, as nobody wants it."""
+    gates: int | None = None
+    """Device gates of this run_dir in the kernel; None: not known."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What fairsched does on this host under this configuration."""
+
+    source: Source | None
+    source_reason: str
+    can_hold: bool
+    hold_reason: str
+    mode: str
+    """In effect."""
+    obstacles: tuple[str, ...]
+    """Why it cannot run at all; empty = it can."""
+
+    @property
+    def can_run(self) -> bool:
+        return not self.obstacles
+
+
+Level = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row of ``fairsched doctor``."""
+
+    name: str
+    level: Level
+    fact: str
+    choice: str = ""
+    """What follows from it."""
+    remedy: str = ""
