@@ -75,8 +75,8 @@ def instrument(watch: Stopwatch) -> None:
     from fairsched.act.holds import Applier
     from fairsched.daemon import loop as daemon
     from fairsched.daemon.answers import Answers
-    from fairsched.observe import Tree
-    from fairsched.sensors import Sensors
+    from fairsched.observe.sensors import Sensors
+    from fairsched.observe.tree import Tree
 
     watch.wrap(Sensors, "read", "read")
     watch.wrap(Tree, "refresh", "walk")

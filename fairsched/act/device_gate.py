@@ -29,7 +29,7 @@ from fairsched.driver import gate
 from fairsched.driver.in_force import InForce
 from fairsched.driver.inventory import read_devices, signature
 from fairsched.errors import ConfigError, FairschedError, HostUnsupported
-from fairsched.observe import Tree
+from fairsched.observe.tree import Tree
 from fairsched.status import GateState, GateStatus
 
 _VERIFY_NS = 1_000_000_000

@@ -22,7 +22,7 @@ from fairsched.daemon.pace import NEVER_NS
 from fairsched.errors import FairschedError
 from fairsched.events import Limiter, decision_fields, logfmt
 from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode
-from fairsched.observe import TenantView, Tree
+from fairsched.observe.tree import TenantView, Tree
 from fairsched.status import DecisionRecord
 
 _REMEMBER = 4096

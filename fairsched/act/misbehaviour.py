@@ -42,7 +42,8 @@ from fairsched.model import (
     ReasonCode,
     TenantSpec,
 )
-from fairsched.observe import Tree
+from fairsched.observe.sensors import ProbesLost, Sensors
+from fairsched.observe.tree import Tree
 from fairsched.policy.evidence import (
     ContextWork,
     Episode,
@@ -56,7 +57,6 @@ from fairsched.policy.evidence import (
 from fairsched.policy.misbehaviour import WatchState, judge
 from fairsched.policy.shares import spec_for
 from fairsched.policy.unseen import intruded_gpus, steady_unseen
-from fairsched.sensors import ProbesLost, Sensors
 from fairsched.status import MisbehaviourStatus
 
 _LOOK_NS = 900_000_000

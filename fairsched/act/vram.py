@@ -26,10 +26,10 @@ from fairsched.driver.vram_gate import CgroupLimit
 from fairsched.gpu.nvml import gpu_label
 from fairsched.gpu.processes import Listed, Listing
 from fairsched.model import Action, ActionKind, Reason, ReasonCode, TenantSpec, VramAction
-from fairsched.observe import TenantView, Tree
+from fairsched.observe.sensors import Sensors
+from fairsched.observe.tree import TenantView, Tree
 from fairsched.policy import vram as policy
 from fairsched.policy.shares import ancestors, spec_for
-from fairsched.sensors import Sensors
 from fairsched.status import VramStatus
 
 _LOOK_NS = 900_000_000

@@ -31,9 +31,9 @@ from fairsched.daemon.report import Vitals, build_status
 from fairsched.errors import ConfigError, ControlError
 from fairsched.guardian.keeper import GuardianKeeper
 from fairsched.model import ShareView, TenantSpec
-from fairsched.observe import Tree
+from fairsched.observe.sensors import Sensors
+from fairsched.observe.tree import Tree
 from fairsched.own_status import OwnStatus
-from fairsched.sensors import Sensors
 from fairsched.status import DecisionRecord, GateStatus, ProcessStatus, StatusReport
 
 _EXPLAIN_NS = 60_000_000_000

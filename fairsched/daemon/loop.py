@@ -49,10 +49,10 @@ from fairsched.driver import pid_view
 from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.guardian.keeper import GuardianKeeper
 from fairsched.model import Snapshot
-from fairsched.observe import Tree, build_snapshot, refuse_own_cgroup, specs_in_force
+from fairsched.observe.sensors import ProbesLost, Sensors
+from fairsched.observe.tree import Tree, build_snapshot, refuse_own_cgroup, specs_in_force
 from fairsched.policy.decide import Decision, decide
 from fairsched.policy.lag import PolicyState
-from fairsched.sensors import ProbesLost, Sensors
 
 _HOUSEKEEPING_NS = 1_000_000_000
 _JOIN_NS = 100_000_000

@@ -20,7 +20,7 @@ from fairsched.cgroup.containers import container_of
 from fairsched.cgroup.path import Mount
 from fairsched.driver.books import DriverUse
 from fairsched.gpu.nvml import Gpu, gpu_label
-from fairsched.observe import Tree
+from fairsched.observe.tree import Tree
 from fairsched.status import ProcessStatus
 
 _COMMAND_BYTES = 4096

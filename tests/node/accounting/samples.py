@@ -12,7 +12,7 @@ import time
 
 from fairsched.base.wait import wait_readable
 from fairsched.config import from_bytes
-from fairsched.sensors import Sensors
+from fairsched.observe.sensors import Sensors
 
 
 def main(seconds: float) -> None:

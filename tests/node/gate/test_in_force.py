@@ -20,7 +20,7 @@ from fairsched.config.settings import Settings
 from fairsched.driver.gate import Rule, Rules
 from fairsched.driver.in_force import InForce
 from fairsched.driver.inventory import Devices
-from fairsched.observe import Tree
+from fairsched.observe.tree import Tree
 from tests.node.cgroup.conftest import Node
 from tests.node.gate.conftest import attachments, load_program
 from tests.node.gate.opener import Nodes, Trier

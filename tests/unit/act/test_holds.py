@@ -14,7 +14,7 @@ from fairsched.act.holds import Applier
 from fairsched.cgroup.outcome import GangResult, HoldKind, HoldResult
 from fairsched.errors import FairschedError, KernelRefused
 from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode
-from fairsched.observe import TenantView
+from fairsched.observe.tree import TenantView
 
 S = 1_000_000_000
 OVER = Reason(ReasonCode.OVER_ENTITLEMENT, "GPU-a", lag_ns=-12_000_000, used_ratio=0.6, entitlement_ratio=0.5)

@@ -22,7 +22,7 @@ from fairsched.config import Config, from_bytes
 from fairsched.gpu.nvml import Gpu
 from fairsched.gpu.samples import Sighted
 from fairsched.model import Action, ActionKind, Confidence, MisbehaviourAction, MisbehaviourKind, TenantSpec
-from fairsched.sensors import ProbesLost
+from fairsched.observe.sensors import ProbesLost
 
 S = 1_000_000_000
 PERIOD_NS = 139_000_000

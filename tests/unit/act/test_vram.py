@@ -21,7 +21,7 @@ from fairsched.driver.vram_gate import CgroupLimit, Refused
 from fairsched.gpu.nvml import Gpu
 from fairsched.gpu.processes import Listed
 from fairsched.model import Action, ActionKind, Hold, ReasonCode, TenantSpec, VramAction
-from fairsched.observe import TenantView
+from fairsched.observe.tree import TenantView
 
 GIB, S, MS = 1 << 30, 1_000_000_000, 1_000_000
 GPU = "GPU-0"

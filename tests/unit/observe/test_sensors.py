@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairsched import sensors as sensors_module
 from fairsched.accounting.natures import Natures
 from fairsched.accounting.replay import Replay
 from fairsched.accounting.turns import Turns
@@ -25,8 +24,9 @@ from fairsched.gpu.nvml import Gpu, GpuUse
 from fairsched.host.choose import choose_source
 from fairsched.host.facts import NVML_LIMIT
 from fairsched.model import Source
+from fairsched.observe import sensors as sensors_module
+from fairsched.observe.sensors import Sensors
 from fairsched.policy.evidence import NEVER_NS
-from fairsched.sensors import Sensors
 from tests.unit.accounting.fake_probe import MS, FakeProbe
 
 REFUSED = "the BPF loader was killed by SIGABRT before it had an answer"

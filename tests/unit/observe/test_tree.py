@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fairsched import observe
 from fairsched.accounting.context import Row
 from fairsched.cgroup import tree as cgroup_tree
 from fairsched.cgroup.path import CgroupRef, Mount
@@ -18,7 +17,8 @@ from fairsched.config import CgroupOwners, from_bytes
 from fairsched.errors import KernelRefused
 from fairsched.gpu.nvml import Gpu
 from fairsched.model import Confidence, Hold, Use
-from fairsched.observe import Tree, build_snapshot, specs_in_force
+from fairsched.observe import tree as observe_tree
+from fairsched.observe.tree import Tree, build_snapshot, specs_in_force
 from tests.support import FakeTree
 
 S = 1_000_000_000
@@ -108,7 +108,7 @@ def test_a_stranger_is_no_reason_to_walk_for_ever(tree: Tree, files: FakeTree, w
 def test_a_large_tree_is_looked_at_a_portion_at_a_time(
     files: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observe, "_PORTION", 8)
+    monkeypatch.setattr(observe_tree, "_PORTION", 8)
     tree = Tree(
         files.mount, CgroupOwners(from_bytes(b"tenants: {t: {cgroup: /many, children: {'*': {}}}}", "f"))
     )
@@ -149,7 +149,7 @@ def test_pauses_are_remembered_when_the_tenants_are_built_anew(
     tree.refresh(S, ())
     tree.tenants["train"].foreign.add(train)
     files.make("/gpu/train/new").close()
-    monkeypatch.setattr(observe, "_PORTION", 1)
+    monkeypatch.setattr(observe_tree, "_PORTION", 1)
     step = next(step for step in range(20) if tree.refresh(2 * S + step, ()))
     assert (tree.tenants["chat"].foreign, tree.tenants["train"].foreign) == ({chat}, {train})
     for more in range(10):
@@ -212,7 +212,7 @@ def test_the_processes_of_all_tenants_are_listed(tree: Tree, files: FakeTree) ->
 def test_the_processes_of_many_tenants_are_listed_a_portion_at_a_time(
     tree: Tree, files: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observe, "_PIDS_PORTION", 1)
+    monkeypatch.setattr(observe_tree, "_PIDS_PORTION", 1)
     files.make("/gpu/chat", pids=[1, 2]).close()
     files.make("/gpu/train", pids=[3]).close()
     assert tree.pids(begin=True) is None
