@@ -359,3 +359,14 @@ def _book_quotas(before: Mapping[Key, float], step: _Step, books: Books) -> None
             # A little credit, so that a thaw some ms late does not take away what the quota grants.
             credit = params.quota_burst_ratio * quota * params.window_ns
             books.quota_level_ns[key] = min(max(level, -credit), float(params.window_ns))
+
+
+def used_ratio(account: Account, gpu: GpuAccount, of_wall: bool) -> float:
+    """Of what the GPU delivered over the window, or of the window itself."""
+    whole = gpu.wall_window_ns if of_wall else gpu.delivered_window_ns
+    return account.used_window_ns / whole if whole > 0 else 0.0
+
+
+def entitled_ratio(books: Books, use: Use) -> float:
+    """Of what the GPU delivered, as `used_ratio` is: what was taken off the top is due to nobody. 0 outside of A."""
+    return books.owed[use.gpu].get(use.tenant, 0.0) * books.left_ratio[use.gpu]
