@@ -34,7 +34,7 @@ from fairsched.demo.record import Recorder
 from fairsched.demo.scene import TENANTS
 from fairsched.demo.stage import Stage, check_host
 from fairsched.errors import FairschedError
-from fairsched.status import SliStatus, StatusReport, TokenRate, decision_from_plain
+from fairsched.protocol.status import SliStatus, StatusReport, TokenRate, decision_from_plain
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs/img"
 _BEAT_S = 0.1

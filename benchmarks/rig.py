@@ -30,8 +30,8 @@ import yaml
 
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef, Mount, find_mount
-from fairsched.control_client import TIMEOUT_S, ControlClient
 from fairsched.errors import ControlError, FairschedError, HostUnsupported
+from fairsched.protocol.client import TIMEOUT_S, ControlClient
 from fairsched.simgpu import GpuSpec, GpuTruth, SimHost, Worker, Workload, build
 from fairsched.simgpu.workload import enter_command
 

@@ -12,7 +12,7 @@ import psutil
 
 from benchmarks.rig import Rig, RunningDaemon, TenantLoad, cpu_s, read_truth
 from benchmarks.stats import share_errors_points, shares
-from fairsched.own_status import own_from_plain
+from fairsched.protocol.own import own_from_plain
 from fairsched.simgpu import Workload
 
 _CHAT = Workload("decode", kernels=40, kernel_us=500, jitter_ratio=0.1, gap_us=1000)

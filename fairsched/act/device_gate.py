@@ -30,7 +30,7 @@ from fairsched.driver.in_force import InForce
 from fairsched.driver.inventory import read_devices, signature
 from fairsched.errors import ConfigError, FairschedError, HostUnsupported
 from fairsched.observe.tree import Tree
-from fairsched.status import GateState, GateStatus
+from fairsched.protocol.status import GateState, GateStatus
 
 _VERIFY_NS = 1_000_000_000
 _READ_AGAIN_NS = 60_000_000_000

@@ -20,10 +20,10 @@ from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.daemon.pace import NEVER_NS
 from fairsched.errors import FairschedError
-from fairsched.events import Limiter, decision_fields, logfmt
 from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode
 from fairsched.observe.tree import TenantView, Tree
-from fairsched.status import DecisionRecord
+from fairsched.protocol.events import Limiter, decision_fields, logfmt
+from fairsched.protocol.status import DecisionRecord
 
 _REMEMBER = 4096
 _DRY_RUN_REPEAT_NS = 1_000_000_000

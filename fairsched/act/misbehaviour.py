@@ -57,7 +57,7 @@ from fairsched.policy.evidence import (
 from fairsched.policy.misbehaviour import WatchState, judge
 from fairsched.policy.shares import spec_for
 from fairsched.policy.unseen import intruded_gpus, steady_unseen
-from fairsched.status import MisbehaviourStatus
+from fairsched.protocol.status import MisbehaviourStatus
 
 _LOOK_NS = 900_000_000
 """A little less than a second: housekeeping comes every 200 ms, and late at times."""

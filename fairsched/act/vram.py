@@ -30,7 +30,7 @@ from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import TenantView, Tree
 from fairsched.policy import vram as policy
 from fairsched.policy.shares import ancestors, spec_for
-from fairsched.status import VramStatus
+from fairsched.protocol.status import VramStatus
 
 _LOOK_NS = 900_000_000
 _SWEEP_NS = 60_000_000_000

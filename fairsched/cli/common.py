@@ -14,7 +14,7 @@ import click
 from fairsched.base.printable import printable
 
 if TYPE_CHECKING:
-    from fairsched.control_client import ControlClient
+    from fairsched.protocol.client import ControlClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,7 +52,7 @@ def daemon_options(function: F) -> F:
 
 def connect(socket_path: Path | None, config_path: Path | None) -> ControlClient:
     """The client for the socket that was named, or the one a daemon on this host would have."""
-    from fairsched.control_client import DEFAULT_SOCKET, ControlClient
+    from fairsched.protocol.client import DEFAULT_SOCKET, ControlClient
 
     if socket_path is None and config_path is None and DEFAULT_SOCKET.exists():
         socket_path = DEFAULT_SOCKET  # the usual case must not pay for reading the configuration

@@ -12,7 +12,7 @@ from fairsched.cli.common import config_option, connect, daemon_options, echo_js
 from fairsched.errors import FairschedError
 
 if TYPE_CHECKING:
-    from fairsched.control_client import ControlClient
+    from fairsched.protocol.client import ControlClient
 
 
 @click.group("config")

@@ -41,7 +41,7 @@ def command(ctx: click.Context, config_path: Path | None, no_bpf: bool, as_json:
     from fairsched.host.choose import choose
     from fairsched.host.facts import Check
     from fairsched.host.gather import gather
-    from fairsched.status import to_plain
+    from fairsched.protocol.status import to_plain
 
     broken: FairschedError | None = None
     try:

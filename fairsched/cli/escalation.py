@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fairsched.companion.escalate.model import InForce, Limits, Order, Result, State
     from fairsched.companion.escalate.steps import Step
     from fairsched.config import Config
-    from fairsched.status import StatusReport
+    from fairsched.protocol.status import StatusReport
 
 STEPS = ("quota", "command", "mig", "evict")
 
@@ -71,7 +71,7 @@ def status_command(config_path: Path | None, as_json: bool) -> None:
     from fairsched.companion.escalate import policy
     from fairsched.companion.escalate.dry_run import is_dry_run
     from fairsched.companion.escalate.ladder import books_of, limits_of
-    from fairsched.status import to_plain
+    from fairsched.protocol.status import to_plain
 
     config = _load(config_path)
     state, limits = books_of(config)[0].load(), limits_of(config.escalation)
@@ -241,8 +241,8 @@ def _set_up(
 ) -> tuple[Config, Desk, Mapping[str, Step]]:
     from fairsched.companion.escalate.desk import Desk
     from fairsched.companion.escalate.ladder import books_of, limits_of, steps_of
-    from fairsched.control_client import ControlClient
     from fairsched.errors import ConfigError
+    from fairsched.protocol.client import ControlClient
 
     config = _load(config_path)
     store, audit = books_of(config)
@@ -260,9 +260,9 @@ def _set_up(
 
 def _report(config: Config, socket_path: Path | None) -> StatusReport | None:
     """What the daemon says; None when it does not run: a step that needs it says so."""
-    from fairsched.control_client import ControlClient
     from fairsched.errors import ControlError
-    from fairsched.status import status_from_plain
+    from fairsched.protocol.client import ControlClient
+    from fairsched.protocol.status import status_from_plain
 
     try:
         return status_from_plain(ControlClient(socket_path or config.socket_path).request("status"))
@@ -329,7 +329,7 @@ def _carry_out(
 def _show(order: Order, result: Result, as_json: bool, is_last: bool = True) -> int:
     """Print it; 1 when it did not succeed, and then it is the exit status of the last one."""
     from fairsched.companion.escalate.model import Outcome
-    from fairsched.status import to_plain
+    from fairsched.protocol.status import to_plain
 
     if as_json:
         echo_json({"order": to_plain(order), "result": to_plain(result)})

@@ -13,8 +13,8 @@ from fairsched.cli.common import daemon_options
 from fairsched.cli.duration import seconds_of
 
 if TYPE_CHECKING:
-    from fairsched.control_client import ControlClient
-    from fairsched.events import EventStream
+    from fairsched.protocol.client import ControlClient
+    from fairsched.protocol.events import EventStream
 
 DEFAULT_SINCE_S = 60.0
 _LOOK_S = 0.5
@@ -60,7 +60,7 @@ def command(
     client: ControlClient, follow: bool, since_s: float | None, tenant: str | None, rate: float
 ) -> None:
     """Holds and thaws as JSON lines."""
-    from fairsched.events import EventStream
+    from fairsched.protocol.events import EventStream
 
     if since_s is None:
         since_s = 0.0 if follow else DEFAULT_SINCE_S
@@ -87,8 +87,8 @@ class Tail:
 
     def look(self, *, is_first: bool = False) -> None:
         """Print what is new. Raises ControlError when the daemon does not answer."""
-        from fairsched.events import gap_document
-        from fairsched.status import decision_from_plain
+        from fairsched.protocol.events import gap_document
+        from fairsched.protocol.status import decision_from_plain
 
         answer = self._client.request("decisions", since_ns=self._since_ns)
         records = [decision_from_plain(one) for one in answer["decisions"]]
@@ -105,7 +105,7 @@ class Tail:
     def look_again(self) -> None:
         """The same; a daemon that is away is said once, and waited for."""
         from fairsched.errors import ControlError
-        from fairsched.events import gap_document
+        from fairsched.protocol.events import gap_document
 
         try:
             if self._is_away:

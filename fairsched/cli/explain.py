@@ -27,9 +27,9 @@ from fairsched.cli.text import (
 )
 
 if TYPE_CHECKING:
-    from fairsched.control_client import ControlClient
     from fairsched.model import ReasonCode
-    from fairsched.status import DecisionRecord, MisbehaviourStatus, TenantStatus, VramStatus
+    from fairsched.protocol.client import ControlClient
+    from fairsched.protocol.status import DecisionRecord, MisbehaviourStatus, TenantStatus, VramStatus
 
 WINDOW_S = 60
 FEW = 8
@@ -51,7 +51,7 @@ Examples:
 @json_option
 def command(client: ControlClient, tenant: str, is_all: bool, as_json: bool) -> None:
     """Why TENANT was held and thawed in the last minute."""
-    from fairsched.status import decision_from_plain, status_from_plain
+    from fairsched.protocol.status import decision_from_plain, status_from_plain
 
     documents = client.request("explain", tenant=tenant)
     if as_json:

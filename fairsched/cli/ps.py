@@ -13,8 +13,8 @@ from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_opt
 from fairsched.cli.text import NOT_KNOWN, WIDTH, cut, short_uuid, table
 
 if TYPE_CHECKING:
-    from fairsched.control_client import ControlClient
-    from fairsched.status import ProcessStatus
+    from fairsched.protocol.client import ControlClient
+    from fairsched.protocol.status import ProcessStatus
 
 EPILOG = """\b
 Columns:
@@ -40,7 +40,7 @@ Examples:
 @json_option
 def command(client: ControlClient, tenant: str | None, gpu: str | None, as_json: bool) -> None:
     """Which processes use the GPUs, and whose they are."""
-    from fairsched.status import process_from_plain
+    from fairsched.protocol.status import process_from_plain
 
     documents = [
         document

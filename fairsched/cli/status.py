@@ -32,8 +32,8 @@ from fairsched.cli.text import (
 )
 
 if TYPE_CHECKING:
-    from fairsched.control_client import ControlClient
-    from fairsched.status import DecisionRecord, GpuStatus, StatusReport, TenantStatus
+    from fairsched.protocol.client import ControlClient
+    from fairsched.protocol.status import DecisionRecord, GpuStatus, StatusReport, TenantStatus
 
 SCREEN_LINES = 23
 """Of a terminal with 24, one of which the prompt takes."""
@@ -76,7 +76,7 @@ Examples:
 def command(client: ControlClient, full: bool, as_json: bool) -> None:
     """Who uses what, who is entitled to what, who is held and why."""
     from fairsched.errors import ControlError
-    from fairsched.status import status_from_plain
+    from fairsched.protocol.status import status_from_plain
 
     document = client.request("status")
     if as_json:

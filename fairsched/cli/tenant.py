@@ -12,7 +12,7 @@ from fairsched.cli.text import cut, table, wrap
 from fairsched.model import ADJUSTABLE
 
 if TYPE_CHECKING:
-    from fairsched.control_client import ControlClient
+    from fairsched.protocol.client import ControlClient
 
 LIST_EPILOG = """\b
 A value marked * was set with `fairsched tenant set`; one in brackets is a

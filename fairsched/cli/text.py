@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fairsched.model import MisbehaviourKind, Reason, ReasonCode
 
 if TYPE_CHECKING:
-    from fairsched.status import MisbehaviourStatus, VramStatus
+    from fairsched.protocol.status import MisbehaviourStatus, VramStatus
 
 WIDTH = 80
 NOT_KNOWN = "n/a"

@@ -21,7 +21,7 @@ from fairsched.companion.keeper import wishes
 from fairsched.companion.part import Finding, Moment, Node, Part
 from fairsched.config import Config, from_bytes
 from fairsched.errors import ControlError, FairschedError
-from fairsched.status import to_plain
+from fairsched.protocol.status import to_plain
 
 _NICE = 10
 """Relative to the daemon's, which may be better than everybody's."""

@@ -23,8 +23,8 @@ from fairsched.companion.address import address_of, check_free
 from fairsched.config import Config
 from fairsched.config.models import walk
 from fairsched.errors import ConfigError
-from fairsched.sli_status import SliStatus, TokenRate, slis_from_plain, tokens_from_plain
-from fairsched.status import CompanionStatus
+from fairsched.protocol.slis import SliStatus, TokenRate, slis_from_plain, tokens_from_plain
+from fairsched.protocol.status import CompanionStatus
 
 _KEEP_NS = 10_000_000_000
 """What it said is shown for so long; the companion says it again at least every second or so."""

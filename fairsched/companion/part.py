@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairsched.control_client import ControlClient
-from fairsched.status import (
+from fairsched.protocol.client import ControlClient
+from fairsched.protocol.status import (
     DecisionRecord,
     SliStatus,
     StatusReport,

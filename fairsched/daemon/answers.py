@@ -23,7 +23,6 @@ from fairsched.act.vram import VramLimits
 from fairsched.cgroup.path import Mount
 from fairsched.companion.keeper import CompanionKeeper
 from fairsched.config.settings import Settings
-from fairsched.control_socket import Peer, ServerCounters
 from fairsched.daemon.cost import MapFacts, read_processes
 from fairsched.daemon.ledger import Ledger
 from fairsched.daemon.processes import build_processes, held_by_process
@@ -33,8 +32,9 @@ from fairsched.guardian.keeper import GuardianKeeper
 from fairsched.model import ShareView, TenantSpec
 from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import Tree
-from fairsched.own_status import OwnStatus
-from fairsched.status import DecisionRecord, GateStatus, ProcessStatus, StatusReport
+from fairsched.protocol.own import OwnStatus
+from fairsched.protocol.server import Peer, ServerCounters
+from fairsched.protocol.status import DecisionRecord, GateStatus, ProcessStatus, StatusReport
 
 _EXPLAIN_NS = 60_000_000_000
 

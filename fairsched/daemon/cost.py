@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from fairsched.bpf import abi
-from fairsched.own_status import BpfMap, Log2Histogram, ProcessCost
+from fairsched.protocol.own import BpfMap, Log2Histogram, ProcessCost
 
 _WINDOW_NS = 10_000_000_000
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

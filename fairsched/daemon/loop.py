@@ -39,7 +39,6 @@ from fairsched.cgroup.release import release_all
 from fairsched.companion.keeper import CompanionKeeper
 from fairsched.config import CgroupOwners
 from fairsched.config.settings import Settings
-from fairsched.control_socket import ControlServer
 from fairsched.daemon.answers import Answers, Parts
 from fairsched.daemon.cost import OwnCost
 from fairsched.daemon.ledger import Ledger, StateFile
@@ -53,6 +52,7 @@ from fairsched.observe.sensors import ProbesLost, Sensors
 from fairsched.observe.tree import Tree, build_snapshot, refuse_own_cgroup, specs_in_force
 from fairsched.policy.decide import Decision, decide
 from fairsched.policy.lag import PolicyState
+from fairsched.protocol.server import ControlServer
 
 _HOUSEKEEPING_NS = 1_000_000_000
 _JOIN_NS = 100_000_000

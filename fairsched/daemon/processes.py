@@ -21,7 +21,7 @@ from fairsched.cgroup.path import Mount
 from fairsched.driver.books import DriverUse
 from fairsched.gpu.nvml import Gpu, gpu_label
 from fairsched.observe.tree import Tree
-from fairsched.status import ProcessStatus
+from fairsched.protocol.status import ProcessStatus
 
 _COMMAND_BYTES = 4096
 NO_LAUNCH_SEEN = "has a context, no launch of it was seen"

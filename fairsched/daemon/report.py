@@ -17,13 +17,13 @@ from fairsched.daemon.cost import OwnCost
 from fairsched.daemon.ledger import Ledger
 from fairsched.driver.gate import is_asked_for
 from fairsched.gpu.nvml import GpuUse, gpu_label
-from fairsched.losses import DRIVER_LOSSES, GPU_TIME_LOSSES
 from fairsched.model import ActionKind, Confidence, ReasonCode, ShareView, Source, TenantSpec
 from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import TenantView, Tree
-from fairsched.own_status import Log2Histogram
-from fairsched.recent_delays import delay_between_ms
-from fairsched.status import (
+from fairsched.protocol.delays import delay_between_ms
+from fairsched.protocol.losses import DRIVER_LOSSES, GPU_TIME_LOSSES
+from fairsched.protocol.own import Log2Histogram
+from fairsched.protocol.status import (
     DecisionRecord,
     DriverCallsStatus,
     GateState,

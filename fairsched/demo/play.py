@@ -20,7 +20,7 @@ from fairsched.demo.result import Result, judge_half, make_timeline, settle_s
 from fairsched.demo.scene import TENANTS, entitlements
 from fairsched.demo.screen import WIDTH, Screen, View, choose_screen
 from fairsched.demo.stage import Stage, check_host, has_real_gpu
-from fairsched.status import StatusReport
+from fairsched.protocol.status import StatusReport
 
 DEFAULT_PNG = Path("fairsched-demo.png")
 _STARTING = "starting a simulated GPU, four tenants and the daemon ..."

@@ -11,8 +11,8 @@ import psutil
 
 from fairsched.demo.result import AccountSample, DaemonFigures, Recording, Sample
 from fairsched.demo.stage import Stage
+from fairsched.protocol.status import StatusReport
 from fairsched.simgpu import Step
-from fairsched.status import StatusReport
 
 _RATE_WINDOW_NS = 2_000_000_000
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fairsched.cli.text import percent
 from fairsched.demo.scene import TENANTS, Tenant, entitlements
-from fairsched.status import StatusReport
+from fairsched.protocol.status import StatusReport
 
 WIDTH = 80
 _BAR = 32

@@ -23,15 +23,15 @@ from typing import Any
 from fairsched.base.process import ProcessId
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import Mount, find_mount
-from fairsched.control_client import ControlClient
 from fairsched.demo import janitor
 from fairsched.demo.scene import TENANTS, config_text
 from fairsched.errors import ControlError, FairschedError, HostUnsupported
 from fairsched.model import Confidence
+from fairsched.protocol.client import ControlClient
+from fairsched.protocol.status import StatusReport, status_from_plain
 from fairsched.simgpu import SimBuildError, SimHost, Worker
 from fairsched.simgpu.build import cache_root
 from fairsched.simgpu.host import default_state_root
-from fairsched.status import StatusReport, status_from_plain
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 _PR_SET_PDEATHSIG = 1

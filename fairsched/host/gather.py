@@ -180,7 +180,7 @@ def _has_group(name: str) -> bool:
 
 
 def _daemon_pid(socket_path: Path) -> int | None:
-    from fairsched.control_client import ControlClient
+    from fairsched.protocol.client import ControlClient
 
     try:
         return int(ControlClient(socket_path, timeout_s=1.0).request("ping")["pid"])
@@ -189,7 +189,7 @@ def _daemon_pid(socket_path: Path) -> int | None:
 
 
 def _hook_in_force(socket_path: Path) -> hooks.HookInForce | None:
-    from fairsched.control_client import ControlClient
+    from fairsched.protocol.client import ControlClient
 
     try:
         status = ControlClient(socket_path).request("status")

@@ -37,7 +37,7 @@ from fairsched.host.choose import choose_source, switched_off
 from fairsched.host.facts import NVML_LIMIT
 from fairsched.model import Source
 from fairsched.policy.evidence import NEVER_NS
-from fairsched.recent_delays import AMinuteAgo
+from fairsched.protocol.delays import AMinuteAgo
 
 _CHECKED_PER_CALL = 128
 _PF_EXITING = 0x4

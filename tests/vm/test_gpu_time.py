@@ -21,7 +21,7 @@ from fairsched.bpf.gpu_time import GpuTimeProbe, Library
 from fairsched.bpf.loader import has_atomics
 from fairsched.bpf.probe import probe as ask_facts
 from fairsched.errors import HostUnsupported
-from fairsched.losses import GPU_TIME_LOSSES
+from fairsched.protocol.losses import GPU_TIME_LOSSES
 from fairsched.simgpu import SimHost, Workload
 from fairsched.simgpu.build import build
 from fairsched.simgpu.workload import Worker

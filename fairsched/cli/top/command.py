@@ -13,7 +13,7 @@ import click
 from fairsched.cli.common import daemon_options, echo_json, json_option
 
 if TYPE_CHECKING:
-    from fairsched.control_client import ControlClient
+    from fairsched.protocol.client import ControlClient
 
 _ORDERS = ("lag", "used", "entitled", "weight", "tokens", "queue", "vram", "held", "name")
 """Those of top.rows.Order, which would bring rich into every --help; a test compares them."""
@@ -91,7 +91,7 @@ def command(
 
 def _document(plain: Any, view: Any) -> dict[str, Any]:
     from fairsched.cli.top.rows import make_rows
-    from fairsched.status import status_from_plain, to_plain
+    from fairsched.protocol.status import status_from_plain, to_plain
 
     report = status_from_plain(plain)
     rows = make_rows(report, view.order, is_reversed=view.is_reversed, needle=view.needle)

@@ -26,7 +26,7 @@ from fairsched.cli.text import (
 )
 from fairsched.cli.top.rows import Order, Row, choose_scale, clamp_first, make_rows
 from fairsched.cli.top.view import View
-from fairsched.status import GpuStatus, StatusReport, TenantState
+from fairsched.protocol.status import GpuStatus, StatusReport, TenantState
 
 MIN_WIDTH = 80
 _NAME, _BAR = 14, 14

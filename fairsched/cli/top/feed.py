@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairsched.errors import FairschedError
-from fairsched.recent_delays import with_recent_delays
-from fairsched.status import StatusReport, status_from_plain
+from fairsched.protocol.delays import with_recent_delays
+from fairsched.protocol.status import StatusReport, status_from_plain
 
 RECENT_NS = 10_000_000_000
 

@@ -16,7 +16,7 @@ from fairsched.cli.top.feed import Feed, News, fetch
 from fairsched.cli.top.terminal import Painter, Terminal, has_blocks
 from fairsched.cli.top.view import View, press
 from fairsched.errors import FairschedError
-from fairsched.status import StatusReport
+from fairsched.protocol.status import StatusReport
 
 _ASK_AGAIN_S = 3600.0
 """Nothing is drawn without a reason; this is only so that no wait is for ever."""

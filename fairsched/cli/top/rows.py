@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from fairsched.status import StatusReport, TenantState, TenantStatus
+from fairsched.protocol.status import StatusReport, TenantState, TenantStatus
 
 SCALES = (1.0, 0.75, 0.5, 0.25, 0.1)
 """What a full bar may stand for, as a part of one GPU."""

@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from fairsched.companion.escalate.model import Order
 from fairsched.companion.escalate.steps import CheckOrder, NotNow, Plan, StepFailed
-from fairsched.status import StatusReport, to_plain
+from fairsched.protocol.status import StatusReport, to_plain
 
 NOT_NOW = 75
 """EX_TEMPFAIL."""

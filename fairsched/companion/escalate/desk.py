@@ -24,7 +24,7 @@ from fairsched.companion.escalate.audit import Audit
 from fairsched.companion.escalate.model import Decision, Limits, Order, Reading, Result, State
 from fairsched.companion.escalate.store import Store
 from fairsched.errors import FairschedError
-from fairsched.status import to_plain
+from fairsched.protocol.status import to_plain
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from fairsched.companion.escalate.model import Order
 from fairsched.companion.escalate.pods import Candidate, Choice, Rules, SuffererUnknown, choose
 from fairsched.companion.escalate.steps import CheckOrder, NotNow, Plan, StepFailed
 from fairsched.errors import FairschedError
-from fairsched.status import StatusReport
+from fairsched.protocol.status import StatusReport
 
 MARK = "fairsched.io/escalation"
 """Annotation of the node: the order that cordoned or labelled it."""

@@ -24,8 +24,8 @@ from fairsched.companion.escalate.steps import Step
 from fairsched.companion.escalate.store import Store
 from fairsched.config import Config
 from fairsched.config.escalation import Escalation
-from fairsched.control_client import ControlClient
 from fairsched.errors import ConfigError
+from fairsched.protocol.client import ControlClient
 
 
 def directory_of(config: Config) -> Path:

@@ -26,7 +26,7 @@ from fairsched.companion.escalate.mig_nvml import MigDriver, MigError, MigGpu, M
 from fairsched.companion.escalate.model import Order
 from fairsched.companion.escalate.steps import CheckOrder, NotNow, Plan, StepFailed
 from fairsched.errors import FairschedError
-from fairsched.status import StatusReport
+from fairsched.protocol.status import StatusReport
 
 CONFIG_LABEL = "nvidia.com/mig.config"
 STATE_LABEL = "nvidia.com/mig.config.state"

@@ -22,7 +22,7 @@ from fairsched.companion.escalate.model import ENFORCE, Order, Outcome, Result, 
 from fairsched.companion.escalate.reading import read
 from fairsched.companion.escalate.steps import Step, carry_out
 from fairsched.companion.part import Finding, Moment
-from fairsched.status import StatusReport
+from fairsched.protocol.status import StatusReport
 
 _SHOW_S = 10.0
 """How often the clocks are written out for ``fairsched escalation status``."""

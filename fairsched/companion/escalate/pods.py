@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairsched.cgroup.containers import container_of
-from fairsched.status import StatusReport, TenantStatus
+from fairsched.protocol.status import StatusReport, TenantStatus
 
 PROTECT_ANNOTATION = "fairsched.io/never-evict"
 GPU_RESOURCES = ("nvidia.com/*",)

@@ -30,7 +30,7 @@ from fairsched.companion.escalate.steps import CheckOrder, NotNow, Plan, StepFai
 from fairsched.errors import ControlError
 from fairsched.model import TenantSpec
 from fairsched.policy.shares import entitlements
-from fairsched.status import StatusReport, TenantStatus
+from fairsched.protocol.status import StatusReport, TenantStatus
 
 _NEAR_RATIO = 0.02
 """Whose use is so close to its quota runs into it."""

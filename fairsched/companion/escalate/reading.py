@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from fairsched.companion.escalate.model import QUEUE_DELAY, TOKEN_CV, Reading, Sufferer
 from fairsched.model import TenantClass
-from fairsched.status import StatusReport, TenantState, TenantStatus
+from fairsched.protocol.status import StatusReport, TenantState, TenantStatus
 
 _WITH_DEMAND = frozenset({TenantState.RUN, TenantState.HELD})
 _WITHOUT_DEMAND = frozenset({TenantState.IDLE, TenantState.UNSEEN})

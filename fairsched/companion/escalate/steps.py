@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from fairsched.companion.escalate.model import Kind, Order, Outcome, Result
 from fairsched.errors import FairschedError
-from fairsched.status import StatusReport
+from fairsched.protocol.status import StatusReport
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from fairsched.companion.exporter.catalogue import BY_NAME
 from fairsched.companion.exporter.family import BOUNDS, HIGHEST_BOUND, LOWEST_BOUND, Family, Kind
-from fairsched.own_status import Log2Histogram
+from fairsched.protocol.own import Log2Histogram
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

@@ -26,7 +26,7 @@ from fairsched.companion.exporter.http import Answer, Request
 from fairsched.companion.exporter.readings import MOST_TENANTS, Own, read
 from fairsched.companion.exporter.webconfig import WebConfig
 from fairsched.errors import ControlError
-from fairsched.status import StatusReport
+from fairsched.protocol.status import StatusReport
 
 SHARED_S = 1.0
 """A status is shown for so long before the daemon is asked for another."""

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fairsched.companion.exporter.book import Book
-from fairsched.losses import DRIVER_LOSSES, GPU_TIME_LOSSES
 from fairsched.model import Confidence
-from fairsched.status import GateState, StatusReport, TenantState, TenantStatus
+from fairsched.protocol.losses import DRIVER_LOSSES, GPU_TIME_LOSSES
+from fairsched.protocol.status import GateState, StatusReport, TenantState, TenantStatus
 
 MOST_TENANTS = 256
 

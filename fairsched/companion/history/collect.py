@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fairsched.model import ActionKind
-from fairsched.recent_delays import delay_between_ms
-from fairsched.status import DecisionRecord, StatusReport, TenantStatus
+from fairsched.protocol.delays import delay_between_ms
+from fairsched.protocol.status import DecisionRecord, StatusReport, TenantStatus
 
 
 @dataclass(frozen=True)

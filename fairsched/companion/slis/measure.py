@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fairsched.companion.slis.curve import Curve
 from fairsched.companion.slis.formulas import FEWEST_SECONDS, is_fair, variation, variation_in_time
 from fairsched.companion.slis.window import Window
-from fairsched.status import SliStatus, TokenRate
+from fairsched.protocol.status import SliStatus, TokenRate
 
 S = 1_000_000_000
 _RATE_NS = 10 * S

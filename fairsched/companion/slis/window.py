@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from fairsched.accounting.queue_delay import quantile_ms
 from fairsched.companion.slis.formulas import FEWEST_SECONDS, deviation, grown
-from fairsched.status import GpuStatus, StatusReport, TenantState
+from fairsched.protocol.delays import quantile_ms
+from fairsched.protocol.status import GpuStatus, StatusReport, TenantState
 
 WANTED_RATIO = 0.95
 """Of the samples: a machine has its hiccups."""

@@ -25,8 +25,8 @@ import yaml
 import fairsched
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import Mount
-from fairsched.control_client import ControlClient
 from fairsched.errors import ControlError
+from fairsched.protocol.client import ControlClient
 from fairsched.simgpu import GpuSpec, SimHost, Workload
 from fairsched.simgpu.build import build
 from fairsched.simgpu.workload import Worker

@@ -14,7 +14,7 @@ NOBODY = 65534
 AS_NOBODY = f"""
 import os, sys
 from pathlib import Path
-from fairsched.control_client import ControlClient
+from fairsched.protocol.client import ControlClient
 from fairsched.errors import ControlError
 os.chdir(sys.argv[1])
 os.setgroups([int(gid) for gid in sys.argv[2:]]); os.setgid({NOBODY}); os.setuid({NOBODY})

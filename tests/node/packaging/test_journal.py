@@ -25,8 +25,8 @@ journalctl -D /run/log/journal -q FAIRSCHED_TENANT=batch -o json
 PROGRAM = """
 import logging, os, socket
 from fairsched.base import logs
-from fairsched.events import decision_fields, logfmt
-from tests.unit.control.fakes import hold
+from fairsched.protocol.events import decision_fields, logfmt
+from tests.unit.protocol.fakes import hold
 
 stream = socket.socket(socket.AF_UNIX)  # stderr of a unit, as systemd makes it
 stream.connect("/run/systemd/journal/stdout")

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.accounting.queue_delay import DelayBook, quantile_ms
+from fairsched.accounting.queue_delay import DelayBook
 from fairsched.bpf import abi
+from fairsched.protocol.delays import quantile_ms
 
 
 def histogram(waits: list[int]) -> list[int]:

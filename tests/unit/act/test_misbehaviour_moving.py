@@ -11,7 +11,7 @@ from fairsched.accounting.context import Events, Move
 from fairsched.act.misbehaviour import lowered
 from fairsched.cgroup.path import Mount
 from fairsched.model import Confidence, MisbehaviourKind
-from fairsched.status import MisbehaviourStatus
+from fairsched.protocol.status import MisbehaviourStatus
 from tests.unit.act.test_misbehaviour import CGROUP, PID, STRANGE, Node, S, node
 
 __all__ = ["node"]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.base.printable import printable, word
-from fairsched.events import logfmt
+from fairsched.protocol.events import logfmt
 
 
 @pytest.mark.parametrize(

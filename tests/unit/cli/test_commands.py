@@ -23,7 +23,7 @@ from fairsched.cli.tenant import set_command
 from fairsched.config import from_bytes
 from fairsched.errors import FairschedError
 from fairsched.model import ADJUSTABLE
-from tests.unit.control.fakes import FakeDaemon, serving
+from tests.unit.protocol.fakes import FakeDaemon, serving
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -21,9 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.cli import cli
-from fairsched.events import EventStream, Limiter, decision_fields, logfmt
-from fairsched.status import DecisionRecord
-from tests.unit.control.fakes import FakeDaemon, hold, serving, thaw
+from fairsched.protocol.events import EventStream, Limiter, decision_fields, logfmt
+from fairsched.protocol.status import DecisionRecord
+from tests.unit.protocol.fakes import FakeDaemon, hold, serving, thaw
 
 S = 1_000_000_000
 

@@ -11,7 +11,7 @@ import pytest
 from fairsched.cli import explain, status
 from fairsched.cli.status import SCREEN_LINES, Detail
 from fairsched.model import ActionKind, MisbehaviourKind, Reason, ReasonCode
-from fairsched.status import (
+from fairsched.protocol.status import (
     DecisionRecord,
     GpuStatus,
     MisbehaviourStatus,
@@ -22,8 +22,8 @@ from fairsched.status import (
     TokenRate,
     VramStatus,
 )
-from tests.unit.control import fakes
-from tests.unit.control.fakes import GPU, hold, thaw
+from tests.unit.protocol import fakes
+from tests.unit.protocol.fakes import GPU, hold, thaw
 
 MS = 1_000_000
 

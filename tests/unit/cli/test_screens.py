@@ -15,7 +15,7 @@ from fairsched.config import Config
 from fairsched.host.checks import checks
 from fairsched.host.choose import choose
 from fairsched.model import MisbehaviourKind, Reason, ReasonCode, Source
-from fairsched.status import (
+from fairsched.protocol.status import (
     DecisionRecord,
     GateState,
     GateStatus,
@@ -27,9 +27,9 @@ from fairsched.status import (
     TokenRate,
     VramStatus,
 )
-from tests.unit.control import fakes
-from tests.unit.control.fakes import hold, thaw
 from tests.unit.host.test_host import capable_host
+from tests.unit.protocol import fakes
+from tests.unit.protocol.fakes import hold, thaw
 
 
 def narrow(lines: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from fairsched.companion.keeper import CompanionKeeper, Said, wishes
 from fairsched.companion.part import Finding, Moment, Node
 from fairsched.config import Config, from_bytes
 from fairsched.errors import ConfigError, ControlError
-from fairsched.status import (
+from fairsched.protocol.status import (
     CompanionStatus,
     DecisionRecord,
     SliStatus,
@@ -27,7 +27,7 @@ from fairsched.status import (
     status_from_plain,
     to_plain,
 )
-from tests.unit.control import fakes
+from tests.unit.protocol import fakes
 
 SECOND_NS = 1_000_000_000
 FINDING = Finding(SliStatus(is_fair=True), {"chat": TokenRate(51.5, 0.01)}, ["a page is empty"])

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from fairsched.daemon.cost import MapFacts, OwnCost, read_process, read_processes
-from fairsched.own_status import BpfMap, Log2Histogram
+from fairsched.protocol.own import BpfMap, Log2Histogram
 
 MS = 1_000_000
 S = 1_000_000_000

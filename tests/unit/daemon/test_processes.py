@@ -14,7 +14,7 @@ from fairsched.daemon.answers import Answers
 from fairsched.daemon.processes import NO_LAUNCH_SEEN, Held, build_processes, read_process
 from fairsched.driver.books import DriverUse
 from fairsched.gpu.nvml import Gpu
-from fairsched.status import ProcessStatus
+from fairsched.protocol.status import ProcessStatus
 
 MOUNT = Mount(path="/cg", root="/")
 GPUS = (Gpu("GPU-a"), Gpu("GPU-b"))

@@ -26,9 +26,9 @@ from fairsched.model import (
     TenantSpec,
     Use,
 )
-from fairsched.own_status import Log2Histogram
-from fairsched.recent_delays import AMinuteAgo
-from fairsched.status import DecisionRecord, TenantGpuStatus, TenantState, TenantStatus
+from fairsched.protocol.delays import AMinuteAgo
+from fairsched.protocol.own import Log2Histogram
+from fairsched.protocol.status import DecisionRecord, TenantGpuStatus, TenantState, TenantStatus
 
 S = 1_000_000_000
 

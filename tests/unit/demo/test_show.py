@@ -20,7 +20,7 @@ from fairsched.demo.scene import TENANTS, config_text, entitlements
 from fairsched.demo.stage import read_error
 from fairsched.errors import FairschedError
 from fairsched.model import TenantClass
-from fairsched.status import StatusReport, TenantState, TenantStatus
+from fairsched.protocol.status import StatusReport, TenantState, TenantStatus
 
 UNFAIR = (0.163, 0.163, 0.163, 0.511)
 FAIR = (0.498, 0.251, 0.127, 0.124)

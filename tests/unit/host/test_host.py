@@ -221,7 +221,7 @@ class Asked:
 
 
 def test_the_doctor_asks_a_running_daemon_which_hook_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairsched.control_client.ControlClient", Asked)
+    monkeypatch.setattr("fairsched.protocol.client.ControlClient", Asked)
     said = {"driver_hook": "lsm", "driver_reason": None, "driver_refused": {"kprobe": "Invalid argument"}}
     Asked.answers = {"ping": {"pid": 7}, "status": said}
     facts = gather(Config(), try_bpf=False)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairsched.model import MisbehaviourKind, TenantClass
-from fairsched.status import (
+from fairsched.protocol.status import (
     GpuStatus,
     MisbehaviourStatus,
     SliStatus,
@@ -17,7 +17,7 @@ from fairsched.status import (
     TokenRate,
     VramStatus,
 )
-from tests.unit.control import fakes
+from tests.unit.protocol import fakes
 
 GPU = fakes.GPU
 

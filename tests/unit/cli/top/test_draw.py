@@ -14,9 +14,9 @@ from fairsched.cli.top.draw import HELP, Paper, Trouble, draw
 from fairsched.cli.top.rows import Order
 from fairsched.cli.top.terminal import Painter, Terminal, frame_of, is_capable
 from fairsched.cli.top.view import View
-from fairsched.status import SliStatus
+from fairsched.protocol.status import SliStatus
 from tests.unit.cli.top.pictures import crowd, extreme, node, tenant
-from tests.unit.control import fakes
+from tests.unit.protocol import fakes
 
 SCREEN = Paper(80, 24)
 

@@ -13,9 +13,9 @@ from fairsched.cli.top import command as top
 from fairsched.cli.top.keys import Keys
 from fairsched.cli.top.rows import SCALES, Order, choose_scale, clamp_first, make_rows
 from fairsched.cli.top.view import MAX_FILTER, View, press
-from fairsched.status import TenantState, TokenRate, VramStatus
+from fairsched.protocol.status import TenantState, TokenRate, VramStatus
 from tests.unit.cli.top.pictures import GPU, crowd, extreme, node, tenant
-from tests.unit.control import fakes
+from tests.unit.protocol import fakes
 
 THREE = node(
     tenant("b", lag_ms=-5.0, used_ratio=0.3, tokens=TokenRate(10.0), held_ms_per_s=1.0),

@@ -16,10 +16,10 @@ import pytest
 from click.testing import CliRunner
 
 from fairsched.cli import cli
-from fairsched.status import StatusReport
+from fairsched.protocol.status import StatusReport
 from tests.unit.cli.top.pictures import crowd
 from tests.unit.cli.top.pty_of import ENTER, LEAVE, OnTerminal
-from tests.unit.control.fakes import FakeDaemon, serving
+from tests.unit.protocol.fakes import FakeDaemon, serving
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*(?:3[0-7]|38;|9[0-7]|48;)[0-9;]*m")
 

@@ -10,7 +10,14 @@ from typing import Any
 from fairsched.companion.escalate.desk import GivenUp
 from fairsched.companion.escalate.model import Cause, Kind, Order
 from fairsched.model import Confidence, Source, TenantClass
-from fairsched.status import GpuStatus, SliStatus, StatusReport, TenantGpuStatus, TenantState, TenantStatus
+from fairsched.protocol.status import (
+    GpuStatus,
+    SliStatus,
+    StatusReport,
+    TenantGpuStatus,
+    TenantState,
+    TenantStatus,
+)
 
 GPU = "GPU-5f2c1a90-1111-2222-3333-444455556666"
 OTHER_GPU = "GPU-5f2c1a90-1111-2222-3333-444455557777"

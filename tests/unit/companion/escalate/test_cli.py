@@ -18,7 +18,7 @@ from fairsched.companion.escalate.model import InForce, State
 from fairsched.companion.escalate.store import Store
 from fairsched.errors import FairschedError
 from tests.unit.companion.escalate.play import LIMITS, START_S, Play
-from tests.unit.control.fakes import serving
+from tests.unit.protocol.fakes import serving
 
 
 @pytest.fixture

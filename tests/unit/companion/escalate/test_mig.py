@@ -26,8 +26,8 @@ from fairsched.companion.escalate.mig import (
 from fairsched.companion.escalate.mig_nvml import MigError, MigGpu, MigHalfDone, Profile, profile_name, words
 from fairsched.companion.escalate.model import Kind, Outcome, Result
 from fairsched.companion.escalate.steps import carry_out
+from fairsched.protocol.status import StatusReport, TenantState
 from fairsched.simgpu import PRESETS, GpuSpec, SimHost
-from fairsched.status import StatusReport, TenantState
 from tests.unit.companion.escalate.api_server import NODE, ApiServer, refuse
 from tests.unit.companion.escalate.reports import GPU, OTHER_GPU, given_up_after, order, report, tenant
 from tests.unit.companion.escalate.test_evict import Clock

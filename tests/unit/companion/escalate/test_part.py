@@ -21,7 +21,7 @@ from fairsched.companion.escalate.store import StateDamaged, Store
 from fairsched.companion.exporter.book import TEXT
 from fairsched.companion.exporter.pages import Pages
 from fairsched.companion.part import Moment
-from fairsched.status import StatusReport
+from fairsched.protocol.status import StatusReport
 from tests.support import wait_until
 from tests.unit.companion.escalate.play import START_S
 from tests.unit.companion.escalate.reports import report, tenant

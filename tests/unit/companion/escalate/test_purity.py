@@ -20,7 +20,7 @@ PURE = {
     "fairsched.companion.escalate.model",
 }
 OWN = {"fairsched.companion.escalate.dry_run"}
-DATA = {"fairsched.cgroup.containers", "fairsched.model", "fairsched.status", "fnmatch"}
+DATA = {"fairsched.cgroup.containers", "fairsched.model", "fairsched.protocol.status", "fnmatch"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from fairsched.companion.escalate.quota import QuotaStep
 from fairsched.companion.escalate.steps import carry_out
 from fairsched.config.settings import Settings
 from fairsched.errors import ControlError, FairschedError
-from fairsched.status import StatusReport, to_plain
+from fairsched.protocol.status import StatusReport, to_plain
 from tests.unit.companion.escalate.reports import batch, given_up_after, order, report, tenant
 
 CONFIG = """

@@ -6,7 +6,7 @@ from __future__ import annotations
 from fairsched.companion.escalate.model import QUEUE_DELAY, TOKEN_CV, Sufferer
 from fairsched.companion.escalate.reading import read
 from fairsched.model import Confidence
-from fairsched.status import TenantGpuStatus, TenantState
+from fairsched.protocol.status import TenantGpuStatus, TenantState
 from tests.unit.companion.escalate.reports import GPU, OTHER_GPU, batch, report, tenant
 
 

@@ -18,7 +18,7 @@ import bcrypt
 from fairsched.companion.exporter.part import Exporter
 from fairsched.companion.part import Node
 from fairsched.config.outward import Metrics
-from tests.unit.control import fakes
+from tests.unit.protocol import fakes
 
 PATIENCE_S = 60.0
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()

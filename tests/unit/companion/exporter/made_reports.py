@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fairsched.model import Confidence, MisbehaviourKind
-from fairsched.own_status import BpfMap, Log2Histogram, OwnStatus, ProcessCost
-from fairsched.status import (
+from fairsched.protocol.own import BpfMap, Log2Histogram, OwnStatus, ProcessCost
+from fairsched.protocol.status import (
     CompanionStatus,
     DriverCallsStatus,
     GpuStatus,
@@ -20,7 +20,7 @@ from fairsched.status import (
     TokenRate,
     VramStatus,
 )
-from tests.unit.control import fakes
+from tests.unit.protocol import fakes
 
 DELAYS = Log2Histogram(first=10, counts=(3, 0, *(17 * n for n in range(1, 29))), sum_s=12.345)
 

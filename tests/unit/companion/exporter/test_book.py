@@ -28,7 +28,7 @@ from fairsched.companion.exporter.catalogue import BY_NAME
 from fairsched.companion.exporter.family import BOUNDS, HIGHEST_BOUND, LOWEST_BOUND, Family, Kind
 from fairsched.companion.exporter.readings import Own, read
 from fairsched.companion.exporter.reference import reference
-from fairsched.own_status import Log2Histogram
+from fairsched.protocol.own import Log2Histogram
 from tests.conftest import is_node_required
 from tests.unit.companion.exporter import made_reports
 from tests.unit.repo.tree import ROOT

@@ -22,7 +22,7 @@ from fairsched.companion.part import Node
 from fairsched.config.outward import Metrics
 from fairsched.errors import ConfigError, ControlError
 from tests.unit.companion.exporter.made import PATIENCE_S, Exported, free_port
-from tests.unit.control import fakes
+from tests.unit.protocol import fakes
 
 
 @pytest.mark.parametrize(

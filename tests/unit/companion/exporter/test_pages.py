@@ -12,7 +12,7 @@ from fairsched.companion.exporter.book import TEXT, write
 from fairsched.companion.exporter.catalogue import BY_NAME
 from fairsched.companion.exporter.readings import Own, read
 from fairsched.model import MisbehaviourKind
-from fairsched.status import (
+from fairsched.protocol.status import (
     DriverCallsStatus,
     GateState,
     MisbehaviourStatus,
@@ -26,7 +26,7 @@ from fairsched.status import (
     to_plain,
 )
 from tests.unit.companion.exporter import made_reports
-from tests.unit.control import fakes
+from tests.unit.protocol import fakes
 
 GPU = fakes.GPU
 

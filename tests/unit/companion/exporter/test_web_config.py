@@ -25,7 +25,7 @@ from fairsched.config import from_bytes
 from fairsched.errors import ConfigError
 from tests.support import wait_until
 from tests.unit.companion.exporter.made import HASH, PATIENCE_S, Exported, basic, free_port, web_config
-from tests.unit.control import fakes
+from tests.unit.protocol import fakes
 
 
 def test_a_password_is_asked_for_where_there_are_users(tmp_path: Path) -> None:

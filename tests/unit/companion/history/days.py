@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from fairsched.companion.history.collect import Collector, Rows
 from fairsched.model import ActionKind, Reason, ReasonCode
-from fairsched.own_status import Log2Histogram
-from fairsched.status import (
+from fairsched.protocol.own import Log2Histogram
+from fairsched.protocol.status import (
     DecisionRecord,
     GpuStatus,
     SliStatus,
@@ -19,7 +19,7 @@ from fairsched.status import (
     TenantStatus,
     TokenRate,
 )
-from tests.unit.control import fakes
+from tests.unit.protocol import fakes
 
 GPU = fakes.GPU
 T0 = 1_700_000_000

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from fairsched.companion.history.collect import Collector, DecisionRow, Rows
-from fairsched.own_status import Log2Histogram
-from fairsched.status import TenantState
+from fairsched.protocol.own import Log2Histogram
+from fairsched.protocol.status import TenantState
 from tests.unit.companion.history.days import GPU, HOLDS, T0, report, tenant
 
 

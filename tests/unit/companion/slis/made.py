@@ -10,9 +10,9 @@ from typing import Any
 from fairsched.companion.slis.curve import Curve
 from fairsched.companion.slis.measure import Tokens
 from fairsched.companion.slis.window import Sample, Window
-from fairsched.own_status import Log2Histogram
-from fairsched.status import GpuStatus, StatusReport, TenantGpuStatus, TenantState, TenantStatus
-from tests.unit.control import fakes
+from fairsched.protocol.own import Log2Histogram
+from fairsched.protocol.status import GpuStatus, StatusReport, TenantGpuStatus, TenantState, TenantStatus
+from tests.unit.protocol import fakes
 
 S = 1_000_000_000
 GPU, OTHER = "GPU-a", "GPU-b"

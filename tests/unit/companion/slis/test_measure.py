@@ -13,7 +13,7 @@ from fairsched.companion.slis.curve import Curve
 from fairsched.companion.slis.formulas import variation
 from fairsched.companion.slis.measure import Tokens, measure
 from fairsched.companion.slis.window import Window
-from fairsched.status import SliStatus
+from fairsched.protocol.status import SliStatus
 from tests.unit.companion.slis.made import GPU, OTHER, S, tokens, window
 
 EQUAL = {"chat": {GPU: 0.5}, "batch": {GPU: 0.5}}

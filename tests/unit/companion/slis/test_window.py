@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from fairsched.accounting.queue_delay import quantile_ms
 from fairsched.companion.slis.window import Sample, Window, sample_of
-from fairsched.status import GpuStatus, TenantState
+from fairsched.protocol.delays import quantile_ms
+from fairsched.protocol.status import GpuStatus, TenantState
 from tests.unit.companion.slis.made import GPU, OTHER, S, report, tenant, window
 
 

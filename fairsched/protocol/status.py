@@ -15,9 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairsched.gate_status import GateState as GateState
-from fairsched.gate_status import GateStatus as GateStatus
-from fairsched.gate_status import gate_from_plain
 from fairsched.model import (
     ActionKind,
     Confidence,
@@ -27,10 +24,13 @@ from fairsched.model import (
     Source,
     TenantClass,
 )
-from fairsched.own_status import Log2Histogram, OwnStatus, histogram_from_plain, own_from_plain
-from fairsched.sli_status import SliStatus as SliStatus
-from fairsched.sli_status import TokenRate as TokenRate
-from fairsched.sli_status import rate_from_plain, slis_from_plain
+from fairsched.protocol.gate import GateState as GateState
+from fairsched.protocol.gate import GateStatus as GateStatus
+from fairsched.protocol.gate import gate_from_plain
+from fairsched.protocol.own import Log2Histogram, OwnStatus, histogram_from_plain, own_from_plain
+from fairsched.protocol.slis import SliStatus as SliStatus
+from fairsched.protocol.slis import TokenRate as TokenRate
+from fairsched.protocol.slis import rate_from_plain, slis_from_plain
 
 SCHEMA_VERSION = 1
 

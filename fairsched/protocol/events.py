@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairsched.base.printable import word
-from fairsched.status import DecisionRecord
+from fairsched.protocol.status import DecisionRecord
 
 _MAX_BUCKETS = 4096
 

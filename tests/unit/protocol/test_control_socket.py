@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from fairsched import control_socket
 from fairsched.base.wait import is_readable
-from fairsched.control_client import ControlClient
-from fairsched.control_socket import IDLE_S, MAX_CLIENTS, MAX_REQUEST_BYTES, ControlServer, Peer, peer_of
 from fairsched.errors import ControlError
-from fairsched.status import StatusReport, decision_from_plain, status_from_plain, to_plain
-from tests.unit.control.fakes import FakeDaemon, hold, serving, status, thaw
+from fairsched.protocol import server as control_server
+from fairsched.protocol.client import ControlClient
+from fairsched.protocol.server import IDLE_S, MAX_CLIENTS, MAX_REQUEST_BYTES, ControlServer, Peer, peer_of
+from fairsched.protocol.status import StatusReport, decision_from_plain, status_from_plain, to_plain
+from tests.unit.protocol.fakes import FakeDaemon, hold, serving, status, thaw
 
 
 class Clock:
@@ -215,7 +215,7 @@ def test_one_call_answers_a_bounded_number_of_requests(path: Path) -> None:
         sock.sendall(line("status") * 60)
         server.handle_ready()
         server.handle_ready()
-        assert 0 < len(daemon.asked) <= control_socket.MAX_REQUESTS_PER_CALL
+        assert 0 < len(daemon.asked) <= control_server.MAX_REQUESTS_PER_CALL
         read = b""
         while read.count(b"\n") < 60:
             assert is_readable(server, 5), "what waits makes the descriptor readable"
@@ -231,7 +231,7 @@ def test_requests_that_take_long_wait_for_the_next_call(
     took: list[int] = []
 
     def ping(_daemon: FakeDaemon) -> None:
-        clock.now_s += control_socket.MAX_CALL_S * 0.6
+        clock.now_s += control_server.MAX_CALL_S * 0.6
         took.append(1)
 
     monkeypatch.setattr(FakeDaemon, "ping", ping)
@@ -276,7 +276,7 @@ def test_clients_that_hang_up_leave_nothing_behind(server: ControlServer, path: 
 
 
 def test_a_stranger_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_socket, "peer_of", lambda sock: Peer(1, 12345, frozenset({100})))
+    monkeypatch.setattr(control_server, "peer_of", lambda sock: Peer(1, 12345, frozenset({100})))
     server = ControlServer(path, FakeDaemon())
     with connect(path) as sock:
         turns(server)
@@ -290,8 +290,8 @@ def test_a_stranger_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_members_of_the_group_may_ask(
     path: Path, monkeypatch: pytest.MonkeyPatch, gids: set[int], may: bool
 ) -> None:
-    monkeypatch.setattr(control_socket, "_gid_of", lambda group: 77)
-    monkeypatch.setattr(control_socket, "peer_of", lambda sock: Peer(1, 12345, frozenset(gids)))
+    monkeypatch.setattr(control_server, "_gid_of", lambda group: 77)
+    monkeypatch.setattr(control_server, "peer_of", lambda sock: Peer(1, 12345, frozenset(gids)))
     monkeypatch.setattr(os, "chown", lambda *args: None)
     server = ControlServer(path, FakeDaemon())
     with connect(path) as sock:
@@ -318,7 +318,7 @@ def test_without_the_group_only_the_owner_can_open_the_socket(server: ControlSer
 def test_with_the_group_its_members_can_open_the_socket(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root gives the socket to a group: sudo make test-unit")
-    monkeypatch.setattr(control_socket, "_gid_of", lambda group: 1)
+    monkeypatch.setattr(control_server, "_gid_of", lambda group: 1)
     server = ControlServer(path, FakeDaemon())
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
     assert path.stat().st_gid == 1
@@ -338,7 +338,7 @@ def test_the_socket_of_a_dead_daemon_is_replaced(path: Path) -> None:
 OTHER = """
 import sys
 from pathlib import Path
-from fairsched.control_socket import ControlServer
+from fairsched.protocol.server import ControlServer
 try:
     ControlServer(Path(sys.argv[1]), None)
 except Exception as error:

@@ -35,9 +35,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairsched.control_client import MAX_ANSWER_BYTES, VERSION, encode_line
 from fairsched.errors import ControlError, FairschedError
-from fairsched.status import to_plain
+from fairsched.protocol.client import MAX_ANSWER_BYTES, VERSION, encode_line
+from fairsched.protocol.status import to_plain
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_CLIENTS = 32

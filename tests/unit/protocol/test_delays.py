@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.cli.top.feed import RECENT_NS, Feed, News
-from fairsched.own_status import Log2Histogram
-from fairsched.recent_delays import RECENT_NS as MINUTE_NS
-from fairsched.recent_delays import AMinuteAgo, delay_between_ms, with_recent_delays
-from fairsched.status import TenantState, TenantStatus
-from tests.unit.control import fakes
+from fairsched.protocol.delays import RECENT_NS as MINUTE_NS
+from fairsched.protocol.delays import AMinuteAgo, delay_between_ms, with_recent_delays
+from fairsched.protocol.own import Log2Histogram
+from fairsched.protocol.status import TenantState, TenantStatus
+from tests.unit.protocol import fakes
 
 COUNTS = st.lists(st.integers(0, 50), max_size=12)
 

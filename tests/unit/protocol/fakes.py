@@ -12,10 +12,10 @@ from typing import Any
 
 from fairsched.base.wait import is_readable
 from fairsched.config import Config, Overrides, Setting, check_set, diff, from_bytes, list_settings, render
-from fairsched.control_socket import ControlServer, Peer
 from fairsched.errors import ConfigError
 from fairsched.model import ActionKind, Confidence, Reason, ReasonCode, Source, TenantClass
-from fairsched.status import (
+from fairsched.protocol.server import ControlServer, Peer
+from fairsched.protocol.status import (
     DecisionRecord,
     GateState,
     GateStatus,

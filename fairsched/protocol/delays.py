@@ -8,13 +8,12 @@ a row of the history what was of its interval, a live picture what was of the la
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from fairsched.accounting.queue_delay import quantile_ms
-from fairsched.own_status import Log2Histogram
-from fairsched.status import StatusReport
+from fairsched.protocol.own import Log2Histogram
+from fairsched.protocol.status import StatusReport
 
 RECENT_NS = 60_000_000_000
 _MARK_NS = 5_000_000_000
@@ -67,3 +66,17 @@ def with_recent_delays(before: StatusReport, now: StatusReport) -> StatusReport:
             for tenant in now.tenants
         ),
     )
+
+
+def quantile_ms(buckets: Sequence[int], q: float) -> float | None:
+    """The q-quantile in ms, interpolated inside its bucket; None when nothing was counted."""
+    total = sum(buckets)
+    if not total:
+        return None
+    wanted, seen = q * total, 0
+    for index, count in enumerate(buckets):
+        if count and seen + count >= wanted:
+            low = 0.0 if index == 0 else float(2**index)
+            return (low + (2.0 ** (index + 1) - low) * (wanted - seen) / count) / 1e6
+        seen += count
+    return None
