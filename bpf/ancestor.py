@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from fairsched.bpf import objects, syscall
-from fairsched.bpf.probe import instruction
+from fairsched.bpf.instructions import instruction
 
 _MOV_IMM, _CALL, _EXIT = 0xB7, 0x85, 0x95
 _ANCESTOR_CGROUP_ID = 123  # bpf_get_current_ancestor_cgroup_id

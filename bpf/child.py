@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fairsched.base.package import PACKAGE_ROOT
 from fairsched.errors import HostUnsupported
 
+NEWER_BCC = "use the python3-bpfcc of Ubuntu 24.04 or Debian 12, or newer"
 TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 20.0
 _MAX_FDS = 250
@@ -90,7 +92,6 @@ def receive(
 
 def _died(process: subprocess.Popen[bytes]) -> HostUnsupported:
     """It closed its end without an answer: something ended it, and how it ended says what."""
-    from fairsched.bpf.probe import NEWER_BCC, exit_words
 
     try:
         status = process.wait(_STOP_TIMEOUT_S)
@@ -132,8 +133,15 @@ def load(
 
 def python_path() -> str:
     """So that the child finds this package wherever it lies."""
-    import fairsched
-
-    paths = [os.path.dirname(os.path.dirname(os.path.abspath(fairsched.__file__)))]
     inherited = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([*paths, inherited] if inherited else paths)
+    return os.pathsep.join([PACKAGE_ROOT, inherited] if inherited else [PACKAGE_ROOT])
+
+
+def exit_words(status: int) -> str:
+    """How a child ended, from its return code: ``was killed by SIGABRT`` or ``ended with status 1``."""
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.bpf import abi, ancestor, btf, exports, syscall, typed_task
+from fairsched.bpf.instructions import ATOMICS
 from fairsched.bpf.program_sets import SETS, Kind, ProgramSet
 from fairsched.errors import FairschedError, HostUnsupported
 
@@ -179,10 +180,8 @@ keep_alive: list[Any] = []
 
 def has_atomics() -> bool:
     """Whether BPF programs may fetch while they add and swap (Linux 5.12)."""
-    from fairsched.bpf import probe
-
     try:
-        prog_fd = syscall.load_program(syscall.PROG_TYPE_RAW_TRACEPOINT, probe.ATOMICS)
+        prog_fd = syscall.load_program(syscall.PROG_TYPE_RAW_TRACEPOINT, ATOMICS)
     except OSError:
         return False
     os.close(prog_fd)

@@ -16,8 +16,6 @@ import json
 import mmap
 import os
 import re
-import signal
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,6 +23,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairsched.bpf import perf, syscall
+from fairsched.bpf.child import NEWER_BCC, exit_words, python_path
+from fairsched.bpf.instructions import ATOMICS, ATOMICS_RESULT, EXIT_0
 from fairsched.errors import FairschedError
 
 _COMPILE_TIMEOUT_S = 60
@@ -32,34 +32,6 @@ _JIT = "/proc/sys/net/core/bpf_jit_enable"
 _LLVM = re.compile(r"/libLLVM[-.](?:so\.)?(\d+)")
 _PRIVILEGE = (
     "run as root, or with CAP_BPF and CAP_PERFMON; in a container, allow bpf(2) and perf_event_open(2)"
-)
-NEWER_BCC = "use the python3-bpfcc of Ubuntu 24.04 or Debian 12, or newer"
-
-# ---- instructions (include/uapi/linux/bpf.h, Documentation/bpf/instruction-set) ----
-
-_MOV_IMM, _MOV, _ADD, _STORE_IMM, _ATOMIC, _EXIT = 0xB7, 0xBF, 0x0F, 0x7A, 0xDB, 0x95
-_FETCH_OR, _CMPXCHG = 0x41, 0xF1
-_FP = 10
-
-
-def instruction(code: int, dst: int = 0, src: int = 0, off: int = 0, imm: int = 0) -> bytes:
-    """One BPF instruction."""
-    return struct.pack("<BBhi", code, src << 4 | dst, off, imm)
-
-
-EXIT_0 = instruction(_MOV_IMM) + instruction(_EXIT)
-ATOMICS_RESULT = 40 + 2
-ATOMICS = b"".join(
-    (
-        instruction(_STORE_IMM, _FP, off=-8, imm=40),
-        instruction(_MOV_IMM, 0, imm=40),
-        instruction(_MOV_IMM, 1, imm=2),
-        instruction(_ATOMIC, _FP, 1, -8, _CMPXCHG),  # 40 -> 2, r0 = 40
-        instruction(_MOV_IMM, 1, imm=1),
-        instruction(_ATOMIC, _FP, 1, -8, _FETCH_OR),  # 2 -> 3, r1 = 2
-        instruction(_ADD, 0, 1),
-        instruction(_EXIT),
-    )
 )
 
 
@@ -171,8 +143,6 @@ def _jit() -> Fact:
 
 def compiler() -> Fact:
     """Whether the bcc of this host can compile and load what we need; survives its abort."""
-    from fairsched.bpf.child import python_path
-
     try:
         child = subprocess.run(
             [sys.executable, "-m", "fairsched.bpf.probe"],
@@ -202,16 +172,6 @@ def judge_compiler(status: int, out: str, err: str) -> Fact:
     lines = [line for line in err.splitlines() if line.strip()]
     last = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "")
     return Fact("compiler", False, f"{which} {exit_words(status)}; {last[:200]}".rstrip("; "), NEWER_BCC)
-
-
-def exit_words(status: int) -> str:
-    """How a child ended, from its return code: ``was killed by SIGABRT`` or ``ended with status 1``."""
-    if status >= 0:
-        return f"ended with status {status}"
-    try:
-        return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was killed by signal {-status}"
 
 
 def llvm_version(maps: str) -> str | None:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 
 from fairsched.bpf import syscall
-from fairsched.bpf.probe import EXIT_0, instruction
+from fairsched.bpf.instructions import EXIT_0, instruction
 
 HELPER = 158
 """bpf_get_current_task_btf. The programs are told it, or 0 (FS_TYPED_TASK)."""

@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+NEVER_NS = (1 << 63) - 1
+"""A moment that does not come."""
 ADJUSTABLE = (
     "weight",
     "class",

@@ -29,6 +29,7 @@ from fairsched.accounting.context import Context, Key
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.accounting.replay import Replay
 from fairsched.bpf import abi
+from fairsched.model import NEVER_NS
 
 UNSYNCED_NS = 1_000_000_000
 """Launches without a proof of completion for this long: not sure any more."""
@@ -46,7 +47,6 @@ _LEAST_QUEUE_RATIO = 0.05
 """Of what it was charged since it fell silent: less may be an error of its time per launch."""
 _WINDOW_NS = 2_000_000_000
 _LEAST_LAUNCHES = 32
-_NEVER_NS = 1 << 62
 
 
 class _Mark(NamedTuple):
@@ -103,8 +103,8 @@ class Silence:
             one = self._silent[context.key] = _Silent(context.cgroup_id, live.synced, now_ns)
         one.cgroup_id = context.cgroup_id
         if context.is_held or not self._replay.is_runnable(context.key):
-            one.mark, one.since_ns = None, _NEVER_NS
-        elif one.since_ns == _NEVER_NS:
+            one.mark, one.since_ns = None, NEVER_NS
+        elif one.since_ns == NEVER_NS:
             one.since_ns = now_ns
         elif one.mark is None or now_ns - one.mark.t_ns >= _WINDOW_NS:
             self.measure(context, live.submitted, now_ns, is_pause=False)

@@ -18,9 +18,8 @@ from fairsched.base.printable import word
 from fairsched.base.realtime import punctual
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.outcome import HoldKind
-from fairsched.daemon.pace import NEVER_NS
 from fairsched.errors import FairschedError
-from fairsched.model import Action, ActionKind, Hold, Reason, ReasonCode
+from fairsched.model import NEVER_NS, Action, ActionKind, Hold, Reason, ReasonCode
 from fairsched.observe.tree import TenantView, Tree
 from fairsched.protocol.events import Limiter, decision_fields, logfmt
 from fairsched.protocol.status import DecisionRecord

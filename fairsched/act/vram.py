@@ -25,7 +25,7 @@ from fairsched.driver.books import DriverUse
 from fairsched.driver.vram_gate import CgroupLimit
 from fairsched.gpu.nvml import gpu_label
 from fairsched.gpu.processes import Listed, Listing
-from fairsched.model import Action, ActionKind, Reason, ReasonCode, TenantSpec, VramAction
+from fairsched.model import NEVER_NS, Action, ActionKind, Reason, ReasonCode, TenantSpec, VramAction
 from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import TenantView, Tree
 from fairsched.policy import vram as policy
@@ -34,7 +34,6 @@ from fairsched.protocol.status import VramStatus
 
 _LOOK_NS = 900_000_000
 _SWEEP_NS = 60_000_000_000
-_NEVER_NS = 1 << 62
 _IOCTLS, _NVML = "ioctls", "nvml"
 
 logger = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ class VramLimits:
         self._gone: set[int] = set()
         """Cgroups that the kernel has sums of and that were not there any more a sweep ago."""
         self.source: str | None = None
-        self.due_ns = _NEVER_NS
+        self.due_ns = NEVER_NS
         """When :meth:`step` has something to do."""
         self.errors = 0
 
@@ -126,7 +125,7 @@ class VramLimits:
 
     def _forget(self) -> None:
         self._state, self._processes, self.source = policy.VramState(), (), None
-        self._applier.reserved, self.due_ns = frozenset(), _NEVER_NS
+        self._applier.reserved, self.due_ns = frozenset(), NEVER_NS
         if self._listing is not None:
             self._listing.stop()
             self._listing = None
@@ -224,7 +223,7 @@ class VramLimits:
             return
         self._applier.thaw_expired(now_ns)
         if not self._is_acting:
-            self._applier.reserved, self.due_ns = frozenset(), _NEVER_NS
+            self._applier.reserved, self.due_ns = frozenset(), NEVER_NS
             return
         self._applier.reserved = policy.held_for_it(self._state, self._specs)
         held = self._applier.all_held()
@@ -233,7 +232,7 @@ class VramLimits:
             self._applier.apply([_hold(one)], now_ns)
         deadlines = [hold.deadline_ns for name, hold in self._applier.holds.items() if self._is_mine(name)]
         frees = [ns for leaf, ns in self._state.free_ns.items() if self._is_mine(leaf) and ns > now_ns]
-        self.due_ns = min([*deadlines, *frees], default=_NEVER_NS)
+        self.due_ns = min([*deadlines, *frees], default=NEVER_NS)
 
     def _is_mine(self, leaf: str) -> bool:
         return leaf in self._applier.reserved

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fairsched.config import Config
+from fairsched.model import NEVER_NS
 from fairsched.policy.decide import Decision
 
-NEVER_NS = 1 << 62
 LEAST_INTERVAL_NS = 500_000
 """Between two ticks."""
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fairsched.base.package import PACKAGE_ROOT
 from fairsched.base.process import ProcessId
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import Mount, find_mount
@@ -33,7 +34,6 @@ from fairsched.simgpu import SimBuildError, SimHost, Worker
 from fairsched.simgpu.build import cache_root
 from fairsched.simgpu.host import default_state_root
 
-_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 _PR_SET_PDEATHSIG = 1
 _READY_S = 30.0
 _STOP_S = 2.0
@@ -121,7 +121,7 @@ class Stage:
     def _start_daemon(self) -> None:
         config = self._write_config("observe")
         code = "import fairsched.cli; fairsched.cli.main()"
-        environ = {**os.environ, **self._environ, "PYTHONPATH": _PACKAGE_ROOT}
+        environ = {**os.environ, **self._environ, "PYTHONPATH": PACKAGE_ROOT}
         environ.pop("NOTIFY_SOCKET", None)  # a service manager of ours is none of the daemon's
         procs = f"{self._mount.absolute(self._cgroups['daemon'])}/cgroup.procs"
         with open(self.log, "wb") as log:
@@ -256,7 +256,7 @@ def _start_janitor(mount: Mount, name: str, roots: Iterable[Path]) -> Callable[[
         command.append("--remove-slice")
     process = subprocess.Popen(
         command,
-        env={**os.environ, "PYTHONPATH": _PACKAGE_ROOT},
+        env={**os.environ, "PYTHONPATH": PACKAGE_ROOT},
         cwd="/",
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.base.privileges import privileges
-from fairsched.bpf import abi, probe, syscall
+from fairsched.bpf import abi, syscall
+from fairsched.bpf.instructions import EXIT_0
 from fairsched.bpf.pid_view import PidViewPrograms
 from fairsched.driver import namespaces
 from fairsched.driver.inventory import MODULE, module_identity
@@ -81,7 +82,7 @@ def try_write_user() -> str | None:
     )
     refusal = _load(insns)
     if (
-        refusal is None or _load(probe.EXIT_0) is not None
+        refusal is None or _load(EXIT_0) is not None
     ):  # a program that does nothing is refused, too: say so there
         return None
     # EINVAL: the verifier does not know the helper, which is how lockdown shows

@@ -29,6 +29,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from fairsched.base.niceness import set_nice
+from fairsched.base.package import PACKAGE_ROOT
 from fairsched.base.process import ProcessId
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.path import CgroupRef, Mount, find_mount
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 DEFAULT_GRACE_MS = 50
 
-_PACKAGE_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 _OOM_SCORE_ADJ = -1000
 _NICE = -10
 
@@ -105,7 +105,7 @@ class Guardian:
                 stdout=subprocess.DEVNULL,
                 cwd="/",
                 # -S skips site-packages (memory, and 20 ms): say where this package lies
-                env={**os.environ, "PYTHONPATH": _PACKAGE_ROOT},
+                env={**os.environ, "PYTHONPATH": PACKAGE_ROOT},
                 pass_fds=(ready_write,),
                 start_new_session=True,
             )

@@ -35,8 +35,7 @@ from fairsched.gpu.nvml import Gpu, Nvml, read_environ, visible_slots
 from fairsched.gpu.watch import GpuWatch
 from fairsched.host.choose import choose_source, switched_off
 from fairsched.host.facts import NVML_LIMIT
-from fairsched.model import Source
-from fairsched.policy.evidence import NEVER_NS
+from fairsched.model import NEVER_NS, Source
 from fairsched.protocol.delays import AMinuteAgo
 
 _CHECKED_PER_CALL = 128

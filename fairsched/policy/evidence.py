@@ -13,7 +13,6 @@ from typing import NamedTuple
 from fairsched.model import MisbehaviourKind
 
 CLEAR_NS = 3_000_000_000
-NEVER_NS = (1 << 63) - 1
 _TURN_PARTS = 6
 
 Where = tuple[int, str]

@@ -36,9 +36,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from fairsched.model import MisbehaviourKind
+from fairsched.model import NEVER_NS, MisbehaviourKind
 from fairsched.policy.evidence import (
-    NEVER_NS,
     ContextWork,
     Episode,
     EpisodeKey,

@@ -1,26 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Contexts, the primary ones, and the stack of current ones each thread has. */
+/* Contexts, and the primary ones. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cuda_api.h"
-
-#define STACK_DEPTH 32
-
-static __thread struct {
-	CUcontext stack[STACK_DEPTH];
-	int depth;
-} thread_contexts;
-
-CUcontext current_context(void)
-{
-	return thread_contexts.depth ? thread_contexts.stack[thread_contexts.depth - 1] : NULL;
-}
-
-void forget_contexts(void)
-{
-	thread_contexts.depth = 0;
-}
 
 static bool is_live(CUcontext c)
 {
@@ -28,14 +11,6 @@ static bool is_live(CUcontext c)
 		if (i == c)
 			return c->is_live;
 	return false;
-}
-
-static CUresult push(CUcontext c)
-{
-	if (thread_contexts.depth == STACK_DEPTH)
-		return CUDA_ERROR_UNKNOWN;
-	thread_contexts.stack[thread_contexts.depth++] = c;
-	return CUDA_SUCCESS;
 }
 
 /* With client.lock held. */
@@ -97,7 +72,7 @@ CUresult sim_cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice dev)
 	pthread_mutex_lock(&client.lock);
 	rc = open_context(out, flags, dev);
 	pthread_mutex_unlock(&client.lock);
-	return rc == CUDA_SUCCESS ? push(*out) : rc;
+	return rc == CUDA_SUCCESS ? push_context(*out) : rc;
 }
 
 CUresult sim_cuCtxCreate_v3(CUcontext *out, void *params, int count, unsigned int flags, CUdevice dev)
@@ -117,7 +92,7 @@ CUresult sim_cuCtxDestroy_v2(CUcontext c)
 	rc = is_live(c) ? close_context(c) : CUDA_ERROR_INVALID_CONTEXT;
 	pthread_mutex_unlock(&client.lock);
 	if (rc == CUDA_SUCCESS && current_context() == c)
-		thread_contexts.depth--;
+		pop_context();
 	return rc;
 }
 
@@ -125,9 +100,8 @@ CUresult sim_cuCtxSetCurrent(CUcontext c)
 {
 	if (!client.is_ready)
 		return CUDA_ERROR_NOT_INITIALIZED;
-	if (thread_contexts.depth)
-		thread_contexts.depth--;
-	return c ? push(c) : CUDA_SUCCESS;
+	pop_context();
+	return c ? push_context(c) : CUDA_SUCCESS;
 }
 
 CUresult sim_cuCtxGetCurrent(CUcontext *out)
@@ -140,16 +114,16 @@ CUresult sim_cuCtxPushCurrent_v2(CUcontext c)
 {
 	if (!client.is_ready)
 		return CUDA_ERROR_NOT_INITIALIZED;
-	return c ? push(c) : CUDA_ERROR_INVALID_CONTEXT;
+	return c ? push_context(c) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult sim_cuCtxPopCurrent_v2(CUcontext *out)
 {
-	if (!thread_contexts.depth)
+	if (!current_context())
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (out)
 		*out = current_context();
-	thread_contexts.depth--;
+	pop_context();
 	return CUDA_SUCCESS;
 }
 

@@ -121,8 +121,10 @@ CUresult client_init(void);
 CUresult client_rpc(uint32_t op, uint32_t gpu, uint32_t region, uint64_t a, struct sim_reply *reply);
 bool client_engine_gone(const struct cu_ctx *c);
 
-/* cuda_context.c */
+/* cuda_current.c */
 CUcontext current_context(void);
+CUresult push_context(CUcontext c);
+void pop_context(void); /* nothing where there is none */
 void forget_contexts(void); /* in a forked child */
 
 /* cuda_queue.c: the rings. */

@@ -16,7 +16,7 @@ from fairsched.bpf.abi import MAX_GATE_LEVELS
 from fairsched.bpf.abi import Node as NodeKind
 from fairsched.bpf.ancestor import load_allowing
 from fairsched.bpf.gate import GateProgram, build_of_source, find_programs
-from fairsched.bpf.probe import instruction
+from fairsched.bpf.instructions import instruction
 from fairsched.cgroup import devices as cgroup_devices
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef

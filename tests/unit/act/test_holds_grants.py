@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fairsched.cgroup.outcome import HoldKind
-from fairsched.daemon.pace import NEVER_NS
-from fairsched.model import ActionKind, ReasonCode
+from fairsched.model import NEVER_NS, ActionKind, ReasonCode
 from tests.unit.act.test_holds import GRANT, World, make_world, view
 
 MS = 1_000_000

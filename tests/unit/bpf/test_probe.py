@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from fairsched.bpf import gpu_time, probe
-from fairsched.bpf.probe import ATOMICS, exit_words, instruction, judge_compiler, llvm_version
+from fairsched.bpf.child import exit_words
+from fairsched.bpf.instructions import ATOMICS, instruction
+from fairsched.bpf.probe import judge_compiler, llvm_version
 from fairsched.errors import HostUnsupported
 
 WHICH = json.dumps({"bcc": "0.18.0", "llvm": "11"})

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from fairsched.config import Config
-from fairsched.daemon.pace import LEAST_INTERVAL_NS, NEVER_NS, IdleWatch, next_tick_ns
+from fairsched.daemon.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
+from fairsched.model import NEVER_NS
 from fairsched.policy.decide import Decision
 from fairsched.policy.lag import PolicyState
 

@@ -23,10 +23,9 @@ from fairsched.errors import HostUnsupported
 from fairsched.gpu.nvml import Gpu, GpuUse
 from fairsched.host.choose import choose_source
 from fairsched.host.facts import NVML_LIMIT
-from fairsched.model import Source
+from fairsched.model import NEVER_NS, Source
 from fairsched.observe import sensors as sensors_module
 from fairsched.observe.sensors import Sensors
-from fairsched.policy.evidence import NEVER_NS
 from tests.unit.accounting.fake_probe import MS, FakeProbe
 
 REFUSED = "the BPF loader was killed by SIGABRT before it had an answer"

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.policy.evidence import NEVER_NS, Evidence, Sighting
+from fairsched.model import NEVER_NS
+from fairsched.policy.evidence import Evidence, Sighting
 from fairsched.policy.misbehaviour import WatchState, judge
 from tests.unit.policy.sampled import (
     ALWAYS_S,
