@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fairsched.base.printable import printable
+from fairsched.base.text import wrap
 from fairsched.cli.common import config_option, echo_json, json_option
-from fairsched.cli.text import wrap
 from fairsched.errors import FairschedError
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairsched.base.text import wrap
 from fairsched.cli.common import config_option, echo_json, echo_lines, json_option, socket_option
-from fairsched.cli.text import wrap
 
 if TYPE_CHECKING:
     from fairsched.companion.escalate.desk import Desk

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fairsched.base.text import percent, wrap
 from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
 from fairsched.cli.text import (
     milliseconds,
     misbehaviour_text,
-    percent,
     reason_text,
     reason_words,
     short_uuid,
     vram_text,
-    wrap,
 )
 
 if TYPE_CHECKING:

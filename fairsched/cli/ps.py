@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from fairsched.base.printable import printable
+from fairsched.base.text import NOT_KNOWN, WIDTH
 from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
-from fairsched.cli.text import NOT_KNOWN, WIDTH, cut, short_uuid, table
+from fairsched.cli.text import cut, short_uuid, table
 
 if TYPE_CHECKING:
     from fairsched.protocol.client import ControlClient

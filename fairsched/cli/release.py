@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fairsched.base.text import wrap
 from fairsched.cli.common import config_option, echo_json, echo_lines, json_option
-from fairsched.cli.text import wrap
 from fairsched.errors import FairschedError
 
 if TYPE_CHECKING:

@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fairsched.base.text import WIDTH, percent, wrap
 from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
 from fairsched.cli.text import (
-    WIDTH,
     cut,
     duration,
     gibibytes,
     milliseconds,
     misbehaviour_text,
-    percent,
     reason_text,
     short_uuid,
     vram_text,
     with_unit,
-    wrap,
 )
 
 if TYPE_CHECKING:

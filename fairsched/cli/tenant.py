@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairsched.base.text import wrap
 from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
-from fairsched.cli.text import cut, table, wrap
+from fairsched.cli.text import cut, table
 from fairsched.model import ADJUSTABLE
 
 if TYPE_CHECKING:

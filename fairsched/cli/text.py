@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from fairsched.base.text import NOT_KNOWN, percent
 from fairsched.model import MisbehaviourKind, Reason, ReasonCode
 
 if TYPE_CHECKING:
     from fairsched.protocol.status import MisbehaviourStatus, VramStatus
 
-WIDTH = 80
-NOT_KNOWN = "n/a"
 
 _REASONS = {
     ReasonCode.OVER_ENTITLEMENT: "it is ahead of its share",
@@ -30,10 +28,6 @@ _REASONS = {
     ReasonCode.FOREIGN: "somebody else paused it",
     ReasonCode.OVER_VRAM: "it has more GPU memory than its limit",
 }
-
-
-def percent(ratio: float | None) -> str:
-    return NOT_KNOWN if ratio is None else f"{ratio * 100:.1f}"
 
 
 def milliseconds(value_ms: float | None, *, signed: bool = False) -> str:
@@ -76,12 +70,6 @@ def short_uuid(uuid: str) -> str:
 
 def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def wrap(text: str, *, first: str = "", rest: str = "  ") -> list[str]:
-    """Lines of at most 80 columns; `first` and `rest` are the indents."""
-    lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
-    return lines or [first.rstrip()]
 
 
 def reason_words(code: ReasonCode) -> str:

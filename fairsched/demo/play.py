@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -13,7 +14,6 @@ from types import FrameType
 import click
 from rich.console import Console
 
-from fairsched.cli.common import echo_json
 from fairsched.demo import picture, report
 from fairsched.demo.record import DaemonMeter, Recorder
 from fairsched.demo.result import Result, judge_half, make_timeline, settle_s
@@ -51,7 +51,7 @@ def play(*, seconds: float, png: Path | None, as_json: bool, is_live: bool) -> i
     if path is not None:
         picture.save_picture(result, path)
     if as_json:
-        echo_json(report.document(result, png=path, has_real_gpu=is_real))
+        click.echo(json.dumps(report.document(result, png=path, has_real_gpu=is_real), indent=2))
     click.echo(picture.HOW_TO_INSTALL if path is None else f"picture: {path}", err=as_json)
     return 0
 

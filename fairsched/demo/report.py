@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from fairsched.cli.text import wrap
+from fairsched.base.text import wrap
 from fairsched.demo.result import HalfFigures, Result, TenantFigures
 from fairsched.demo.scene import TENANTS
 

@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from fairsched.cli.text import percent
+from fairsched.base.text import percent
 from fairsched.demo.scene import TENANTS, Tenant, entitlements
 from fairsched.protocol.status import StatusReport
 

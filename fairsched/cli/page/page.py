@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from fairsched.base.text import NOT_KNOWN, percent
 from fairsched.cli.page.charts import COLOURS, QUEUE_OBJECTIVE_MS, Board, Chart
 from fairsched.cli.page.svg import DASHES, LARGE, SMALL, draw
-from fairsched.cli.text import NOT_KNOWN, duration, milliseconds, percent, with_unit
+from fairsched.cli.text import duration, milliseconds, with_unit
 from fairsched.companion.history.read import Past, Series
 
 LIGHT = ("#0b63c1", "#b8470f", "#07795a", "#8a4bc2", "#8a6500", "#0a7287", "#b83270", "#5f5a50")

@@ -14,16 +14,8 @@ from dataclasses import dataclass, replace
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from fairsched.cli.text import (
-    NOT_KNOWN,
-    cut,
-    duration,
-    gibibytes,
-    milliseconds,
-    percent,
-    short_uuid,
-    with_unit,
-)
+from fairsched.base.text import NOT_KNOWN, percent
+from fairsched.cli.text import cut, duration, gibibytes, milliseconds, short_uuid, with_unit
 from fairsched.cli.top.rows import Order, Row, choose_scale, clamp_first, make_rows
 from fairsched.cli.top.view import View
 from fairsched.protocol.status import GpuStatus, StatusReport, TenantState

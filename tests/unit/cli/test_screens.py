@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from fairsched.base.text import percent
 from fairsched.cli import doctor, explain, ps, status, text
-from fairsched.cli.text import cut, duration, milliseconds, percent, reason_text, short_uuid
+from fairsched.cli.text import cut, duration, milliseconds, reason_text, short_uuid
 from fairsched.config import Config
 from fairsched.host.checks import checks
 from fairsched.host.choose import choose

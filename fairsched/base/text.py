@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text for people, on a screen of 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+
+WIDTH = 80
+
+
+NOT_KNOWN = "n/a"
+
+
+def percent(ratio: float | None) -> str:
+    return NOT_KNOWN if ratio is None else f"{ratio * 100:.1f}"
+
+
+def wrap(text: str, *, first: str = "", rest: str = "  ") -> list[str]:
+    """Lines of at most 80 columns; `first` and `rest` are the indents."""
+    lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    return lines or [first.rstrip()]
