@@ -41,7 +41,7 @@ from benchmarks.command import INTERRUPTED, say_error, stop_signals
 from benchmarks.machine import describe
 from benchmarks.rig import BenchError, Rig, TenantLoad, wait_until
 from fairsched.base.realtime import punctual
-from fairsched.bpf import elf, exports, loader, perf, syscall
+from fairsched.bpf import compiler, elf, exports, perf, syscall
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.outcome import HoldKind
@@ -76,10 +76,10 @@ class Gate:
 
     def __init__(self) -> None:
         """Raises HostUnsupported."""
-        bcc = loader.import_bcc()
+        bcc = compiler.import_bcc()
         source = Path(__file__).with_suffix(".bpf.c")
         try:
-            self._bpf = loader.without_autoload(bcc)(text=source.read_text(), cflags=loader.cflags())
+            self._bpf = compiler.without_autoload(bcc)(text=source.read_text(), cflags=compiler.cflags())
             self.program = int(self._bpf.load_func("on_launch", bcc.BPF.KPROBE).fd)
         except Exception as error:  # bcc raises bare Exception
             raise HostUnsupported(f"{source.name} is refused: {str(error).strip()[-400:]}") from error

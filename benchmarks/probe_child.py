@@ -18,7 +18,7 @@ def main(argv: list[str]) -> int:
     with socket.socket(fileno=int(argv[0])) as channel:
         is_multi = syscall.has_uprobe_multi()
         try:
-            _bpf, programs = loader.load(multi=is_multi)
+            _maps, programs = loader.load(multi=is_multi)
         except FairschedError as error:
             print(f"probe_child: {error}", file=sys.stderr)
             return error.exit_status

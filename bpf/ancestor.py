@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from fairsched.bpf import objects, syscall
+from fairsched.bpf import syscall
 from fairsched.bpf.instructions import instruction
 
 _MOV_IMM, _CALL, _EXIT = 0xB7, 0x85, 0x95
@@ -29,4 +29,4 @@ def can_ask(*, is_tracing: bool = False) -> bool:
 def load_allowing(before: bytes = b"") -> int:
     """A device program that allows everything, after ``before``; the caller closes its descriptor."""
     insns = before + instruction(_MOV_IMM, imm=1) + instruction(_EXIT)
-    return syscall.load_program(objects.PROG_TYPE_CGROUP_DEVICE, insns)
+    return syscall.load_program(syscall.PROG_TYPE_CGROUP_DEVICE, insns)

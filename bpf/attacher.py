@@ -152,11 +152,10 @@ def main(argv: list[str]) -> int:
     setup = json.loads(argv[1])
     attacher = Attacher(setup["programs"], is_multi=setup["is_multi"])
     with socket.socket(fileno=int(argv[0])) as channel:
-        from fairsched.bpf.loader import RAW_TRACEPOINTS
-
         try:
-            for program, hook in RAW_TRACEPOINTS.items():
-                attacher.hold(syscall.open_raw_tracepoint(hook, setup["programs"][program]))
+            for program, hooks in exports.RAW_TRACEPOINTS.items():
+                for hook in hooks:
+                    attacher.hold(syscall.open_raw_tracepoint(hook, setup["programs"][program]))
             channel.sendall(b'{"ready": true}\n')
             serve(channel, attacher.attach)
         except ConnectionError:  # the daemon ended without a word

@@ -15,7 +15,7 @@ from fairsched.errors import HostUnsupported
 
 VMLINUX = Path("/sys/kernel/btf/vmlinux")
 _MAGIC = 0xEB9F
-_STRUCT, _UNION = 4, 5
+_STRUCT, _UNION, _FUNC = 4, 5, 12
 _HEADER = struct.Struct("=HBBIIIII")
 _TYPE = struct.Struct("=III")
 _MEMBER = struct.Struct("=III")
@@ -43,9 +43,9 @@ def read_btf(path: Path = VMLINUX) -> bytes:
 
 
 class Btf:
-    """Offsets of members, by structure name."""
+    """Offsets of members, by structure name; of another ``kind`` only :attr:`numbers`."""
 
-    def __init__(self, data: bytes, wanted: Iterable[str]) -> None:
+    def __init__(self, data: bytes, wanted: Iterable[str], kind: int = _STRUCT) -> None:
         try:
             magic, _, _, header, types, types_len, strings, strings_len = _HEADER.unpack_from(data)
         except struct.error as error:
@@ -56,21 +56,22 @@ class Btf:
         self._strings = data[header + strings : header + strings + strings_len]
         self._at: list[int] = [0]
         names = {self._strings.find(b"\0" + name.encode() + b"\0") + 1: name for name in wanted}
-        self._structs: dict[str, list[int]] = {}
+        self.numbers: dict[str, list[int]] = {}
+        """Of the types of each wanted name; a kernel may have several."""
         try:
-            self._walk(names)
+            self._walk(names, kind)
         except struct.error as error:
             raise BtfError("the kernel's type information is cut short") from error
 
-    def _walk(self, names: dict[int, str]) -> None:
+    def _walk(self, names: dict[int, str], wanted: int) -> None:
         at, end, unpack = 0, len(self._types), _TYPE.unpack_from
         types, starts = self._types, self._at
         while at < end:
             starts.append(at)
             name, info, _ = unpack(types, at)
             kind = info >> 24 & 0x1F
-            if kind == _STRUCT and name in names:
-                self._structs.setdefault(names[name], []).append(at)
+            if kind == wanted and name in names:
+                self.numbers.setdefault(names[name], []).append(len(starts) - 1)
             if kind in _PER_ITEM:
                 at += 12 + (info & 0xFFFF) * _PER_ITEM[kind]
             elif kind in _EXTRA:
@@ -82,16 +83,16 @@ class Btf:
 
     def offset(self, structure: str, member: str) -> int | None:
         """In bytes; None when there is no such structure or member. Bit fields have no offset."""
-        for at in self._structs.get(structure, ()):
-            for name, bits in self._members(at, 0):
+        for number in self.numbers.get(structure, ()):
+            for name, bits in self._members(self._at[number], 0):
                 if name == member:
                     return bits // 8
         return None
 
     def size(self, structure: str) -> int | None:
         """In bytes; None when there is no such structure."""
-        for at in self._structs.get(structure, ()):
-            return int(_TYPE.unpack_from(self._types, at)[2])
+        for number in self.numbers.get(structure, ()):
+            return int(_TYPE.unpack_from(self._types, self._at[number])[2])
         return None
 
     def _members(self, at: int, base: int) -> Iterator[tuple[str, int]]:
@@ -183,3 +184,9 @@ def cgroup_defines(data: bytes) -> dict[str, int]:
     if missing:
         raise BtfError(f"not found in the kernel's types: {', '.join(missing)}")
     return {name: offset for name, offset in found.items() if offset is not None}
+
+
+def function_ids(data: bytes, wanted: Iterable[str]) -> dict[str, int]:
+    """The numbers of kernel functions among its types; one that there is not is absent."""
+    btf = Btf(data, wanted, kind=_FUNC)
+    return {name: numbers[0] for name, numbers in btf.numbers.items()}

@@ -39,6 +39,27 @@ class Loaded:
         return {name.removeprefix(start): fd for name, fd in self.fds.items() if name.startswith(start)}
 
 
+class LoaderInStart:
+    """A loader of the GPU time programs that works while its starter does other things."""
+
+    def __init__(self) -> None:
+        self._started: tuple[socket.socket, subprocess.Popen[bytes]] | None = start()
+
+    def take(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        """Its socket and process; the caller's from now on. May be called once."""
+        assert self._started is not None
+        taken, self._started = self._started, None
+        return taken
+
+    def close(self) -> None:
+        """End it, unless somebody has taken it. Idempotent."""
+        if self._started is not None:
+            channel, process = self.take()
+            channel.close()
+            process.kill()
+            process.wait()
+
+
 def start(*args: str, stderr: Any = None) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """The loader and our end of its socket."""
     ours, theirs = socket.socketpair()

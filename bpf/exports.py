@@ -151,6 +151,10 @@ def choose_probes(symbols: Iterable[str]) -> list[Probe]:
     return [probe for probe in map(choose_probe, symbols) if probe is not None]
 
 
+RAW_TRACEPOINTS = {"on_exit": ("sched_process_exit", "sched_process_exec")}
+"""Programs that sit on no export: where they are attached."""
+
+
 def programs() -> dict[str, str]:
     """Every program the table can name -> kind, ``entry`` or ``return``."""
     kinds: dict[str, str] = {}

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TypeVar
 
 from fairsched.base.wait import is_readable
-from fairsched.bpf import abi, child, loader, objects, syscall
+from fairsched.bpf import abi, child, compiler, objects, syscall
 from fairsched.bpf.program_sets import DEVICE_GATE
 from fairsched.errors import HostUnsupported
 
@@ -32,7 +32,7 @@ def owner_of(run_dir: str | os.PathLike[str]) -> int:
 
 def build_of_source() -> bytes:
     """What gate_head.build says of a program made of this installation's source."""
-    text = loader.flatten(loader.HERE / DEVICE_GATE.source)
+    text = compiler.flatten(compiler.HERE / DEVICE_GATE.source)
     return hashlib.sha256(text.encode()).digest()[:16]
 
 
@@ -173,7 +173,7 @@ def _open_if_gate(prog_id: int) -> GateProgram | None:
     fds = {PROGRAM: objects.open_program(prog_id)}
     try:
         info = objects.program_info(fds[PROGRAM])
-        if info.type == objects.PROG_TYPE_CGROUP_DEVICE and info.name == PROGRAM:
+        if info.type == syscall.PROG_TYPE_CGROUP_DEVICE and info.name == PROGRAM:
             for map_id in info.map_ids:
                 fd = objects.open_map(map_id)
                 name = objects.map_info(fd).name

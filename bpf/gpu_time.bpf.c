@@ -308,32 +308,22 @@ int on_retain_return(struct pt_regs *ctx)
 
 /* ---- life and death ---- */
 
-static __always_inline void process_gone(void)
+/*
+ * At sched_process_exit and at sched_process_exec: a new image has none of the old one's contexts. The leader's exit
+ * stands for the process: a killed process loses all threads at once. One whose leader leaves early goes on as an
+ * unseen context at its next call.
+ */
+int on_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	fs_u64 id = bpf_get_current_pid_tgid(), now;
 	u32 tgid = id >> 32;
 
 	if ((u32)id != tgid || !proc_by_tgid.lookup(&tgid))
-		return;
+		return 0;
 	now = bpf_ktime_get_ns();
 	forget_all(tgid, now);
 	proc_by_tgid.delete(&tgid);
 	emit(FS_EDGE_PROC_EXIT, FS_NO_SLOT, 0, 0, now, 0, BPF_RB_FORCE_WAKEUP);
-}
-
-/*
- * The leader's exit stands for the process: a killed process loses all threads at once. One whose leader
- * leaves early goes on as an unseen context at its next call.
- */
-int on_exit(struct bpf_raw_tracepoint_args *ctx)
-{
-	process_gone();
-	return 0;
-}
-
-int on_exec(struct bpf_raw_tracepoint_args *ctx)
-{
-	process_gone();
 	return 0;
 }
 

@@ -81,11 +81,12 @@ class _MappedArray(Generic[_Value]):
 class GpuTimeProbe:
     """The programs, loaded; libraries are added with :meth:`attach_library`.
 
-    Raises HostUnsupported when bcc is missing or the kernel refuses the programs.
+    ``loader``: one that has been started already. Raises HostUnsupported when bcc is missing or the kernel refuses the
+    programs.
     """
 
-    def __init__(self) -> None:
-        self._channel, self._process = child.start()
+    def __init__(self, loader: child.LoaderInStart | None = None) -> None:
+        self._channel, self._process = child.start() if loader is None else loader.take()
         try:
             answer, self._fds = child.receive(self._channel, self._process)
             self.is_multi = bool(answer["is_multi"])

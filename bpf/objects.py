@@ -25,7 +25,6 @@ PROG_QUERY = 16
 
 CGROUP_DEVICE = 6
 """enum bpf_attach_type."""
-PROG_TYPE_CGROUP_DEVICE = 15
 F_ALLOW_MULTI = 2
 F_REPLACE = 4
 

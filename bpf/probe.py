@@ -182,13 +182,13 @@ def llvm_version(maps: str) -> str | None:
 
 def main() -> int:
     """Child process: say which bcc this is, then compile and load probe.bpf.c."""
-    from fairsched.bpf import loader
+    from fairsched.bpf import compiler
 
     try:
-        bcc = loader.import_bcc()
+        bcc = compiler.import_bcc()
         with open("/proc/self/maps") as maps:
             print(json.dumps({"bcc": bcc.__version__, "llvm": llvm_version(maps.read())}), flush=True)
-        bpf = bcc.BPF(text=loader.flatten(loader.HERE / "probe.bpf.c"), cflags=loader.cflags())
+        bpf = bcc.BPF(text=compiler.flatten(compiler.HERE / "probe.bpf.c"), cflags=compiler.cflags())
         bpf.load_func("on_probe", bcc.BPF.RAW_TRACEPOINT)
     except FairschedError as error:
         print(json.dumps({"error": str(error), "remedy": error.remedy}))

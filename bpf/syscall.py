@@ -40,9 +40,18 @@ _UPROBE_MULTI_MAX = 1 << 20
 MAP_TYPE_ARRAY = 2
 MAP_TYPE_RINGBUF = 27
 F_MMAPABLE = 1 << 10
+_NAME_BYTES = 15
+"""BPF_OBJ_NAME_LEN is 16, with the NUL."""
 
 PROG_TYPE_KPROBE = 2
+PROG_TYPE_TRACEPOINT = 5
+PROG_TYPE_CGROUP_DEVICE = 15
 PROG_TYPE_RAW_TRACEPOINT = 17
+PROG_TYPE_LSM = 29
+LSM_MAC = 27
+"""Attach type of PROG_TYPE_LSM."""
+LOG_BYTES = 1 << 20
+"""Room for what the verifier says of one program."""
 
 _u32, _u64 = ctypes.c_uint32, ctypes.c_uint64
 _Key = TypeVar("_Key", bound="ctypes._CData")
@@ -87,6 +96,9 @@ class _MapAttr(ctypes.Structure):
         ("value_size", _u32),
         ("max_entries", _u32),
         ("map_flags", _u32),
+        ("inner_map_fd", _u32),
+        ("numa_node", _u32),
+        ("map_name", ctypes.c_char * 16),
     )
 
 
@@ -104,6 +116,14 @@ class _ProgAttr(ctypes.Structure):
         ("prog_name", ctypes.c_char * 16),
         ("prog_ifindex", _u32),
         ("expected_attach_type", _u32),
+        ("prog_btf_fd", _u32),
+        ("func_info_rec_size", _u32),
+        ("func_info", _u64),
+        ("func_info_cnt", _u32),
+        ("line_info_rec_size", _u32),
+        ("line_info", _u64),
+        ("line_info_cnt", _u32),
+        ("attach_btf_id", _u32),
     )
 
 
@@ -162,13 +182,28 @@ def _lift_memory_limit() -> bool:
     return True
 
 
-def create_map(map_type: int, key_size: int, value_size: int, max_entries: int, flags: int = 0) -> int:
+def create_map(
+    map_type: int, key_size: int, value_size: int, max_entries: int, flags: int = 0, *, name: str = ""
+) -> int:
     """BPF_MAP_CREATE; returns an fd the caller closes."""
-    return _make(MAP_CREATE, _MapAttr(map_type, key_size, value_size, max_entries, flags))
+    attr = _MapAttr(map_type, key_size, value_size, max_entries, flags, map_name=name.encode()[:_NAME_BYTES])
+    return _make(MAP_CREATE, attr)
 
 
-def load_program(prog_type: int, insns: bytes, expected_attach_type: int = 0) -> int:
-    """BPF_PROG_LOAD of raw instructions under a GPL licence; returns an fd the caller closes."""
+def load_program(
+    prog_type: int,
+    insns: bytes,
+    expected_attach_type: int = 0,
+    *,
+    name: str = "",
+    hook: int = 0,
+    log: bytearray | None = None,
+) -> int:
+    """BPF_PROG_LOAD of raw instructions under a GPL licence; returns an fd the caller closes.
+
+    ``hook``: the kernel function it is for, by its number among the kernel's types. ``log``: takes what the verifier
+    says.
+    """
     code = ctypes.create_string_buffer(insns, len(insns))
     licence = ctypes.create_string_buffer(b"GPL")
     attr = _ProgAttr(
@@ -176,8 +211,13 @@ def load_program(prog_type: int, insns: bytes, expected_attach_type: int = 0) ->
         insn_cnt=len(insns) // 8,
         insns=ctypes.addressof(code),
         license=ctypes.addressof(licence),
+        prog_name=name.encode()[:_NAME_BYTES],
         expected_attach_type=expected_attach_type,
+        attach_btf_id=hook,
     )
+    if log is not None:
+        room = (ctypes.c_char * len(log)).from_buffer(log)
+        attr.log_level, attr.log_size, attr.log_buf = 1, len(log), ctypes.addressof(room)
     return _make(PROG_LOAD, attr)
 
 

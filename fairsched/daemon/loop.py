@@ -48,7 +48,7 @@ from fairsched.driver import pid_view
 from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.guardian.keeper import GuardianKeeper
 from fairsched.model import Snapshot
-from fairsched.observe.sensors import ProbesLost, Sensors
+from fairsched.observe.sensors import ProbesLost, Sensors, start_loader
 from fairsched.observe.tree import Tree, build_snapshot, refuse_own_cgroup, specs_in_force
 from fairsched.policy.decide import Decision, decide
 from fairsched.policy.lag import PolicyState
@@ -117,6 +117,9 @@ class Daemon:
         answers = Answers(self._settings, self._parts, self._take_in_settings)
         self._control = ControlServer(config.socket_path, answers, group=config.control.group)
         self._undo.callback(self._control.close)
+        loader = start_loader(config)  # what takes longest works beside the rest
+        if loader is not None:
+            self._undo.callback(loader.close)
         owners = CgroupOwners(config)
         refuse_own_cgroup(owners, self._mount, self._settings.display_path or "defaults")
         journal = Journal(str(config.run_dir / "holds"))
@@ -133,7 +136,7 @@ class Daemon:
         self._state_file = StateFile(config.state_dir / "state.json", self._ledger)
         self._undo.callback(self._state_file.close)
         self._policy_state = self._state_file.load()
-        self._sensors = Sensors(config, self._ledger.natures)
+        self._sensors = Sensors(config, self._ledger.natures, loader)
         self._undo.callback(self._sensors.close)
         self._tree = Tree(self._mount, owners)
         self._undo.callback(self._tree.close)

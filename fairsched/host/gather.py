@@ -79,7 +79,7 @@ def _memlock_bytes() -> int | None:
 
 
 def _bcc_version() -> str | None:
-    """Without importing it: only bpf/loader.py does that, and the import costs a second of LLVM."""
+    """Without importing it: only bpf/compiler.py does that, and the import costs a second of LLVM."""
     spec = importlib.util.find_spec("bcc")
     if spec is None or spec.origin is None:
         return None

@@ -24,6 +24,7 @@ from fairsched.base.printable import word
 from fairsched.base.process import ProcessId
 from fairsched.bpf import abi
 from fairsched.bpf.attachments import Attachments
+from fairsched.bpf.child import LoaderInStart
 from fairsched.bpf.gpu_time import GpuTimeProbe, Library
 from fairsched.bpf.libcuda import LibraryWatch, Sighting, mapped_libraries, see_mapped
 from fairsched.bpf.reload import ProbeReload
@@ -60,11 +61,20 @@ class ProbesLost(FairschedError):
     """The process that holds the probes is gone, and the probes with it."""
 
 
+def start_loader(config: Config) -> LoaderInStart | None:
+    """Begin to load the programs that :class:`Sensors` will want; None where the configuration wants none."""
+    if switched_off(config, "ebpf") is not None or config.gpu.source not in ("auto", "ebpf"):
+        return None
+    return LoaderInStart()
+
+
 class Sensors:
     """The eyes of the daemon. ``account`` and ``probe`` are None where BPF is off or refused."""
 
-    def __init__(self, config: Config, natures: Natures | None = None) -> None:
-        """``natures``: what is known of how the GPUs take turns; kept up to date.
+    def __init__(
+        self, config: Config, natures: Natures | None = None, loader: LoaderInStart | None = None
+    ) -> None:
+        """``natures``: what is known of how the GPUs take turns; kept up to date. ``loader``: of :func:`start_loader`.
 
         Raises HostUnsupported when eBPF is required and refused.
         """
@@ -90,7 +100,7 @@ class Sensors:
         """Processes whose ordinals BPF was told, and when each started."""
         self._reload: ProbeReload | None = None
         self._delays, self.a_minute_ago = DelayBook(), AMinuteAgo()
-        self._start(config)
+        self._start(config, loader)
         self.driver = DriverWatch(config.mechanisms.driver, config.gpu.device_dir, self.gpus)
 
     @property
@@ -100,7 +110,7 @@ class Sensors:
             return Source.EBPF
         return Source.NVML if self.sampled is not None else None
 
-    def _start(self, config: Config) -> None:
+    def _start(self, config: Config, loader: LoaderInStart | None) -> None:
         """Chosen by the function that doctor asks; an account that cannot be had after all is an obstacle then."""
         nvml = switched_off(config, "nvml")
         if self.nvml is not None and self.nvml.error:
@@ -108,7 +118,7 @@ class Sensors:
         source, reason = choose_source(config.gpu.source, switched_off(config, "ebpf"), nvml)
         if source is Source.EBPF:
             try:
-                self._start_ebpf(config)
+                self._start_ebpf(config, loader)
                 return
             except HostUnsupported as error:
                 if config.mechanisms.ebpf == "required" or config.gpu.source == "ebpf":
@@ -126,9 +136,9 @@ class Sensors:
             self.reason = f"{reason}; {NVML_LIMIT}"
         logger.warning("source=%s reason=%r", source.value, self.reason)
 
-    def _start_ebpf(self, config: Config) -> None:
+    def _start_ebpf(self, config: Config, loader: LoaderInStart | None = None) -> None:
         """Raises HostUnsupported."""
-        self._take_in(GpuTimeProbe(), config)
+        self._take_in(GpuTimeProbe(loader), config)
 
     def _take_in(self, probe: GpuTimeProbe, config: Config) -> None:
         self.probe = probe

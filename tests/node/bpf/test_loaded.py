@@ -19,8 +19,8 @@ from fairsched.simgpu.build import build
 # In a process of its own: bcc keeps a compiler of 130 MB in the one that imports it.
 LAYOUT = """
 import json, os, sys
-from fairsched.bpf import loader, syscall
-bpf, programs = loader.load(multi=syscall.has_uprobe_multi())
+from fairsched.bpf import compiler, loader
+bpf = compiler.compile_module(loader.SOURCE)
 
 def layout(kind):
     if not hasattr(kind, "_fields_"):
@@ -77,10 +77,9 @@ def test_bcc_sees_the_layout_of_the_mirror(
 
 DRIVER_LAYOUT = (
     LAYOUT.replace(
-        "bpf, programs = loader.load(multi=syscall.has_uprobe_multi())",
-        """from fairsched.bpf.program_sets import SETS
-loader.load_set(SETS["nvidia_ioctl"], ["life"], {"FS_PLAIN_NODES": 1}, [])
-(bpf,) = loader.keep_alive""",
+        "bpf = compiler.compile_module(loader.SOURCE)",
+        """from fairsched.bpf.program_sets import NVIDIA_IOCTL
+bpf = compiler.compile_module(NVIDIA_IOCTL.source, loader.defines_of(NVIDIA_IOCTL, {"FS_PLAIN_NODES": 1}))""",
     )
     .replace(
         '"ctx_by_slot", "clock_by_gpu", "gpu_time_by_key", "delay_by_key"', '"held_by_key", "calls_by_proc"'

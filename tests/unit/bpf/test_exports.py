@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from fairsched.bpf import exports, loader
+from fairsched.bpf import compiler, exports, loader
 from fairsched.bpf.exports import Probe, choose_probe, choose_probes
 
 _NAME = re.compile(r"\w+")
@@ -34,7 +34,7 @@ LEFT_OUT = _NAME.findall(
 
 SPELLINGS = ("", "_v2", "_v3", "_ptsz", "_ptds", "_v2_ptsz", "_v2_ptds", "_v7_ptsz")
 
-SOURCE = loader.flatten(loader.HERE / loader.SOURCE)
+SOURCE = compiler.flatten(compiler.HERE / loader.SOURCE)
 PROGRAMS = set(re.findall(r"^int (on_\w+)\(struct pt_regs", SOURCE, re.MULTILINE))
 PROGRAMS |= set(re.findall(r"^(?:SUBMIT|REMEMBER)\((on_\w+),", SOURCE, re.MULTILINE))
 

@@ -42,7 +42,7 @@ class Host:
         monkeypatch.setattr(sensors_module, "open_account", self._open_account)
         monkeypatch.setattr(sensors_module, "find_mount", lambda: None)
 
-    def _probe(self) -> SimpleNamespace:
+    def _probe(self, _loader: object = None) -> SimpleNamespace:
         self.tried.append("ebpf")
         if not self.has_bpf:
             raise HostUnsupported(REFUSED, remedy="use a newer bcc")
@@ -149,7 +149,7 @@ class Peeked(FakeProbe):
 def probe(host: Host, monkeypatch: pytest.MonkeyPatch) -> Peeked:
     """With one context, that worked for the first 10 ms and is idle."""
     found = Peeked()
-    monkeypatch.setattr(sensors_module, "GpuTimeProbe", lambda: found)
+    monkeypatch.setattr(sensors_module, "GpuTimeProbe", lambda _loader: found)
     found.create(0, 11, 100)
     found.launch(0, 0)
     found.sync(0, 10 * MS)
@@ -281,7 +281,7 @@ def test_a_process_is_watched_since_the_last_of_its_libraries_has_probes(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe = Attaching()
-    monkeypatch.setattr(sensors_module, "GpuTimeProbe", lambda: probe)
+    monkeypatch.setattr(sensors_module, "GpuTimeProbe", lambda _loader: probe)
     mapped: dict[int, tuple[str, ...] | None] = {1: (), 2: ("/a",), 3: ("/a", "/b"), 4: ("/gone",), 5: None}
     files = {"/a": Sighting("/a", 8, 1), "/b": Sighting("/b", 8, 2), "/gone": None}
     monkeypatch.setattr(sensors_module, "mapped_libraries", mapped.get)
@@ -312,7 +312,7 @@ def test_whose_libcuda_could_not_be_probed_is_known_and_it_is_tried_again(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     probe = Attaching()
-    monkeypatch.setattr(sensors_module, "GpuTimeProbe", lambda: probe)
+    monkeypatch.setattr(sensors_module, "GpuTimeProbe", lambda _loader: probe)
     monkeypatch.setattr(sensors_module, "mapped_libraries", lambda _pid: ("/a",))
     monkeypatch.setattr(sensors_module, "see_mapped", lambda path, _pid: Sighting(path, 8, 1))
     sensors = Sensors(config("gpu: {libcuda: []}"))

@@ -87,7 +87,7 @@ def test_bcc_is_imported_in_one_place() -> None:
         for _, module in imports_of(path)
         if module.split(".")[0] == "bcc"
     }
-    assert where <= {"bpf/loader.py"}
+    assert where <= {"bpf/compiler.py"}
 
 
 def test_the_simulated_gpu_is_known_to_its_demo_alone() -> None:
