@@ -25,7 +25,8 @@ _INTRO = """\
 <!-- Written by `python -m benchmarks.overhead_page --write` from benchmarks/results; a test compares it with them. -->
 
 What fairsched takes from a node, and from the programs it looks at. No GPU is involved in any of it: probes, system
-calls, a Python loop. Where a bar is missed, the last section says what is behind it.
+calls, a Python loop. Where a bar is missed, the last section says what is behind it. The figures of `make bench-core`
+are without exporter, history and escalation, which are a second process ([what it costs](decisions/0013-exporter.md)).
 """
 
 _OUTRO = """\

@@ -8,9 +8,9 @@ Approach. A bar names scenarios, a figure, whose figure it is (``Of``), a limit 
 documents of all seeds, forms the value of each seed, and compares their mean. The verdict is ``met``, ``missed``
 or ``not measured``; what was never detected is missed, with an endless time. A value against ``none`` is
 formed seed by seed with the run of the same seed. And every scenario has a bar that is only shown where it is missed:
-no tenant is called names that has done nothing (``HONEST``).
+no tenant is called names that has done nothing (``NAMED_WRONGLY``).
 
-Terms. scale: see ``show``. hostile leaf: one with ``gain_points``; honest: any other.
+Terms. scale: see ``show``. hostile leaf: one with ``gain_points``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Of(Enum):
     LONE_LEAF = "the tenant that works alone"
     HOSTILE_LEAVES = "every hostile tenant"
     SURE_LEAVES = "tenants of high confidence and a tenth of the GPU"
-    HONEST_LEAVES = "every tenant that is not hostile"
+    NOT_HOSTILE_LEAVES = "every tenant that is not hostile"
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ _NEVER = {
     "unsure_after_s": "said to be unsure",
 }
 """Of a time that is not there: what did not come to pass."""
-HONEST = Bar("*", "misbehaviour_count", 0.0, "honest tenants named", Of.HONEST_LEAVES)
+NAMED_WRONGLY = Bar("*", "misbehaviour_count", 0.0, "tenants named wrongly", Of.NOT_HOSTILE_LEAVES)
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,9 @@ def judge(
     for bar in bars:
         for name in fnmatch.filter(known, bar.scenarios) or [bar.scenarios]:
             verdicts.append(_verdict(bar, name, [d for d in listed if d["scenario"] == name], policy))
-    named = [_verdict(HONEST, name, [d for d in listed if d["scenario"] == name], policy) for name in known]
+    named = [
+        _verdict(NAMED_WRONGLY, name, [d for d in listed if d["scenario"] == name], policy) for name in known
+    ]
     return verdicts + [verdict for verdict in named if verdict.is_missed]
 
 
@@ -282,7 +284,7 @@ def _take_hostile(bar: Bar, document: Document, _without: Document | None) -> tu
     return ((max if bar.is_upper else min)(known) if known else None), ""
 
 
-def _take_honest(_bar: Bar, document: Document, _without: Document | None) -> tuple[float | None, str]:
+def _take_not_hostile(_bar: Bar, document: Document, _without: Document | None) -> tuple[float | None, str]:
     after = leaf_values(document, "misbehaviour_after_s")
     named = sorted({leaf for leaf, value in after.items() if value is not None} - {*hostile_leaves(document)})
     return float(len(named)), f"{', '.join(named)} (seed {document['seed']})" if named else ""
@@ -338,7 +340,7 @@ _TAKE: Mapping[Of, _Take] = {
     Of.LONE_LEAF: _take_lone,
     Of.HOSTILE_LEAVES: _take_hostile,
     Of.SURE_LEAVES: _take_sure,
-    Of.HONEST_LEAVES: _take_honest,
+    Of.NOT_HOSTILE_LEAVES: _take_not_hostile,
 }
 
 

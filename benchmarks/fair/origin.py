@@ -26,6 +26,9 @@ _ALONE = ("rig.py", "fairness.py", "stats.py", "tricks.py", "trick_*.py")
 _ENDINGS = {".py", ".c", ".h"}
 _SHOWS = {
     "bars.py",
+    "front_page.py",
+    "honest.py",
+    "marked.py",
     "overview_plot.py",
     "plots.py",
     "progress.py",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sections of README.md and docs/fairness.md that quote results: markdown between markers.
+"""The sections of docs/fairness.md that quote result documents: markdown between markers (``marked``).
 
     <!-- fairness: overview -->   every bar on every scenario, without and with fairsched
     <!-- fairness: policies -->   all policies side by side, for the scenarios that were played under them
@@ -8,29 +8,30 @@
     <!-- fairness: made -->       machine, kernel, commit, seeds
     <!-- fairness: end -->        ends each of them
 
-``python -m benchmarks.fair.table --write`` fills them from the committed results; a unit test compares.
+``python -m benchmarks.fair.table --write`` fills them from the committed results; a unit test compares. What README
+quotes, and the core figures: ``front_page``.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from benchmarks.fair import results
+from benchmarks.fair import honest, marked, results
 from benchmarks.fair.bars import BASELINE, OURS, UNSURE_HELD_MS_PER_S
-from benchmarks.fair.results import Document, ResultError, by_policy, leaf_values, spread, whole
+from benchmarks.fair.results import Document, by_policy, leaf_values, spread, whole
 from benchmarks.fair.rows import (
     NOT_MEASURED,
     cell,
     changed,
     extent,
-    figure_of,
     figure_rows,
     made,
     mean_text,
     overview_of,
     scenarios_of,
+    spread_of,
 )
 from benchmarks.fair.scenario import shipped
 
@@ -39,7 +40,7 @@ HEADLINE = (
     ("share_error_max_points", "largest share error, points", False),
     ("tokens_cv_across_ratio", "CV of token/s across equal tenants, %", False),
     ("tokens_cv_ratio", "CV of token/s in time, worst tenant, %", True),
-    ("step_p99_ms", "p99 step, worst tenant, ms", True),
+    (honest.STEP_P99, "p99 step, worst honest tenant, ms", True),
     ("jain_1s_mean", "Jain's index, 1 s", False),
     ("busy_ratio", "GPU busy, %", False),
     ("hold_longest_ms", "longest hold, ms", False),
@@ -57,13 +58,7 @@ NATURE = (
     ("held ms/s", OURS, "held_ms_per_s"),
     ("held unsettled ms", OURS, "held_unsettled_ms"),
 )
-DOCUMENTS = (Path("README.md"), Path("docs/fairness.md"))
-
-
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    right = "---:"
-    lines = [head, ["---", *[right] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+DOCUMENTS = (Path("docs/fairness.md"),)
 
 
 def _md_overview(documents: Sequence[Document]) -> str:
@@ -71,7 +66,7 @@ def _md_overview(documents: Sequence[Document]) -> str:
     found = overview_of(documents, names)
     rows = [(f"`{name}`", *cells, "**NO**" if met == "NO" else met) for name, *cells, met in found.rows]
     head = ("scenario", "figure", "none", "fairsched", "bar", "met")
-    return "\n".join([_markdown(head, rows), "", *(f"- {note}" for note in found.notes)]).rstrip()
+    return "\n".join([marked.table(head, rows), "", *(f"- {note}" for note in found.notes)]).rstrip()
 
 
 def _md_headline(documents: Sequence[Document]) -> str:
@@ -82,10 +77,10 @@ def _md_headline(documents: Sequence[Document]) -> str:
             continue
         rows = []
         for figure, label, is_worst in HEADLINE:
-            spreads = [spread(figure_of(d, figure, is_worst) for d in part) for part in columns.values()]
+            spreads = [spread_of(part, figure, is_worst) for part in columns.values()]
             if any(spreads):
                 rows.append((label, *(mean_text(value, figure) for value in spreads)))
-        parts.append(f"`{name}`, {extent(same)}:\n\n{_markdown(('', *columns), rows)}")
+        parts.append(f"`{name}`, {extent(same)}:\n\n{marked.table(('', *columns), rows)}")
     return "\n\n".join(parts) or NOT_MEASURED
 
 
@@ -99,7 +94,7 @@ def _md_policies(documents: Sequence[Document]) -> str:
             (label, *(cell(value, scale, " ± ") for value in spreads))
             for label, spreads, scale in figure_rows(columns)
         ]
-        parts.append(f"**{name}**, {extent(same)}\n\n{_markdown(('', *columns), rows)}")
+        parts.append(f"**{name}**, {extent(same)}\n\n{marked.table(('', *columns), rows)}")
     return "\n\n".join(parts) or NOT_MEASURED
 
 
@@ -115,7 +110,7 @@ def _md_nature(documents: Sequence[Document]) -> str:
     aside, natures = stepped_aside(documents), _natures(documents)
     said = f"On {len(aside)} of {len(natures)} natures nobody is held, and shares are what they are without a daemon"
     names = ", ".join(name.removeprefix(_NATURE) for name in aside)
-    return _markdown(head, rows) + (f"\n\n{said}: {names}." if aside else "")
+    return marked.table(head, rows) + (f"\n\n{said}: {names}." if aside else "")
 
 
 def _natures(documents: Sequence[Document]) -> dict[str, list[Document]]:
@@ -152,30 +147,16 @@ SECTIONS: Mapping[str, Callable[[Sequence[Document]], str]] = {
     "nature": _md_nature,
     "made": _md_made,
 }
-_SECTION = re.compile(r"(<!-- fairness: (?P<name>\w+) -->\n)(?P<body>.*?)(<!-- fairness: end -->)", re.DOTALL)
+_WORD = "fairness"
 
 
 def filled(text: str, documents: Sequence[Document], name: str = "the text") -> str:
-    """The text with its sections written anew. Raises ResultError for a section that nobody writes."""
+    """The text with its sections written anew. Raises ResultError for a section that nothing writes."""
 
-    def fill(found: re.Match[str]) -> str:
-        section = found["name"]
-        if section not in SECTIONS:
-            raise ResultError(
-                f"{name}: no section {section!r} is written", remedy=f"one of: {', '.join(SECTIONS)}"
-            )
-        body = SECTIONS[section](documents) if documents else NOT_MEASURED
-        return f"{found[1]}\n{body}\n\n{found[4]}"
+    def body_of(section: str) -> str:
+        return SECTIONS[section](documents) if documents else NOT_MEASURED
 
-    marks = re.findall(r"<!-- fairness: (\w+) -->", text)
-    if any((mark == "end") != bool(place % 2) for place, mark in enumerate(marks)) or len(marks) % 2:
-        raise ResultError(f"{name}: a marker without its end", remedy="end each with <!-- fairness: end -->")
-    return _SECTION.sub(fill, text)
-
-
-def has_sections(path: Path) -> bool:
-    """False of a file that quotes nothing, or is not there."""
-    return path.exists() and "<!-- fairness: " in path.read_text(encoding="utf-8")
+    return marked.filled(text, _WORD, {section: partial(body_of, section) for section in SECTIONS}, name)
 
 
 def all_documents(root: Path = results.ROOT) -> list[Document]:
@@ -184,14 +165,7 @@ def all_documents(root: Path = results.ROOT) -> list[Document]:
 
 
 def write_documents(repository: Path = REPOSITORY, root: Path = results.ROOT) -> list[Path]:
-    """Fill the sections of README and the documents; returns the files that changed."""
-    documents, written = all_documents(root), []
-    for path in (repository / name for name in DOCUMENTS):
-        if not has_sections(path):
-            continue
-        before = path.read_text(encoding="utf-8")
-        after = filled(before, documents, str(path))
-        if after != before:
-            path.write_text(after, encoding="utf-8")
-            written.append(path)
-    return written
+    """Fill the sections of the documents; returns the files that changed."""
+    documents = all_documents(root)
+    paths = [repository / name for name in DOCUMENTS]
+    return marked.written(paths, lambda path, text: filled(text, documents, str(path)))

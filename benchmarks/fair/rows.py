@@ -10,7 +10,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.fair import results
+from benchmarks.fair import honest, results
 from benchmarks.fair.bars import (
     BASELINE,
     GAIN,
@@ -40,6 +40,7 @@ ROWS: tuple[tuple[str, str, bool], ...] = (
     ("tokens_cv_across_ratio", "token/s CV across", False),
     ("tokens_cv_ratio", "token/s CV in time", True),
     ("step_p99_ms", "step p99 worst", True),
+    (honest.STEP_P99, "step p99 honest", True),
     ("step_p50_vs_solo_ratio", "step p50 / solo", True),
     ("step_p99_vs_solo_ratio", "step p99 / solo", True),
     ("queue_delay_ms", "queue delay worst", True),
@@ -65,16 +66,26 @@ def labelled(figure: str, label: str) -> str:
 
 def figure_of(document: Document, figure: str, is_worst: bool) -> float | None:
     """Of the run, or of the tenant that fared worst."""
+    if figure == honest.STEP_P99:
+        found = honest.step_p99([document])
+        return found.mean if found else None
     if not is_worst:
         return whole(document, figure)
     known = [value for value in leaf_values(document, figure).values() if value is not None]
     return max(known, default=None)
 
 
+def spread_of(documents: Sequence[Document], figure: str, is_worst: bool) -> Spread | None:
+    """Over the seeds of one scenario and policy."""
+    if figure == honest.STEP_P99:
+        return honest.step_p99(documents)
+    return spread(figure_of(document, figure, is_worst) for document in documents)
+
+
 def figure_rows(columns: Mapping[str, Sequence[Document]]) -> Iterable[tuple[str, list[Spread | None], str]]:
     """(label, a spread per policy, scale) of each figure that was measured at all."""
     for figure, label, is_worst in ROWS:
-        spreads = [spread(figure_of(d, figure, is_worst) for d in same) for same in columns.values()]
+        spreads = [spread_of(same, figure, is_worst) for same in columns.values()]
         if any(spreads):
             yield labelled(figure, label), spreads, scale_of(figure)
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of results, for a terminal and for the documents: ``python -m benchmarks.fair.table``.
 
-Problem. What README quotes must be what was measured, and must stay it.
+Problem. What the documents quote must be what was measured, and must stay it.
 
-Approach. Every table is made from result documents alone: here 80 columns wide, in ``quoted`` as markdown.
+Approach. Every table is made from result documents alone: here 80 columns wide, in ``quoted`` and
+``front_page`` as markdown.
 
 Examples:
   python -m benchmarks.fair.table               every scenario that has results
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.command import say_error
-from benchmarks.fair import quoted, results
+from benchmarks.fair import front_page, quoted, results
 from benchmarks.fair.bars import Verdict, judge, number, scale_of
 from benchmarks.fair.results import Document, by_policy, leaf_values
 from benchmarks.fair.rows import (
@@ -165,17 +166,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         "scenario", nargs="*", help="side by side; every scenario in brief when none is named"
     )
     parser.add_argument("--results", type=Path, default=results.ROOT, metavar="DIR")
-    parser.add_argument(
-        "--write", action="store_true", help="fill the sections of README.md and docs/fairness.md"
-    )
+    parser.add_argument("--write", action="store_true", help="fill the tables of README.md and docs")
     options = parser.parse_args(argv)
     try:
         if options.write:
-            for path in quoted.write_documents(root=options.results):
+            for path in (
+                *quoted.write_documents(root=options.results),
+                *front_page.write_documents(root=options.results),
+            ):
                 print(f"written: {path}")
-            for name in quoted.DOCUMENTS:
-                if not quoted.has_sections(quoted.REPOSITORY / name):
-                    print(f"{name} quotes no results: it has no section to fill", file=sys.stderr)
             return 0
         for name in options.scenario:
             print("\n".join(side_by_side(results.load(name, options.results))) + "\n")
