@@ -25,7 +25,11 @@ demo: setup-run ## Fair shares on a simulated GPU, in a minute (root)
 
 .PHONY: test
 test: lint typecheck setup-vm ## Linters, types, unit and node tests (root)
-	@$(CLEAN_ENV) $(BIN)/python -m pytest tests/unit tests/node $(ARGS); $(OWN)
+	@$(CLEAN_ENV) scripts/test $(or $(REST),none) $(ARGS); $(OWN)
+
+.PHONY: test-all
+test-all: ## The same with all that is long, and other kernels (root)
+	@$(MAKE) test REST=all && $(MAKE) test-vm-all
 
 .PHONY: test-vm
 test-vm: setup-vm ## tests/vm under KERNEL=5.10, 6.1, 6.12 or 7.2 (root)

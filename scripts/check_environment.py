@@ -35,6 +35,7 @@ DEV = {
     "pytest": "pytest",
     "pytest-rerunfailures": "pytest_rerunfailures",
     "pytest-timeout": "pytest_timeout",
+    "pytest-xdist": "xdist",
     "ruff": "ruff",
     "setuptools": "setuptools",
     "types-psutil": "psutil-stubs",

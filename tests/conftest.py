@@ -15,6 +15,10 @@ any one of hundreds. So one that fails is played once more and the summary names
 that fails twice has failed; so has a run in which more than SECOND_CHANCES needed that, for then it is not the machine.
 FAIRSCHED_SECOND_CHANCE=0 gives none.
 
+Some tests measure time: marked ``alone``, they have the machine for themselves. The others are played two files at a
+time (``scripts/test``). The longest are marked ``rest``: FAIRSCHED_REST=none leaves them out (``make test``), K/4
+plays one quarter, always the same for a K (``.ci/run`` takes K from the commit), and all is what pytest by itself does.
+
 Property tests try the same examples in every run: a failure belongs to the change it is seen with. FAIRSCHED_FULL=1
 or ``--hypothesis-seed=N`` tries others.
 """
@@ -25,6 +29,7 @@ import collections
 import gc
 import os
 import re
+import zlib
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -60,6 +65,16 @@ def has_second_chance() -> bool:
     return os.environ.get("FAIRSCHED_SECOND_CHANCE", "1") not in ("", "0")
 
 
+def is_chosen(nodeid: str, rest: str) -> bool:
+    """Whether a test marked ``rest`` is played. ``rest``: as FAIRSCHED_REST, all, none or K/4."""
+    if rest in ("all", "none"):
+        return rest == "all"
+    part, _, parts = rest.partition("/")
+    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
+        raise pytest.UsageError(f"FAIRSCHED_REST={rest}: say all, none or K/N")
+    return zlib.crc32(nodeid.encode()) % int(parts) == int(part) - 1
+
+
 def tier_of(path: Path) -> str:
     """'unit', 'node' or 'vm'."""
     try:
@@ -75,7 +90,12 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.settings.load_profile("repeatable")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    rest = os.environ.get("FAIRSCHED_REST", "all")
+    left = [item for item in items if item.get_closest_marker("rest") and not is_chosen(item.nodeid, rest)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
     for item in items:
         tier = tier_of(item.path)
         if tier in TIERS:
@@ -117,7 +137,8 @@ def pytest_report_header() -> list[str]:
     required = (
         "a skip is a failure" if is_node_required() else "may skip (FAIRSCHED_REQUIRE_NODE=1 forbids it)"
     )
-    return [f"fairsched: uid {euid}, kernel {os.uname().release}, node tests: {required}"]
+    rest = os.environ.get("FAIRSCHED_REST", "all")
+    return [f"fairsched: uid {euid}, kernel {os.uname().release}, node tests: {required}, long ones: {rest}"]
 
 
 def judge_skip(tier: str, longrepr: object) -> str | None:

@@ -28,6 +28,8 @@ from fairsched.gpu.nvml import Gpu, Nvml
 from fairsched.simgpu import Workload
 from tests.support import wait_until
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_S = 60.0
 JUDGE = freeze.judge

@@ -62,6 +62,8 @@ HONEST_HELD_MS_PER_S = 40
 HONEST = ("honest1", "honest2")
 S = 1_000_000_000
 NAMES = [path.stem for path in shipped() if path.stem.startswith("hostile-")]
+ALWAYS_PLAYED = {"hostile-processes", "hostile-queue"}
+"""In every run; the others are long in the sum."""
 
 
 def _wants_always(recording: Recording) -> float:
@@ -187,7 +189,10 @@ def story(recording: Recording, measures: Measures) -> dict[str, object]:
     return told
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in ALWAYS_PLAYED else pytest.mark.rest) for name in NAMES],
+)
 def test_a_trick_does_not_pay(theatre: Theatre, name: str) -> None:
     one, limit_points = judged(theatre, name)
     leaves, told = one.measures.leaves, story(one.recording, one.measures)
@@ -292,6 +297,7 @@ def goes_on(recording: Recording, leaf: str) -> bool:
     return any(step.end_ns > late_ns for log in recording.steps[leaf] for step in log)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(("name", "contexts"), [("beyond-endless", 4), ("beyond-endless-one", 1)])
 def test_endless_kernels_are_found_named_and_ended(
     theatre: Theatre, told: Told, name: str, contexts: int
@@ -308,6 +314,7 @@ def test_endless_kernels_are_found_named_and_ended(
     theatre.rig.assert_nothing_left()
 
 
+@pytest.mark.rest
 def test_work_past_the_exports_is_found_and_named_and_nobody_else_pays_for_it(
     theatre: Theatre, told: Told
 ) -> None:
@@ -342,6 +349,7 @@ def assert_is_unseen(recording: Recording, theatre: Theatre, told: Told) -> None
     theatre.rig.assert_nothing_left()
 
 
+@pytest.mark.rest
 def test_who_polls_memory_is_said_to_be_unsure_and_nobody_is_held_for_a_guess(theatre: Theatre) -> None:
     """It gains what equal turns give it, 22 points: no bar is met by that, and the benchmark shows it."""
     seen = Sighting()
@@ -358,6 +366,7 @@ def test_who_polls_memory_is_said_to_be_unsure_and_nobody_is_held_for_a_guess(th
     theatre.rig.assert_nothing_left()
 
 
+@pytest.mark.rest
 def test_who_leaves_its_cgroup_is_named_and_held_when_it_is_there(theatre: Theatre, told: Told) -> None:
     recording = theatre.play(load(Path("escape-move")), "fairsched", SECONDS, told.look)
     measures = measure(recording)

@@ -9,10 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks import launch_gate
 from benchmarks.launch_gate import GRANT_MS, Gate, bench, cost_ns, figures, is_stopped
 from benchmarks.rig import Rig
 from tests.support import wait_until
+
+pytestmark = pytest.mark.alone
 
 
 def test_the_gate_stops_what_exceeds_the_budget_and_the_stopped_go_on(build_dir: Path) -> None:

@@ -27,6 +27,8 @@ from benchmarks.fair.scenario import shipped
 from tests.node.benchmarks.plays import cgroups
 from tests.node.promptness import Stopwatch, Took
 
+pytestmark = [pytest.mark.alone, pytest.mark.rest]
+
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = tuple(path.stem for path in shipped() if path.stem.startswith("nature-"))
 SECONDS = 3.0

@@ -10,6 +10,8 @@ import pytest
 from benchmarks.scrape_delay import MODES, measure_delays
 from tests.conftest import is_full
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.timeout(600)
 def test_the_99th_percentile_is_within_one_bucket_of_the_truth(tmp_path: Path) -> None:

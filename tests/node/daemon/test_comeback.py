@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fairsched.simgpu import Workload
 from tests.node.daemon.site import STEADY, Site
 from tests.support import wait_until
+
+pytestmark = pytest.mark.alone
 
 VISITOR = Workload("step", kernels=20, kernel_us=500, arrival="onoff", on_us=20_000, off_us=700_000)
 TICK_S = 10

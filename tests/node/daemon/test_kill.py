@@ -58,7 +58,7 @@ def ill_treat(site: Site, kills: int, seed: int) -> list[Took]:
     for number in range(kills):
         site.launch()
         if number % 5 < 2:
-            let_run(rng.uniform(0, 4))
+            let_run(rng.uniform(0, 2))
         else:
             site.wait_started()
             site.wait_held("greedy")

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from fairsched.simgpu import Workload
 from tests.node.daemon.conftest import MakeSite
 from tests.node.daemon.site import DECODE, GREEDY, PATIENCE_S, STEADY, Site, is_asked, logged
 from tests.support import let_run, wait_until
+
+pytestmark = pytest.mark.alone
 
 LATENCY_DEADLINE_MS = 500
 BATCH_DEADLINE_MS = 20_000

@@ -95,6 +95,7 @@ def is_clean(demo: Demo, mount: Mount) -> Callable[[], bool]:
     return lambda: demo.leftovers(mount) == []
 
 
+@pytest.mark.alone
 def test_shares_follow_the_weights_and_nothing_is_left(
     start: Callable[..., Demo], mount: Mount, tmp_path: Path
 ) -> None:

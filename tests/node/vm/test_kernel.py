@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.alone, pytest.mark.rest]
+
 ROOT = Path(__file__).resolve().parents[3]
 CANNOT = 3
 ENDED_S = 30.0
