@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
+from fairsched.base.signals import not_ignored
 from fairsched.errors import FairschedError
 
 INTERRUPTED = 130
@@ -18,13 +19,13 @@ INTERRUPTED = 130
 @contextlib.contextmanager
 def stop_signals() -> Iterator[None]:
     """SIGTERM is as good as Ctrl-C, and a second one does not interrupt the cleaning up."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
 
     def on_signal(_number: int, _frame: object) -> NoReturn:
         for number in numbers:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
+    numbers = not_ignored((signal.SIGINT, signal.SIGTERM))
     before = [signal.signal(number, on_signal) for number in numbers]
     try:
         yield

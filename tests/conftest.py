@@ -29,6 +29,7 @@ import collections
 import gc
 import os
 import re
+import signal
 import zlib
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -84,7 +85,14 @@ def tier_of(path: Path) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The same examples every time, so that a change is what makes a test fail; others on request."""
+    """The same examples every time, so that a change is what makes a test fail; others on request.
+
+    Signals that are ignored here (``make test &`` in a script) are not to be ignored by what the tests start: a handler
+    becomes the default in a child, a signal that is ignored stays ignored.
+    """
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: None)
     if not is_full() and config.getoption("hypothesis_seed", None) is None:
         hypothesis.settings.register_profile("repeatable", derandomize=True, database=None)
         hypothesis.settings.load_profile("repeatable")

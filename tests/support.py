@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from fairsched.cgroup.glob import Globs
 from fairsched.cgroup.path import CgroupRef, Mount
@@ -31,6 +34,17 @@ def let_run(seconds: float) -> None:
     """Let the world go on for a while: what is measured is what it does in that time."""
     end = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() >= end, seconds + 60, "time passes")
+
+
+def end_child(process: subprocess.Popen[Any], number: int = signal.SIGINT, patience_s: float = 30.0) -> int:
+    """Ask it to end with a signal; returns its status. It has ended in any case, and what had to be killed fails."""
+    try:
+        process.send_signal(number)
+        return process.wait(patience_s)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 def open_descriptors() -> dict[int, str]:

@@ -22,6 +22,9 @@ have no answer to give: the one logs (`status --json` asks it), and what the oth
 Exit status: 0 ok, 1 failed, 2 usage or configuration, 3 this host cannot; `exec` ends with the status of
 its command. Errors name what is wrong and the remedy.
 
+Ctrl-C ends a command with 130. Where SIGINT is ignored at its start, as a script's `fairsched events -f &` has it, it
+stays ignored: end it with SIGTERM.
+
 `status`, `top`, `ps`, `explain`, `events`, `tenant` and `config reload` ask the daemon over its control socket,
 which root and the members of the group `fairsched` (`control.group`) may use. `release`, `doctor`, `exec`, `report`
 and the rest of `config` need no daemon.

@@ -32,6 +32,7 @@ from fairsched.act.misbehaviour import Misbehaviour
 from fairsched.act.vram import VramLimits
 from fairsched.base.logs import set_up_logging
 from fairsched.base.sd_notify import Notifier
+from fairsched.base.signals import not_ignored
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.path import find_mount
@@ -110,7 +111,8 @@ class Daemon:
 
     def _start(self) -> None:
         config = self._settings.config
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # SIGHUP is a reload, which nohup does not mean; SIGTERM always ends.
+        for number in (signal.SIGTERM, signal.SIGHUP, *not_ignored([signal.SIGINT])):
             self._undo.callback(signal.signal, number, signal.signal(number, self._on_signal))
         self._mount = find_mount()
         config.run_dir.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from fairsched.base.signals import not_ignored
 from fairsched.base.wait import wait_readable
 from fairsched.cli.top.keys import FLUSH_S, Keys
 
@@ -84,7 +85,7 @@ class Terminal:
             self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             undo.callback(os.close, self._wake_read)
             undo.callback(os.close, self._wake_write)
-            for number in _SIGNALS:
+            for number in not_ignored(_SIGNALS):
                 undo.callback(signal.signal, number, signal.signal(number, self._on_signal))
             # undone first: a signal on the way out still finds our handlers, and leaves the terminal alone
             undo.callback(self._give_back)

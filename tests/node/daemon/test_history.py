@@ -15,7 +15,7 @@ from typing import Any
 from fairsched.companion.history.read import Past, read_past
 from fairsched.simgpu import Workload
 from tests.node.daemon.site import COMMAND, GREEDY, PATIENCE_S, Site, logged
-from tests.support import wait_until
+from tests.support import end_child, wait_until
 
 LIGHT = Workload("decode", kernels=20, kernel_us=500, jitter_ratio=0.1, gap_us=500)
 TENANTS = {"chat": {"weight": 4}, "greedy": {"weight": 1, "class": "batch"}}
@@ -70,8 +70,7 @@ def test_the_past_is_kept_followed_and_drawn_across_a_restart(site: Site, tmp_pa
             lambda: rows_in(history) >= before + 3, PATIENCE_S, "another companion goes on in the same file"
         )
     finally:
-        follower.send_signal(signal.SIGINT)
-        follower.wait(PATIENCE_S)
+        end_child(follower)
 
     past = past_of(history)
     totals = {total.name: total for total in past.totals}

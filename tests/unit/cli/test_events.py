@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from fairsched.cli import cli
 from fairsched.protocol.events import EventStream, Limiter, decision_fields, logfmt
 from fairsched.protocol.status import DecisionRecord
+from tests.support import end_child
 from tests.unit.protocol.fakes import FakeDaemon, hold, serving, thaw
 
 S = 1_000_000_000
@@ -155,18 +156,18 @@ class Following:
         assert self.process.stderr is not None
         out, err = self.process.stdout, self.process.stderr
         self._readers = [
-            threading.Thread(target=lambda: self.lines.extend(map(json.loads, out))),
-            threading.Thread(target=lambda: self.errors.extend(err)),
+            threading.Thread(target=lambda: self.lines.extend(map(json.loads, out)), daemon=True),
+            threading.Thread(target=lambda: self.errors.extend(err), daemon=True),
         ]
         for reader in self._readers:
             reader.start()
 
-    def end(self) -> int:
-        self.process.send_signal(signal.SIGINT)
-        status = self.process.wait(30)
-        for reader in self._readers:
-            reader.join()
-        return status
+    def end(self, number: int = signal.SIGINT) -> int:
+        try:
+            return end_child(self.process, number)
+        finally:
+            for reader in self._readers:
+                reader.join()
 
 
 def test_following_goes_on_across_a_restart_of_the_daemon(
@@ -216,3 +217,30 @@ def test_without_a_daemon_it_says_how_to_start_it(socket_path: Path) -> None:
     result = CliRunner().invoke(cli, ["events"])
     assert result.exit_code == 1
     assert "not running" in str(result.exception)
+
+
+def test_who_started_it_with_sigint_ignored_ends_it_with_sigterm(
+    socket_path: Path, wait_until: Callable[..., None]
+) -> None:
+    """As a script's ``fairsched events -f > file &``: Ctrl-C is for what is in the foreground."""
+    daemon = Deciding()
+    with serving(socket_path, daemon):
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            following = Following()
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+        def is_following() -> bool:
+            daemon.decide("one")
+            return bool(following.lines)
+
+        try:
+            wait_until(is_following, 30, "it follows")
+            following.process.send_signal(signal.SIGINT)
+            count = len(following.lines)
+            daemon.decide("two")
+            wait_until(lambda: len(following.lines) > count, 30, "it goes on")
+        finally:
+            status = following.end(signal.SIGTERM)
+    assert status == -signal.SIGTERM

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -185,3 +186,57 @@ def test_a_test_that_leaves_hundreds_of_descriptors_is_named(suite: Path) -> Non
     out = run(suite, "tests/unit", required="0")
     assert out.returncode == 1
     assert re.search(r"4\d\d descriptors are open after .*test_leaks, 4\d\d once garbage", out.stdout)
+
+
+SIGNALLED = """
+import signal, subprocess, sys
+
+def test_a_child_can_be_interrupted():
+    code = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\\n"
+"""
+
+
+def test_what_tests_start_can_be_interrupted_also_in_the_background(suite: Path) -> None:
+    """A script's ``make test &`` has SIGINT ignored."""
+    (suite / "tests/unit/test_it.py").write_text(SIGNALLED)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        out = run(suite, "tests/unit/test_it.py", required="0")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert out.returncode == 0, out.stdout
+
+
+RESTING = """
+import pytest
+
+@pytest.mark.rest
+@pytest.mark.parametrize("number", range(40))
+def test_long(number):
+    pass
+
+def test_short():
+    pass
+"""
+
+
+def test_each_of_the_long_ones_is_in_one_quarter(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (suite / "tests/node/test_it.py").write_text(RESTING)
+    (suite / "pytest.ini").write_text(
+        "[pytest]\nmarkers =\n node\n rest\naddopts = --import-mode=importlib\n"
+    )
+
+    def played(rest: str) -> set[str]:
+        monkeypatch.setenv("FAIRSCHED_REST", rest)
+        out = run(suite, "tests/node", "--collect-only", "-q", required="0")
+        assert out.returncode == 0, out.stdout
+        return {line for line in out.stdout.splitlines() if "::" in line}
+
+    short = played("none")
+    assert len(short) == 1
+    quarters = [played(f"{number}/4") - short for number in range(1, 5)]
+    assert sum(map(len, quarters)) == len(set().union(*quarters)) == len(played("all") - short) == 40
+    assert all(quarters)
+    monkeypatch.setenv("FAIRSCHED_REST", "5/4")
+    assert "say all, none or K/N" in run(suite, "tests/node", required="0").stderr
