@@ -35,7 +35,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(_ROOT))
 
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
-from benchmarks.fair import bars, origin, overview_plot, plots, results, solo, stage, table
+from benchmarks.fair import bars, origin, overview_plot, plots, results, rows, solo, stage, summary, table
 from benchmarks.fair.against import beside_solo
 from benchmarks.fair.controllers import POLICIES, RIVALS
 from benchmarks.fair.measures import measure
@@ -299,16 +299,17 @@ class Performance:
         bar.say(f"failed: {self.failed[-1]}")
 
 
-def show(names: Sequence[str], root: Path, *, pictures: bool) -> None:
-    """Tables on stdout, pictures and summaries beside the results."""
+def show(names: Sequence[str], root: Path, *, pictures: bool) -> list[results.Document]:
+    """Tables on stdout, pictures and the summary beside the results; returns the runs of these scenarios."""
+    runs = rows.scenarios_of(summary.update(names, root))
     for name in names:
-        documents = results.load(name, root)
-        if not documents:
+        if name not in runs:
             continue
-        results.write_summary(name, root)
-        print("\n".join(table.side_by_side(documents)) + "\n")
-        if pictures:
+        print("\n".join(table.side_by_side(runs[name])) + "\n")
+        documents = results.load(name, root)
+        if pictures and documents:
             plots.draw_scenario(documents, root / name / f"{name}.png")
+    return [run for name in names for run in runs.get(name, [])]
 
 
 # ---- the command ----
@@ -404,8 +405,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted; everything is cleaned up, the same command goes on from here", file=sys.stderr)
         return INTERRUPTED
     names = list(dict.fromkeys(job.play.name for job in jobs))
-    show(names, root, pictures=not options.no_plots)
-    documents = [document for name in names for document in results.load(name, root)]
+    documents = show(names, root, pictures=not options.no_plots)
     if not options.no_plots and len(names) > 1:
         overview_plot.draw_overview(documents, root / "overview.png")
     print("\n".join(table.overview(documents)))

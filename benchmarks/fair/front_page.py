@@ -6,8 +6,8 @@
     <!-- figures: scale -->      the figures of ``make bench-scale``
     <!-- figures: end -->        ends each of them
 
-``python -m benchmarks.fair.table --write`` fills them. They are made from ``summary.json`` of a scenario, ``core.json``
-and ``scale.json`` alone; a unit test compares. What the documents of single runs say: ``quoted``.
+``python -m benchmarks.fair.table --write`` fills them. They are made from ``fairness.json``, ``core.json`` and
+``scale.json`` alone; a unit test compares. The other tables of docs/fairness.md: ``quoted``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks import figures, scale_figures
-from benchmarks.fair import honest, marked, results
+from benchmarks.fair import honest, marked, results, summary
 from benchmarks.fair.bars import BASELINE, OURS, UNSURE_HELD_MS_PER_S
-from benchmarks.fair.results import Spread
-from benchmarks.fair.rows import mean_text
+from benchmarks.fair.results import Document, by_policy, whole
+from benchmarks.fair.rows import mean_text, spread_of
 
 REPOSITORY = results.ROOT.parents[1]
 DOCUMENTS = (Path("README.md"), Path("docs/fairness.md"), Path("docs/scale.md"))
@@ -39,36 +38,21 @@ _COST = ("probe_ratio", "observe_throughput_ratio", "daemon_cpu_ratio", "daemon_
 _NATURE = "nature-"
 
 
-def read_summary(scenario: str, root: Path = results.ROOT) -> dict[str, Any]:
-    """Raises OSError where it was never measured."""
-    path = results.path_of(scenario, BASELINE, 0, root).with_name(results.SUMMARY)
-    summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return summary
-
-
-def figure_of(summary: dict[str, Any], policy: str, figure: str) -> Spread | None:
-    """Of the run, or of its worst honest tenant."""
-    found = summary["policies"][policy]
-    if figure != honest.STEP_P99:
-        return _spread(found["whole"].get(figure))
-    leaves = {leaf: _spread(values.get(honest.OF_LEAF)) for leaf, values in found["leaves"].items()}
-    return honest.worst(summary["scenario"], leaves)
-
-
-def _spread(values: dict[str, Any] | None) -> Spread | None:
-    return None if values is None else Spread(**values)
+def runs_of(scenario: str, root: Path = results.ROOT) -> dict[str, list[Document]]:
+    """The committed runs of a scenario by policy; empty where it was never measured."""
+    return by_policy(document for document in summary.read(root) if document["scenario"] == scenario)
 
 
 def headline(root: Path = results.ROOT) -> str:
     """Means over the seeds."""
-    summaries = [read_summary(name, root) for name in SCENARIOS]
+    runs = [runs_of(name, root) for name in SCENARIOS]
     head = ["", *(f"`{name}`, {policy}" for name in SCENARIOS for policy in (BASELINE, OURS))]
     rows = [
         [
             label,
             *(
-                mean_text(figure_of(s, policy, figure), figure)
-                for s in summaries
+                mean_text(spread_of(found[policy], figure, is_worst=False), figure)
+                for found in runs
                 for policy in (BASELINE, OURS)
             ),
         ]
@@ -106,9 +90,12 @@ def _judged(bars: Sequence[tuple[str, figures.Bar]], path: Path) -> str:
 
 def natures(root: Path = results.ROOT) -> tuple[list[str], list[str]]:
     """(scenarios with a GPU of another nature, those of them in which fairsched holds nobody in any seed)."""
-    every = [path.parent.name for path in sorted(root.glob(f"{_NATURE}*/{results.SUMMARY}"))]
-    held = {name: figure_of(read_summary(name, root), OURS, "held_ms_per_s") for name in every}
-    return every, [n for n, value in held.items() if value is None or value.max <= UNSURE_HELD_MS_PER_S]
+    held: dict[str, float] = {}
+    for document in summary.read(root):
+        name = str(document["scenario"])
+        if name.startswith(_NATURE) and document["policy"] == OURS:
+            held[name] = max(held.get(name, 0.0), whole(document, "held_ms_per_s") or 0.0)
+    return sorted(held), sorted(name for name, value in held.items() if value <= UNSURE_HELD_MS_PER_S)
 
 
 def filled(text: str, root: Path = results.ROOT, name: str = "the text") -> str:

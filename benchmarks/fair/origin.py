@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a result that lies here may stand for a run that is asked for.
 
-Problem. Results are committed, so a clone is full of them: whoever runs `make bench` would be shown another machine's
-figures as if they were his own, and a measurement that is continued after a change would mix two programs.
+Problem. Documents of earlier runs may lie there that another machine, kernel or program made: a measurement that is
+continued after a change would mix two programs, and show one machine's figures as another's.
 
 Approach. A document says what made it: machine, kernel, and one hash over the files whose change can change a figure
 (``code_hash``): the daemon, the simulated GPU, the stage, the rivals and the measures, and not what only draws or
@@ -36,6 +36,7 @@ _SHOWS = {
     "reference_page.py",
     "results.py",
     "rows.py",
+    "summary.py",
     "table.py",
 }
 """Of benchmarks/fair: judges, draws or writes what has been measured."""

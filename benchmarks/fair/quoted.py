@@ -8,7 +8,7 @@
     <!-- fairness: made -->       machine, kernel, commit, seeds
     <!-- fairness: end -->        ends each of them
 
-``python -m benchmarks.fair.table --write`` fills them from the committed results; a unit test compares. What README
+``python -m benchmarks.fair.table --write`` fills them from the committed summary; a unit test compares. What README
 quotes, and the core figures: ``front_page``.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.fair import honest, marked, results
+from benchmarks.fair import honest, marked, results, summary
 from benchmarks.fair.bars import BASELINE, OURS, UNSURE_HELD_MS_PER_S
 from benchmarks.fair.results import Document, by_policy, leaf_values, spread, whole
 from benchmarks.fair.rows import (
@@ -160,8 +160,8 @@ def filled(text: str, documents: Sequence[Document], name: str = "the text") -> 
 
 
 def all_documents(root: Path = results.ROOT) -> list[Document]:
-    """Of every scenario."""
-    return [document for name in results.scenarios(root) for document in results.load(name, root)]
+    """Every run that was measured, without its series."""
+    return list(summary.read(root))
 
 
 def write_documents(repository: Path = REPOSITORY, root: Path = results.ROOT) -> list[Path]:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of a run: one JSON document per scenario, policy and seed, and a summary over the seeds.
+"""What a run leaves behind: one JSON document per scenario, policy and seed.
 
-Problem. A full measurement takes an hour; it must survive an interruption, must never mix runs of different
-settings unseen, and what README quotes must be what lies in the repository.
+Problem. A full measurement takes an hour; it must survive an interruption and must never mix runs of different
+settings unseen.
 
 Approach. ``results/<scenario>/<policy>-seed<seed>.json`` appears whole or not at all. A run is asked for by
 what decides its outcome (the scenario file's content, policy, seed, seconds): ``find`` returns the document
-of exactly these settings, or None, and then it is to be measured. Tables, bars and pictures are made from
-documents alone. What differs between the documents of a scenario (length, machine, commit) is said by
-``differences`` and stands under every table. Whether what is found may stand for a run of now: ``origin``.
+of exactly these settings, or None, and then it is to be measured. Documents stay on the machine that measured
+them; what the repository keeps of them: ``summary``. Tables, bars and pictures are made from documents alone.
+What differs between the documents of a scenario (length, machine, commit) is said by ``differences`` and
+stands under every table. Whether what is found may stand for a run of now: ``origin``.
 
 Terms. document: what one run leaves behind. figure: a name in its ``measures``. root: the directory that has
 a directory per scenario.
@@ -22,17 +23,17 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.fair import scenario as scenario_files
 from fairsched.base.files import replace_file
 from fairsched.errors import FairschedError
 
 ROOT = Path(__file__).resolve().parent.parent / "results"
-SUMMARY = "summary.json"
 Document = Mapping[str, Any]
+_D = TypeVar("_D", bound=Document)
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,47}")
 _FILE = re.compile(r"(?P<policy>[a-z0-9][a-z0-9._-]*)-seed(?P<seed>\d+)\.json")
 _SERIES_DIGITS = 6
@@ -86,7 +87,7 @@ def path_of(scenario: str, policy: str, seed: int, root: Path = ROOT) -> Path:
 
 def write(document: Document, root: Path = ROOT) -> Path:
     """Keep a document; returns where. It replaces an older one of the same name, whole or not at all."""
-    problem = _problem(document)
+    problem = problem_of(document)
     if problem:
         raise ResultError(f"result document: {problem}", remedy="this is a fault of the harness: report it")
     path = path_of(document["scenario"], document["policy"], document["seed"], root)
@@ -101,7 +102,7 @@ def read(path: Path) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise ResultError(f"{path}: cannot be read: {error}", remedy=remedy) from error
-    problem = _problem(document)
+    problem = problem_of(document)
     if problem:
         raise ResultError(f"{path}: not a result of this harness: {problem}", remedy=remedy)
     named = _FILE.fullmatch(path.name)
@@ -129,18 +130,14 @@ def find(scenario: str, policy: str, seed: int, wanted_hash: str, root: Path = R
 
 def load(scenario: str, root: Path = ROOT) -> list[dict[str, Any]]:
     """Every document of a scenario, by policy (none first, then fairsched) and seed."""
-    paths = (path for path in (root / scenario).glob("*.json") if path.name != SUMMARY)
-    documents = [read(path) for path in paths]
-    order = policies(documents)
-    return sorted(documents, key=lambda document: (order.index(document["policy"]), document["seed"]))
+    return in_order(read(path) for path in (root / scenario).glob("*-seed*.json"))
 
 
-def scenarios(root: Path = ROOT) -> list[str]:
-    """Names of the scenarios that have results."""
-    if not root.is_dir():
-        return []
-    found = (path for path in root.iterdir() if path.is_dir())
-    return sorted(path.name for path in found if any(_FILE.fullmatch(file.name) for file in path.iterdir()))
+def in_order(documents: Iterable[_D]) -> list[_D]:
+    """Documents of one scenario by policy (none first, then fairsched) and seed."""
+    listed = list(documents)
+    order = policies(listed)
+    return sorted(listed, key=lambda document: (order.index(document["policy"]), document["seed"]))
 
 
 def policies(documents: Iterable[Document]) -> list[str]:
@@ -174,7 +171,7 @@ def is_current(document: Document, scenario_file: Path) -> bool:
     return bool(now == document["settings_hash"])
 
 
-def _problem(document: object) -> str:
+def problem_of(document: object) -> str:
     """What is wrong with it; empty when nothing is."""
     if not isinstance(document, Mapping):
         return "no mapping"
@@ -223,40 +220,6 @@ def spread(values: Iterable[float | None]) -> Spread | None:
         t = _T_95[freedom - 1] if freedom <= len(_T_95) else _T_95_MANY
         half = t * statistics.stdev(known) / math.sqrt(len(known))
     return Spread(statistics.fmean(known), min(known), max(known), half, len(known))
-
-
-def summary(scenario: str, root: Path = ROOT) -> dict[str, Any]:
-    """Every figure of every policy over its seeds."""
-    documents = load(scenario, root)
-    return {
-        "scenario": scenario,
-        "differences": differences(documents),
-        "policies": {name: _summary_of(same) for name, same in by_policy(documents).items()},
-    }
-
-
-def write_summary(scenario: str, root: Path = ROOT) -> Path:
-    """Writes ``summary.json`` beside the documents."""
-    path = path_of(scenario, "none", 0, root).with_name(SUMMARY)
-    write_json(path, summary(scenario, root))
-    return path
-
-
-def _summary_of(documents: Sequence[Document]) -> dict[str, Any]:
-    leaves = list(dict.fromkeys(leaf for d in documents for leaf in d["measures"]["leaves"]))
-    return {
-        "seeds": [document["seed"] for document in documents],
-        "whole": _spreads([document["measures"]["whole"] for document in documents]),
-        "leaves": {
-            leaf: _spreads([d["measures"]["leaves"].get(leaf, {}) for d in documents]) for leaf in leaves
-        },
-    }
-
-
-def _spreads(sections: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str, Any] | None]:
-    figures = dict.fromkeys(figure for section in sections for figure in section)
-    found = {figure: spread(section.get(figure) for section in sections) for figure in figures}
-    return {figure: None if value is None else asdict(value) for figure, value in found.items()}
 
 
 def differences(documents: Sequence[Document]) -> list[str]:

@@ -3,7 +3,7 @@
 
 Problem. What the documents quote must be what was measured, and must stay it.
 
-Approach. Every table is made from result documents alone: here 80 columns wide, in ``quoted`` and
+Approach. Every table is made from the summary of the runs alone: here 80 columns wide, in ``quoted`` and
 ``front_page`` as markdown.
 
 Examples:
@@ -35,6 +35,7 @@ from benchmarks.fair.rows import (
     labelled,
     made,
     overview_of,
+    scenarios_of,
 )
 from fairsched.errors import FairschedError
 
@@ -176,10 +177,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             ):
                 print(f"written: {path}")
             return 0
+        documents = quoted.all_documents(options.results)
         for name in options.scenario:
-            print("\n".join(side_by_side(results.load(name, options.results))) + "\n")
+            print("\n".join(side_by_side(scenarios_of(documents).get(name, []))) + "\n")
         if not options.scenario:
-            print("\n".join(overview(quoted.all_documents(options.results))))
+            print("\n".join(overview(documents)))
     except FairschedError as error:
         return say_error(error)
     return 0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import fairness
-from benchmarks.fair import results, scenario, solo
+from benchmarks.fair import results, scenario, solo, summary
 
 TWO = """
 tenants:
@@ -189,15 +189,19 @@ def test_what_another_machine_or_program_measured_is_no_result_of_this_one(
     assert len(played) == 1
 
 
-def test_the_committed_results_of_others_do_not_count_on_a_fresh_clone(
-    monkeypatch: pytest.MonkeyPatch,
+def test_what_is_shown_is_the_summary_that_the_documents_were_taken_into(
+    file: Path, tmp_path: Path, played: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        fairness.origin, "of_this_run", lambda: {"machine": "mine", "kernel": "k", "code_hash": "c"}
-    )
-    jobs = fairness.chosen_jobs(fairness._parse(["--suite", "bench"]))
-    performance = fairness.Performance(jobs, results.ROOT)
-    assert not any(map(performance._is_done, jobs))
+    root = tmp_path / "results"
+    fairness.Performance(fairness.jobs_of([file], ["none"], [1, 2], 5.0), root).run()
+    assert len(fairness.show(["mine"], root, pictures=False)) == 2
+    for kept in (root / "mine").iterdir():
+        kept.unlink()
+    fairness.Performance(fairness.jobs_of([file], ["fairsched"], [1], 5.0), root).run()
+    shown = fairness.show(["mine", "absent"], root, pictures=False)
+    assert [(run["policy"], run["seed"]) for run in shown] == [("none", 1), ("none", 2), ("fairsched", 1)]
+    assert shown == summary.read(root)
+    assert "mine: 1 to 2 seeds" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "1e9"])

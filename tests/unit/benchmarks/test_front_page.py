@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fair import front_page, results
+from benchmarks.fair import front_page, results, summary
 from benchmarks.fair.results import ResultError
 from tests.unit.benchmarks.made_results import document
 
@@ -60,8 +60,8 @@ def test_the_commands_that_make_the_table_are_there() -> None:
     assert words[1::2] == [*front_page.SCENARIOS, front_page.BASELINE, front_page.OURS]
     assert "five seeds" in text
     for name in front_page.SCENARIOS:
-        policies = front_page.read_summary(name)["policies"]
-        assert all(len(policies[policy]["seeds"]) == 5 for policy in (front_page.BASELINE, front_page.OURS))
+        runs = front_page.runs_of(name)
+        assert all(len(runs[policy]) == 5 for policy in (front_page.BASELINE, front_page.OURS))
 
 
 def kept(root: Path) -> Path:
@@ -74,7 +74,7 @@ def kept(root: Path) -> Path:
                 cpu = None if policy == "none" else 0.04
                 run = document(scenario, policy, seed, leaves=figures, whole={"cpu_ratio": cpu})
                 results.write(run, root)
-        results.write_summary(scenario, root)
+    summary.update(names, root)
     return root
 
 
@@ -96,7 +96,7 @@ def test_a_nature_with_a_hold_in_any_seed_is_not_stepped_aside_on(tmp_path: Path
     for name, held in (("nature-copy", 10.0), ("nature-jitter", 100.0)):
         for seed, value in ((1, 0.0), (2, held)):
             results.write(document(name, seed=seed, whole={"held_ms_per_s": value}), tmp_path)
-        results.write_summary(name, tmp_path)
+        summary.update([name], tmp_path)
     assert front_page.natures(tmp_path) == (["nature-copy", "nature-jitter"], ["nature-copy"])
 
 

@@ -144,17 +144,8 @@ def test_none_is_shown_first_then_ours(tmp_path: Path) -> None:
     for policy in ("window-sigstop", "fairsched", "none"):
         for seed in (10, 2):
             results.write(document(policy=policy, seed=seed), tmp_path)
-    results.write_summary("seed-4", tmp_path)
     found = [(d["policy"], d["seed"]) for d in results.load("seed-4", tmp_path)]
     assert found == [(p, s) for p in ("none", "fairsched", "window-sigstop") for s in (2, 10)]
-
-
-def test_only_directories_with_results_are_scenarios(tmp_path: Path) -> None:
-    assert results.scenarios(tmp_path / "absent") == []
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "core.json").write_text("{}")
-    results.write(document("caps-30-70"), tmp_path)
-    assert results.scenarios(tmp_path) == ["caps-30-70"]
 
 
 def test_a_spread_has_mean_ends_and_the_interval_of_student() -> None:
@@ -167,20 +158,6 @@ def test_a_spread_has_mean_ends_and_the_interval_of_student() -> None:
     assert single is not None and single.ci95 is None
     many = results.spread([0.0, 1.0] * 50)
     assert many is not None and many.ci95 == pytest.approx(1.96 * 0.50252 / 10, rel=1e-3)
-
-
-def test_the_summary_has_every_figure_of_every_policy(tmp_path: Path) -> None:
-    for seed, busy in ((1, 0.98), (2, 0.99)):
-        results.write(document(seed=seed, whole={"busy_ratio": busy}), tmp_path)
-    results.write(document(policy="none", seconds=10.0), tmp_path)
-    kept = json.loads(results.write_summary("seed-4", tmp_path).read_text())
-    ours = kept["policies"]["fairsched"]
-    assert ours["seeds"] == [1, 2]
-    assert ours["whole"]["busy_ratio"]["mean"] == pytest.approx(0.985)
-    assert ours["whole"]["take_back_p95_ms"] is None
-    assert ours["leaves"]["mail"]["tokens_per_s"]["seeds"] == 2
-    assert kept["policies"]["none"]["whole"]["busy_ratio"]["ci95"] is None
-    assert kept["differences"] == ["runs of different length: 10, 20", "seeds differ: none 1, fairsched 2"]
 
 
 def test_runs_of_the_same_kind_differ_in_nothing() -> None:

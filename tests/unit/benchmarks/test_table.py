@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fair import honest, quoted, results, table
+from benchmarks.fair import honest, quoted, results, summary, table
 from benchmarks.fair.results import ResultError
 from tests.unit.benchmarks.made_results import LEAF, WHOLE, document
 
@@ -232,6 +232,7 @@ def test_writing_fills_the_files_from_the_results(tmp_path: Path) -> None:
     kept = tmp_path / "results"
     for run in runs("weights-4211"):
         results.write(run, kept)
+    summary.update(["weights-4211"], kept)
     assert quoted.write_documents(tmp_path, kept) == [], "no document to write"
     page = tmp_path / "docs/fairness.md"
     page.parent.mkdir()
@@ -262,10 +263,11 @@ def test_the_command_prints_and_names_what_is_wrong(
 ) -> None:
     for run in runs():
         results.write(run, tmp_path)
+    summary.update(["seed-4"], tmp_path)
     assert table.main(["--results", str(tmp_path)]) == 0
     assert "token/s CV over tenants" in capsys.readouterr().out
     assert table.main(["seed-4", "--results", str(tmp_path)]) == 0
     assert "sigstop" in capsys.readouterr().out
-    (tmp_path / "seed-4" / "none-seed1.json").write_text("{")
+    summary.path_of(tmp_path).write_text("{")
     assert table.main(["--results", str(tmp_path)]) == 1
-    assert "none-seed1.json" in capsys.readouterr().err
+    assert "fairness.json" in capsys.readouterr().err
