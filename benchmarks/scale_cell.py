@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
-from benchmarks.machine import ROOT
-from benchmarks.rig import BenchError, Rig, RunningDaemon, TenantLoad, cpu_pressure_s, cpu_s
+from benchmarks.rig import BenchError, Rig, RunningDaemon, TenantLoad, cpu_pressure_s, cpu_s, launched
 from benchmarks.scale_daemon import Lap, read_laps
 from benchmarks.scale_figures import Cell, summarise
 from benchmarks.scale_maps import MOST_BUSY, Injector, Program
@@ -37,14 +35,13 @@ _STATUS_CALLS = 5
 class ScaleDaemon(RunningDaemon):
     """``fairsched run`` with the stopwatch; :meth:`laps` after :meth:`stop`."""
 
-    def __init__(self, config: Path, directory: Path, env: dict[str, str]) -> None:
+    def __init__(self, directory: Path, env: dict[str, str]) -> None:
+        super().__init__(directory, env, patience_s=30.0)
         self._times = directory / "times"
-        argv = [sys.executable, "-m", "benchmarks.scale_daemon", str(self._times), str(config)]
-        super().__init__(config, directory, {**env, "PYTHONPATH": str(ROOT)}, argv, patience_s=30.0)
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def argv(self, *options: str) -> list[str]:
+        del options
+        return [sys.executable, "-m", "benchmarks.scale_daemon", str(self._times), str(self.config_path)]
 
     def laps(self) -> list[Lap]:
         """Raises BenchError when it left none."""
@@ -93,17 +90,8 @@ def daemon(
     """
     with tempfile.TemporaryDirectory(prefix="daemon-", dir=rig.host.state_dir) as name:
         directory = Path(name)
-        spec = rig.specs[0]
         document = {
             "mode": "enforce",
-            "run_dir": str(directory / "run"),
-            "state_dir": str(directory / "state"),
-            "gpu": {
-                "source": "ebpf",
-                "libcuda": [str(rig.libcuda)],
-                "timeslice_us": int(spec.slice_us),
-                "switch_us": int(spec.switch_us),
-            },
             "tenants": {
                 tenant_name(number): {
                     "weight": _WEIGHTS[number // len(rig.specs) % len(_WEIGHTS)],
@@ -113,15 +101,11 @@ def daemon(
             },
             **(more or {}),
         }
-        config = directory / "config.yaml"
-        config.write_text(yaml.safe_dump(document))
+        running = ScaleDaemon(directory, rig.host.env())
+        running.configure(rig.complete(document))
         start_s = time.monotonic()
-        running = ScaleDaemon(config, directory, rig.host.env())
-        try:
-            running.wait_ready()
+        with launched(running):
             yield running, time.monotonic() - start_s
-        finally:
-            running.stop()
 
 
 @dataclass

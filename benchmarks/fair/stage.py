@@ -30,10 +30,11 @@ from benchmarks.fair.controllers import Controller, controller
 from benchmarks.fair.holds import HoldWatch
 from benchmarks.fair.recording import AccountReading, HeldTime, Recording, Sample, Stay
 from benchmarks.fair.scenario import Load, Play, Tenant
-from benchmarks.rig import PARENT, Rig, after_a_tick
+from benchmarks.rig import Rig, after_a_tick
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef
 from fairsched.simgpu import Worker
+from fairsched.simgpu.node import PARENT
 
 _LOOK_NS = 10_000_000
 _SAMPLE_NS = 20_000_000

@@ -16,11 +16,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.rig import PARENT, Rig, RunningDaemon, TenantLoad
+from benchmarks.rig import Rig, RunningDaemon, TenantLoad
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import GpuTimeProbe
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.simgpu import Step, Worker, Workload
+from fairsched.simgpu.node import PARENT
 
 _ATTACH_S = 240.0
 STEP_NS = 10_000_000

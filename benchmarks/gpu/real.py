@@ -14,15 +14,14 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import yaml
-
 from benchmarks.gpu.facts import Facts
 from benchmarks.gpu.hosts import Crew, Host, Load, Member, with_python_path
-from benchmarks.rig import PARENT, BenchError, RunningDaemon
+from benchmarks.rig import BenchError, RunningDaemon, launched
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef, find_mount
 from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.simgpu import Worker, WorkerError, build
+from fairsched.simgpu.node import PARENT
 from fairsched.simgpu.workload import create_log, enter_command
 
 _READY_S = 300.0
@@ -160,22 +159,16 @@ class Real(Host):
         self._started += 1
         directory = self._directory / f"daemon{self._started}"
         directory.mkdir()
-        config = directory / "config.yaml"
-        config.write_text(yaml.safe_dump(self._document(mode, loads, directory)))
-        daemon = RunningDaemon(config, directory, {})
-        try:
-            daemon.wait_ready()
+        daemon = RunningDaemon(directory)
+        daemon.configure(self._document(mode, loads))
+        with launched(daemon):
             yield daemon
-        finally:
-            daemon.stop()
 
-    def _document(self, mode: str, loads: Sequence[Load], directory: Path) -> dict[str, object]:
+    def _document(self, mode: str, loads: Sequence[Load]) -> dict[str, object]:
         if not loads:
             raise BenchError("a daemon without tenants")
         return {
             "mode": mode,
-            "run_dir": str(directory / "run"),
-            "state_dir": str(directory / "state"),
             "gpu": {"source": "ebpf", "libcuda": [str(self.libcuda)]},
             "tenants": {
                 load.name: {

@@ -5,10 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
-
-import yaml
+from typing import Any, Literal
 
 from fairsched.simgpu import Workload
 
@@ -45,12 +42,10 @@ def entitlements(tenants: tuple[Tenant, ...] = TENANTS) -> dict[str, float]:
     return {tenant.name: tenant.weight / total for tenant in tenants}
 
 
-def config_text(work: Path, cgroups: Mapping[str, str], mode: str) -> str:
-    """The daemon's configuration. Nothing of it is shared with a daemon that may run on this host."""
-    document = {
+def configuration(cgroups: Mapping[str, str], mode: str) -> dict[str, Any]:
+    """The daemon's, but for where its files are. Nothing of it is shared with a daemon that may run on this host."""
+    return {
         "mode": mode,
-        "run_dir": str(work / "run"),
-        "state_dir": str(work / "state"),
         "mechanisms": {"ebpf": "required", "freezer": "required", "guardian": "required"},
         "tenants": {
             tenant.name: {
@@ -61,4 +56,3 @@ def config_text(work: Path, cgroups: Mapping[str, str], mode: str) -> str:
             for tenant in TENANTS
         },
     }
-    return yaml.safe_dump(document, sort_keys=False)

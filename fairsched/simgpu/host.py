@@ -123,8 +123,16 @@ def _make_instance(root: Path) -> Path:
 class SimHost:
     """Simulated GPUs and the tenants on them, for as long as the ``with`` block lasts."""
 
-    def __init__(self, gpus: Sequence[GpuSpec] = (GpuSpec(),), state_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        gpus: Sequence[GpuSpec] = (GpuSpec(),),
+        state_dir: Path | None = None,
+        library_dir: Path | None = None,
+    ) -> None:
+        """``library_dir``: where a copy of the libraries lies, or is put. Probes are on files: those on the copy see
+        no other host's tenants. Whoever names it removes it."""
         self.gpus = tuple(gpus)
+        self._wanted_library_dir = library_dir
         self.workers: list[Worker] = []
         self._wanted_dir = state_dir
         self._built: Built | None = None
@@ -152,7 +160,7 @@ class SimHost:
     @property
     def library_dir(self) -> Path:
         """Holds libcuda.so.1 and libnvidia-ml.so.1 and nothing else."""
-        return self._parts.library_dir
+        return self._wanted_library_dir or self._parts.library_dir
 
     @property
     def engine_pid(self) -> int:
@@ -175,6 +183,8 @@ class SimHost:
     def start(self) -> None:
         """Like entering the ``with`` block; call :meth:`close` in the end."""
         engine = self._parts.engine
+        if self._wanted_library_dir is not None and not self._wanted_library_dir.exists():
+            shutil.copytree(self._parts.library_dir, self._wanted_library_dir)
         self._state_dir = self._make_state_dir()
         command = [str(engine), "--dir", str(self._state_dir)]
         if self._wanted_dir is None:

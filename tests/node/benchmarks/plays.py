@@ -13,9 +13,10 @@ import pytest
 from benchmarks.fair import stage
 from benchmarks.fair.recording import Recording
 from benchmarks.fair.scenario import Play
-from benchmarks.rig import PARENT, Rig
+from benchmarks.rig import Rig
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef, find_mount
+from fairsched.simgpu.node import PARENT
 from tests.support import wait_until
 
 PATIENCE_S = 30.0

@@ -21,11 +21,12 @@ from benchmarks.gpu.facts import Facts
 from benchmarks.gpu.figures import Figure, Verdict
 from benchmarks.gpu.hosts import Load, Simulated
 from benchmarks.gpu.real import Real
-from benchmarks.rig import PARENT, BenchError
+from benchmarks.rig import BenchError
 from fairsched.bpf.gpu_time import GpuTimeProbe
 from fairsched.cgroup.path import Mount
 from fairsched.gpu.nvml import Gpu, Nvml
 from fairsched.simgpu import Workload
+from fairsched.simgpu.node import PARENT
 from tests.support import wait_until
 
 pytestmark = pytest.mark.alone

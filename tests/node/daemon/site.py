@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One node for a test: simulated GPUs, a libcuda of its own, cgroups, a configuration and the real daemon.
+"""One node for a test, with what tests ask of the daemon and do to it.
 
 The libcuda is a copy: probes are by inode, so daemons of other tests on this machine neither see these tenants
 nor slow them down.
@@ -10,31 +10,23 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-import fairsched
-from fairsched.cgroup import tree
-from fairsched.cgroup.path import Mount
-from fairsched.errors import ControlError
-from fairsched.protocol.client import ControlClient
-from fairsched.simgpu import GpuSpec, SimHost, Workload
-from fairsched.simgpu.build import build
-from fairsched.simgpu.workload import Worker
+from fairsched.simgpu import GpuSpec, Workload, daemon_process
+from fairsched.simgpu.daemon_process import is_running as is_running
+from fairsched.simgpu.node import SimNode
 from tests.node.daemon.maps import Maps
 from tests.support import let_run, wait_until
 
-PACKAGE_ROOT = Path(fairsched.__file__).resolve().parents[1]
-COMMAND = [sys.executable, "-c", "from fairsched.cli import main; main()"]
+COMMAND = [*daemon_process.COMMAND]
 START_S = 120.0
 """Compiling the BPF programs takes four seconds on an idle machine."""
 PATIENCE_S = 45.0
@@ -46,22 +38,6 @@ GREEDY = Workload("trainer", kernels=20, kernel_us=500, jitter_ratio=0.1, depth=
 STEADY = replace(GREEDY, depth=4)
 """Has work also while the processors are busy. A decoder has none while it waits for one, and that part of the GPU
 goes to the others, as it should: its share says as much of the machine as of the scheduler."""
-
-
-def children_of(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-    return found
-
-
-def is_running(pid: int) -> bool:
-    """Zombies do not run."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
-    except OSError:
-        return False
 
 
 def is_asked(cgroup: Path) -> bool:
@@ -84,33 +60,32 @@ def stand_still(pid: int) -> None:
     wait_until(lambda: stat.read_text().rpartition(") ")[2][0] == "T", PATIENCE_S, f"{pid} stands still")
 
 
-class Site:
+class Site(SimNode):
     """Call :meth:`close`, always."""
 
     count = 0
 
-    def __init__(self, tmp_path: Path, mount: Mount, gpus: int = 1) -> None:
+    def __init__(self, tmp_path: Path, gpus: int = 1) -> None:
         Site.count += 1
-        self._tmp = tmp_path / f"site{Site.count}"
-        self._tmp.mkdir()
-        self.run_dir, self.state_dir = self._tmp / "run", self._tmp / "state"
-        self.config_path, self.log_path = self._tmp / "config.yaml", self._tmp / "daemon.log"
-        self.socket_path = self.run_dir / "fairsched.sock"
-        self.mount = mount
+        directory = tmp_path / f"site{Site.count}"
+        directory.mkdir()
         self.top = f"gpu.slice/fairsched-test.{os.getpid()}.{Site.count}"
-        self.library_dir = Path(tempfile.mkdtemp(prefix="fairsched-test-lib."))
-        shutil.copytree(build().library_dir, self.library_dir, dirs_exist_ok=True)
-        self.host = SimHost([GpuSpec(vram_bytes=1 << 44) for _ in range(gpus)])
-        self.process: subprocess.Popen[bytes] | None = None
-        self.command = COMMAND
-        """A test may start the daemon in another way."""
-        self.workers: dict[str, list[Worker]] = {}
-        self._helpers: set[int] = set()
-        try:
-            self.host.start()
-        except BaseException:
-            self.close()
-            raise
+        self.library_dir = Path(tempfile.gettempdir()) / f"fairsched-test-lib.{secrets.token_hex(4)}"
+        specs = [GpuSpec(vram_bytes=1 << 44) for _ in range(gpus)]
+        super().__init__(f"/{self.top}/", specs, directory=directory, library_dir=self.library_dir)
+        self.open()
+        self.daemon = self.make_daemon(patience_s=PATIENCE_S)
+        self.run_dir, self.state_dir = self.daemon.run_dir, self.daemon.state_dir
+        self.config_path, self.log_path = self.daemon.config_path, self.daemon.log_path
+        self.socket_path = self.daemon.socket_path
+        # The daemon's own, in a test's words.
+        self.launch, self.ping, self.kill = self.daemon.launch, self.daemon.ping, self.daemon.kill
+        self.ask, self.status, self.log = self.daemon.ask, self.daemon.status, self.daemon.log
+        self.env, self.helpers, self.helpers_left = (
+            self.daemon.env,
+            self.daemon.helpers,
+            self.daemon.helpers_left,
+        )
 
     # ---- configuration ----
 
@@ -121,103 +96,45 @@ class Site:
         """
         document = {
             "mode": "enforce",
-            "run_dir": str(self.run_dir),
-            "state_dir": str(self.state_dir),
             "tenants": {name: {"cgroup": f"{self.top}/{name}", **values} for name, values in tenants.items()},
             **top,
             "mechanisms": {"ebpf": "required", **top.get("mechanisms", {})},
         }
-        self.config_path.write_text(yaml.safe_dump(document))
+        self.daemon.configure(document)
         for name in tenants:
             self.make_cgroup(name)
 
-    def cgroup(self, tenant: str) -> Path:
-        return Path(self.mount.absolute(f"/{self.top}/{tenant}"))
-
-    def make_cgroup(self, name: str) -> Path:
-        tree.create(self.mount, f"/{self.top}/{name}").close()
-        return self.cgroup(name)
-
     # ---- the daemon ----
 
-    def env(self) -> dict[str, str]:
-        env = {**os.environ, **self.host.env(), "LD_LIBRARY_PATH": str(self.library_dir)}
-        env.setdefault("PYTHONPATH", str(PACKAGE_ROOT))
-        return env
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        return self.daemon.process
 
-    def launch(self, *options: str) -> None:
-        """Start the daemon and do not wait for it."""
-        assert self.process is None or self.process.poll() is not None
-        with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
-                [*self.command, "run", "--config", str(self.config_path), *options],
-                env=self.env(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+    @property
+    def pid(self) -> int:
+        return self.daemon.pid
+
+    @property
+    def command(self) -> Sequence[str]:
+        """A test may start the daemon in another way."""
+        return self.daemon.command
+
+    @command.setter
+    def command(self, command: Sequence[str]) -> None:
+        self.daemon.command = command
 
     def start(self, *options: str) -> None:
-        """Start the daemon and wait until it schedules."""
+        """Start the daemon and wait until it answers."""
         self.launch(*options)
         self.wait_started()
 
     def wait_started(self) -> None:
-        def is_up() -> bool:
-            assert self.process is not None
-            assert self.process.poll() is None, f"the daemon ended:\n{self.log()}"
-            return self.ping() == self.process.pid
-
-        wait_until(is_up, START_S, "the daemon answers")
-
-    def ping(self) -> int | None:
-        """The pid that answers; None = nobody does yet."""
-        try:
-            return int(ControlClient(self.socket_path, timeout_s=2).request("ping")["pid"])
-        except ControlError:
-            return None
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
-
-    def helpers(self) -> dict[str, int]:
-        """guardian and attacher (loader while it still compiles) -> pid."""
-        found = {}
-        for pid in children_of(self.pid):
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if b"-m" in words:  # what it runs for a moment (ldconfig) is no helper
-                    found[words[words.index(b"-m") + 1].decode().rpartition(".")[2]] = pid
-                    self._helpers.add(pid)
-        return found
-
-    def kill(self) -> None:
-        """kill -9, in mid-whatever."""
-        assert self.process is not None
-        self.helpers()
-        self.process.kill()
-        self.process.wait()
+        self.daemon.wait_for(lambda: self.ping() == self.pid, START_S, "the daemon answers")
 
     def stop(self, timeout_s: float = PATIENCE_S) -> int:
         """SIGTERM; the exit status."""
-        assert self.process is not None
-        self.helpers()
-        self.process.terminate()
-        return self.process.wait(timeout_s)
-
-    def helpers_left(self) -> list[int]:
-        return [pid for pid in self._helpers if is_running(pid)]
-
-    def log(self) -> str:
-        return self.log_path.read_text() if self.log_path.exists() else ""
-
-    def ask(self, request: str, **args: Any) -> Any:
-        return ControlClient(self.socket_path, timeout_s=PATIENCE_S).request(request, **args)
-
-    def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = self.ask("status")
+        status = self.daemon.stop(timeout_s)
+        assert status != -signal.SIGKILL, f"it did not end within {timeout_s} s"
         return status
 
     def tenant(self, name: str) -> dict[str, Any]:
@@ -239,17 +156,6 @@ class Site:
 
     # ---- tenants ----
 
-    def spawn(self, tenant: str, workload: Workload, cgroup: Path | None = None) -> Worker:
-        group = self.workers.setdefault(tenant, [])
-        worker = self.host.spawn(
-            replace(workload, seed=workload.seed + len(group)),
-            cgroup or self.cgroup(tenant),
-            f"{tenant}{len(group)}",
-            env={"LD_LIBRARY_PATH": str(self.library_dir)},
-        )
-        group.append(worker)
-        return worker
-
     def attach(self) -> None:
         """Have libcuda probed before the tenants come: of older contexts the GPU is a guess."""
         name = next(iter(self.status()["tenants"]))["name"]
@@ -258,15 +164,6 @@ class Site:
             lambda: logged(self.log(), "library=.* probes=[1-9]"), PATIENCE_S, "libcuda has its probes"
         )
         first.kill()
-
-    def truth_ns(self) -> dict[str, int]:
-        """What each tenant's processes really executed."""
-        owner = {worker.pid: tenant for tenant, group in self.workers.items() for worker in group}
-        total = dict.fromkeys(self.workers, 0)
-        for context in self.host.truth():
-            if context.pid in owner:
-                total[owner[context.pid]] += context.exec_ns
-        return total
 
     def shares(self, tenants: list[str], seconds: float) -> dict[str, float]:
         """Parts of what ``tenants`` got together during the next ``seconds``."""
@@ -302,31 +199,15 @@ class Site:
     # ---- the end ----
 
     def close(self) -> None:
-        top = Path(self.mount.absolute(f"/{self.top}"))
-        if self.process is not None and self.process.poll() is None:
-            self.kill()
-        with contextlib.suppress(AssertionError):
-            # by itself the attacher lets go of its probes all at once; killed, one by one for seconds
-            wait_until(lambda: not self.helpers_left(), 5, "guardian and attacher leave")
-        for pid in self.helpers_left():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.host.close()
-        for directory in [top, *(Path(path) for path, _, _ in os.walk(top))]:
+        """At once: whoever it held is let go all the same."""
+        try:
+            for daemon in self.daemons:
+                daemon.kill()
+            super().close()
+        finally:
             with contextlib.suppress(OSError):
-                freeze(directory, "0")
-                (directory / "cgroup.kill").write_text("1")
-
-        def is_removed() -> bool:
-            for path, _, _ in os.walk(top, topdown=False):
-                with contextlib.suppress(OSError):
-                    os.rmdir(path)
-            return not top.exists()
-
-        wait_until(is_removed, PATIENCE_S, f"{top} is removed")
-        with contextlib.suppress(OSError):
-            os.rmdir(top.parent)  # when it was made for us and nobody else uses it
-        shutil.rmtree(self.library_dir, ignore_errors=True)
+                os.rmdir(self.mount.absolute("/gpu.slice"))  # when nobody else uses it
+            shutil.rmtree(self.library_dir, ignore_errors=True)
 
 
 def logged(text: str, pattern: str) -> list[str]:

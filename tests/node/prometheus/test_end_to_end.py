@@ -58,10 +58,10 @@ something else. Anything else is a false alarm."""
 class Scene:
     """Two tenants 3:1 with equal appetite, a daemon that only looks on, and those who watch it."""
 
-    def __init__(self, directory: Path, mount: Mount) -> None:
+    def __init__(self, directory: Path) -> None:
         self._stack = ExitStack()
         try:
-            self.site = Site(directory, mount)
+            self.site = Site(directory)
             self._stack.callback(self.site.close)
             self.uuid = self.site.host.uuids()[0]
             self.xid = 0
@@ -174,7 +174,8 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, mount: Mount) -> Iterator[Scene]:
-    scene = Scene(tmp_path, mount)
+    del mount  # skips where there is none
+    scene = Scene(tmp_path)
     try:
         yield scene
     finally:

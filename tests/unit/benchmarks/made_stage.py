@@ -9,9 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.rig import PARENT
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.simgpu import GpuSpec, Residency, Step, Workload
+from fairsched.simgpu.node import PARENT
 
 
 class Clock:

@@ -21,9 +21,10 @@ from benchmarks.fair.controllers import Controller, controller, let_go
 from benchmarks.fair.recording import Recording
 from benchmarks.fair.scenario import Play, Scenario
 from benchmarks.fair.stage import Stage
-from benchmarks.rig import PARENT, BenchError
+from benchmarks.rig import BenchError
 from fairsched.errors import ConfigError
 from fairsched.simgpu import Residency
+from fairsched.simgpu.node import PARENT
 from tests.support import wait_until
 from tests.unit.benchmarks.made_stage import Clock, FakeRig, context
 

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 
 from fairsched.base.process import ProcessId
@@ -16,7 +17,7 @@ from fairsched.config import load
 from fairsched.demo import picture, report, screen
 from fairsched.demo.janitor import name_of, owner_of
 from fairsched.demo.result import DaemonFigures, HalfFigures, Result, TenantFigures, Timeline
-from fairsched.demo.scene import TENANTS, config_text, entitlements
+from fairsched.demo.scene import TENANTS, configuration, entitlements
 from fairsched.demo.stage import read_error
 from fairsched.errors import FairschedError
 from fairsched.model import TenantClass
@@ -156,10 +157,9 @@ def test_labels_that_would_lie_on_each_other_are_moved_apart() -> None:
 def test_the_daemon_takes_the_configuration(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     cgroups = {tenant.name: f"gpu.slice/fairsched-demo-1-2/{tenant.name}" for tenant in TENANTS}
-    path.write_text(config_text(tmp_path, cgroups, "enforce"))
+    path.write_text(yaml.safe_dump(configuration(cgroups, "enforce")))
     config = load(path)
     assert config.mode == "enforce"
-    assert config.run_dir == tmp_path / "run"
     assert [spec.weight for spec in config.tenant_specs().values()] == [4, 2, 1, 1]
     assert config.tenant_specs()["trainer"].tenant_class is TenantClass.BATCH
 
@@ -171,10 +171,8 @@ def test_a_name_says_which_process_it_belongs_to() -> None:
         assert owner_of(name) is None
 
 
-def test_the_daemons_error_and_remedy_are_handed_on(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    assert read_error(log) == ("", "")
-    log.write_text("level=info started\nerror: no BPF\n  remedy: install python3-bpfcc\n")
+def test_the_daemons_error_and_remedy_are_handed_on() -> None:
+    assert read_error("") == ("", "")
+    log = "level=info started\nerror: no BPF\n  remedy: install python3-bpfcc\n"
     assert read_error(log) == ("no BPF", "install python3-bpfcc")
-    log.write_text("Traceback\nValueError: odd\n")
-    assert read_error(log) == ("ValueError: odd", "")
+    assert read_error("Traceback\nValueError: odd\n") == ("ValueError: odd", "")
