@@ -25,7 +25,7 @@ from benchmarks.command import INTERRUPTED, say_error, stop_signals
 from benchmarks.figures import BARS, missed, render, render_rows
 from benchmarks.machine import describe
 from benchmarks.rig import Rig
-from benchmarks.stats import spread
+from benchmarks.stats import extremes
 from fairsched.base.files import replace_file
 from fairsched.errors import ConfigError, FairschedError
 
@@ -214,8 +214,8 @@ class Run:
         )
         self.report.cases.append({"section": "observe", **asdict(found)})
         self.report.values["observe_throughput_ratio"] = found.ratio
-        least, middle, most = spread(found.observed)
-        least_not, middle_not, most_not = spread(found.without)
+        least, middle, most = extremes(found.observed)
+        least_not, middle_not, most_not = extremes(found.without)
         self.report.notes["observe_throughput_ratio"] = (
             f"tokens/s {middle:.1f} ({least:.1f}..{most:.1f}) / {middle_not:.1f} ({least_not:.1f}..{most_not:.1f})"
         )

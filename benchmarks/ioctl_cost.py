@@ -33,7 +33,7 @@ from typing import Any
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
 from benchmarks.machine import describe
 from benchmarks.rig import BenchError
-from benchmarks.stats import spread
+from benchmarks.stats import extremes
 from fairsched.bpf.abi import DriverCount, Node
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef, find_mount
@@ -122,7 +122,7 @@ def summarise(hook: str, found: dict[str, dict[str, list[float]]]) -> dict[str, 
     """
     rows: dict[str, Any] = {}
     for kind, states in found.items():
-        medians = {state: spread(values) for state, values in states.items()}
+        medians = {state: extremes(values) for state, values in states.items()}
         added_ns = (medians["with"][1] - medians["without"][1]) / KINDS[kind]
         rows[kind] = {
             "without_ns": [round(value, 1) for value in medians["without"]],

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
 from benchmarks.machine import describe
 from benchmarks.rig import BenchError
-from benchmarks.stats import spread
+from benchmarks.stats import extremes
 from fairsched.bpf import abi, elf, perf, syscall
 from fairsched.bpf.pid_view import PidViewPrograms
 from fairsched.driver.pid_view import try_write_user
@@ -196,7 +196,7 @@ def summarise(found: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
     """(least, median, greatest) of each, in ns per call, and what uprobes and programs add where nothing else runs."""
     rows: dict[str, Any] = {}
     for name, states in found.items():
-        spreads = {state: spread(values) for state, values in states.items()}
+        spreads = {state: extremes(values) for state, values in states.items()}
         rows[name] = {
             **{f"{state}_ns": [round(value, 1) for value in values] for state, values in spreads.items()},
             "added_on_uprobes_ns": round(spreads["with"][0] - spreads["without"][0], 1),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.rig import BenchError, Rig
-from benchmarks.stats import added_cost_ratio, spread
+from benchmarks.stats import added_cost_ratio, extremes
 from fairsched.bpf import elf, perf, syscall
 
 SYMBOL, PROGRAM = "cuGraphLaunch", "on_submit_a2"
@@ -40,7 +40,7 @@ class ProbeCost:
         return added_cost_ratio(*(self.call_ns[name] for name in ("none", "at_10", "at_0")))
 
     def medians(self) -> dict[str, float]:
-        return {name: spread(values)[1] for name, values in self.call_ns.items()}
+        return {name: extremes(values)[1] for name, values in self.call_ns.items()}
 
 
 def measure(rig: Rig, *, rounds: int) -> list[ProbeCost]:

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Bar, render_rows, show
 from benchmarks.scale_daemon import ACTIONS, LATE, PARTS, Lap
+from benchmarks.stats import percentile
 
 TENANTS = (4, 64, 1000)
 GPUS = (1, 8)
@@ -70,14 +71,6 @@ class Cell:
     @property
     def name(self) -> str:
         return f"{self.gpus}x{self.tenants}" + ("" if self.is_injected else " real")
-
-
-def percentile(values: Iterable[float], ratio: float) -> float:
-    """The smallest value that ``ratio`` of all do not exceed. Raises ValueError for none."""
-    ordered = sorted(values)
-    if not ordered:
-        raise ValueError("no values")
-    return ordered[max(0, math.ceil(ratio * len(ordered)) - 1)]
 
 
 def growth(small: tuple[float, float], large: tuple[float, float]) -> float:

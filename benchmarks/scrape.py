@@ -39,10 +39,10 @@ from benchmarks.machine import ROOT, describe
 from benchmarks.rig import BenchError, Rig
 from benchmarks.scale_cell import Driver, ScaleDaemon, crowd, daemon
 from benchmarks.scale_daemon import LATE, Lap
-from benchmarks.scale_figures import percentile
 from benchmarks.scale_maps import Injector
 from benchmarks.scale_world import Step
 from benchmarks.scrape_delay import Delay, measure_delays
+from benchmarks.stats import percentile
 from fairsched.errors import FairschedError
 from fairsched.simgpu import GpuSpec
 

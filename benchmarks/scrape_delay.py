@@ -27,7 +27,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.rig import BenchError, Rig, TenantLoad
-from benchmarks.scale_figures import percentile
+from benchmarks.stats import percentile
 from fairsched.simgpu import PRESETS, GpuSpec, Residency, Step, Worker
 
 KINDS = ("decode", "burst", "trainer")

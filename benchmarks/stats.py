@@ -1,15 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arithmetic behind the figures (pure)."""
+"""The statistics behind all figures (pure).
+
+Sections: tokens and shares; one list of values; a figure over several seeds.
+
+numpy comes with the extra `bench`: only what is given arrays imports it, for core and gpu run without.
+
+Terms. window: (start_ns, end_ns). extremes: least, median, greatest. variation: standard deviation / mean.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from fairsched.simgpu import Step
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array: TypeAlias = npt.NDArray[np.float64]
+
 Window = tuple[int, int]
 """(start_ns, end_ns)"""
+# Student's t, two-sided 95 %, by degrees of freedom; beyond them the normal distribution is near enough.
+_T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
+_T_95_MANY = 1.96
+
+
+# ---- tokens and shares ----
 
 
 def tokens_in(steps: Iterable[Step], start_ns: int, end_ns: int) -> float:
@@ -70,6 +92,77 @@ def added_cost_ratio(base: Sequence[float], cheap: Sequence[float], dear: Sequen
     return (statistics.median(cheap) - none) / added
 
 
-def spread(values: Sequence[float]) -> tuple[float, float, float]:
+# ---- one list of values ----
+
+
+def extremes(values: Sequence[float]) -> tuple[float, float, float]:
     """(least, median, greatest)"""
     return min(values), statistics.median(values), max(values)
+
+
+def percentile(values: Iterable[float], ratio: float) -> float:
+    """The smallest value that ``ratio`` of all do not exceed. Raises ValueError for none."""
+    ordered = sorted(values)
+    if not ordered:
+        raise ValueError("no values")
+    return ordered[max(0, math.ceil(ratio * len(ordered)) - 1)]
+
+
+def interpolated(values: Sequence[float] | Array, percent: float) -> float | None:
+    """The percentile, on the line between the two values beside it; None for none."""
+    import numpy as np
+
+    return float(np.percentile(values, percent)) if len(values) else None
+
+
+def jain(received: Array, owed: Array, counts: npt.NDArray[np.bool_]) -> Array:
+    """Jain's index of received / owed for each row over the columns that count; NaN for fewer than two.
+
+    1 when everybody got the same part of what was owed, 1/n when one got all. The weights are in what is owed.
+    """
+    import numpy as np
+
+    counts = counts & (owed > 0)
+    part = np.where(counts, received / np.where(owed > 0, owed, 1.0), 0.0)
+    number = counts.sum(axis=1)
+    squares = (part**2).sum(axis=1)
+    index = part.sum(axis=1) ** 2 / np.where(squares > 0, number * squares, 1.0)
+    return np.asarray(np.where((number >= 2) & (squares > 0), index, np.nan), dtype=np.float64)
+
+
+def variation(values: Sequence[float] | Array) -> float | None:
+    """Coefficient of variation, with n - 1 (the stricter one); None for fewer than two or a mean of 0."""
+    import numpy as np
+
+    array = np.asarray(values, dtype=np.float64)
+    if len(array) < 2 or not array.mean():
+        return None
+    return float(array.std(ddof=1) / array.mean())
+
+
+# ---- over the seeds ----
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over several seeds."""
+
+    mean: float
+    min: float
+    max: float
+    ci95: float | None
+    """Half the width of the 95 % confidence interval of the mean; None with a single seed or without an end."""
+    seeds: int
+
+
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """None when it was never measured; seeds in which it was not do not count."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    half = None
+    if len(known) > 1 and all(map(math.isfinite, known)):
+        freedom = len(known) - 1
+        t = _T_95[freedom - 1] if freedom <= len(_T_95) else _T_95_MANY
+        half = t * statistics.stdev(known) / math.sqrt(len(known))
+    return Spread(statistics.fmean(known), min(known), max(known), half, len(known))

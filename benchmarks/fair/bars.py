@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from benchmarks.fair.account import LEAST_SHARE_RATIO
-from benchmarks.fair.results import Document, Spread, leaf_values, spread, whole
+from benchmarks.fair.results import Document, leaf_values, whole
+from benchmarks.stats import Spread, spread
 
 OURS = "fairsched"
 BASELINE = "none"

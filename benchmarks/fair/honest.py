@@ -20,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.fair import scenario as scenario_files
-from benchmarks.fair.results import Document, Spread, leaf_values, spread
+from benchmarks.fair.results import Document, leaf_values
 from benchmarks.fair.scenario import Tenant
+from benchmarks.stats import Spread, spread
 
 STEP_P99 = "step_p99_honest_ms"
 """The figure's name in tables."""

@@ -45,13 +45,12 @@ from benchmarks.fair.windows import (
     covered,
     fixed,
     intersection,
-    jain,
     sliding,
     summed,
     token_curve,
     tokens_cv_across,
-    variation,
 )
+from benchmarks.stats import interpolated, jain, variation
 
 WHOLE_RATIO = 0.99
 """Of a window in demand counts as all of it: the machine that plays this hiccups now and then."""
@@ -219,18 +218,18 @@ def _leaf(
         gain_points=max(errors, default=None) if leaf in recording.hostile else None,
         tokens_per_s=_tokens_per_s(recording, leaf, tokens),
         tokens_cv_ratio=_tokens_cv(truth, leaf, tokens),
-        step_p50_ms=_percentile(latency, 50),
-        step_p95_ms=_percentile(latency, 95),
-        step_p99_ms=_percentile(latency, 99),
+        step_p50_ms=interpolated(latency, 50),
+        step_p95_ms=interpolated(latency, 95),
+        step_p99_ms=interpolated(latency, 99),
         queue_delay_ms=_over(waited / MS, len(finished_ms(recording, leaf))) if mine else None,
         wait_ratio=_over(waited, wanted) if mine else None,
         held_ms_per_s=float((clipped(holds, start, end) @ [-1, 1]).sum() / MS / recording.seconds),
         holds_per_s=float(((holds[:, 0] >= start) & (holds[:, 0] < end)).sum() / recording.seconds),
         hold_longest_ms=float((holds @ [-1, 1]).max() / MS) if len(holds) else None,
-        drain_overshoot_p50_ms=_percentile(overshoot, 50),
-        drain_overshoot_p95_ms=_percentile(overshoot, 95),
-        take_back_p50_ms=_percentile(took, 50),
-        take_back_p95_ms=_percentile(took, 95),
+        drain_overshoot_p50_ms=interpolated(overshoot, 50),
+        drain_overshoot_p95_ms=interpolated(overshoot, 95),
+        take_back_p50_ms=interpolated(took, 50),
+        take_back_p95_ms=interpolated(took, 95),
         take_backs=len(took),
         account_error_ratio=said.error_ratio,
         account_error_sure_ratio=said.error_sure_ratio,
@@ -318,12 +317,12 @@ def _whole(
         else None,
         held_ms_per_s=sum(one.held_ms_per_s for one in leaves.values()),
         hold_longest_ms=_most(one.hold_longest_ms for one in leaves.values()),
-        drain_overshoot_p50_ms=_percentile(overshoot, 50),
-        drain_overshoot_p95_ms=_percentile(overshoot, 95),
-        take_back_p50_ms=_percentile(took, 50),
-        take_back_p95_ms=_percentile(took, 95),
-        take_back_beyond_drain_p50_ms=_percentile(beyond, 50),
-        take_back_beyond_drain_p95_ms=_percentile(beyond, 95),
+        drain_overshoot_p50_ms=interpolated(overshoot, 50),
+        drain_overshoot_p95_ms=interpolated(overshoot, 95),
+        take_back_p50_ms=interpolated(took, 50),
+        take_back_p95_ms=interpolated(took, 95),
+        take_back_beyond_drain_p50_ms=interpolated(beyond, 50),
+        take_back_beyond_drain_p95_ms=interpolated(beyond, 95),
         take_backs=len(returns),
         cpu_ratio=recording.cpu_ratio,
         rss_bytes=recording.rss_bytes,
@@ -406,10 +405,6 @@ def _grown(recording: Recording, curve: Curve) -> float:
 
 def _over(part: float, whole: float) -> float | None:
     return part / whole if whole > 0 else None
-
-
-def _percentile(values: Sequence[float] | Array, at: float) -> float | None:
-    return float(np.percentile(values, at)) if len(values) else None
 
 
 def _most(values: Iterable[float | None]) -> float | None:

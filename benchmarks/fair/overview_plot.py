@@ -15,8 +15,9 @@ from typing import Any
 
 from benchmarks.fair.bars import BARS, OURS, Of, number, scale_of
 from benchmarks.fair.plots import GRID, INK, SOFT, figure_class, save
-from benchmarks.fair.results import Document, ResultError, by_policy, policies, spread
+from benchmarks.fair.results import Document, ResultError, by_policy, policies
 from benchmarks.fair.rows import extent, figure_of, made, scenarios_of
+from benchmarks.stats import spread
 
 # (figure, whether it is the worst tenant's, heading, factor, least, greatest)
 PANELS = (

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.fair import honest, marked, results, summary
 from benchmarks.fair.bars import BASELINE, OURS, UNSURE_HELD_MS_PER_S
-from benchmarks.fair.results import Document, by_policy, leaf_values, spread, whole
+from benchmarks.fair.results import Document, by_policy, leaf_values, whole
 from benchmarks.fair.rows import (
     NOT_MEASURED,
     cell,
@@ -34,6 +34,7 @@ from benchmarks.fair.rows import (
     spread_of,
 )
 from benchmarks.fair.scenario import shipped
+from benchmarks.stats import spread
 
 REPOSITORY = results.ROOT.parents[1]
 HEADLINE = (

@@ -21,9 +21,7 @@ import hashlib
 import json
 import math
 import re
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,9 +51,6 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "notes": (list,),
 }
 _FIRST_POLICIES = ("none", "fairsched")
-# Student's t, two-sided 95 %, by degrees of freedom; beyond them the normal distribution is near enough.
-_T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
-_T_95_MANY = 1.96
 
 
 class ResultError(FairschedError):
@@ -195,31 +190,6 @@ def problem_of(document: object) -> str:
 
 
 # ---- over the seeds ----
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A figure over several seeds."""
-
-    mean: float
-    min: float
-    max: float
-    ci95: float | None
-    """Half the width of the 95 % confidence interval of the mean; None with a single seed or without an end."""
-    seeds: int
-
-
-def spread(values: Iterable[float | None]) -> Spread | None:
-    """None when it was never measured; seeds in which it was not do not count."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    half = None
-    if len(known) > 1 and all(map(math.isfinite, known)):
-        freedom = len(known) - 1
-        t = _T_95[freedom - 1] if freedom <= len(_T_95) else _T_95_MANY
-        half = t * statistics.stdev(known) / math.sqrt(len(known))
-    return Spread(statistics.fmean(known), min(known), max(known), half, len(known))
 
 
 def differences(documents: Sequence[Document]) -> list[str]:

@@ -22,7 +22,8 @@ from benchmarks.fair.bars import (
     scale_of,
     unit_of,
 )
-from benchmarks.fair.results import Document, Spread, by_policy, leaf_values, spread, whole
+from benchmarks.fair.results import Document, by_policy, leaf_values, whole
+from benchmarks.stats import Spread, spread
 
 NOT_MEASURED = "not measured yet"
 UNJUDGED = "share_error_max_points"

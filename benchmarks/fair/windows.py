@@ -21,6 +21,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.stats import variation
 from fairsched.simgpu import Step
 
 Array: TypeAlias = npt.NDArray[np.float64]
@@ -152,27 +153,6 @@ def _windows(start_ns: float, end_ns: float, length_ns: float, step_ns: float) -
     count = int((end_ns - start_ns - length_ns + length_ns * 1e-6) // step_ns) + 1
     starts = start_ns + step_ns * np.arange(max(count, 0), dtype=np.float64)
     return starts, np.minimum(starts + length_ns, end_ns)
-
-
-def jain(received: Array, owed: Array, counts: npt.NDArray[np.bool_]) -> Array:
-    """Jain's index of received / owed for each row over the columns that count; NaN for fewer than two.
-
-    1 when everybody got the same part of what was owed, 1/n when one got all. The weights are in what is owed.
-    """
-    counts = counts & (owed > 0)
-    part = np.where(counts, received / np.where(owed > 0, owed, 1.0), 0.0)
-    number = counts.sum(axis=1)
-    squares = (part**2).sum(axis=1)
-    index = part.sum(axis=1) ** 2 / np.where(squares > 0, number * squares, 1.0)
-    return np.asarray(np.where((number >= 2) & (squares > 0), index, np.nan), dtype=np.float64)
-
-
-def variation(values: Sequence[float] | Array) -> float | None:
-    """Coefficient of variation, with n - 1 (the stricter one); None for fewer than two or a mean of 0."""
-    array = np.asarray(values, dtype=np.float64)
-    if len(array) < 2 or not array.mean():
-        return None
-    return float(array.std(ddof=1) / array.mean())
 
 
 def tokens_cv_across(

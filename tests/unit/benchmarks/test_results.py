@@ -148,18 +148,6 @@ def test_none_is_shown_first_then_ours(tmp_path: Path) -> None:
     assert found == [(p, s) for p in ("none", "fairsched", "window-sigstop") for s in (2, 10)]
 
 
-def test_a_spread_has_mean_ends_and_the_interval_of_student() -> None:
-    found = results.spread([1.0, None, 2.0, 3.0])
-    assert found is not None
-    assert (found.mean, found.min, found.max, found.seeds) == (2.0, 1.0, 3.0, 3)
-    assert found.ci95 == pytest.approx(4.303 / math.sqrt(3))
-    assert results.spread([None]) is None
-    (single,) = [results.spread([4.0])]
-    assert single is not None and single.ci95 is None
-    many = results.spread([0.0, 1.0] * 50)
-    assert many is not None and many.ci95 == pytest.approx(1.96 * 0.50252 / 10, rel=1e-3)
-
-
 def test_runs_of_the_same_kind_differ_in_nothing() -> None:
     same = [document(policy=p, seed=s) for p in ("none", "fairsched") for s in (1, 2)]
     assert results.differences(same) == []

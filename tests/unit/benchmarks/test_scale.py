@@ -16,7 +16,7 @@ import pytest
 from benchmarks import scale, scale_figures, scale_maps
 from benchmarks.machine import ROOT
 from benchmarks.scale_daemon import ACTIONS, LATE, Lap, Stopwatch, read_laps
-from benchmarks.scale_figures import Cell, growth, judge, missed, percentile, summarise
+from benchmarks.scale_figures import Cell, growth, judge, missed, summarise
 from benchmarks.scale_world import SLICE_NS, SWITCH_NS, Gpu, Step, World
 from fairsched.bpf import abi
 
@@ -228,16 +228,6 @@ def test_only_what_began_in_the_window_counts() -> None:
 def test_a_daemon_that_did_not_tick_is_no_measurement() -> None:
     with pytest.raises(ValueError, match="no values"):
         summarise(laps(1.0), 2 * S, 3 * S)
-
-
-def test_percentiles_are_values_that_occurred() -> None:
-    values = [float(n) for n in range(1, 201)]
-    assert (percentile(values, 0.5), percentile(values, 0.99), percentile(values, 1.0)) == (
-        100.0,
-        198.0,
-        200.0,
-    )
-    assert percentile([4.0], 0.99) == 4.0
 
 
 # ---- the judgement ----

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from benchmarks import stats
@@ -66,3 +68,31 @@ def test_only_what_a_probe_adds_is_compared() -> None:
     assert stats.added_cost_ratio([100.0] * 3, [200.0, 200.0, 9000.0], [500.0] * 3) == pytest.approx(0.25)
     with pytest.raises(ValueError, match="costs nothing"):
         stats.added_cost_ratio([100.0], [100.0], [100.0])
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    values = [float(n) for n in range(1, 201)]
+    assert (stats.percentile(values, 0.5), stats.percentile(values, 0.99), stats.percentile(values, 1.0)) == (
+        100.0,
+        198.0,
+        200.0,
+    )
+    assert stats.percentile([4.0], 0.99) == 4.0
+
+
+def test_a_spread_has_mean_ends_and_the_interval_of_student() -> None:
+    found = stats.spread([1.0, None, 2.0, 3.0])
+    assert found is not None
+    assert (found.mean, found.min, found.max, found.seeds) == (2.0, 1.0, 3.0, 3)
+    assert found.ci95 == pytest.approx(4.303 / math.sqrt(3))
+    assert stats.spread([None]) is None
+    (single,) = [stats.spread([4.0])]
+    assert single is not None and single.ci95 is None
+    many = stats.spread([0.0, 1.0] * 50)
+    assert many is not None and many.ci95 == pytest.approx(1.96 * 0.50252 / 10, rel=1e-3)
+
+
+def test_a_percentile_may_also_lie_between_two_values() -> None:
+    assert stats.interpolated([1.0, 2.0], 50) == 1.5
+    assert stats.interpolated([], 50) is None
+    assert stats.extremes([3.0, 1.0, 2.0]) == (1.0, 2.0, 3.0)

@@ -55,8 +55,8 @@ def test_steady_steps_do_not_vary_where_whole_tokens_would() -> None:
     steps = [Step(end, 1.0, round(S / 14.3)) for end in ends]
     starts, stops = windows.fixed(S, 19 * S, S)
     curve = windows.token_curve([steps])
-    fractional = windows.variation(curve.grown(starts, stops))
-    whole = windows.variation([sum(a < end <= b for end in ends) for a, b in zip(starts, stops, strict=True)])
+    fractional = stats.variation(curve.grown(starts, stops))
+    whole = stats.variation([sum(a < end <= b for end in ends) for a, b in zip(starts, stops, strict=True)])
     assert fractional is not None and whole is not None
     assert fractional < 1e-4 < 0.03 < whole
 
@@ -113,20 +113,20 @@ def test_jain_is_of_what_was_received_to_what_was_owed() -> None:
     received = np.array([[3.0, 1.0, 0.0], [1.0, 1.0, 5.0], [4.0, 0.0, 0.0], [4.0, 1.0, 1.0]])
     owed = np.array([[3.0, 1.0, 0.0], [3.0, 1.0, 5.0], [2.0, 2.0, 0.0], [4.0, 1.0, 1.0]])
     counts = np.array([[True, True, False], [True, True, True], [True, True, False], [True, False, False]])
-    index = windows.jain(received, owed, counts)
+    index = stats.jain(received, owed, counts)
     assert index[0] == pytest.approx(1.0), "3 : 1 of 3 : 1 is fair"
     assert index[1] == pytest.approx((7 / 3) ** 2 / (3 * (1 / 9 + 2)))
     assert index[2] == pytest.approx(0.5), "one of two got it all"
     assert np.isnan(index[3]), "one leaf alone cannot be treated unfairly"
-    nothing_due = windows.jain(
+    nothing_due = stats.jain(
         np.array([[3.0, 1.0, 9.0]]), np.array([[3.0, 1.0, 0.0]]), np.ones((1, 3), np.bool_)
     )
     assert nothing_due[0] == pytest.approx(1.0)
 
 
 def test_variation_is_of_the_sample() -> None:
-    assert windows.variation([9, 11]) == pytest.approx(2**0.5 / 10)
-    assert windows.variation([7]) is None and windows.variation([0, 0]) is None
+    assert stats.variation([9, 11]) == pytest.approx(2**0.5 / 10)
+    assert stats.variation([7]) is None and stats.variation([0, 0]) is None
 
 
 def test_rates_of_unlike_loads_are_compared_by_what_a_token_costs() -> None:
