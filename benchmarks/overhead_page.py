@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.figures import show
+from benchmarks.bars import show
 from benchmarks.machine import ROOT
 
 PAGE = Path("docs/overhead.md")

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import probe_cost
+from benchmarks.bars import WIDTH, missed
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
-from benchmarks.figures import WIDTH
 from benchmarks.machine import ROOT, describe
 from benchmarks.rig import Rig
 from benchmarks.scale_cell import measure_cell
@@ -43,7 +43,6 @@ from benchmarks.scale_figures import (
     bar_table,
     cell_table,
     judge,
-    missed,
     part_table,
     plot,
 )
@@ -199,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "step_ms": options.step_ms,
         "is_quick": options.quick,
         "only": options.only,
-        "missed": missed(values),
+        "missed": missed(BARS, values),
         "bars": {bar.key: bar.limit for bar in BARS},
         "injected": INJECTED,
         "cells": [asdict(cell) for cell in run.cells],
@@ -213,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.write_text(json.dumps(document, indent=1) + "\n")
     if picture := options.plot or (PICTURE if is_whole else None):
         _draw(run.cells, picture)
-    return 1 if options.strict and missed(values) else 0
+    return 1 if options.strict and missed(BARS, values) else 0
 
 
 def _tables(run: Run, values: dict[str, float | None]) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import Bar, render_rows, show
+from benchmarks.bars import Bar, render_rows, show, told
 from benchmarks.scale_daemon import ACTIONS, LATE, PARTS, Lap
 from benchmarks.stats import percentile
 
@@ -200,17 +200,12 @@ def bar_table(values: Mapping[str, float | None]) -> list[str]:
             bar.key,
             bar.what,
             show(values.get(bar.key), bar.unit),
-            "<= " + show(bar.limit, bar.unit),
-            {None: "-", True: "yes", False: "NO"}[bar.is_met(values.get(bar.key))],
+            f"{bar.sign} {show(bar.limit, bar.unit)}",
+            told(bar.is_met(values.get(bar.key))),
         )
         for bar in BARS
     ]
     return render_rows(("figure", "", "value", "bar", "met"), rows)
-
-
-def missed(values: Mapping[str, float | None]) -> list[str]:
-    """Keys of the figures that were measured and do not reach their bar."""
-    return [bar.key for bar in BARS if bar.is_met(values.get(bar.key)) is False]
 
 
 def plot(cells: Sequence[Cell], path: Path) -> None:

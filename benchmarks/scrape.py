@@ -33,8 +33,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bars import Bar, missed, render_rows
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
-from benchmarks.figures import Bar, render_rows
 from benchmarks.machine import ROOT, describe
 from benchmarks.rig import BenchError, Rig
 from benchmarks.scale_cell import Driver, ScaleDaemon, crowd, daemon
@@ -283,7 +283,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; nothing was written, everything is cleaned up", file=sys.stderr)
         return INTERRUPTED
-    missed = [bar.key for bar in BARS if bar.is_met(values.get(bar.key)) is False]
+    below = missed(BARS, values)
     print("\n".join(table(values, delays)))
     document = {
         **{bar.key: values.get(bar.key) for bar in BARS},
@@ -292,14 +292,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         "seed": options.seed,
         "is_quick": options.quick,
         "only": options.only,
-        "missed": missed,
+        "missed": below,
         "bars": {bar.key: bar.limit for bar in BARS},
         **values,
     }
     is_whole = not options.quick and not options.only
     if output := options.output or (RESULTS if is_whole else None):
         output.write_text(json.dumps(document, indent=1) + "\n")
-    return 1 if options.strict and missed else 0
+    return 1 if options.strict and below else 0
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from benchmarks.bars import Side
 from benchmarks.fair.account import LEAST_SHARE_RATIO
 from benchmarks.fair.results import Document, leaf_values, whole
 from benchmarks.stats import Spread, spread
@@ -52,7 +53,7 @@ class Of(Enum):
 
 
 @dataclass(frozen=True)
-class Bar:
+class Bar(Side):
     """One row of what was promised."""
 
     scenarios: str
@@ -76,10 +77,7 @@ class Bar:
         # A limit is a round number: its zeros say nothing.
         number, _, unit = show(self.limit, self.scale).partition(" ")
         number = number.rstrip("0").rstrip(".") if "." in number else number
-        return f"{'<=' if self.is_upper else '>='} {number}{' ' * bool(unit)}{unit}"
-
-    def is_met(self, value: float) -> bool:
-        return value <= self.limit if self.is_upper else value >= self.limit
+        return f"{self.sign} {number}{' ' * bool(unit)}{unit}"
 
 
 _SHARED = (
@@ -209,7 +207,7 @@ def _verdict(bar: Bar, name: str, documents: Sequence[Document], policy: str) ->
     taken = [_take(bar, document, without.get(document["seed"])) for document in ours]
     notes = dict.fromkeys(note for _, note in taken if note)
     value = spread(value for value, _ in taken)
-    is_met = bar.is_met(value.mean) if value else None
+    is_met = bar.is_met(value.mean if value else None)
     wanted = [d for d in ours if not (bar.of is Of.SURE_LEAVES and _is_excused(d))]
     if ours and not wanted:
         is_met = True

@@ -17,7 +17,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks import figures, scale_figures
+from benchmarks import core as core_suite
+from benchmarks import scale_figures
+from benchmarks.bars import Bar, show
 from benchmarks.fair import honest, marked, results, summary
 from benchmarks.fair.bars import BASELINE, OURS, UNSURE_HELD_MS_PER_S
 from benchmarks.fair.results import Document, by_policy, whole
@@ -63,7 +65,7 @@ def headline(root: Path = results.ROOT) -> str:
 
 def core(root: Path = results.ROOT) -> str:
     """Without what docs/overhead.md has."""
-    bars = [(bar.what, bar) for bar in figures.BARS if bar.key not in _COST]
+    bars = [(bar.what, bar) for bar in core_suite.BARS if bar.key not in _COST]
     return _judged(bars, root / "core.json")
 
 
@@ -72,13 +74,13 @@ def scale(root: Path = results.ROOT) -> str:
     return _judged([(f"`{bar.key}`", bar) for bar in scale_figures.BARS], root / "scale.json")
 
 
-def _judged(bars: Sequence[tuple[str, figures.Bar]], path: Path) -> str:
+def _judged(bars: Sequence[tuple[str, Bar]], path: Path) -> str:
     values = json.loads(path.read_text(encoding="utf-8"))
     rows = [
         (
             label,
-            figures.show(values[bar.key], bar.unit),
-            f"{'<=' if bar.is_upper else '>='} {figures.show(bar.limit, bar.unit)}",
+            show(values[bar.key], bar.unit),
+            f"{bar.sign} {show(bar.limit, bar.unit)}",
             {None: "-", True: "yes", False: "**NO**"}[bar.is_met(values[bar.key])],
         )
         for label, bar in bars

@@ -10,6 +10,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.bars import told
 from benchmarks.fair import honest, results
 from benchmarks.fair.bars import (
     BASELINE,
@@ -151,8 +152,7 @@ def _verdict_row(verdict: Verdict, documents: Sequence[Document]) -> tuple[str, 
     ours = number(verdict.value.mean if verdict.value else None, bar.scale)
     if verdict.value is None and verdict.is_met:
         ours = "unsure"
-    met = {None: "-", True: "yes", False: "NO"}[verdict.is_met]
-    return verdict.scenario, bar.what, none, ours, bar.limit_text(), met
+    return verdict.scenario, bar.what, none, ours, bar.limit_text(), told(verdict.is_met)
 
 
 def _unjudged_row(

@@ -7,13 +7,11 @@ A figure that could not be had is *not possible* and says why: what was not meas
 from __future__ import annotations
 
 import enum
-import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.figures import WIDTH
-from benchmarks.figures import show as show_plain
+from benchmarks.bars import WIDTH, Side, noted, show
 
 SECTIONS = ("coverage", "account", "freeze", "fairness")
 
@@ -25,7 +23,7 @@ class Verdict(str, enum.Enum):
 
 
 @dataclass(frozen=True)
-class Bar:
+class Bar(Side):
     """What a figure must reach; ``limit`` None = it depends on the run and comes with the figure."""
 
     key: str
@@ -71,10 +69,8 @@ class Figure:
 
     @property
     def verdict(self) -> Verdict:
-        if self.value is None or self.bar.limit is None:
-            return Verdict.NOT_POSSIBLE
-        is_met = self.value <= self.bar.limit if self.bar.is_upper else self.value >= self.bar.limit
-        return Verdict.MET if is_met else Verdict.MISSED
+        is_met = self.bar.is_met(self.value)
+        return {None: Verdict.NOT_POSSIBLE, True: Verdict.MET, False: Verdict.MISSED}[is_met]
 
     def to_plain(self) -> dict[str, Any]:
         return {
@@ -118,19 +114,12 @@ def exit_status(figures: Iterable[Figure]) -> int:
     return int(Verdict.MISSED in verdicts or Verdict.MET not in verdicts)
 
 
-def show(value: float | None, unit: str) -> str:
-    if unit == "ms" and value is not None:
-        return f"{value:.2f} ms"
-    return show_plain(value, unit)
-
-
 def render(figures: Iterable[Figure]) -> list[str]:
     lines = [f"{'figure':<26}{'value':>11}   {'bar':<12}  verdict", "-" * WIDTH]
     for figure in figures:
         bar = figure.bar
-        limit = "" if bar.limit is None else ("<= " if bar.is_upper else ">= ") + show(bar.limit, bar.unit)
+        limit = "" if bar.limit is None else f"{bar.sign} {show(bar.limit, bar.unit)}"
         value = show(figure.value, bar.unit)
         lines.append(f"{bar.key:<26}{value:>11}   {limit:<12}  {figure.verdict.value}")
-        text = f"{bar.what}; {figure.note}" if figure.note else bar.what
-        lines += textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    ")
+        lines += noted(f"{bar.what}; {figure.note}" if figure.note else bar.what)
     return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.figures import WIDTH
+from benchmarks.bars import WIDTH
 from benchmarks.gpu.account import doubts
 from benchmarks.gpu.fairness import judge_equal
 from benchmarks.gpu.figures import (

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scale, scale_figures, scale_maps
+from benchmarks.bars import missed
 from benchmarks.machine import ROOT
 from benchmarks.scale_daemon import ACTIONS, LATE, Lap, Stopwatch, read_laps
-from benchmarks.scale_figures import Cell, growth, judge, missed, summarise
+from benchmarks.scale_figures import BARS, Cell, growth, judge, summarise
 from benchmarks.scale_world import SLICE_NS, SWITCH_NS, Gpu, Step, World
 from fairsched.bpf import abi
 
@@ -265,14 +266,14 @@ def test_growth_tells_linear_from_quadratic() -> None:
 
 
 def test_a_linear_daemon_meets_every_bar_and_a_quadratic_one_does_not() -> None:
-    assert missed(judge(every((0.3, 0.6, 9.0)))) == []
-    assert missed(judge(every((0.1, 0.1, 9.9)))) == [
+    assert missed(BARS, judge(every((0.3, 0.6, 9.0)))) == []
+    assert missed(BARS, judge(every((0.1, 0.1, 9.9)))) == [
         "growth_p50_1",
         "growth_p99_1",
         "growth_p50_8",
         "growth_p99_8",
     ]
-    assert missed(judge(every((0.9, 0.9, 10.1)))) == ["tick_p99_ms_1x1000", "tick_p99_ms_8x1000"]
+    assert missed(BARS, judge(every((0.9, 0.9, 10.1)))) == ["tick_p99_ms_1x1000", "tick_p99_ms_8x1000"]
 
 
 def test_a_small_part_that_grows_quadratically_is_found_in_a_large_sum() -> None:
@@ -284,14 +285,14 @@ def test_a_small_part_that_grows_quadratically_is_found_in_a_large_sum() -> None
         },
     }
     cells = [replace(cell(8, tenants, tenants / 100), parts=parts[tenants]) for tenants in (64, 1000)]
-    assert missed(judge(cells)) == ["growth_part_8"]
+    assert missed(BARS, judge(cells)) == ["growth_part_8"]
     assert judge(cells)["growth_part_8"] == pytest.approx(2.0)
 
 
 def test_helpers_count_as_the_daemon() -> None:
     values = judge([cell(8, 64, 1.0, cpu=0.04)])
     assert values["cpu_ratio_8x64"] == pytest.approx(0.06)
-    assert missed(values) == ["cpu_ratio_8x64"]
+    assert missed(BARS, values) == ["cpu_ratio_8x64"]
 
 
 def test_what_was_not_measured_has_no_value() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import figures
-from benchmarks.figures import BARS, Bar
+from benchmarks import bars
+from benchmarks.bars import Bar
+from benchmarks.core import BARS
 
 KEYS = {bar.key for bar in BARS}
 ISSUE_KEYS = {
@@ -32,14 +33,14 @@ def test_a_bar_is_met_on_its_side_and_on_the_line(is_upper: bool, below: bool, a
 
 def test_what_was_not_measured_is_neither_met_nor_missed() -> None:
     values: dict[str, float | None] = {key: None for key in KEYS}
-    assert figures.missed(values) == []
-    assert all(" NO" not in line and " yes" not in line for line in figures.render(values, {}))
+    assert bars.missed(BARS, values) == []
+    assert all(" NO" not in line and " yes" not in line for line in bars.render(BARS, values, {}))
 
 
 def test_a_missed_bar_is_shown() -> None:
     values = {"busy_ratio": 0.5, "probe_ratio": 0.1}
-    assert figures.missed(values) == ["busy_ratio"]
-    lines = figures.render(values, {"busy_ratio": "half of it"})
+    assert bars.missed(BARS, values) == ["busy_ratio"]
+    lines = bars.render(BARS, values, {"busy_ratio": "half of it"})
     (busy,) = (line for line in lines if line.startswith("busy_ratio"))
     assert busy.split() == ["busy_ratio", "0.500", ">=", "0.980", "NO"]
     assert any("half of it" in line for line in lines)
@@ -48,7 +49,7 @@ def test_a_missed_bar_is_shown() -> None:
 def test_the_table_fits_the_screen() -> None:
     values = dict.fromkeys(KEYS, 123456.789)
     notes = dict.fromkeys(KEYS, "a long story " * 20)
-    assert max(map(len, figures.render(values, notes))) <= figures.WIDTH
+    assert max(map(len, bars.render(BARS, values, notes))) <= bars.WIDTH
 
 
 @pytest.mark.parametrize(
@@ -60,15 +61,16 @@ def test_the_table_fits_the_screen() -> None:
         (150e6, "bytes", "150.0 MB"),
         (0.98, "ratio", "0.980"),
         (0, "count", "0"),
+        (2.345, "ms", "2.35 ms"),
     ],
 )
 def test_values_are_shown_with_their_unit(value: float | None, unit: str, shown: str) -> None:
-    assert figures.show(value, unit) == shown
+    assert bars.show(value, unit) == shown
 
 
 def test_rows_line_up_and_the_long_name_gives_way() -> None:
-    lines = figures.render_rows(("name", "where", "n"), [("a", "x" * 200, "1"), ("bb", "y", "22")])
-    assert max(map(len, lines)) == figures.WIDTH
+    lines = bars.render_rows(("name", "where", "n"), [("a", "x" * 200, "1"), ("bb", "y", "22")])
+    assert max(map(len, lines)) == bars.WIDTH
     assert lines[1].endswith("~   1")
     assert lines[2].startswith("bb    y  ")
     assert lines[2].endswith("  22")
