@@ -85,11 +85,11 @@ bench-scrape: setup ## The exporter: a scrape's time, attacked, its truth (root)
 
 .PHONY: bench-ioctl
 bench-ioctl: setup ## Cost of seeing the driver's ioctls (root)
-	@$(CLEAN_ENV) $(BIN)/python -m benchmarks.ioctl_cost $(ARGS); $(OWN)
+	@$(CLEAN_ENV) $(BIN)/python -m benchmarks.cost ioctl $(ARGS); $(OWN)
 
 .PHONY: bench-pid-view
 bench-pid-view: setup ## Cost of rewriting a process list (root)
-	@$(CLEAN_ENV) $(BIN)/python -m benchmarks.pid_view_cost $(ARGS); $(OWN)
+	@$(CLEAN_ENV) $(BIN)/python -m benchmarks.cost pid-view $(ARGS); $(OWN)
 
 .PHONY: doctor
 doctor: setup-run ## Say what this host can do, and why

@@ -20,9 +20,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import accounts, observing, probe_cost, shares
+from benchmarks import accounts, observing, shares
 from benchmarks.bars import Bar, missed, render, render_rows
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
+from benchmarks.cost import probe as probe_cost
 from benchmarks.machine import describe
 from benchmarks.rig import Rig
 from benchmarks.stats import extremes
@@ -204,14 +205,11 @@ class Run:
     def _probe(self, rig: Rig) -> None:
         self._say("probe cost")
         for cost in probe_cost.measure(rig, rounds=self._plan.probe_rounds):
-            medians = cost.medians()
-            self.report.cases.append(
-                {"section": "probe", "program": cost.program, "ratio": cost.ratio, "call_ns": medians}
-            )
+            self.report.cases.append({"section": "probe", **cost.to_plain()})
             if cost.program == probe_cost.PROGRAM:
                 self.report.values["probe_ratio"] = cost.ratio
                 self.report.notes["probe_ratio"] = "ns per call: " + ", ".join(
-                    f"{name} {value:.0f}" for name, value in medians.items()
+                    f"{name} {value:.0f}" for name, value in cost.medians().items()
                 )
 
     def _observe(self, rig: Rig) -> None:

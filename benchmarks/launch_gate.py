@@ -36,8 +36,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks import probe_cost
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
+from benchmarks.cost import probe as probe_cost
 from benchmarks.machine import describe
 from benchmarks.rig import BenchError, Rig, TenantLoad, wait_until
 from fairsched.base.realtime import punctual

@@ -29,9 +29,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import probe_cost
 from benchmarks.bars import WIDTH, missed
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
+from benchmarks.cost import probe as probe_cost
 from benchmarks.machine import ROOT, describe
 from benchmarks.rig import Rig
 from benchmarks.scale_cell import measure_cell
@@ -121,8 +121,7 @@ class Run:
             self._say("probe cost")
             with Rig(build_dir=directory) as rig:
                 self.probe = [
-                    {"program": cost.program, "ratio": cost.ratio, "call_ns": cost.medians()}
-                    for cost in probe_cost.measure(rig, rounds=self._plan.probe_rounds)
+                    cost.to_plain() for cost in probe_cost.measure(rig, rounds=self._plan.probe_rounds)
                 ]
 
     def _judge_sanity(self, cell: Cell) -> None:

@@ -21,7 +21,7 @@
 #define SAMPLES_PROC_ID 8 /* offset in an engine's record */
 #define MAX_RECORDS (FS_VIEW_SAMPLES_MAX * 6)
 
-#ifdef FS_NO_WRITE /* benchmarks/pid_view_cost.py, where the kernel refuses to write: the same bytes are read */
+#ifdef FS_NO_WRITE /* benchmarks/cost/pid_view.py, where the kernel refuses to write: the same bytes are read */
 #define bpf_probe_write_user(to, from, size) bpf_probe_read_user(from, size, to)
 #endif
 

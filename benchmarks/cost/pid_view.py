@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pid view costs a call that it rewrites: ``python -m benchmarks.pid_view_cost``, ``make bench-pid-view``.
+"""What the pid view costs a call that it rewrites: ``python -m benchmarks.cost pid-view``, ``make bench-pid-view``.
 
 Problem: kernels that have kprobes run here only under emulation, where nanoseconds mean nothing, and a kernel may
 refuse the helper that writes to a process (bpf_probe_write_user).
@@ -13,34 +13,28 @@ of uprobes, which trap: on the driver's function it is a kprobe pair.
 Terms. list, info, samples: the three kinds of calls (docs/pid-view.md). other: a control that is none of them.
 
 Examples (root):
-  python -m benchmarks.pid_view_cost              writes benchmarks/results/pid_view.json
-  python -m benchmarks.pid_view_cost --rounds 3   quick; writes nothing
+  python -m benchmarks.cost pid-view              writes benchmarks/results/pid_view.json
+  python -m benchmarks.cost pid-view --rounds 3   quick; writes nothing
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
-import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.command import INTERRUPTED, say_error, stop_signals
-from benchmarks.machine import describe
+from benchmarks.cost.harness import RESULTS, calling, command, compiled, parser_of
 from benchmarks.rig import BenchError
 from benchmarks.stats import extremes
 from fairsched.bpf import abi, elf, perf, syscall
 from fairsched.bpf.pid_view import PidViewPrograms
 from fairsched.driver.pid_view import try_write_user
-from fairsched.errors import FairschedError
 
-RESULTS = Path(__file__).resolve().parent / "results" / "pid_view.json"
+OUTPUT = RESULTS / "pid_view.json"
 ENTRY = "nvidia_unlocked_ioctl"
 PROGRAMS = ("on_rm_enter", "on_rm_return")
 """Who runs in a call; the second goes on in the one for its kind, which is counted to it."""
@@ -119,34 +113,13 @@ def statistics() -> Iterator[None]:
 @contextlib.contextmanager
 def caller(program: Path) -> Iterator[tuple[Callable[[Case, list[int]], list[float]], int]]:
     """A process in a PID namespace of its own that asks, and the namespace's number."""
-    source = Path(__file__).with_name("pid_view_caller.c")
-    command = ["cc", "-O2", "-Wall", "-Wextra", "-rdynamic", "-o", str(program), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BenchError(f"{source.name} does not compile:\n{done.stderr.strip()}")
-    with subprocess.Popen(
-        ["unshare", "--pid", "--fork", "--kill-child", str(program)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None and process.stdout is not None
-        requests, answers = process.stdin, process.stdout
+    with calling(["unshare", "--pid", "--fork", "--kill-child", str(program)]) as process:
 
         def call(case: Case, pids: list[int]) -> list[float]:
-            words = [case.kind, _BATCHES, _CALLS, len(pids), *pids]
-            requests.write(" ".join(map(str, words)) + "\n")
-            requests.flush()
-            line = answers.readline()
-            if not line:
-                raise BenchError("the program that asks has ended")
-            return [float(word) for word in line.split()]
+            return process.ask(case.kind, _BATCHES, _CALLS, len(pids), *pids)
 
-        try:
-            call(Case("other", 1, 0), [1])  # it has forked by now
-            yield call, os.stat(f"/proc/{process.pid}/ns/pid_for_children").st_ino
-        finally:
-            process.kill()
+        call(Case("other", 1, 0), [1])  # it has forked by now
+        yield call, os.stat(f"/proc/{process.pid}/ns/pid_for_children").st_ino
 
 
 def named(case: Case) -> list[int]:
@@ -164,7 +137,7 @@ def measure(rounds: int, *, writes: bool) -> dict[str, dict[str, list[float]]]:
         case.name: {"without": [], "with": [], "inside": []} for case in CASES
     }
     with tempfile.TemporaryDirectory(prefix="fairsched-bench-", dir="/run") as directory, statistics():
-        program = Path(directory) / "pid_view_caller"
+        program = compiled("pid_view_caller.c", Path(directory), "-rdynamic")
         with caller(program) as (call, namespace), contextlib.closing(OnProgram(defines)) as programs:
             programs.set_translator(abi.ViewBy.US)
             for number in range(max(case.own for case in CASES)):
@@ -218,27 +191,10 @@ def render(result: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pid_view_cost",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    parser.add_argument("--rounds", type=int, help=f"instead of {_ROUNDS}; the result is only shown")
-    options = parser.parse_args(argv)
-    try:
-        with stop_signals():
-            writes = try_write_user() is None
-            found = measure(options.rounds or _ROUNDS, writes=writes)
-            result = {**describe(), "writes": writes, **summarise(found)}
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except FairschedError as error:
-        return say_error(error)
-    print(render(result))
-    if options.rounds is None:
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
-    return 0
+    options = parser_of("pid-view", __doc__, _ROUNDS).parse_args(argv)
 
+    def measured() -> dict[str, Any]:
+        writes = try_write_user() is None
+        return {"writes": writes, **summarise(measure(options.rounds or _ROUNDS, writes=writes))}
 
-if __name__ == "__main__":
-    sys.exit(main())
+    return command(measured, render, OUTPUT if options.rounds is None else None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the daemon's own BPF programs and hands the one for a launch to the parent (a process, see probe_cost.py).
+"""Loads the daemon's own BPF programs and hands the one for a launch to the parent (a process, see probe.py).
 
 bcc and its compiler stay out of the process that measures, and the maps live as long as this process does.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What seeing the driver's ioctls costs: ``python -m benchmarks.ioctl_cost`` (root), or ``make bench-ioctl``.
+"""What seeing the driver's ioctls costs: ``python -m benchmarks.cost ioctl`` (root), or ``make bench-ioctl``.
 
 The same calls with the hook and without it, in turn within one run, so that whatever else the machine does falls on
 both. The node is a plain file, as with the simulated GPU: the kernel answers at once, and the difference is the hook's.
@@ -11,27 +11,23 @@ The program that calls is as many cgroups deep as a container of a pod, since me
 The bar: at most 1.3 us per ioctl, or at most 5 % of a real one. The first is judged here; the second needs a GPU.
 
 Examples:
-  python -m benchmarks.ioctl_cost              writes benchmarks/results/ioctl.json
-  python -m benchmarks.ioctl_cost --rounds 3   quick; writes nothing
-  python -m benchmarks.ioctl_cost --all-calls  on the tracepoints of all system calls; writes nothing
-  python -m benchmarks.ioctl_cost --depth 1    from a cgroup right below the root; writes nothing
+  python -m benchmarks.cost ioctl              writes benchmarks/results/ioctl.json
+  python -m benchmarks.cost ioctl --rounds 3   quick; writes nothing
+  python -m benchmarks.cost ioctl --all-calls  on the tracepoints of all system calls; writes nothing
+  python -m benchmarks.cost ioctl --depth 1    from a cgroup right below the root; writes nothing
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import INTERRUPTED, say_error, stop_signals
-from benchmarks.machine import describe
+from benchmarks.bars import Bar
+from benchmarks.cost.harness import RESULTS, calling, command, compiled, parser_of
 from benchmarks.rig import BenchError
 from benchmarks.stats import extremes
 from fairsched.bpf.abi import DriverCount, Node
@@ -39,12 +35,11 @@ from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef, find_mount
 from fairsched.driver import hooks
 from fairsched.driver.probe import DriverProbe, start
-from fairsched.errors import FairschedError
 
-RESULTS = Path(__file__).resolve().parent / "results" / "ioctl.json"
+OUTPUT = RESULTS / "ioctl.json"
 KINDS = {"control": 1, "memory": 2, "other": 1, "none": 1}
 """Kind of call -> system calls in one."""
-BAR_NS = 1300
+BAR = Bar("added_per_call_ns", "what the hook adds to a call", 1300, True)
 TOP = "/fairsched-bench-ioctl.slice"
 _ROUNDS, _BATCHES, _CALLS = 15, 20, 2000
 _DEPTH = 4  # kubepods, their class, the pod, its container
@@ -63,36 +58,6 @@ def cgroup(depth: int) -> Iterator[CgroupRef]:
         yield ref
 
 
-@contextlib.contextmanager
-def caller(directory: Path, node: Path, home: CgroupRef) -> Iterator[Callable[[str], list[float]]]:
-    """A process that calls; the function yielded has it call once more and returns its times."""
-    program = directory / "ioctl_caller"
-    source = Path(__file__).with_name("ioctl_caller.c")
-    command = ["cc", "-O2", "-Wall", "-Wextra", "-o", str(program), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BenchError(f"{source.name} does not compile:\n{done.stderr.strip()}")
-    with subprocess.Popen(
-        [str(program), str(node)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None and process.stdout is not None
-        requests, answers = process.stdin, process.stdout
-        tree.place(home, process.pid)
-
-        def call(kind: str) -> list[float]:
-            requests.write(f"{kind} {_BATCHES} {_CALLS}\n")
-            requests.flush()
-            line = answers.readline()
-            if not line:
-                raise BenchError("the program that calls the driver has ended")
-            return [float(word) for word in line.split()]
-
-        try:
-            yield call
-        finally:
-            process.kill()
-
-
 def measure(
     probe: DriverProbe,
     facts: hooks.HookFacts,
@@ -104,14 +69,15 @@ def measure(
     """Nanoseconds per call by kind, with the hook and without."""
     found: dict[str, dict[str, list[float]]] = {kind: {"without": [], "with": []} for kind in KINDS}
     hook = probe.hook
-    with caller(directory, node, home) as call:
+    with calling([str(compiled("ioctl_caller.c", directory)), str(node)]) as process:
+        tree.place(home, process.pid)
         for _ in range(rounds):
             for state in ("without", "with"):
                 probe.detach()
                 if state == "with":
                     probe.attach(hook, facts)
                 for kind in KINDS:
-                    found[kind][state] += call(kind)
+                    found[kind][state] += process.ask(kind, _BATCHES, _CALLS)
     return found
 
 
@@ -132,7 +98,7 @@ def summarise(hook: str, found: dict[str, dict[str, list[float]]]) -> dict[str, 
             "ratio": round(medians["with"][1] / medians["without"][1], 3),
         }
     worst = max(rows[kind]["added_per_call_ns"] for kind in ("control", "memory"))
-    bar = {"added_per_call_ns": worst, "at_most_ns": BAR_NS, "is_met": worst <= BAR_NS}
+    bar = {BAR.key: worst, "at_most_ns": BAR.limit, "is_met": BAR.is_met(worst)}
     return {"hook": hook, "calls": rows, "bar": bar}
 
 
@@ -173,12 +139,7 @@ def run(rounds: int, *, on_all_calls: bool, depth: int) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.ioctl_cost",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    parser.add_argument("--rounds", type=int, help=f"instead of {_ROUNDS}; the result is only shown")
+    parser = parser_of("ioctl", __doc__, _ROUNDS)
     parser.add_argument(
         "--all-calls",
         action="store_true",
@@ -187,19 +148,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--depth", type=int, help=f"levels of cgroups; default {_DEPTH}; else only shown")
     options = parser.parse_args(argv)
     depth = _DEPTH if options.depth is None else options.depth
-    try:
-        with stop_signals():
-            found = run(options.rounds or _ROUNDS, on_all_calls=options.all_calls, depth=depth)
-            result = {**describe(), **found}
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except FairschedError as error:
-        return say_error(error)
-    print(render(result))
-    if options.rounds is options.depth is None and not options.all_calls:
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
-    return 0 if result["bar"]["is_met"] else 1
+    is_whole = options.rounds is options.depth is None and not options.all_calls
 
+    def measured() -> dict[str, Any]:
+        return run(options.rounds or _ROUNDS, on_all_calls=options.all_calls, depth=depth)
 
-if __name__ == "__main__":
-    sys.exit(main())
+    return command(measured, render, OUTPUT if is_whole else None)

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from benchmarks import ioctl_cost
+from benchmarks.cost import ioctl
 
 
 def measured(control: float = 900.0, memory: float = 3000.0) -> dict[str, dict[str, list[float]]]:
@@ -18,12 +18,12 @@ def measured(control: float = 900.0, memory: float = 3000.0) -> dict[str, dict[s
             "without": [without[kind]] * 3,
             "with": [with_hook[kind], with_hook[kind], 10 * with_hook[kind]],
         }
-        for kind in ioctl_cost.KINDS
+        for kind in ioctl.KINDS
     }
 
 
 def test_what_is_added_is_per_system_call_and_the_dearer_counts() -> None:
-    result = ioctl_cost.summarise("tracepoint", measured())
+    result = ioctl.summarise("tracepoint", measured())
     assert result["calls"]["control"]["added_per_call_ns"] == 700
     assert result["calls"]["memory"]["added_per_call_ns"] == 1300, "an allocation and a free"
     assert result["calls"]["control"]["least_added_per_call_ns"] == 700
@@ -32,16 +32,16 @@ def test_what_is_added_is_per_system_call_and_the_dearer_counts() -> None:
 
 
 def test_a_missed_bar_is_said() -> None:
-    result = ioctl_cost.summarise("tracepoint", measured(control=2000.0))
+    result = ioctl.summarise("tracepoint", measured(control=2000.0))
     assert not result["bar"]["is_met"]
-    assert "MISSED" in ioctl_cost.render(result)
+    assert "MISSED" in ioctl.render(result)
 
 
-@pytest.mark.skipif(not ioctl_cost.RESULTS.exists(), reason="no result is kept: sudo make bench-ioctl")
+@pytest.mark.skipif(not ioctl.OUTPUT.exists(), reason="no result is kept: sudo make bench-ioctl")
 def test_the_kept_result_names_its_machine_and_follows_from_its_figures() -> None:
-    kept = json.loads(ioctl_cost.RESULTS.read_text())
+    kept = json.loads(ioctl.OUTPUT.read_text())
     assert {"machine", "kernel", "commit", "hook", "calls", "bar"} <= kept.keys()
-    for kind, calls in ioctl_cost.KINDS.items():
+    for kind, calls in ioctl.KINDS.items():
         row = kept["calls"][kind]
         added = (row["with_ns"][1] - row["without_ns"][1]) / calls
         assert row["added_per_call_ns"] == pytest.approx(added, abs=0.2)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a probe on the entry of a launch costs the caller: past the stub's first instruction, and on it.
 
+A section of `make bench-core`; alone: ``python -m benchmarks.cost probe`` (root), which writes nothing.
+
 The same program on the same export, at +10 and at +0, and no probe at all, in turn, so that whatever else the
 machine does falls on all three. The program is the daemon's, on its usual path (context and stream known).
 """
@@ -12,10 +14,12 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
+from benchmarks.cost.harness import calling, command, compiled, parser_of
+from benchmarks.machine import ROOT
 from benchmarks.rig import BenchError, Rig
 from benchmarks.stats import added_cost_ratio, extremes
 from fairsched.bpf import elf, perf, syscall
@@ -24,7 +28,7 @@ SYMBOL, PROGRAM = "cuGraphLaunch", "on_submit_a2"
 EMPTY = "empty"
 VARIANTS = ("none", "at_0", "at_10")
 _RETURN_0 = bytes.fromhex("b7000000000000009500000000000000")
-_BATCHES, _CALLS = 20, 2000
+_ROUNDS, _BATCHES, _CALLS = 7, 20, 2000
 _LOAD_TIMEOUT_S = 120.0
 
 
@@ -41,6 +45,10 @@ class ProbeCost:
 
     def medians(self) -> dict[str, float]:
         return {name: extremes(values)[1] for name, values in self.call_ns.items()}
+
+    def to_plain(self) -> dict[str, Any]:
+        """For a document."""
+        return {"program": self.program, "ratio": self.ratio, "call_ns": self.medians()}
 
 
 def measure(rig: Rig, *, rounds: int) -> list[ProbeCost]:
@@ -80,35 +88,14 @@ def attached(program: int, path: str, offset: int | None, is_multi: bool) -> Ite
 @contextlib.contextmanager
 def caller(rig: Rig) -> Iterator[Callable[[], list[float]]]:
     """A process that calls; the function yielded has it call once more and returns its times."""
-    program = rig.directory / "probe_caller"
-    source = Path(__file__).with_name("probe_caller.c")
-    command = ["cc", "-O2", "-Wall", "-Wextra", "-o", str(program), str(source), "-ldl"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BenchError(f"{source.name} does not compile:\n{done.stderr.strip()}")
-    with subprocess.Popen(
-        [str(program), str(rig.libcuda)],
-        env={**os.environ, **rig.host.env()},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None and process.stdout is not None
-        requests, answers = process.stdin, process.stdout
+    program = compiled("probe_caller.c", rig.directory, "-ldl")
+    with calling([str(program), str(rig.libcuda)], rig.host.env()) as process:
 
         def call() -> list[float]:
-            requests.write(f"{_BATCHES} {_CALLS}\n")
-            requests.flush()
-            line = answers.readline()
-            if not line:
-                raise BenchError("the program that calls libcuda has ended")
-            return [float(word) for word in line.split()]
+            return process.ask(_BATCHES, _CALLS)
 
-        try:
-            call()  # warm
-            yield call
-        finally:
-            process.kill()
+        call()  # warm
+        yield call
 
 
 @contextlib.contextmanager
@@ -117,10 +104,9 @@ def _real_program() -> Iterator[tuple[int, bool]]:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            command = [sys.executable, "-m", "benchmarks.probe_child", str(theirs.fileno()), PROGRAM]
-            root = Path(__file__).resolve().parents[1]
+            argv = [sys.executable, "-m", "benchmarks.cost.probe_child", str(theirs.fileno()), PROGRAM]
             # A session of its own: not Ctrl-C but the end of the socket ends it.
-            child = subprocess.Popen(command, pass_fds=(theirs.fileno(),), cwd=root, start_new_session=True)
+            child = subprocess.Popen(argv, pass_fds=(theirs.fileno(),), cwd=ROOT, start_new_session=True)
         try:
             ours.settimeout(_LOAD_TIMEOUT_S)
             kind, fds, _, _ = socket.recv_fds(ours, 64, 1)
@@ -143,3 +129,25 @@ def empty_program(is_multi: bool) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def render(result: dict[str, Any]) -> str:
+    """A line per program."""
+    lines = [
+        f"{'ns per call':16}" + "".join(f"{variant:>10}" for variant in VARIANTS) + f"{'at_10/at_0':>12}"
+    ]
+    for row in result["programs"]:
+        times = "".join(f"{row['call_ns'][variant]:10.0f}" for variant in VARIANTS)
+        lines.append(f"{row['program']:16}{times}{row['ratio']:12.3f}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parser_of("probe", __doc__, _ROUNDS).parse_args(argv)
+
+    def run() -> dict[str, Any]:
+        with Rig() as rig:
+            costs = measure(rig, rounds=options.rounds or _ROUNDS)
+        return {"programs": [one.to_plain() for one in costs]}
+
+    return command(run, render, None)
