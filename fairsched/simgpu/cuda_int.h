@@ -124,7 +124,7 @@ bool client_engine_gone(const struct cu_ctx *c);
 /* cuda_current.c */
 CUcontext current_context(void);
 CUresult push_context(CUcontext c);
-void pop_context(void); /* nothing where there is none */
+void pop_context(void);     /* nothing where there is none */
 void forget_contexts(void); /* in a forked child */
 
 /* cuda_queue.c: the rings. */

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fair import honest
-from benchmarks.fair.results import Spread
 from benchmarks.fair.scenario import Tenant, leaves, load, shipped
+from benchmarks.stats import Spread
 from tests.unit.benchmarks.made_results import document
 
 
