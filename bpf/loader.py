@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from fairsched.bpf import abi, ancestor, btf, cache, exports, syscall, typed_task
 from fairsched.bpf.compiled import Compiled, close_all, create_maps, load_programs
 from fairsched.bpf.compiler import HERE, cflags, compile_programs, flatten
-from fairsched.bpf.instructions import ATOMICS
+from fairsched.bpf.instructions import ATOMICS, EXIT_0
 from fairsched.bpf.program_sets import SETS, Kind, ProgramSet
 from fairsched.errors import FairschedError, HostUnsupported
 
@@ -59,13 +59,15 @@ def from_compiled(
     """``use`` of the compiled programs ``names`` of ``source``: of those that are kept, else of newly compiled ones.
 
     ``inputs``: what ``defines``, the compiler's ``NAME=VALUE``, follows from beside this kernel. Raises HostUnsupported
-    when newly compiled ones are of no use either.
+    when newly compiled ones are of no use either, OSError where the kernel takes no program at all.
     """
     key = cache.key_of(flatten(HERE / source), [*cflags(), *inputs])
     kept = cache.read(key)
     if kept is not None:
         with contextlib.suppress(HostUnsupported, OSError):
             return use(kept)
+    # Who may not load anything is told so: a compiler that may not create maps says that it cannot compile.
+    os.close(syscall.load_program(syscall.PROG_TYPE_RAW_TRACEPOINT, EXIT_0))
     compiled = compile_programs(source, names, defines())
     cache.write(key, compiled)
     return use(compiled)
