@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fairsched.bpf.gpu_time import Library
 from fairsched.bpf.libcuda import Sighting
 
-Key = tuple[int, int]
+FileId = tuple[int, int]
 """Device and inode."""
 _FIRST_RETRY_NS = 1_000_000_000
 _LAST_RETRY_NS = 60_000_000_000
@@ -36,10 +36,10 @@ class Attachments:
     """Call :meth:`wants` with each sighting, and ask for the file if it says so; :meth:`note` each answer."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, Key] = {}
+        self._asked: dict[str, FileId] = {}
         """Requests without an answer, by path."""
-        self._failed: dict[Key, _Failure] = {}
-        self._since_ns: dict[Key, int] = {}
+        self._failed: dict[FileId, _Failure] = {}
+        self._since_ns: dict[FileId, int] = {}
 
     def wants(self, sighting: Sighting, now_ns: int) -> bool:
         """Whether to ask for probes on this file now; it is taken as asked for then."""

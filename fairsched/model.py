@@ -21,6 +21,12 @@ from typing import NamedTuple
 
 NEVER_NS = (1 << 63) - 1
 """A moment that does not come."""
+
+ContextKey = tuple[int, int]
+"""A CUDA context: (slot in the table of the probes, generation of that slot)."""
+TenantGpu = tuple[str, str]
+"""(tenant, GPU UUID); where something is limited, the tenant may be an inner node."""
+
 ADJUSTABLE = (
     "weight",
     "class",
@@ -159,6 +165,28 @@ class Snapshot:
     """UUIDs of GPUs with no outstanding work at all at ``now_ns``."""
     idle_since_ns: Mapping[str, int] = field(default_factory=dict)
     """By UUID: when a GPU last fell idle in this interval; absent = not known, or before."""
+
+
+class ContextWork(NamedTuple):
+    """What one CUDA context has outstanding, as the account knows it: does it ever end? A tuple, for there are many."""
+
+    key: ContextKey
+    pid: int
+    cgroup_id: int
+    gpu: int
+    """Slot number."""
+    submitted: int
+    completed: int
+    """Highest sequence number proven complete."""
+    is_outstanding: bool
+    since_ns: int
+    """When the burst began, or was last seen to go on."""
+    charged_then_ns: int
+    """Up to ``since_ns``, since the context exists."""
+    charged_ns: int
+    """Up to now."""
+    expected_ns: int
+    """What a burst like this takes at most; 0 where nothing was learnt yet."""
 
 
 class ActionKind(str, enum.Enum):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.bpf import abi
-from fairsched.model import Confidence
+from fairsched.model import Confidence, ContextKey
 
 DEMAND_LINGER_NS = 25_000_000
 """How long after its last work a context still counts as wanting the GPU."""
@@ -17,9 +17,6 @@ WAITED_NS = 50_000
 """A call that waited this long ended because the work did; a shorter one may have found it finished."""
 
 _HIGH = Confidence.HIGH
-
-Key = tuple[int, int]
-"""(slot, generation)."""
 
 
 @dataclass(slots=True)
@@ -59,7 +56,7 @@ class Still:
 
 @dataclass(slots=True)
 class Context:
-    key: Key
+    key: ContextKey
     tgid: int
     cgroup_id: int
     gpu: int
@@ -91,9 +88,9 @@ class Context:
     drain_doubt_ns: int = 0
     drain_odds: float = 0.0
     """Logarithm of the odds that it still runs, while it is open."""
-    pending: dict[Key, int] = field(default_factory=dict)
+    pending: dict[ContextKey, int] = field(default_factory=dict)
     """By witness: time in ns that is this drain's if the replay is wrong about it, while that is undecided."""
-    exec_before: dict[Key, int] = field(default_factory=dict)
+    exec_before: dict[ContextKey, int] = field(default_factory=dict)
     """The replay's totals when ``pending`` began."""
     is_drain_known: bool = False
     """Witnesses told when it ended."""
@@ -137,7 +134,7 @@ class Move(NamedTuple):
     """A context was found in another cgroup than before: so its process is."""
 
     t_ns: int
-    key: Key
+    key: ContextKey
     tgid: int
     gpu: int
     before: int

@@ -5,20 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fairsched.accounting.context import Context, Key, Move
+from fairsched.accounting.context import Context, Move
+from fairsched.model import ContextKey
 
 
 class Contexts:
     """Each in one place by its key and in one by its cgroup."""
 
     def __init__(self) -> None:
-        self._by_key: dict[Key, Context] = {}
-        self._by_cgroup: dict[int, dict[Key, Context]] = {}
+        self._by_key: dict[ContextKey, Context] = {}
+        self._by_cgroup: dict[int, dict[ContextKey, Context]] = {}
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: ContextKey) -> bool:
         return key in self._by_key
 
-    def get(self, key: Key) -> Context | None:
+    def get(self, key: ContextKey) -> Context | None:
         return self._by_key.get(key)
 
     def all(self) -> list[Context]:

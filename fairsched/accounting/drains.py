@@ -25,10 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fairsched.accounting.context import Context, Key
+from fairsched.accounting.context import Context
 from fairsched.accounting.launch_time import Drain, LaunchTime, settle
 from fairsched.accounting.replay import Replay
 from fairsched.bpf import abi
+from fairsched.model import ContextKey
 
 PROMPT_NS = 15_000_000
 """A thawed process says within this time that its work is done, if it is."""
@@ -84,7 +85,7 @@ class Drains:
         self._replay = replay
         self._launch_of = launch_of
         self._end_in_bpf = end_in_bpf
-        self._recent: dict[Key, Context] = {}
+        self._recent: dict[ContextKey, Context] = {}
         """Contexts held now or so lately that a burst may still overlap their drain."""
 
     # ---- hold and thaw ----

@@ -26,7 +26,6 @@ from fairsched.accounting.drains import Drains
 from fairsched.accounting.launch_time import LaunchMemory, LaunchTime
 from fairsched.accounting.outstanding import (
     UNSYNCED_IDLE_NS,
-    Work,
     clock_ns,
     end_unless_seen,
     place_stand_ins,
@@ -39,7 +38,7 @@ from fairsched.accounting.tuner import Nature
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
-from fairsched.model import Confidence
+from fairsched.model import Confidence, ContextWork
 
 REMEMBERED_CGROUPS = 1024
 """Whose time per launch is kept after their last process has ended."""
@@ -423,7 +422,7 @@ class EbpfAccount:
         """Slots with contexts, none of which has work."""
         return {gpu for gpu, replay in self._replays.items() if not replay.runnable}
 
-    def work(self) -> Iterator[Work]:
+    def work(self) -> Iterator[ContextWork]:
         """What every context has outstanding."""
         for context in self._contexts.all():
             live, replay = self._probe.context(context.key[0]), self._replays[context.gpu]

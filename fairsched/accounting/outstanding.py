@@ -12,12 +12,12 @@ that GPU well after its last call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
-from typing import NamedTuple
 
-from fairsched.accounting.context import Context, Key
+from fairsched.accounting.context import Context
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.accounting.replay import Replay
 from fairsched.bpf import abi
+from fairsched.model import ContextWork
 
 UNSYNCED_IDLE_NS = 1_000_000_000
 """No call at all from a context that never asked for completion for this long: its work is taken as ended."""
@@ -25,27 +25,6 @@ RUN_ON_NS = 300_000_000
 """What is seen to run so long after the last call is not merely the rest of a queue."""
 SEEN_FOR_NS = 3_000_000_000
 """How long having been seen counts: samples are few where many share a GPU."""
-
-
-class Work(NamedTuple):
-    """What one context has outstanding, for whoever asks whether it ever ends."""
-
-    key: Key
-    tgid: int
-    cgroup_id: int
-    gpu: int
-    submitted: int
-    completed: int
-    """Highest sequence number proven complete."""
-    is_outstanding: bool
-    since_ns: int
-    """When the burst began, or was last seen to go on."""
-    charged_then_ns: int
-    """Up to that moment, since it exists."""
-    charged_ns: int
-    """Up to now."""
-    expected_ns: int
-    """What a burst like this takes at most; 0 where nothing was learnt yet."""
 
 
 def end_unless_seen(
@@ -59,13 +38,13 @@ def end_unless_seen(
         replay.close(context.key, now_ns, is_anchor=False)
 
 
-def work_of(context: Context, live: abi.Ctx, charged_ns: int) -> Work:
+def work_of(context: Context, live: abi.Ctx, charged_ns: int) -> ContextWork:
     """What a live context has outstanding."""
     launch = context.launch
     mean_ns = launch.tau_ns * max(0, live.submitted - context.seq)
-    return Work(
+    return ContextWork(
         key=context.key,
-        tgid=context.tgid,
+        pid=context.tgid,
         cgroup_id=context.cgroup_id,
         gpu=context.gpu,
         submitted=live.submitted,

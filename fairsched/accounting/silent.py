@@ -25,11 +25,11 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fairsched.accounting.context import Context, Key
+from fairsched.accounting.context import Context
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.accounting.replay import Replay
 from fairsched.bpf import abi
-from fairsched.model import NEVER_NS
+from fairsched.model import NEVER_NS, ContextKey
 
 UNSYNCED_NS = 1_000_000_000
 """Launches without a proof of completion for this long: not sure any more."""
@@ -87,7 +87,7 @@ class Silence:
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
-        self._silent: dict[Key, _Silent] = {}
+        self._silent: dict[ContextKey, _Silent] = {}
 
     def look(self, context: Context, live: abi.Ctx, now_ns: int) -> bool | None:
         """Whether what it was charged is borne out; None for one that is not silent."""
@@ -149,7 +149,7 @@ class Silence:
         one = self._silent.get(context.key)
         return one.launch if one is not None and one.is_borne_out else None
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: ContextKey) -> None:
         """It is gone, or has proved something."""
         self._silent.pop(key, None)
 

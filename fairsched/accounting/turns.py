@@ -14,12 +14,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable
 
-from fairsched.accounting.context import Context, Key
+from fairsched.accounting.context import Context
 from fairsched.accounting.evenness import Evenness
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
 from fairsched.accounting.silent import Silence
 from fairsched.accounting.tuner import POOR_HIT_RATIO, Nature, Tuner
 from fairsched.accounting.witnesses import Anchors, Trials
+from fairsched.model import ContextKey
 
 _QUIET_NS = 10_000_000_000
 """For so long no context came or went: anchors that miss now have another reason."""
@@ -56,7 +57,7 @@ class Turns:
         if is_late:
             self.evenness.reset(ignore_until_ns=now_ns + _SETTLE_NS)
 
-    def forget(self, key: Key, now_ns: int) -> None:
+    def forget(self, key: ContextKey, now_ns: int) -> None:
         """This one went."""
         self.note_change(now_ns)
         self.evenness.forget(key)

@@ -30,9 +30,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fairsched.accounting.context import Key
 from fairsched.accounting.replay import Replay
 from fairsched.accounting.tuner import GOOD_HIT_RATIO
+from fairsched.model import ContextKey
 
 EXAMINED_NS = 4_000_000_000
 """For so long nobody is let go for one tenant's word; a dismissal that is not confirmed for so long is over, too."""
@@ -80,12 +80,12 @@ class _Trial:
     """What its work is charged in company, relative to what it is charged alone."""
     since_ns: int
     """When it was raised, or last refuted."""
-    bursts: dict[Key, deque[_Burst]] = field(default_factory=dict)
+    bursts: dict[ContextKey, deque[_Burst]] = field(default_factory=dict)
     """By witness."""
     is_dismissed: bool = False
 
     def note(
-        self, witness: Key, spent_ns: int, launches: int, wall_ns: int, beside_ns: int, t_ns: int
+        self, witness: ContextKey, spent_ns: int, launches: int, wall_ns: int, beside_ns: int, t_ns: int
     ) -> None:
         """A burst of a neighbour, during which the objector was charged ``beside_ns``."""
         part = beside_ns / spent_ns
@@ -134,19 +134,19 @@ class Trials:
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
-        self._owners: dict[Key, TenantName] = {}
+        self._owners: dict[ContextKey, TenantName] = {}
         self._trials: dict[TenantName, _Trial] = {}
-        self._marks: dict[Key, tuple[int, dict[TenantName, int]]] = {}
+        self._marks: dict[ContextKey, tuple[int, dict[TenantName, int]]] = {}
         self._believed: set[TenantName] = set()
         """Those whose last objection was: the next one is at once, whatever it took to get there."""
 
-    def begin(self, key: Key, owner: TenantName, now_ns: int) -> None:
+    def begin(self, key: ContextKey, owner: TenantName, now_ns: int) -> None:
         """A burst of it begins."""
         self._owners[key] = owner
         if self._trials:
             self._marks[key] = now_ns, {suspect: self._exec_ns(suspect) for suspect in self._trials}
 
-    def end(self, key: Key, begun_ns: int, spent_ns: int, launches: int, now_ns: int) -> None:
+    def end(self, key: ContextKey, begun_ns: int, spent_ns: int, launches: int, now_ns: int) -> None:
         """A burst ended that no hold touched."""
         since_ns, before = self._marks.pop(key, (None, {}))
         if since_ns != begun_ns or spent_ns <= 0:
@@ -157,7 +157,7 @@ class Trials:
                 beside_ns = max(0, self._exec_ns(suspect) - exec_ns)
                 trial.note(key, spent_ns, launches, now_ns - begun_ns, beside_ns, now_ns)
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: ContextKey) -> None:
         """The context is gone."""
         self._owners.pop(key, None)
         self._marks.pop(key, None)

@@ -36,6 +36,7 @@ from fairsched.model import (
     Action,
     ActionKind,
     Confidence,
+    ContextWork,
     MisbehaviourAction,
     MisbehaviourKind,
     Reason,
@@ -45,7 +46,6 @@ from fairsched.model import (
 from fairsched.observe.sensors import ProbesLost, Sensors
 from fairsched.observe.tree import Tree
 from fairsched.policy.evidence import (
-    ContextWork,
     Episode,
     EpisodeKey,
     Evidence,
@@ -153,7 +153,7 @@ class Misbehaviour:
         sightings = [one for one in map(self._sighting, sighted) if one is not None]
         return Evidence(
             now_ns=now_ns,
-            works=tuple(self._works(account)) if account is not None else (),
+            works=self._works(account) if account is not None else {},
             sightings=tuple(sightings),
             charged_ns=self._by_uuid(charged, guessed),
             watched_since_ns=self._watched_since_ns(now_ns),
@@ -216,23 +216,12 @@ class Misbehaviour:
         counted = (one.samples, one.busy_ns, one.period_ns, one.first_ns, one.last_ns)
         return Sighting(tenant, one.pid, gpu, *counted)
 
-    def _works(self, account: EbpfAccount) -> Iterable[ContextWork]:
+    def _works(self, account: EbpfAccount) -> dict[Where, tuple[ContextWork, ...]]:
+        found: dict[Where, list[ContextWork]] = {}
         for work in account.work():
-            tenant = self._tree.tenant_of(work.cgroup_id)
-            if tenant is not None:
-                yield ContextWork(
-                    key=work.key,
-                    tenant=tenant,
-                    pid=work.tgid,
-                    gpu=gpu_label(self._sensors.gpus, work.gpu),
-                    submitted=work.submitted,
-                    completed=work.completed,
-                    is_outstanding=work.is_outstanding,
-                    since_ns=work.since_ns,
-                    charged_then_ns=work.charged_then_ns,
-                    charged_ns=work.charged_ns,
-                    expected_ns=work.expected_ns,
-                )
+            if self._tree.tenant_of(work.cgroup_id) is not None:
+                found.setdefault((work.pid, gpu_label(self._sensors.gpus, work.gpu)), []).append(work)
+        return {where: tuple(works) for where, works in found.items()}
 
     def _by_uuid(
         self, charged: Mapping[tuple[int, int], int], guessed: set[int]

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from fairsched.config import escalation, patterns
 from fairsched.config.tokens import MAX_ALL_URLS
-from fairsched.config.yamlfile import Key
+from fairsched.config.yamlfile import KeyPath
 
 if TYPE_CHECKING:
     from fairsched.config.models import Child, Config, Tenant
 
-Problem = tuple[Key, str, str]
+Problem = tuple[KeyPath, str, str]
 
 _SLACK = 1e-9
 """Ten guarantees of 10 % are 100 %, whatever binary fractions say."""
@@ -176,8 +176,8 @@ def _overlaps(config: Config) -> Iterator[Problem]:
             )
 
 
-def key_of(path: str) -> Key:
-    """Key path in the file of the tenant path ``team/chat``."""
+def key_of(path: str) -> KeyPath:
+    """KeyPath path in the file of the tenant path ``team/chat``."""
     return ("tenants", *"/children/".join(path.split("/")).split("/"))
 
 

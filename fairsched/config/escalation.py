@@ -11,10 +11,10 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from fairsched.config.section import AbsolutePath, Section
 from fairsched.config.values import Ratio, listed
-from fairsched.config.yamlfile import Key
+from fairsched.config.yamlfile import KeyPath
 
 StepName = Literal["quota", "command", "mig", "evict"]
-Problem = tuple[Key, str, str]
+Problem = tuple[KeyPath, str, str]
 
 _MAX_GPUS = 64
 _PROFILE = re.compile(r"[1-8]g\.[1-9][0-9]*gb(?:\+[a-z.]+)*|[1-8]g\.[1-9][0-9]*gb-[a-z]+")

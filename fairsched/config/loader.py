@@ -28,7 +28,7 @@ from fairsched.config.models import (
     TenantDefaults,
 )
 from fairsched.config.outward import History, Metrics, Slis
-from fairsched.config.yamlfile import MAX_BYTES, Document, Key, dotted, parse, too_large
+from fairsched.config.yamlfile import MAX_BYTES, Document, KeyPath, dotted, parse, too_large
 from fairsched.errors import ConfigError
 
 DEFAULT_PATH = Path("/etc/fairsched/config.yaml")
@@ -137,7 +137,7 @@ def from_document(document: Document, file: str) -> Config:
 
 
 def _problem(details: ErrorDetails, document: Document) -> Problem:
-    key: Key = tuple(part for part in details["loc"] if part != "[key]")
+    key: KeyPath = tuple(part for part in details["loc"] if part != "[key]")
     value = details.get("input")
     kind = details["type"]
     if kind == "extra_forbidden":
@@ -184,7 +184,7 @@ def _explain(kind: str, context: Mapping[str, Any], fallback: str) -> tuple[str,
     return plain.get(kind, (message, "see docs/configuration.md"))
 
 
-def known_keys(section: Key) -> list[str]:
+def known_keys(section: KeyPath) -> list[str]:
     """Keys the schema allows in the section at `section` (empty = top level)."""
     if not section:
         model: type[Any] = Config

@@ -14,7 +14,7 @@ from fairsched.config.consistency import key_of, node_at
 from fairsched.config.models import Child, Config, Tenant, walk
 from fairsched.config.overrides import Overrides
 from fairsched.config.section import Section
-from fairsched.config.yamlfile import Key, dotted
+from fairsched.config.yamlfile import KeyPath, dotted
 from fairsched.model import ADJUSTABLE
 
 Origin = Literal["default", "file", "tenant_defaults", "override"]
@@ -38,7 +38,7 @@ _YAML11_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", 
 class Setting:
     """One value in effect and where it comes from."""
 
-    key: Key
+    key: KeyPath
     value: Any
     """Plain data: None, bool, int, float, str or a list of str."""
     origin: Origin
@@ -82,12 +82,12 @@ def list_settings(config: Config, overrides: Overrides | None = None) -> list[Se
     return found
 
 
-def _plain_settings(section: Section, prefix: Key) -> Iterator[Setting]:
+def _plain_settings(section: Section, prefix: KeyPath) -> Iterator[Setting]:
     for field, info in type(section).model_fields.items():
         if field == "tenants":
             continue
         value = getattr(section, field)
-        key: Key = (*prefix, info.alias or field)
+        key: KeyPath = (*prefix, info.alias or field)
         if isinstance(value, Section):
             yield from _plain_settings(value, key)
         else:
@@ -175,7 +175,7 @@ def render(config: Config, overrides: Overrides | None = None) -> str:
     """The whole effective configuration as YAML that `load` accepts; a comment marks every value
     that does not stand in the file."""
     lines: list[str] = []
-    opened: Key = ()
+    opened: KeyPath = ()
     for setting in list_settings(config, overrides):
         *section, name = setting.key
         shared = 0

@@ -26,7 +26,7 @@ MAX_DEPTH = 16
 MAX_NUMBER_CHARS = 64
 """Python refuses integers of more than 4300 digits; no number in a config needs a tenth of this."""
 
-Key = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 _NULL = re.compile(r"~|null|Null|NULL|")
 _TRUE = re.compile(r"true|True|TRUE")
@@ -42,10 +42,10 @@ class Document:
     """The data of one file and where each key stands in it."""
 
     data: Any
-    lines: dict[Key, int] = field(default_factory=dict)
+    lines: dict[KeyPath, int] = field(default_factory=dict)
     """Line (from 1) of each key path, list items by index."""
 
-    def line_of(self, key: Key) -> int | None:
+    def line_of(self, key: KeyPath) -> int | None:
         """Line of the longest part of `key` that is in the file; None when none of it is."""
         for length in range(len(key), 0, -1):
             line = self.lines.get(key[:length])
@@ -54,7 +54,7 @@ class Document:
         return None
 
 
-def dotted(key: Key) -> str:
+def dotted(key: KeyPath) -> str:
     """``('tenants', 'chat', 'cgroup', 0)`` as ``tenants.chat.cgroup[0]``."""
     text = ""
     for part in key:
@@ -105,7 +105,7 @@ def _decode(raw: bytes, file: str) -> str:
 class _Open:
     """A mapping or list whose end has not been seen yet."""
 
-    key: Key
+    key: KeyPath
     value: dict[str, Any] | list[Any]
     pending: str | None = None
     """Mapping only: the key that waits for its value."""
@@ -115,7 +115,7 @@ class _Builder:
     def __init__(self, file: str) -> None:
         self._file = file
         self._stack: list[_Open] = []
-        self._lines: dict[Key, int] = {}
+        self._lines: dict[KeyPath, int] = {}
         self._documents = 0
         self._root: Any = None
 
@@ -183,7 +183,7 @@ class _Builder:
         top.pending = name
         self._lines[key] = event.start_mark.line + 1
 
-    def _place(self, value: Any, event: Any) -> Key:
+    def _place(self, value: Any, event: Any) -> KeyPath:
         """Put a finished scalar or a fresh container where it belongs; return its key path."""
         if not self._stack:
             self._root = value
@@ -191,7 +191,7 @@ class _Builder:
         top = self._stack[-1]
         if isinstance(top.value, dict):
             assert top.pending is not None
-            key: Key = (*top.key, top.pending)
+            key: KeyPath = (*top.key, top.pending)
             top.value[top.pending] = value
             top.pending = None
         else:

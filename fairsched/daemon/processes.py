@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from fairsched.accounting.outstanding import Work
 from fairsched.cgroup import tree as cgroup_tree
 from fairsched.cgroup.containers import container_of
 from fairsched.cgroup.path import Mount
 from fairsched.driver.books import DriverUse
 from fairsched.gpu.nvml import Gpu, gpu_label
+from fairsched.model import ContextWork
 from fairsched.observe.tree import Tree
 from fairsched.protocol.status import ProcessStatus
 
@@ -58,7 +58,7 @@ def held_by_process(uses: Iterable[DriverUse]) -> dict[Where, Held]:
 
 
 def build_processes(
-    work: Iterable[Work],
+    work: Iterable[ContextWork],
     held: Mapping[Where, Held],
     listed: Mapping[Where, int | None],
     gpus: tuple[Gpu, ...],
@@ -74,7 +74,7 @@ def build_processes(
     charged_ns: dict[Where, int] = {}
     launches: dict[Where, int] = {}
     for one in work:
-        where = (one.tgid, one.gpu)
+        where = (one.pid, one.gpu)
         charged_ns[where] = charged_ns.get(where, 0) + one.charged_ns
         launches[where] = launches.get(where, 0) + one.submitted
     known = {where: held.get(where, Held(None, None)) for where in {*charged_ns, *held, *listed}}

@@ -10,36 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fairsched.model import MisbehaviourKind
+from fairsched.model import ContextKey, ContextWork, MisbehaviourKind
 
 CLEAR_NS = 3_000_000_000
 _TURN_PARTS = 6
 
 Where = tuple[int, str]
 """(process, GPU UUID)."""
-Key = tuple[int, int]
 EpisodeKey = tuple[str, str, MisbehaviourKind]
 """(tenant, GPU UUID, kind)."""
-
-
-class ContextWork(NamedTuple):
-    """What one context of a tenant has outstanding, as the account knows it."""
-
-    key: Key
-    tenant: str
-    pid: int
-    gpu: str
-    submitted: int
-    completed: int
-    is_outstanding: bool
-    since_ns: int
-    """When its burst began, or was last seen to go on."""
-    charged_then_ns: int
-    """Up to ``since_ns``, since it exists."""
-    charged_ns: int
-    """Up to now."""
-    expected_ns: int
-    """What its burst takes at most; 0 = not known."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +45,7 @@ class Leave(NamedTuple):
     """The one that it left."""
     pid: int
     gpu: str
-    key: Key
+    key: ContextKey
 
 
 @dataclass(frozen=True)
@@ -74,7 +53,8 @@ class Evidence:
     """Everything known at one look."""
 
     now_ns: int
-    works: tuple[ContextWork, ...] = ()
+    works: Mapping[Where, tuple[ContextWork, ...]] = field(default_factory=dict)
+    """Of the contexts of tenants."""
     sightings: tuple[Sighting, ...] = ()
     charged_ns: Mapping[Where, int] = field(default_factory=dict)
     """Since the look before."""

@@ -37,11 +37,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from fairsched.model import Confidence, PolicyParams, Snapshot, TenantClass, TenantSpec, Use
+from fairsched.model import Confidence, PolicyParams, Snapshot, TenantClass, TenantGpu, TenantSpec, Use
 from fairsched.policy.shares import ancestors, entitlements, spec_for
-
-Key = tuple[str, str]
-"""(tenant, GPU UUID); for quotas the name may be an inner node."""
 
 _FORGOTTEN_NS = 1_000.0
 """An absent tenant's account is dropped when its debt has shrunk to this."""
@@ -84,9 +81,9 @@ class Gate:
 class PolicyState:
     """Everything the policy remembers between two decisions. Treat as immutable."""
 
-    accounts: Mapping[Key, Account] = field(default_factory=dict)
+    accounts: Mapping[TenantGpu, Account] = field(default_factory=dict)
     gpus: Mapping[str, GpuAccount] = field(default_factory=dict)
-    quota_level_ns: Mapping[Key, float] = field(default_factory=dict)
+    quota_level_ns: Mapping[TenantGpu, float] = field(default_factory=dict)
     gates: Mapping[str, Gate] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,9 +109,9 @@ class PolicyState:
 class Books:
     """The accounts brought up to ``now_ns``, and who counts."""
 
-    accounts: dict[Key, Account]
+    accounts: dict[TenantGpu, Account]
     gpus: dict[str, GpuAccount]
-    quota_level_ns: dict[Key, float]
+    quota_level_ns: dict[TenantGpu, float]
     owed: dict[str, dict[str, float]]
     """GPU -> tenant -> entitlement over A, caps included; the keys are A."""
     enforced: dict[str, set[str]]
@@ -152,9 +149,9 @@ class _Step:
 
 def advance(
     snapshot: Snapshot,
-    accounts: Mapping[Key, Account],
+    accounts: Mapping[TenantGpu, Account],
     gpus: Mapping[str, GpuAccount],
-    quota_level_ns: Mapping[Key, float],
+    quota_level_ns: Mapping[TenantGpu, float],
     parked: Mapping[str, str],
     specs: Mapping[str, TenantSpec],
     params: PolicyParams,
@@ -185,7 +182,7 @@ def advance(
     return books
 
 
-def _add_absent(before: dict[str, dict[str, Account]], accounts: Mapping[Key, Account]) -> None:
+def _add_absent(before: dict[str, dict[str, Account]], accounts: Mapping[TenantGpu, Account]) -> None:
     """Those that nothing was seen of in this snapshot."""
     for (tenant, gpu), account in accounts.items():
         before.setdefault(gpu, {}).setdefault(tenant, account)
@@ -272,7 +269,7 @@ def _move(
     lag: Mapping[str, float],
     active_ns: Mapping[str, int | None],
     step: _Step,
-    accounts: dict[Key, Account],
+    accounts: dict[TenantGpu, Account],
 ) -> None:
     """The accounts at the end of the interval."""
     kept, kept_queue = step.kept_ratio, step.kept_queue_ratio
@@ -342,12 +339,12 @@ def _book_window(gpu: str, rows: Iterable[Use], before: GpuAccount, step: _Step)
     )
 
 
-def _book_quotas(before: Mapping[Key, float], step: _Step, books: Books) -> None:
+def _book_quotas(before: Mapping[TenantGpu, float], step: _Step, books: Books) -> None:
     """A quota on an inner node binds the sum of the leaves below it."""
     specs, params = step.specs, step.params
     if all(spec.quota_ratio is None for spec in specs.values()):
         return
-    used: dict[Key, int] = {}
+    used: dict[TenantGpu, int] = {}
     for use in step.snapshot.uses:
         if use.tenant in books.enforced[use.gpu]:
             for node in ancestors(use.tenant):

@@ -36,13 +36,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from fairsched.model import NEVER_NS, MisbehaviourKind
+from fairsched.model import NEVER_NS, ContextKey, ContextWork, MisbehaviourKind
 from fairsched.policy.evidence import (
-    ContextWork,
     Episode,
     EpisodeKey,
     Evidence,
-    Key,
     Leave,
     Limits,
     Where,
@@ -108,7 +106,7 @@ class Seen(NamedTuple):
 class WatchState:
     """What is remembered between two looks. Treat as immutable."""
 
-    marks: Mapping[Key, Mark] = field(default_factory=dict)
+    marks: Mapping[ContextKey, Mark] = field(default_factory=dict)
     seen: Mapping[Where, tuple[Seen, ...]] = field(default_factory=dict)
     episodes: Mapping[EpisodeKey, Episode] = field(default_factory=dict)
     suspects: frozenset[int] = frozenset()
@@ -123,14 +121,10 @@ class WatchState:
 
 def judge(evidence: Evidence, state: WatchState, limits: Limits) -> WatchState:
     """One look. ``episodes`` of the result are what is going on now."""
-    marks = {
-        work.key: _mark(work, state.marks.get(work.key), evidence.now_ns, limits) for work in evidence.works
-    }
+    all_work = [work for works in evidence.works.values() for work in works]
+    marks = {work.key: _mark(work, state.marks.get(work.key), evidence.now_ns, limits) for work in all_work}
     # NVML keeps samples of many seconds: the first ones are of a time at which nobody was charged anything.
     seen = {} if evidence.is_blind else _remember(evidence, state.seen)
-    by_process: dict[Where, list[ContextWork]] = {}
-    for work in evidence.works:
-        by_process.setdefault((work.pid, work.gpu), []).append(work)
     found: dict[EpisodeKey, Episode] = {}
     suspects: dict[int, bool] = {}
     unknown: set[Where] = set()
@@ -138,7 +132,7 @@ def judge(evidence: Evidence, state: WatchState, limits: Limits) -> WatchState:
         tenant = next((look.tenant for look in reversed(looks) if look.tenant is not None), None)
         if tenant is None:
             continue
-        one = _endless(tenant, where, by_process.get(where, ()), marks, looks, evidence.now_ns, limits)
+        one = _endless(tenant, where, evidence.works.get(where, ()), marks, looks, evidence.now_ns, limits)
         if one is None:
             one = _unseen(tenant, where, looks, evidence)
             first_ns = _suspected_since_ns(looks, evidence.now_ns)
@@ -155,7 +149,7 @@ def judge(evidence: Evidence, state: WatchState, limits: Limits) -> WatchState:
     found |= moving(leaves, evidence.now_ns)
     is_urgent = any(is_recent and pid not in accused for pid, is_recent in suspects.items()) or any(
         work.pid not in accused and _is_suspect(work, marks[work.key], evidence.now_ns, limits)
-        for work in evidence.works
+        for work in all_work
     )
     episodes = _episodes(state.episodes, found, evidence.now_ns, limits)
     return WatchState(marks, seen, episodes, frozenset(suspects), leaves, frozenset(unknown), is_urgent)
@@ -218,13 +212,12 @@ def _is_suspect(work: ContextWork, mark: Mark, now_ns: int, limits: Limits) -> b
 def _endless(
     tenant: str,
     where: Where,
-    works: Iterable[ContextWork],
-    marks: Mapping[Key, Mark],
+    works: tuple[ContextWork, ...],
+    marks: Mapping[ContextKey, Mark],
     looks: tuple[Seen, ...],
     now_ns: int,
     limits: Limits,
 ) -> Episode | None:
-    works = list(works)
     stuck = [work for work in works if _is_stuck(work, marks[work.key], now_ns, limits)]
     if not stuck:
         return None

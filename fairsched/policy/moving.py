@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fairsched.model import MisbehaviourKind
-from fairsched.policy.evidence import Episode, EpisodeKey, Key, Leave
+from fairsched.model import ContextKey, MisbehaviourKind
+from fairsched.policy.evidence import Episode, EpisodeKey, Leave
 
 _WINDOW_NS = 5_000_000_000
 _LEAVES = 3
@@ -29,7 +29,7 @@ def recent_leaves(leaves: tuple[Leave, ...], now_ns: int) -> tuple[Leave, ...]:
 
 def moving(leaves: Iterable[Leave], now_ns: int) -> dict[EpisodeKey, Episode]:
     """One episode per tenant and GPU, of all the processes that do it there."""
-    by_context: dict[tuple[str, str, int, Key], list[int]] = {}
+    by_context: dict[tuple[str, str, int, ContextKey], list[int]] = {}
     for one in leaves:
         by_context.setdefault((one.tenant, one.gpu, one.pid, one.key), []).append(one.t_ns)
     guilty = {who: times for who, times in by_context.items() if len(times) >= _LEAVES}

@@ -36,7 +36,9 @@ def steady_unseen(state: WatchState, evidence: Evidence, before: frozenset[Where
 
     ``before``: what the last look found. Samples are few, so who was counted on is given up only for clearly less.
     """
-    rivals = Counter(work.gpu for work in evidence.works if work.is_outstanding)
+    rivals = Counter(
+        gpu for (_, gpu), works in evidence.works.items() for work in works if work.is_outstanding
+    )
     return frozenset(
         where
         for where in _unseen_processes(state)

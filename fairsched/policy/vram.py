@@ -23,11 +23,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from fairsched.model import TenantSpec, VramAction
+from fairsched.model import TenantGpu, TenantSpec, VramAction
 from fairsched.policy.shares import ancestors, spec_for
-
-Key = tuple[str, str]
-"""(tenant whose limit it is, GPU UUID)."""
 
 
 class ProcessVram(NamedTuple):
@@ -76,9 +73,9 @@ class VramEpisode:
 class VramState:
     """What is remembered between two looks. Treat as immutable."""
 
-    suspects: Mapping[Key, int] = field(default_factory=dict)
+    suspects: Mapping[TenantGpu, int] = field(default_factory=dict)
     """Over, and since when; not yet for long enough."""
-    episodes: Mapping[Key, VramEpisode] = field(default_factory=dict)
+    episodes: Mapping[TenantGpu, VramEpisode] = field(default_factory=dict)
     free_ns: Mapping[str, int] = field(default_factory=dict)
     """Leaves that were held: not again before."""
 
@@ -112,9 +109,9 @@ def combine(seen: Iterable[ProcessVram], listed: Iterable[ProcessVram]) -> tuple
     return tuple(found)
 
 
-def sums(processes: Collection[ProcessVram], specs: Mapping[str, TenantSpec]) -> dict[Key, int]:
+def sums(processes: Collection[ProcessVram], specs: Mapping[str, TenantSpec]) -> dict[TenantGpu, int]:
     """What every tenant with a limit has, those below it included; one that has nothing anywhere is left out."""
-    found: dict[Key, int] = {}
+    found: dict[TenantGpu, int] = {}
     for one in processes:
         for name in ancestors(one.tenant):
             if spec_for(name, specs).vram_limit_bytes is not None:
@@ -132,8 +129,8 @@ def judge(
 ) -> VramState:
     """One look. ``unendable``: (tenant whose limit it is, process) that may not be ended for it, or cannot be."""
     used = sums(processes, specs)
-    suspects: dict[Key, int] = {}
-    episodes: dict[Key, VramEpisode] = {}
+    suspects: dict[TenantGpu, int] = {}
+    episodes: dict[TenantGpu, VramEpisode] = {}
     for key in {*used, *state.episodes}:
         limit = spec_for(key[0], specs).vram_limit_bytes
         if limit is None:

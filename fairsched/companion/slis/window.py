@@ -15,14 +15,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from fairsched.companion.slis.formulas import FEWEST_SECONDS, deviation, grown
+from fairsched.model import TenantGpu
 from fairsched.protocol.delays import quantile_ms
 from fairsched.protocol.status import GpuStatus, StatusReport, TenantState
 
 WANTED_RATIO = 0.95
 """Of the samples: a machine has its hiccups."""
-
-Key = tuple[str, str]
-"""Tenant and GPU UUID."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Sample:
     """Tenant -> GPU UUID -> part of it that is its due; where it has demand. Exempt tenants are left out."""
     utilization: Mapping[str, float] = field(default_factory=dict)
     """Of GPUs that somebody has demand on, by UUID."""
-    delays: Mapping[Key, Sequence[int]] = field(default_factory=dict)
+    delays: Mapping[TenantGpu, Sequence[int]] = field(default_factory=dict)
     """Queue delay histograms, cumulated."""
 
 
@@ -42,7 +40,7 @@ def sample_of(report: StatusReport) -> Sample:
     """The part of a status that the service levels are made of."""
     wanted: dict[str, dict[str, float]] = {}
     contended: set[str] = set()
-    delays: dict[Key, Sequence[int]] = {}
+    delays: dict[TenantGpu, Sequence[int]] = {}
     for tenant in report.tenants:
         due = {gpu.uuid: gpu.entitled_ratio for gpu in tenant.gpus if gpu.has_demand and gpu.entitled_ratio}
         contended |= due.keys()
@@ -73,7 +71,7 @@ class Window:
         """What all histograms together grew by up to each sample since the one before."""
         self._sum: list[int] = []
         """Of those: adding up the window anew for every status would cost more than all the rest."""
-        self._seen: Mapping[Key, Sequence[int]] = {}
+        self._seen: Mapping[TenantGpu, Sequence[int]] = {}
 
     def add(self, sample: Sample) -> None:
         """One that is not later than the last is the same status, asked for twice."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from fairsched.accounting.ebpf import EbpfAccount
-from fairsched.accounting.outstanding import SEEN_FOR_NS, Work
-from fairsched.model import Confidence
+from fairsched.accounting.outstanding import SEEN_FOR_NS
+from fairsched.model import Confidence, ContextWork
 from tests.unit.accounting.fake_probe import MS, SLICE_NS, SWITCH_NS, FakeProbe, account_of, taught, used
 
 CHAT, PID = 100, 11
@@ -72,7 +72,9 @@ def test_work_says_what_is_outstanding_since_when_and_what_was_charged(probe: Fa
     probe.launch(0, 400 * MS, 10)
     account.read(450 * MS)
     (work,) = account.work()
-    assert work == Work((0, 1), PID, CHAT, 0, 40, 30, True, 400 * MS, 60 * MS, 110 * MS, work.expected_ns)
+    assert work == ContextWork(
+        (0, 1), PID, CHAT, 0, 40, 30, True, 400 * MS, 60 * MS, 110 * MS, work.expected_ns
+    )
     assert 2 * 20 * MS <= work.expected_ns <= 10 * 20 * MS, "what a burst takes, with room for chance"
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from fairsched.accounting.context import Row
-from fairsched.accounting.outstanding import Work
-from fairsched.model import Confidence, Snapshot, TenantSpec
-from fairsched.policy.evidence import ContextWork, Evidence, Limits, Sighting
+from fairsched.model import Confidence, ContextWork, Snapshot, TenantSpec
+from fairsched.policy.evidence import Evidence, Limits, Sighting
 from fairsched.policy.misbehaviour import WatchState, judge
 from fairsched.policy.unseen import intruded_gpus, steady_unseen
 from tests.unit.accounting.closed_loop import MS, ClosedLoop, Unseen, pid_of
@@ -115,7 +114,7 @@ class Watched(ClosedLoop):
         names = {slot: self.owner[process].name for process, slot in self.slots.items()}
         return Evidence(
             now_ns=self.now,
-            works=tuple(self._work(work) for work in self.account.work()),
+            works=self._works(),
             sightings=tuple(
                 Sighting(
                     names[slot], pid_of(slot), GPU, len(at), len(at) * PERIOD_NS, PERIOD_NS, at[0], at[-1]
@@ -128,10 +127,11 @@ class Watched(ClosedLoop):
             unsure=frozenset({GPU} if any(one.is_unsure for one in self.account.turns.values()) else ()),
         )
 
-    def _work(self, work: Work) -> ContextWork:
-        known = work._asdict()
-        known |= {"pid": known.pop("tgid"), "tenant": self.names[known.pop("cgroup_id")], "gpu": GPU}
-        return ContextWork(**known)
+    def _works(self) -> dict[tuple[int, str], tuple[ContextWork, ...]]:
+        found: dict[tuple[int, str], tuple[ContextWork, ...]] = {}
+        for work in self.account.work():
+            found[work.pid, GPU] = (*found.get((work.pid, GPU), ()), work)
+        return found
 
     # -- the verdict --------------------------------------------------------------------------
 

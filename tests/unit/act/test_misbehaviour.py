@@ -13,7 +13,6 @@ from typing import Any, cast
 import pytest
 
 from fairsched.accounting.context import Events, Row
-from fairsched.accounting.outstanding import Work
 from fairsched.act.misbehaviour import Misbehaviour
 from fairsched.act.terminate import Accused
 from fairsched.base.process import ProcessId
@@ -21,7 +20,15 @@ from fairsched.bpf import abi
 from fairsched.config import Config, from_bytes
 from fairsched.gpu.nvml import Gpu
 from fairsched.gpu.samples import Sighted
-from fairsched.model import Action, ActionKind, Confidence, MisbehaviourAction, MisbehaviourKind, TenantSpec
+from fairsched.model import (
+    Action,
+    ActionKind,
+    Confidence,
+    ContextWork,
+    MisbehaviourAction,
+    MisbehaviourKind,
+    TenantSpec,
+)
 from fairsched.observe.sensors import ProbesLost
 
 S = 1_000_000_000
@@ -61,7 +68,7 @@ class Probe:
 
 class Account:
     def __init__(self) -> None:
-        self.works: list[Work] = []
+        self.works: list[ContextWork] = []
         self.guessed: set[int] = set()
         self.seen_running: Any = {}
         self.hidden: set[tuple[int, int]] = set()
@@ -71,7 +78,7 @@ class Account:
     def stand_in_for(self, unseen: set[tuple[int, int]], _now_ns: int) -> None:
         self.hidden = unseen
 
-    def work(self) -> list[Work]:
+    def work(self) -> list[ContextWork]:
         return self.works
 
     def guessed_processes(self) -> set[int]:
@@ -335,8 +342,8 @@ def test_another_process_of_the_same_pid_has_no_past(node: Node) -> None:
 def test_endless_work_is_taken_from_the_account(node: Node) -> None:
     for now_s in range(7, 14):
         node.account.works = [
-            Work((0, 1), PID, CGROUP, 0, 1, 0, True, 6 * S, 0, round((now_s - 6) * S), 0),
-            Work((1, 1), 12, 999, 0, 1, 0, True, 6 * S, 0, round((now_s - 6) * S), 0),
+            ContextWork((0, 1), PID, CGROUP, 0, 1, 0, True, 6 * S, 0, round((now_s - 6) * S), 0),
+            ContextWork((1, 1), 12, 999, 0, 1, 0, True, 6 * S, 0, round((now_s - 6) * S), 0),
         ]
         node.it.book([Row(CGROUP, PID, 0, S, True, 0, Confidence.LOW, 1)])
         node.see(now_s)
@@ -350,7 +357,7 @@ def test_endless_work_is_taken_from_the_account(node: Node) -> None:
 def test_the_account_counts_on_unseen_work_that_takes_its_full_turn(
     node: Node, samples: int, is_counted_on: bool
 ) -> None:
-    node.account.works = [Work((0, 1), 12, CGROUP + 1, 0, 9, 8, True, 0, 0, 0, 0)]
+    node.account.works = [ContextWork((0, 1), 12, CGROUP + 1, 0, 9, 8, True, 0, 0, 0, 0)]
     for now_s in range(7, 30):
         node.see(now_s)
         node.watch.sighted[-1].samples, node.watch.sighted[-1].busy_ns = samples, samples * PERIOD_NS
@@ -364,7 +371,7 @@ def test_the_account_counts_on_unseen_work_that_takes_its_full_turn(
 
 
 def test_beside_one_that_is_only_suspected_and_was_charged_nothing_nobody_is_sure(node: Node) -> None:
-    node.account.works = [Work((0, 1), 12, CGROUP + 1, 0, 9, 8, True, 0, 0, 0, 0)]
+    node.account.works = [ContextWork((0, 1), 12, CGROUP + 1, 0, 9, 8, True, 0, 0, 0, 0)]
     node.see(7)
     node.look(7)
     assert not node.it.doubted

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fairsched.accounting.outstanding import Work
 from fairsched.cgroup.path import Mount
 from fairsched.daemon.answers import Answers
 from fairsched.daemon.processes import NO_LAUNCH_SEEN, Held, build_processes, read_process
 from fairsched.driver.books import DriverUse
 from fairsched.gpu.nvml import Gpu
+from fairsched.model import ContextWork
 from fairsched.protocol.status import ProcessStatus
 
 MOUNT = Mount(path="/cg", root="/")
@@ -39,9 +39,9 @@ def made(
     (where / "cgroup").write_text(f"4:memory:/else\n0::{cgroup}\n")
 
 
-def work(pid: int, gpu: int = 0, charged_ms: int = 5, submitted: int = 3) -> Work:
+def work(pid: int, gpu: int = 0, charged_ms: int = 5, submitted: int = 3) -> ContextWork:
     ns = charged_ms * 1_000_000
-    return Work((0, 1), pid, 7, gpu, submitted, 0, False, 0, 0, ns, 0)
+    return ContextWork((0, 1), pid, 7, gpu, submitted, 0, False, 0, 0, ns, 0)
 
 
 def rows(proc: Path, *parts: Any) -> list[ProcessStatus]:

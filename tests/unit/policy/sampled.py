@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from fairsched.model import MisbehaviourKind
-from fairsched.policy.evidence import ContextWork, Episode, Evidence, Limits, Sighting
+from fairsched.model import ContextWork, MisbehaviourKind
+from fairsched.policy.evidence import Episode, Evidence, Limits, Sighting
 from fairsched.policy.misbehaviour import WatchState, judge
 
 MS = 1_000_000
@@ -50,9 +50,9 @@ class Process:
         charged_s = min(now_s, self.charge_until_s) - self.begin_s
         return ContextWork(
             key=(self.pid * 100 + context, 1),
-            tenant=self.tenant or f"t{self.pid}",
             pid=self.pid,
-            gpu=GPU,
+            cgroup_id=self.pid,
+            gpu=0,
             submitted=done + 1 + int(age_s * self.launches_per_s),
             completed=done,
             is_outstanding=True,
@@ -116,7 +116,11 @@ class World:
         tenants = {p.pid: p.tenant or f"t{p.pid}" for p in here}
         return Evidence(
             now_ns=round(now_s * S),
-            works=tuple(p.work(now_s, c) for p in here if p.seen_ratio > 0 for c in range(p.contexts)),
+            works={
+                (p.pid, GPU): tuple(p.work(now_s, c) for c in range(p.contexts))
+                for p in here
+                if p.seen_ratio > 0
+            },
             sightings=tuple(
                 Sighting(
                     tenants[pid],

@@ -96,7 +96,7 @@ def test_endless_work_beside_a_context_that_goes_on_is_found() -> None:
         def _evidence(self, now_s: float, counts: dict[int, list[float]]) -> Evidence:
             found = super()._evidence(now_s, counts)
             extra = shown_works.work(now_s, 50)._replace(key=(9999, 1))
-            return replace(found, works=(*found.works, extra))
+            return replace(found, works={**found.works, (1, GPU): (*found.works[1, GPU], extra)})
 
     at = first(Both([replace(stuck, share=0.8), Process(2, 0.2)]), 8, ENDLESS)
     assert at is not None
@@ -115,7 +115,10 @@ def test_a_program_that_never_asked_and_goes_endless_is_found() -> None:
     class Turns(World):
         def _evidence(self, now_s: float, counts: dict[int, list[float]]) -> Evidence:
             found = super()._evidence(now_s, counts)
-            stopped = tuple(w._replace(submitted=min(w.submitted, 10_001)) for w in found.works)
+            stopped = {
+                where: tuple(w._replace(submitted=min(w.submitted, 10_001)) for w in works)
+                for where, works in found.works.items()
+            }
             return replace(found, works=stopped)
 
     at = first(Turns([worker]), 25, ENDLESS)
