@@ -4,9 +4,9 @@
 Problem: an attempt can fail for a reason that passes (no memory, no room for another link, a file that was just being
 written), and a process whose libcuda has no probes must not be taken for one that hides.
 
-Approach: a file is asked for when it is sighted. After a failure it is asked for again at a later sighting, with
+Approach: a file is asked for when it is found. After a failure it is asked for again when it is found later, with
 back-off; until it has probes, whoever maps it is *unprobed*. A file that is gone is forgotten: if somebody still maps
-it, it will be sighted again.
+it, it will be found again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairsched.bpf.gpu_time import Library
-from fairsched.bpf.libcuda import Sighting
+from fairsched.bpf.libcuda import LibraryFile
 
 FileId = tuple[int, int]
 """Device and inode."""
@@ -28,12 +28,12 @@ _FORGET_NS = 300_000_000_000
 class _Failure:
     delay_ns: int
     retry_ns: int
-    sighted_ns: int
+    found_ns: int
     is_libcuda: bool
 
 
 class Attachments:
-    """Call :meth:`wants` with each sighting, and ask for the file if it says so; :meth:`note` each answer."""
+    """Call :meth:`wants` with each file found, and ask for probes if it says so; :meth:`note` each answer."""
 
     def __init__(self) -> None:
         self._asked: dict[str, FileId] = {}
@@ -41,20 +41,20 @@ class Attachments:
         self._failed: dict[FileId, _Failure] = {}
         self._since_ns: dict[FileId, int] = {}
 
-    def wants(self, sighting: Sighting, now_ns: int) -> bool:
+    def wants(self, file: LibraryFile, now_ns: int) -> bool:
         """Whether to ask for probes on this file now; it is taken as asked for then."""
-        for old in [key for key, one in self._failed.items() if now_ns - one.sighted_ns > _FORGET_NS]:
+        for old in [key for key, one in self._failed.items() if now_ns - one.found_ns > _FORGET_NS]:
             del self._failed[old]
-        key = (sighting.device, sighting.inode)
+        key = (file.device, file.inode)
         failure = self._failed.get(key)
         if failure is not None:
-            failure.sighted_ns = now_ns
+            failure.found_ns = now_ns
             if now_ns < failure.retry_ns:
                 return False
         # Under one name at a time: answers are told apart by it.
-        if key in self._since_ns or sighting.path in self._asked or key in self._asked.values():
+        if key in self._since_ns or file.path in self._asked or key in self._asked.values():
             return False
-        self._asked[sighting.path] = key
+        self._asked[file.path] = key
         return True
 
     def note(self, library: Library, now_ns: int) -> bool:
@@ -64,7 +64,7 @@ class Attachments:
             key = (library.device, library.inode)
             self._since_ns.setdefault(key, now_ns)
             self._failed.pop(key, None)
-            # A name that led to another file by then says nothing of the one that was sighted.
+            # A name that led to another file by then says nothing of the one that was found.
             if asked is not None and asked[1] == library.inode:
                 self._since_ns.setdefault(asked, now_ns)
                 self._failed.pop(asked, None)
@@ -77,16 +77,16 @@ class Attachments:
             is_news = before is None
         return is_news
 
-    def since_ns(self, sighting: Sighting) -> int | None:
+    def since_ns(self, file: LibraryFile) -> int | None:
         """Since when a file has probes; None: it has none."""
-        return self._since_ns.get((sighting.device, sighting.inode))
+        return self._since_ns.get((file.device, file.inode))
 
-    def is_unprobed(self, sighting: Sighting) -> bool:
+    def is_unprobed(self, file: LibraryFile) -> bool:
         """Whether it is a libcuda to which an attempt to attach has failed, and none succeeded since.
 
         Not so with one by name only: nobody has to call through it, so it would be an excuse for everything.
         """
-        failure = self._failed.get((sighting.device, sighting.inode))
+        failure = self._failed.get((file.device, file.inode))
         return failure is not None and failure.is_libcuda
 
     @property

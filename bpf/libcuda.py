@@ -8,7 +8,7 @@ Approach: the paths of the configuration and the dynamic linker's cache are look
 mappings of each process are read when it is first seen and then ever more rarely while it has no libcuda, a few
 processes per call, so that a node with thousands of processes costs no more per tick than one with ten.
 
-Terms: a *sighting* is (path to open, inode) of one libcuda. The file that a process has mapped is the one behind
+Terms: a *library file* is (path to open, inode) of one libcuda. The file that a process has mapped is the one behind
 /proc/PID/map_files: an upgrade may have removed its name since, or given it to another file, and to follow the name
 would be to ask file systems that its user may serve himself (bpf/served.py).
 """
@@ -33,7 +33,7 @@ _CONFIGURED_EVERY_NS = 3_000_000_000
 
 
 @dataclass(frozen=True)
-class Sighting:
+class LibraryFile:
     """A libcuda file; ``pid`` is the process that has it mapped, None = found on disk."""
 
     path: str
@@ -89,16 +89,16 @@ def mapped_libraries(pid: int, proc: str = "/proc") -> tuple[Mapped, ...] | None
     return tuple(found.values())
 
 
-def see(path: str) -> Sighting | None:
+def see(path: str) -> LibraryFile | None:
     """The file behind a path, or None when it is gone."""
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return Sighting(path, status.st_dev, status.st_ino)
+    return LibraryFile(path, status.st_dev, status.st_ino)
 
 
-def see_mapped(item: Mapped, pid: int, proc: str = "/proc") -> Sighting | None:
+def see_mapped(item: Mapped, pid: int, proc: str = "/proc") -> LibraryFile | None:
     """The file that a process has mapped; None when the mapping is gone, most often with its process."""
     named, link = f"{proc}/{pid}/root{item.path}", f"{proc}/{pid}/map_files/{_link_name(item.extent)}"
     try:
@@ -112,8 +112,8 @@ def see_mapped(item: Mapped, pid: int, proc: str = "/proc") -> Sighting | None:
     except OSError:
         # No CAP_SYS_ADMIN in the initial user namespace, or a FUSE for its user alone: what the map says has to do.
         # Nobody can open it, which the attacher will say.
-        return Sighting(link, item.device, item.inode, pid, named)
-    return Sighting(link, found.device, found.inode, pid, named)
+        return LibraryFile(link, item.device, item.inode, pid, named)
+    return LibraryFile(link, found.device, found.inode, pid, named)
 
 
 def _link_name(extent: str) -> str:
@@ -122,7 +122,7 @@ def _link_name(extent: str) -> str:
 
 
 class LibraryWatch:
-    """Sightings of libcuda over time. ``poll`` does a bounded amount of work."""
+    """Finds libcuda files over time. ``poll`` does a bounded amount of work."""
 
     def __init__(self, configured: Iterable[str] = (), *, per_call: int = 8) -> None:
         self._configured = tuple(configured)
@@ -140,9 +140,9 @@ class LibraryWatch:
             heapq.heappush(self._due, (now_ns, pid, _FIRST_RETRY_NS))
         self._watched = alive
 
-    def poll(self, now_ns: int) -> list[Sighting]:
-        """Sightings since the last call; the same file may be reported again."""
-        found: list[Sighting] = []
+    def poll(self, now_ns: int) -> list[LibraryFile]:
+        """Files found since the last call; the same file may be reported again."""
+        found: list[LibraryFile] = []
         if now_ns >= self._next_disk_ns:
             self._next_disk_ns = now_ns + _CONFIGURED_EVERY_NS
             found += self._look_on_disk()
@@ -161,7 +161,7 @@ class LibraryWatch:
             heapq.heappush(self._due, (now_ns + next_ns, pid, min(2 * delay_ns, _LAST_RETRY_NS)))
         return found
 
-    def _look_on_disk(self) -> list[Sighting]:
+    def _look_on_disk(self) -> list[LibraryFile]:
         if self._cache is None:
             self._cache = linker_cache()
         return [item for path in (*self._configured, *self._cache) if (item := see(path)) is not None]

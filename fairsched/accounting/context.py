@@ -20,7 +20,7 @@ _HIGH = Confidence.HIGH
 
 
 @dataclass(slots=True)
-class Row:
+class ProcessUse:
     """One process on one GPU since the previous read."""
 
     cgroup_id: int
@@ -34,7 +34,7 @@ class Row:
     launches: int
 
 
-Rows = dict[tuple[int, int, int], Row]
+ProcessUses = dict[tuple[int, int, int], ProcessUse]
 """By (cgroup id, process, GPU)."""
 
 
@@ -151,10 +151,10 @@ class Events:
     moves: list[Move] = field(default_factory=list)
 
 
-def row_of(rows: Rows, context: Context) -> Row:
+def row_of(rows: ProcessUses, context: Context) -> ProcessUse:
     """Where what a context used and wants is added up."""
     key = cgroup_id, tgid, gpu = context.cgroup_id, context.tgid, context.gpu
     row = rows.get(key)
     if row is None:
-        row = rows[key] = Row(cgroup_id, tgid, gpu, 0, False, 0, _HIGH, 0)
+        row = rows[key] = ProcessUse(cgroup_id, tgid, gpu, 0, False, 0, _HIGH, 0)
     return row

@@ -19,19 +19,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
+from fairsched.accounting import outstanding
 from fairsched.accounting.confidence import confidence
-from fairsched.accounting.context import DEMAND_LINGER_NS, Context, Events, Row, Rows, Still, row_of
+from fairsched.accounting.context import (
+    DEMAND_LINGER_NS,
+    Context,
+    Events,
+    ProcessUse,
+    ProcessUses,
+    Still,
+    row_of,
+)
 from fairsched.accounting.contexts import Contexts
 from fairsched.accounting.drains import Drains
 from fairsched.accounting.launch_time import LaunchMemory, LaunchTime
-from fairsched.accounting.outstanding import (
-    UNSYNCED_IDLE_NS,
-    clock_ns,
-    end_unless_seen,
-    place_stand_ins,
-    queued_ns,
-    work_of,
-)
 from fairsched.accounting.pauses import Pauses
 from fairsched.accounting.replay import Replay
 from fairsched.accounting.tuner import Nature
@@ -93,9 +94,9 @@ class EbpfAccount:
 
     # ---- read ----
 
-    def read(self, now_ns: int) -> list[Row]:
+    def read(self, now_ns: int) -> list[ProcessUse]:
         """Everything since the previous read, one row per (cgroup, process, GPU) that exists or just ended."""
-        rows: Rows = {}
+        rows: ProcessUses = {}
         self.events = Events()
         for edge in self._probe.read_edges():
             self._on_edge(edge, rows)
@@ -116,7 +117,7 @@ class EbpfAccount:
                 row.confidence = Confidence.LOW if row.gpu in unsure else row.confidence
         return list(rows.values())
 
-    def _is_still(self, context: Context, now_ns: int, rows: Rows) -> bool:
+    def _is_still(self, context: Context, now_ns: int, rows: ProcessUses) -> bool:
         """Since the last look nothing of it has changed but the time: most are, most of the time.
 
         It waits for its turn among many, wants nothing, or is held and drains or has drained.
@@ -142,7 +143,7 @@ class EbpfAccount:
             row.confidence = still.sure
         return True
 
-    def _look(self, context: Context, now_ns: int, has_lost: bool, rows: Rows) -> None:
+    def _look(self, context: Context, now_ns: int, has_lost: bool, rows: ProcessUses) -> None:
         live, context.still = self._probe.context(context.key[0]), None
         if live.generation != context.key[1] or not live.flags & _LIVE:
             if has_lost:
@@ -153,8 +154,8 @@ class EbpfAccount:
             self._resync(context, live, replay, now_ns)
         if context.is_held:
             drains.estimate(context, live, now_ns)
-        elif live.synced == 0 and now_ns - live.last_call_ns > UNSYNCED_IDLE_NS:
-            end_unless_seen(context, live, replay, self.seen_running, now_ns)
+        elif live.synced == 0 and now_ns - live.last_call_ns > outstanding.UNSYNCED_IDLE_NS:
+            outstanding.end_unless_seen(context, live, replay, self.seen_running, now_ns)
         else:
             drains.look(context, live, now_ns)
         is_running = replay.is_runnable(context.key)
@@ -187,7 +188,8 @@ class EbpfAccount:
 
     def _take_clock(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> int:
         """What the clock added since the last row; the first time there is only the replay to go by."""
-        total_ns, before_ns = clock_ns(live, self._probe.clock(live.gpu), now_ns), context.clock_ns
+        total_ns = outstanding.clock_ns(live, self._probe.clock(live.gpu), now_ns)
+        before_ns = context.clock_ns
         used_ns = self._take(context, replay) if before_ns is None else max(0, total_ns - before_ns)
         context.clock_ns = total_ns
         context.reported_ns = replay.exec_ns(context.key)
@@ -202,13 +204,13 @@ class EbpfAccount:
         context.reported_ns = exec_ns
         return used_ns
 
-    def _book(self, context: Context, replay: Replay, rows: Rows) -> None:
+    def _book(self, context: Context, replay: Replay, rows: ProcessUses) -> None:
         """What it used up to here goes to where it is now: it is about to move, or to go."""
         row_of(rows, context).used_ns += self._take(context, replay)
 
     # ---- edges ----
 
-    def _on_edge(self, edge: Edge, rows: Rows) -> None:
+    def _on_edge(self, edge: Edge, rows: ProcessUses) -> None:
         if edge.kind == _PROC_NEW:
             self.events.new_processes.append(edge.tgid)
             return
@@ -244,7 +246,7 @@ class EbpfAccount:
         elif edge.kind == _CTX_GONE:
             self._drop(context, edge.t_ns, rows)
 
-    def _context_of(self, edge: Edge, rows: Rows) -> Context:
+    def _context_of(self, edge: Edge, rows: ProcessUses) -> Context:
         key = (edge.slot, edge.generation)
         context = self._contexts.get(key)
         if context is not None and context.gpu != edge.gpu:
@@ -258,7 +260,7 @@ class EbpfAccount:
             self.turns[edge.gpu].note_change(edge.t_ns, is_late=context.is_unseen)
         return context
 
-    def _adopt_unknown(self, now_ns: int, rows: Rows) -> None:
+    def _adopt_unknown(self, now_ns: int, rows: ProcessUses) -> None:
         """Contexts whose first edges were lost, and that may never fall idle: BPF knows them."""
         for slot, live in self._probe.contexts():
             if (slot, live.generation) not in self._contexts and live.gpu != abi.NO_GPU:
@@ -266,7 +268,7 @@ class EbpfAccount:
                 new = Edge(now_ns, live.cgroup_id, 0, 0, slot, *whose, _CTX_NEW, abi.COMPUTE)
                 self._context_of(new, rows)
 
-    def _move(self, context: Context, edge: Edge, rows: Rows) -> None:
+    def _move(self, context: Context, edge: Edge, rows: ProcessUses) -> None:
         """Its GPU had been a guess and has been named: it goes on, between two bursts, on the right one."""
         replay = self._replays[context.gpu]
         context.still = None
@@ -336,7 +338,7 @@ class EbpfAccount:
         replay.open(context.key, edge.t_ns)
         self.turns[context.gpu].silence.measure(context, edge.seq, edge.t_ns)
 
-    def _drop(self, context: Context, t_ns: int, rows: Rows) -> None:
+    def _drop(self, context: Context, t_ns: int, rows: ProcessUses) -> None:
         replay = self._replays[context.gpu]
         replay.advance(t_ns)
         self._book(context, replay, rows)
@@ -403,7 +405,7 @@ class EbpfAccount:
 
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """GPU time these cgroups have submitted since they were last held, whatever has been read of it."""
-        return queued_ns(self._contexts.of(cgroup_ids), self._probe.context, self._launch)
+        return outstanding.queued_ns(self._contexts.of(cgroup_ids), self._probe.context, self._launch)
 
     def _end_drains(self, gpu: int) -> None:
         for key, t_ns in self._replays[gpu].take_drained():
@@ -427,11 +429,11 @@ class EbpfAccount:
         for context in self._contexts.all():
             live, replay = self._probe.context(context.key[0]), self._replays[context.gpu]
             if live.generation == context.key[1]:
-                yield work_of(context, live, replay.exec_ns(context.key))
+                yield outstanding.work_of(context, live, replay.exec_ns(context.key))
 
     def stand_in_for(self, unseen: Set[tuple[int, int]], now_ns: int) -> None:
         """These (process, GPU) always have work that no edge tells of: the others have their turns with them."""
-        for gpu in place_stand_ins(self._replays, unseen, self._started_ns, now_ns):
+        for gpu in outstanding.place_stand_ins(self._replays, unseen, self._started_ns, now_ns):
             if self.turns[gpu].note_stand_in(now_ns, is_there=any(where == gpu for _, where in unseen)):
                 self.relearn(gpu)
 

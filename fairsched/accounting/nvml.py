@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fairsched.accounting.context import Row
+from fairsched.accounting.context import ProcessUse
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.gpu.sampler import NvmlReader, Sampler, open_readers
@@ -44,7 +44,7 @@ class _Gpu:
 
 
 class NvmlAccount:
-    """Rows like those of EbpfAccount, of LOW confidence, without drains and launches."""
+    """Uses like those of EbpfAccount, of LOW confidence, without drains and launches."""
 
     def __init__(
         self, readers: Sequence[NvmlReader], cgroup_of: Callable[[int], int | None], poll_ns: int = POLL_NS
@@ -55,7 +55,7 @@ class NvmlAccount:
         self._poll_ns = poll_ns
         self._next_poll_ns = 0
 
-    def read(self, now_ns: int) -> list[Row]:
+    def read(self, now_ns: int) -> list[ProcessUse]:
         """Everything since the previous read. Between two polls: who is there, and no time."""
         is_due = now_ns >= self._next_poll_ns
         if is_due:
@@ -65,7 +65,7 @@ class NvmlAccount:
             used = gpu.sampler.take(gpu.reader.read(gpu.sampler.last_us)) if is_due else {}
             self._see(gpu, used, now_ns)
             rows += [
-                Row(process.cgroup_id, pid, gpu.slot, used.get(pid, 0), True, 0, Confidence.LOW, 0)
+                ProcessUse(process.cgroup_id, pid, gpu.slot, used.get(pid, 0), True, 0, Confidence.LOW, 0)
                 for pid, process in gpu.processes.items()
             ]
         return rows

@@ -26,7 +26,7 @@ from fairsched.cgroup.path import Mount
 from fairsched.config import CgroupOwners, Config
 from fairsched.config.settings import Settings
 from fairsched.driver import gate
-from fairsched.driver.in_force import InForce
+from fairsched.driver.in_force import GateInForce
 from fairsched.driver.inventory import read_devices, signature
 from fairsched.errors import ConfigError, FairschedError, HostUnsupported
 from fairsched.observe.tree import Tree
@@ -48,11 +48,11 @@ class DeviceGate:
         self._is_dry_run = is_dry_run
         self._mechanism = settings.config.mechanisms.device_gate
         self._owner = owner_of(settings.config.run_dir)
-        self._in_force: InForce | None = None
+        self._in_force: GateInForce | None = None
         self._load: GateLoad | None = None
         self._old: list[GateProgram] = []
         """Of earlier daemons, to be taken over or replaced."""
-        self._rules = gate.Rules({}, {})
+        self._rules = gate.GateRules({}, {})
         self._newborn = Newborn(mount)
         self._born: dict[int, str] = {}
         self._config: Config | None = None
@@ -245,7 +245,7 @@ class DeviceGate:
         self._use(program)
 
     def _use(self, program: GateProgram) -> None:
-        self._in_force, self._old = InForce(self._mount, program, self._old), []
+        self._in_force, self._old = GateInForce(self._mount, program, self._old), []
 
     def _poll_load(self, timeout_s: float) -> None:
         assert self._load is not None
@@ -283,7 +283,7 @@ class DeviceGate:
             self._in_force.take_down(self._why_off(self._settings.config))
         self._in_force = self._load = self._config = self._error = self._seen = None
         self._is_refused = False
-        self._rules = gate.Rules({}, {})
+        self._rules = gate.GateRules({}, {})
         self._newborn.watch({})
 
     def remembered_tenants(self) -> set[str]:

@@ -5,7 +5,7 @@ Problem: some GPU work a freezer cannot end, and some the account cannot see. Bo
 at no cost to the ticks, and without ever harming a tenant that did nothing wrong.
 
 Approach: observe, judge, act, once a second. The account's rows are summed as they come, NVML is asked beside the loop
-(sightings.py), the judgement is pure (policy/misbehaviour.py), processes are ended by terminate.py. While an episode
+(gpu/samples.py), the judgement is pure (policy/misbehaviour.py), processes are ended by terminate.py. While an episode
 lasts, the tenant's account on that GPU is ``doubted``: confidence low, so it is not held, and what the others are
 entitled to is counted without it. Nothing here may end the daemon: a look that fails is logged and counted.
 """
@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from fairsched.accounting.context import Move, Row
+from fairsched.accounting.context import Move, ProcessUse
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.act.holds import Applier
 from fairsched.act.terminate import Accused, Terminator
@@ -31,7 +31,7 @@ from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.config import Config
 from fairsched.gpu.nvml import gpu_label
 from fairsched.gpu.sampler import open_readers
-from fairsched.gpu.samples import Sighted, SightingWatch
+from fairsched.gpu.samples import ProcessSamples, SampleWatch
 from fairsched.model import (
     Action,
     ActionKind,
@@ -50,8 +50,8 @@ from fairsched.policy.evidence import (
     EpisodeKey,
     Evidence,
     Leave,
-    Limits,
-    Sighting,
+    MisbehaviourLimits,
+    TenantSamples,
     Where,
 )
 from fairsched.policy.misbehaviour import WatchState, judge
@@ -82,9 +82,9 @@ class Misbehaviour:
 
     def __init__(self, sensors: Sensors, tree: Tree, applier: Applier, mount: Mount) -> None:
         self._sensors, self._tree, self._applier, self._mount = sensors, tree, applier, mount
-        self._watch: SightingWatch | None = None
+        self._watch: SampleWatch | None = None
         if sensors.account is not None and sensors.gpus:
-            self._watch = SightingWatch(open_readers(len(sensors.gpus)), lambda pid: cgroup_id_of(pid, mount))
+            self._watch = SampleWatch(open_readers(len(sensors.gpus)), lambda pid: cgroup_id_of(pid, mount))
         self._terminator = Terminator(self._tenant_now)
         self._state = WatchState()
         self._account: EbpfAccount | None = None
@@ -102,7 +102,7 @@ class Misbehaviour:
 
     # ---- observe ----
 
-    def book(self, rows: Iterable[Row]) -> None:
+    def book(self, rows: Iterable[ProcessUse]) -> None:
         """What the account charged in one tick."""
         charged = self._charged
         for row in rows:
@@ -124,7 +124,7 @@ class Misbehaviour:
         if now_ns < self._next_look_ns:
             return
         self._next_look_ns = now_ns + _LOOK_NS
-        limits = Limits(endless_ns=config.misbehaviour.endless_s * 1_000_000_000)
+        limits = MisbehaviourLimits(endless_ns=config.misbehaviour.endless_s * 1_000_000_000)
         try:
             evidence = self._evidence(account, watch.take(), now_ns)
             before, self._state = self._state, judge(evidence, self._state, limits)
@@ -141,7 +141,7 @@ class Misbehaviour:
             self.errors += 1
             logger.exception("look for misbehaviour failed")
 
-    def _evidence(self, account: EbpfAccount | None, sighted: list[Sighted], now_ns: int) -> Evidence:
+    def _evidence(self, account: EbpfAccount | None, sampled: list[ProcessSamples], now_ns: int) -> Evidence:
         charged, self._charged = self._charged, {}
         if account is not self._account:  # begun, lost, or begun anew
             self._account, self._began_ns, self._blind_until_ns = account, now_ns, now_ns + _BLIND_NS
@@ -150,11 +150,11 @@ class Misbehaviour:
         guessed = (
             account.guessed_processes() if account is not None and len(self._sensors.gpus) > 1 else set()
         )
-        sightings = [one for one in map(self._sighting, sighted) if one is not None]
+        samples = [one for one in map(self._samples_of, sampled) if one is not None]
         return Evidence(
             now_ns=now_ns,
             works=self._works(account) if account is not None else {},
-            sightings=tuple(sightings),
+            samples=tuple(samples),
             charged_ns=self._by_uuid(charged, guessed),
             watched_since_ns=self._watched_since_ns(now_ns),
             is_blind=account is None or now_ns < self._blind_until_ns,
@@ -204,7 +204,7 @@ class Misbehaviour:
             {(pid, slots[gpu]) for pid, gpu in self._steady if gpu in slots}, evidence.now_ns
         )
 
-    def _sighting(self, one: Sighted) -> Sighting | None:
+    def _samples_of(self, one: ProcessSamples) -> TenantSamples | None:
         if self._owners.get(one.pid, one.owner) != one.owner:  # what was remembered is another process's
             seen = {where: looks for where, looks in self._state.seen.items() if where[0] != one.pid}
             self._state = replace(self._state, seen=seen)
@@ -214,7 +214,7 @@ class Misbehaviour:
             return None
         gpu = gpu_label(self._sensors.gpus, one.slot)
         counted = (one.samples, one.busy_ns, one.period_ns, one.first_ns, one.last_ns)
-        return Sighting(tenant, one.pid, gpu, *counted)
+        return TenantSamples(tenant, one.pid, gpu, *counted)
 
     def _works(self, account: EbpfAccount) -> dict[Where, tuple[ContextWork, ...]]:
         found: dict[Where, list[ContextWork]] = {}

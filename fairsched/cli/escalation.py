@@ -21,8 +21,8 @@ from fairsched.base.text import wrap
 from fairsched.cli.common import config_option, echo_json, echo_lines, json_option, socket_option
 
 if TYPE_CHECKING:
-    from fairsched.companion.escalate.desk import Desk
-    from fairsched.companion.escalate.model import InForce, Limits, Order, Result, State
+    from fairsched.companion.escalate.desk import EscalationDesk
+    from fairsched.companion.escalate.model import EscalationLimits, Order, Result, State, StepInForce
     from fairsched.companion.escalate.steps import Step
     from fairsched.config import Config
     from fairsched.protocol.status import StatusReport
@@ -84,7 +84,7 @@ def status_command(config_path: Path | None, as_json: bool) -> None:
     echo_lines(render_status(config.escalation.enabled, limits, state, time.time()))
 
 
-def render_status(is_enabled: bool, limits: Limits, state: State, now_s: float) -> list[str]:
+def render_status(is_enabled: bool, limits: EscalationLimits, state: State, now_s: float) -> list[str]:
     """At most 80 columns a line."""
     from fairsched.companion.escalate.model import ENFORCE
 
@@ -118,7 +118,7 @@ def render_status(is_enabled: bool, limits: Limits, state: State, now_s: float) 
     return lines
 
 
-def _in_force(one: InForce, now_s: float) -> str:
+def _in_force(one: StepInForce, now_s: float) -> str:
     kind = " (dry run)" if one.is_dry_run else ""
     failed = f"; {one.failed_rollbacks} rollbacks failed" if one.failed_rollbacks else ""
     return f"in force for {max(0.0, now_s - one.at_s):.0f} s{kind}: order {one.id}, {one.step}: {one.detail}{failed}"
@@ -238,15 +238,15 @@ def _load(config_path: Path | None) -> Config:
 
 def _set_up(
     config_path: Path | None, socket_path: Path | None, names: tuple[str, ...], *, is_strict: bool = True
-) -> tuple[Config, Desk, Mapping[str, Step]]:
-    from fairsched.companion.escalate.desk import Desk
+) -> tuple[Config, EscalationDesk, Mapping[str, Step]]:
+    from fairsched.companion.escalate.desk import EscalationDesk
     from fairsched.companion.escalate.ladder import books_of, limits_of, steps_of
     from fairsched.errors import ConfigError
     from fairsched.protocol.client import ControlClient
 
     config = _load(config_path)
     store, audit = books_of(config)
-    desk = Desk(limits_of(config.escalation), store, audit, f"by hand, uid {os.getuid()}")
+    desk = EscalationDesk(limits_of(config.escalation), store, audit, f"by hand, uid {os.getuid()}")
     daemon = ControlClient(socket_path or config.socket_path)
     steps: dict[str, Step] = {}
     for name in names:
@@ -272,7 +272,7 @@ def _report(config: Config, socket_path: Path | None) -> StatusReport | None:
 
 
 @contextlib.contextmanager
-def _only_we(desk: Desk) -> Iterator[None]:
+def _only_we(desk: EscalationDesk) -> Iterator[None]:
     """Holds the lock and the newest state. Raises FairschedError when somebody else acts."""
     from fairsched.errors import FairschedError
 
@@ -304,7 +304,7 @@ def _order(kind: Any, step: str, is_dry_run: bool, tenant: str | None, gpu: str 
 
 
 def _carry_out(
-    desk: Desk, steps: Mapping[str, Step], order: Order, report: StatusReport | None
+    desk: EscalationDesk, steps: Mapping[str, Step], order: Order, report: StatusReport | None
 ) -> tuple[Order, Result]:
     """As the companion would, in this process."""
     from fairsched.companion.escalate import policy

@@ -44,7 +44,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Rules:
+class GateRules:
     """Everything the gate is to do."""
 
     by_cgroup: Mapping[int, Rule]
@@ -62,7 +62,7 @@ def is_asked_for(config: Config) -> bool:
 
 def choose_rules(
     paths: Mapping[int, str], owners: CgroupOwners, config: Config, devices: Devices, max_level: int
-) -> Rules:
+) -> GateRules:
     """The rules for the cgroups there are (``paths`` by id)."""
     by_cgroup: dict[int, Rule] = {}
     warnings: dict[str, None] = {}
@@ -82,7 +82,7 @@ def choose_rules(
         by_cgroup[cgroup_id] = rule
     wanted = {"/" + rule.path.split("/")[1] for rule in by_cgroup.values()}
     tops = {cgroup_id: path for cgroup_id, path in paths.items() if path in wanted}
-    return Rules(by_cgroup, tops, tuple(warnings))
+    return GateRules(by_cgroup, tops, tuple(warnings))
 
 
 def places_to_watch(paths: Mapping[int, str], owners: CgroupOwners, config: Config) -> dict[int, str]:

@@ -14,7 +14,7 @@ from fairsched.base.printable import word
 from fairsched.bpf.gate import GateProgram
 from fairsched.cgroup import devices as cgroup_devices
 from fairsched.cgroup.path import CgroupRef, Mount
-from fairsched.driver.gate import Rules
+from fairsched.driver.gate import GateRules
 from fairsched.driver.inventory import Devices
 from fairsched.errors import CgroupGone, FairschedError
 
@@ -24,7 +24,7 @@ _MANY = 20
 logger = logging.getLogger(__name__)
 
 
-class InForce:
+class GateInForce:
     """One program, and the older ones it takes the place of. Closing it leaves attached what is."""
 
     def __init__(self, mount: Mount, program: GateProgram, old: list[GateProgram]) -> None:
@@ -40,7 +40,7 @@ class InForce:
         self.attached: dict[int, str] = {}
         """Path by id of the cgroups that have the program."""
 
-    def put(self, rules: Rules, devices: Devices) -> list[str]:
+    def put(self, rules: GateRules, devices: Devices) -> list[str]:
         """Make it so; what could not be done, in words. Does little when it is so."""
         try:
             if devices != self._devices:
@@ -64,7 +64,7 @@ class InForce:
             self._sweep()
         return errors
 
-    def _write(self, rules: Rules) -> None:
+    def _write(self, rules: GateRules) -> None:
         there = self.program.rules() if self._written is None else self._written
         wanted = {cgroup_id: (rule.gpus, rule.is_all) for cgroup_id, rule in rules.by_cgroup.items()}
         if there == wanted:

@@ -29,8 +29,8 @@ Where = tuple[int, int]
 
 
 @dataclass
-class Sighted:
-    """One process on one GPU since the last :meth:`SightingWatch.take`."""
+class ProcessSamples:
+    """The samples of one process on one GPU since the last :meth:`SampleWatch.take`."""
 
     pid: int
     slot: int
@@ -79,7 +79,7 @@ class _Gpu:
         return found
 
 
-class SightingWatch:
+class SampleWatch:
     """``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid."""
 
     def __init__(
@@ -92,14 +92,14 @@ class SightingWatch:
         self._cgroup_of = cgroup_of
         self._poll_s = poll_s
         self._lock = threading.Lock()
-        self._found: dict[Where, Sighted] = {}
+        self._found: dict[Where, ProcessSamples] = {}
         self.seen_running: Mapping[Where, int] = {}
         """When each was last seen. Replaced, never changed."""
         self.is_urgent = False
         """Somebody waits for the next samples."""
         self._poller = Poller("sightings", lambda: self.poll(time.monotonic_ns()), self._pause_s, "samples")
 
-    def take(self) -> list[Sighted]:
+    def take(self) -> list[ProcessSamples]:
         """What was seen since the call before. Never blocks on NVML."""
         with self._lock:
             found, self._found = self._found, {}
@@ -126,12 +126,12 @@ class SightingWatch:
         if owner is None or cgroup_id is None:
             return  # gone since
         with self._lock:
-            sighted = self._found.get((pid, slot))
-            if sighted is None or sighted.owner != owner:
-                sighted = self._found[pid, slot] = Sighted(
+            found = self._found.get((pid, slot))
+            if found is None or found.owner != owner:
+                found = self._found[pid, slot] = ProcessSamples(
                     pid, slot, owner, cgroup_id, first_ns=part.first_ns
                 )
-            sighted.cgroup_id = cgroup_id
-            sighted.samples += part.samples
-            sighted.busy_ns += part.busy_ns
-            sighted.period_ns, sighted.last_ns = part.period_ns, part.last_ns
+            found.cgroup_id = cgroup_id
+            found.samples += part.samples
+            found.busy_ns += part.busy_ns
+            found.period_ns, found.last_ns = part.period_ns, part.last_ns

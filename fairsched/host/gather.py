@@ -111,19 +111,19 @@ def find_libcuda(named: Iterable[Path] = ()) -> tuple[str, ...]:
     """
     found: dict[tuple[int, int], str] = {}
     for path in (*map(str, named), *libcuda.linker_cache()):
-        if (sighting := libcuda.see(path)) is not None:
-            found.setdefault((sighting.device, sighting.inode), path)
-    for sighting in _mapped_libraries():
-        found.setdefault((sighting.device, sighting.inode), sighting.name)
+        if (library := libcuda.see(path)) is not None:
+            found.setdefault((library.device, library.inode), path)
+    for library in _mapped_libraries():
+        found.setdefault((library.device, library.inode), library.name)
     return tuple(found.values())
 
 
-def _mapped_libraries() -> Iterator[libcuda.Sighting]:
+def _mapped_libraries() -> Iterator[libcuda.LibraryFile]:
     pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
     for pid in itertools.islice(pids, _MAX_PROCESSES):
         for item in libcuda.mapped_libraries(pid) or ():  # None: it exited, or is not ours to read
-            if (sighting := libcuda.see_mapped(item, pid)) is not None:
-                yield sighting
+            if (library := libcuda.see_mapped(item, pid)) is not None:
+                yield library
 
 
 def _nvml() -> tuple[str | None, str | None, tuple[GpuFact, ...]]:

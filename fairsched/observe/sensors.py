@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
-from fairsched.accounting.context import Events, Row
+from fairsched.accounting.context import Events, ProcessUse
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.accounting.natures import Natures
 from fairsched.accounting.nvml import NvmlAccount, open_account
@@ -26,7 +26,7 @@ from fairsched.bpf import abi
 from fairsched.bpf.attachments import Attachments
 from fairsched.bpf.child import LoaderInStart
 from fairsched.bpf.gpu_time import GpuTimeProbe, Library
-from fairsched.bpf.libcuda import LibraryWatch, Sighting, mapped_libraries, see_mapped
+from fairsched.bpf.libcuda import LibraryFile, LibraryWatch, mapped_libraries, see_mapped
 from fairsched.bpf.reload import ProbeReload
 from fairsched.cgroup.path import find_mount
 from fairsched.config import Config
@@ -185,7 +185,7 @@ class Sensors:
 
     # ---- per tick ----
 
-    def read(self, now_ns: int) -> list[Row]:
+    def read(self, now_ns: int) -> list[ProcessUse]:
         """Account rows since the last call; new and gone processes are dealt with."""
         if self.account is None or self.probe is None:
             return self.sampled.read(now_ns) if self.sampled is not None else []
@@ -264,10 +264,10 @@ class Sensors:
             self._libraries.watch(pids, now_ns)
             self._forget_the_gone()
             self._name_guessed()
-        for sighting in self._libraries.poll(now_ns):
-            self._ask_for(self.probe, sighting, now_ns)
-            if sighting.pid is not None:
-                self._resolve(sighting.pid)
+        for file in self._libraries.poll(now_ns):
+            self._ask_for(self.probe, file, now_ns)
+            if file.pid is not None:
+                self._resolve(file.pid)
         try:
             attached = self.probe.take_attached()
         except (FairschedError, OSError) as error:
@@ -302,24 +302,24 @@ class Sensors:
         if mapped is None or self.probe is None:
             return None
         since_ns = 0
-        for sighting in (see_mapped(item, pid) for item in mapped):
-            if sighting is None:
+        for file in (see_mapped(item, pid) for item in mapped):
+            if file is None:
                 return None
-            self._ask_for(self.probe, sighting, now_ns)
-            if self._attachments.is_unprobed(sighting):
+            self._ask_for(self.probe, file, now_ns)
+            if self._attachments.is_unprobed(file):
                 return NEVER_NS
-            attached_ns = self._attachments.since_ns(sighting)
+            attached_ns = self._attachments.since_ns(file)
             since_ns = max(since_ns, now_ns if attached_ns is None else attached_ns)
         return since_ns
 
-    def _ask_for(self, probe: GpuTimeProbe, sighting: Sighting, now_ns: int) -> None:
-        if self._attachments.wants(sighting, now_ns):
-            self._request(probe, sighting)
+    def _ask_for(self, probe: GpuTimeProbe, file: LibraryFile, now_ns: int) -> None:
+        if self._attachments.wants(file, now_ns):
+            self._request(probe, file)
 
     @staticmethod
-    def _request(probe: GpuTimeProbe, sighting: Sighting) -> None:
+    def _request(probe: GpuTimeProbe, file: LibraryFile) -> None:
         try:
-            probe.request_library(sighting.path, sighting.name, sighting.pid)
+            probe.request_library(file.path, file.name, file.pid)
         except OSError as error:
             raise ProbesLost(f"the process that holds the probes is gone: {error.strerror}") from error
 

@@ -21,7 +21,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from fairsched.accounting.context import Row
+from fairsched.accounting.context import ProcessUse
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.state import read_state
@@ -226,7 +226,7 @@ def specs_in_force(
     return specs
 
 
-def _sum(one: Row, other: Row) -> Row:
+def _sum(one: ProcessUse, other: ProcessUse) -> ProcessUse:
     """Two processes of one tenant on one GPU; as sure as the less sure of them."""
     return replace(
         one,
@@ -239,7 +239,7 @@ def _sum(one: Row, other: Row) -> Row:
 
 
 def build_snapshot(
-    rows: Iterable[Row],
+    rows: Iterable[ProcessUse],
     tree_view: Tree,
     gpus: tuple[Gpu, ...],
     holds: Mapping[str, Hold],
@@ -255,7 +255,7 @@ def build_snapshot(
     ``idle_since_ns``: by slot, when GPUs last fell idle in this interval, where that is known. ``doubted``: (tenant,
     UUID) whose account is not to be believed, whatever it says of itself.
     """
-    found: dict[tuple[str, str], Row] = {}
+    found: dict[tuple[str, str], ProcessUse] = {}
     strangers: dict[str, int] = {}
     labels: dict[int, str] = {}
     tenant_of = tree_view.tenant_of

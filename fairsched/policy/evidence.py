@@ -22,8 +22,8 @@ EpisodeKey = tuple[str, str, MisbehaviourKind]
 
 
 @dataclass(frozen=True)
-class Sighting:
-    """One process on one GPU, in NVML's samples since the look before."""
+class TenantSamples:
+    """NVML's samples of one process of a tenant on one GPU since the look before."""
 
     tenant: str
     pid: int
@@ -55,7 +55,7 @@ class Evidence:
     now_ns: int
     works: Mapping[Where, tuple[ContextWork, ...]] = field(default_factory=dict)
     """Of the contexts of tenants."""
-    sightings: tuple[Sighting, ...] = ()
+    samples: tuple[TenantSamples, ...] = ()
     charged_ns: Mapping[Where, int] = field(default_factory=dict)
     """Since the look before."""
     watched_since_ns: Mapping[int, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Limits:
+class MisbehaviourLimits:
     endless_ns: int = 3_000_000_000
     clear_ns: int = CLEAR_NS
 

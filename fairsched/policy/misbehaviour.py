@@ -42,7 +42,7 @@ from fairsched.policy.evidence import (
     EpisodeKey,
     Evidence,
     Leave,
-    Limits,
+    MisbehaviourLimits,
     Where,
 )
 from fairsched.policy.moving import moving, recent_leaves
@@ -119,7 +119,7 @@ class WatchState:
     """Some work is suspicious since lately and lacks a sample or two: look again soon."""
 
 
-def judge(evidence: Evidence, state: WatchState, limits: Limits) -> WatchState:
+def judge(evidence: Evidence, state: WatchState, limits: MisbehaviourLimits) -> WatchState:
     """One look. ``episodes`` of the result are what is going on now."""
     all_work = [work for works in evidence.works.values() for work in works]
     marks = {work.key: _mark(work, state.marks.get(work.key), evidence.now_ns, limits) for work in all_work}
@@ -158,7 +158,7 @@ def judge(evidence: Evidence, state: WatchState, limits: Limits) -> WatchState:
 # ---- endless ----
 
 
-def _mark(work: ContextWork, before: Mark | None, now_ns: int, limits: Limits) -> Mark:
+def _mark(work: ContextWork, before: Mark | None, now_ns: int, limits: MisbehaviourLimits) -> Mark:
     looks: tuple[tuple[int, int], ...] = ((now_ns, work.charged_ns),)
     if before is None:
         return _begun(work, 0, work.charged_then_ns, now_ns, looks)
@@ -191,18 +191,18 @@ def _begun(
     )
 
 
-def _turn_ns(work: ContextWork, launches: int, limits: Limits) -> int:
+def _turn_ns(work: ContextWork, launches: int, limits: MisbehaviourLimits) -> int:
     """GPU time that shows that its work does not end. Each launch meanwhile is a sign that it does."""
     return max(limits.turn_ns, work.expected_ns) + 2 * launches * limits.turn_ns
 
 
-def _is_stuck(work: ContextWork, mark: Mark, now_ns: int, limits: Limits) -> bool:
+def _is_stuck(work: ContextWork, mark: Mark, now_ns: int, limits: MisbehaviourLimits) -> bool:
     if not work.is_outstanding or now_ns - mark.since_ns < limits.endless_ns:
         return False
     return work.charged_ns - mark.charged_ns >= _turn_ns(work, work.submitted - mark.submitted, limits)
 
 
-def _is_suspect(work: ContextWork, mark: Mark, now_ns: int, limits: Limits) -> bool:
+def _is_suspect(work: ContextWork, mark: Mark, now_ns: int, limits: MisbehaviourLimits) -> bool:
     """Nearly stuck, since lately: the next look may tell."""
     if not work.is_outstanding or not 1 <= (now_ns - mark.since_ns) // limits.endless_ns < 2:
         return False
@@ -216,7 +216,7 @@ def _endless(
     marks: Mapping[ContextKey, Mark],
     looks: tuple[Seen, ...],
     now_ns: int,
-    limits: Limits,
+    limits: MisbehaviourLimits,
 ) -> Episode | None:
     stuck = [work for work in works if _is_stuck(work, marks[work.key], now_ns, limits)]
     if not stuck:
@@ -358,26 +358,26 @@ def poisson_tail(count: int, mean: float) -> float:
 
 def _remember(evidence: Evidence, before: Mapping[Where, tuple[Seen, ...]]) -> dict[Where, tuple[Seen, ...]]:
     """One more entry for everybody who was sampled; of who is not sampled any more the past fades away."""
-    now_ns, fresh = evidence.now_ns, {(sight.pid, sight.gpu): sight for sight in evidence.sightings}
+    now_ns, fresh = evidence.now_ns, {(sampled.pid, sampled.gpu): sampled for sampled in evidence.samples}
     kept: dict[Where, tuple[Seen, ...]] = {}
     for where in {*before, *fresh, *evidence.charged_ns}:
-        sight, charged_ns = fresh.get(where), evidence.charged_ns.get(where, 0)
+        sampled, charged_ns = fresh.get(where), evidence.charged_ns.get(where, 0)
         looks = tuple(
             look for look in before.get(where, ()) if now_ns - look.t_ns <= LONG_WINDOW_NS + _LAG_NS
         )
-        if sight is not None and sight.period_ns > 0:
-            periods = sight.busy_ns / sight.period_ns
+        if sampled is not None and sampled.period_ns > 0:
+            periods = sampled.busy_ns / sampled.period_ns
             looks = (
                 *looks,
                 Seen(
                     now_ns,
-                    sight.tenant,
-                    sight.samples,
+                    sampled.tenant,
+                    sampled.samples,
                     periods,
                     charged_ns,
-                    sight.period_ns,
-                    sight.first_ns,
-                    sight.last_ns,
+                    sampled.period_ns,
+                    sampled.first_ns,
+                    sampled.last_ns,
                 ),
             )
         elif charged_ns > 0:
@@ -406,7 +406,7 @@ def _episodes(
     before: Mapping[EpisodeKey, Episode],
     found: Mapping[EpisodeKey, Episode],
     now_ns: int,
-    limits: Limits,
+    limits: MisbehaviourLimits,
 ) -> dict[EpisodeKey, Episode]:
     after = {key: old for key, old in before.items() if now_ns - old.seen_ns < limits.clear_ns}
     for key, new in found.items():

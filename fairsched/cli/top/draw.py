@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fairsched.base.text import NOT_KNOWN, percent
 from fairsched.cli.text import cut, duration, gibibytes, milliseconds, short_uuid, with_unit
-from fairsched.cli.top.rows import Order, Row, choose_scale, clamp_first, make_rows
+from fairsched.cli.top.rows import Order, TableRow, choose_scale, clamp_first, make_rows
 from fairsched.cli.top.view import View
 from fairsched.protocol.status import GpuStatus, StatusReport, TenantState
 
@@ -310,7 +310,7 @@ def _titles(view: View, scale: float, paper: Paper) -> Text:
     return line
 
 
-def _row(row: Row, scale: float, paper: Paper) -> Text:
+def _row(row: TableRow, scale: float, paper: Paper) -> Text:
     columns = _columns(paper.width)
     mark = "!" if row.problem else ""
     name = set_cell_size(_printable(row.name), columns.name - len(mark))
@@ -335,7 +335,7 @@ def _row(row: Row, scale: float, paper: Paper) -> Text:
     return line.append(" " + _memory(row.vram_bytes).rjust(6))
 
 
-def _share_bar(row: Row, scale: float, width: int, has_blocks: bool) -> Text:
+def _share_bar(row: TableRow, scale: float, width: int, has_blocks: bool) -> Text:
     used, due = row.used_ratio, row.entitled_ratio
     colour = GREEN
     if used is not None and due is not None and abs(used - due) > _UNFAIR_POINTS:

@@ -34,7 +34,7 @@ class Order(str, enum.Enum):
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One tenant. Ratios and lag are of the GPU on which it owes most; memory is that of all GPUs."""
 
     name: str
@@ -57,18 +57,18 @@ class Row:
 
 def make_rows(
     report: StatusReport, order: Order = Order.LAG, *, is_reversed: bool = False, needle: str = ""
-) -> list[Row]:
+) -> list[TableRow]:
     """The rows of the table, sorted. `needle`: part of a name, in any case, or a state in full."""
     found = [_row(tenant) for tenant in report.tenants]
     return sort_rows((row for row in found if matches(row, needle)), order, is_reversed=is_reversed)
 
 
-def matches(row: Row, needle: str) -> bool:
+def matches(row: TableRow, needle: str) -> bool:
     wanted = needle.strip().casefold()
     return wanted in row.name.casefold() or wanted == row.state.value
 
 
-def sort_rows(rows: Iterable[Row], order: Order, *, is_reversed: bool = False) -> list[Row]:
+def sort_rows(rows: Iterable[TableRow], order: Order, *, is_reversed: bool = False) -> list[TableRow]:
     """By name where the values are the same, so that rows which have none stay where they are."""
     by_name = sorted(rows, key=lambda row: row.name)
     if order is Order.NAME:
@@ -82,7 +82,7 @@ def sort_rows(rows: Iterable[Row], order: Order, *, is_reversed: bool = False) -
     return sorted(known, key=lambda row: sign * (value(row) or 0.0)) + unknown
 
 
-_VALUES: dict[Order, Callable[[Row], float | None]] = {
+_VALUES: dict[Order, Callable[[TableRow], float | None]] = {
     Order.LAG: lambda row: row.lag_ms,
     Order.USED: lambda row: row.used_ratio,
     Order.ENTITLED: lambda row: row.entitled_ratio,
@@ -94,13 +94,13 @@ _VALUES: dict[Order, Callable[[Row], float | None]] = {
 }
 
 
-def _row(tenant: TenantStatus) -> Row:
+def _row(tenant: TenantStatus) -> TableRow:
     problem = None
     if any(one.over_since_s is not None for one in tenant.vram):
         problem = "over_vram"
     if tenant.misbehaviour is not None:
         problem = tenant.misbehaviour.kind.value
-    return Row(
+    return TableRow(
         name=tenant.name,
         state=tenant.state,
         weight=tenant.weight,
@@ -126,7 +126,7 @@ def _vram_bytes(tenant: TenantStatus) -> int | None:
     return sum(known) if known else None
 
 
-def choose_scale(rows: Sequence[Row], before: float = SCALES[-1]) -> float:
+def choose_scale(rows: Sequence[TableRow], before: float = SCALES[-1]) -> float:
     """What a full bar stands for: the finest of SCALES in which all bars fit, `before` as long as it suits."""
     peak = max(
         (value for row in rows for value in (row.used_ratio, row.entitled_ratio) if value), default=0.0

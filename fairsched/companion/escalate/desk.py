@@ -21,7 +21,14 @@ from typing import Any
 
 from fairsched.companion.escalate import policy
 from fairsched.companion.escalate.audit import Audit
-from fairsched.companion.escalate.model import Decision, Limits, Order, Reading, Result, State
+from fairsched.companion.escalate.model import (
+    EscalationDecision,
+    EscalationLimits,
+    Order,
+    Reading,
+    Result,
+    State,
+)
 from fairsched.companion.escalate.store import Store
 from fairsched.errors import FairschedError
 from fairsched.protocol.status import to_plain
@@ -33,10 +40,10 @@ class GivenUp(FairschedError):
     """The order was closed meanwhile: whoever still carries it out must stop."""
 
 
-class Desk:
+class EscalationDesk:
     """`by` says in the audit who acts. Safe to use from several threads."""
 
-    def __init__(self, limits: Limits, store: Store, audit: Audit, by: str) -> None:
+    def __init__(self, limits: EscalationLimits, store: Store, audit: Audit, by: str) -> None:
         self.limits = limits
         self.store = store
         self.state = State()
@@ -59,7 +66,7 @@ class Desk:
                 state = policy.settle(self.limits, state, result, now_s)
             self._save(state)
 
-    def decide(self, reading: Reading) -> Decision:
+    def decide(self, reading: Reading) -> EscalationDecision:
         """Ask the policy. Without an order its state is kept, in memory until the next save; with one: see `begin`."""
         with self._mutex:
             decision = policy.decide(self.limits, self.state, reading)

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairsched.companion.escalate.model import ENFORCE, InForce, Limits, Reading, State
+from fairsched.companion.escalate.model import ENFORCE, EscalationLimits, Reading, State, StepInForce
 
 
-def is_dry_run(limits: Limits, mode: str | None) -> bool:
+def is_dry_run(limits: EscalationLimits, mode: str | None) -> bool:
     """Whether orders only check; `mode` is the daemon's, None = not known yet."""
     return limits.is_dry_run or mode not in (None, ENFORCE)
 
 
-def heed_mode(limits: Limits, state: State, reading: Reading) -> tuple[State, tuple[str, ...]]:
+def heed_mode(limits: EscalationLimits, state: State, reading: Reading) -> tuple[State, tuple[str, ...]]:
     """The state for the daemon's mode, and what that changes for the ladder, to be said once."""
     was_dry, is_dry = is_dry_run(limits, state.mode), is_dry_run(limits, reading.mode)
     notes: list[str] = []
@@ -34,7 +34,7 @@ def heed_mode(limits: Limits, state: State, reading: Reading) -> tuple[State, tu
     return replace(real, mode=reading.mode), tuple(notes)
 
 
-def without_dry_runs(limits: Limits, state: State) -> State:
+def without_dry_runs(limits: EscalationLimits, state: State) -> State:
     """The state for a ladder that acts: what a dry run only pretended to do is forgotten, with its cool-downs."""
     kept = tuple(one for one in state.in_force if not one.is_dry_run)
     if limits.is_dry_run or kept == state.in_force:
@@ -51,5 +51,5 @@ def without_dry_runs(limits: Limits, state: State) -> State:
     )
 
 
-def _untried(one: InForce) -> InForce:
+def _untried(one: StepInForce) -> StepInForce:
     return replace(one, failed_rollbacks=0, next_try_s=0.0) if one.failed_rollbacks else one

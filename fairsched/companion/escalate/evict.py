@@ -19,7 +19,7 @@ from typing import Any
 
 from fairsched.companion.escalate.kube import KubeClient, Refused, Unreachable
 from fairsched.companion.escalate.model import Order
-from fairsched.companion.escalate.pods import Candidate, Choice, Rules, SuffererUnknown, choose
+from fairsched.companion.escalate.pods import Candidate, Choice, EvictionRules, SuffererUnknown, choose
 from fairsched.companion.escalate.steps import CheckOrder, NotNow, Plan, StepFailed
 from fairsched.errors import FairschedError
 from fairsched.protocol.status import StatusReport
@@ -36,7 +36,7 @@ class EvictSettings:
     """The section escalation.evict."""
 
     node: str
-    rules: Rules = field(default_factory=Rules)
+    rules: EvictionRules = field(default_factory=EvictionRules)
     is_cordoning: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
     """Put on the node; on rollback it gets those that it had before."""

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from fairsched.companion.escalate.audit import Audit
 from fairsched.companion.escalate.command import CommandStep
-from fairsched.companion.escalate.desk import Desk
+from fairsched.companion.escalate.desk import EscalationDesk
 from fairsched.companion.escalate.evict import EvictSettings, EvictStep
 from fairsched.companion.escalate.kube import KubeClient
 from fairsched.companion.escalate.kubeconfig import access
 from fairsched.companion.escalate.mig import LabelMigStep, LabelSettings, MigSettings, NvmlMigStep
-from fairsched.companion.escalate.model import QUEUE_DELAY, TOKEN_CV, Limits, Rung
+from fairsched.companion.escalate.model import QUEUE_DELAY, TOKEN_CV, EscalationLimits, Rung
 from fairsched.companion.escalate.part import EscalationPart
-from fairsched.companion.escalate.pods import Rules
+from fairsched.companion.escalate.pods import EvictionRules
 from fairsched.companion.escalate.quota import Daemon, QuotaStep
 from fairsched.companion.escalate.steps import Step
 from fairsched.companion.escalate.store import Store
@@ -43,14 +43,14 @@ def part_of(config: Config) -> EscalationPart:
     """The companion's part. Raises ConfigError when a step of the ladder lacks its settings."""
     store, audit = books_of(config)
     daemon = ControlClient(config.socket_path)
-    desk = Desk(limits_of(config.escalation), store, audit, "companion")
+    desk = EscalationDesk(limits_of(config.escalation), store, audit, "companion")
     return EscalationPart(desk, steps_of(config, daemon))
 
 
-def limits_of(section: Escalation) -> Limits:
+def limits_of(section: Escalation) -> EscalationLimits:
     """What the policy wants to know."""
     thresholds = {QUEUE_DELAY: section.queue_delay_p99_ms, TOKEN_CV: section.token_rate_cv}
-    return Limits(
+    return EscalationLimits(
         ladder=tuple(_rung(section, step) for step in section.ladder),
         thresholds={signal: value for signal, value in thresholds.items() if value is not None},
         clear_ratio=section.clear_ratio,
@@ -98,7 +98,7 @@ def _mig(section: Escalation) -> Step:
 
 def _evict(section: Escalation) -> Step:
     evict = section.evict
-    rules = Rules(
+    rules = EvictionRules(
         protected_namespaces=evict.protected_namespaces,
         namespaces=evict.namespaces,
         max_priority=evict.max_priority,

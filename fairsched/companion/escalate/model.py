@@ -81,7 +81,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Limits:
+class EscalationLimits:
     """What the configuration allows."""
 
     ladder: tuple[Rung, ...] = ()
@@ -136,7 +136,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class InForce:
+class StepInForce:
     """A step that was taken and not undone."""
 
     id: int
@@ -181,7 +181,7 @@ class State:
     """Of the ladder, to be tried next; its length = the end was reached; None = no episode."""
     ended_s: float | None = None
     """When the end of the ladder was reached."""
-    in_force: tuple[InForce, ...] = ()
+    in_force: tuple[StepInForce, ...] = ()
     """Oldest first."""
     pending: Order | None = None
     """Given and not settled."""
@@ -202,7 +202,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Decision:
+class EscalationDecision:
     """What follows from one reading."""
 
     state: State

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairsched.companion.escalate import policy
-from fairsched.companion.escalate.desk import Desk
+from fairsched.companion.escalate.desk import EscalationDesk
 from fairsched.companion.escalate.model import ENFORCE, Order, Outcome, Result, State
 from fairsched.companion.escalate.reading import read
 from fairsched.companion.escalate.steps import Step, carry_out
@@ -49,7 +49,7 @@ class EscalationPart:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: EscalationDesk,
         steps: Mapping[str, Step],
         *,
         interval_s: float = 2.0,

@@ -29,7 +29,7 @@ _OVER = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
-class Rules:
+class EvictionRules:
     """What the configuration says about candidates."""
 
     protected_namespaces: tuple[str, ...] = ("kube-system",)
@@ -87,7 +87,7 @@ def choose(
     report: StatusReport | None,
     tenant: str | None,
     gpu: str | None,
-    rules: Rules,
+    rules: EvictionRules,
 ) -> Choice:
     """Candidates among `pods` of a node, to help `tenant` on `gpu`; None = wherever it has demand or contexts.
 
@@ -147,7 +147,7 @@ def _gpus_of(tenant: TenantStatus) -> set[str]:
     return with_contexts | {gpu.uuid for gpu in tenant.gpus if gpu.has_demand}
 
 
-def _why_not(pod: Mapping[str, Any], neighbours: _Neighbours, rules: Rules) -> str | None:
+def _why_not(pod: Mapping[str, Any], neighbours: _Neighbours, rules: EvictionRules) -> str | None:
     """Why this pod must stay; None when it may go."""
     metadata = pod["metadata"]
     annotations = metadata.get("annotations") or {}

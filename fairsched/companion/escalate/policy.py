@@ -33,16 +33,16 @@ from dataclasses import replace
 from fairsched.companion.escalate.dry_run import heed_mode, is_dry_run
 from fairsched.companion.escalate.model import (
     Cause,
-    Decision,
-    InForce,
+    EscalationDecision,
+    EscalationLimits,
     Kind,
-    Limits,
     Order,
     Outcome,
     Reading,
     Result,
     Rung,
     State,
+    StepInForce,
 )
 
 HOUR_S = 3600.0
@@ -52,11 +52,11 @@ MAX_DWELL_S = 86_400.0
 """Doubling ends here."""
 
 
-def decide(limits: Limits, state: State, reading: Reading) -> Decision:
+def decide(limits: EscalationLimits, state: State, reading: Reading) -> EscalationDecision:
     """The state after `reading`, and what is to be done now. While an order is pending there is no other."""
     state = _elapse(limits, _rebase(state, reading.at_s), reading)
     if state.pending is not None:
-        return Decision(state, waiting=f"{state.pending.step} is being carried out")
+        return EscalationDecision(state, waiting=f"{state.pending.step} is being carried out")
     state, notes = heed_mode(limits, state, reading)
     limits = replace(limits, is_dry_run=is_dry_run(limits, reading.mode))
     if _is_clear(limits, state):
@@ -69,7 +69,7 @@ def decide(limits: Limits, state: State, reading: Reading) -> Decision:
     return replace(decision, notes=notes + decision.notes, waiting=waiting)
 
 
-def settle(limits: Limits, state: State, result: Result, now_s: float) -> State:
+def settle(limits: EscalationLimits, state: State, result: Result, now_s: float) -> State:
     """The state after the pending order ended at `now_s`. Without a pending order: unchanged."""
     state = _rebase(state, now_s)
     order = state.pending
@@ -111,7 +111,7 @@ def earlier(state: State, step: str) -> tuple[Mapping[str, object], ...]:
     return tuple(one.undo for one in state.in_force if one.step == step and one.undo is not None)
 
 
-def level(limits: Limits, state: State) -> int:
+def level(limits: EscalationLimits, state: State) -> int:
     """0 = nothing going on and nothing in force; n = the n-th step of the ladder was taken, or tried, last."""
     steps = [rung.step for rung in limits.ladder]
     for one in reversed(state.in_force):
@@ -139,7 +139,7 @@ def _rebase(state: State, now_s: float) -> State:
     )
 
 
-def _elapse(limits: Limits, state: State, reading: Reading) -> State:
+def _elapse(limits: EscalationLimits, state: State, reading: Reading) -> State:
     """Let the clocks of the signals run up to the reading."""
     gap_s = None if state.last_s is None else reading.at_s - state.last_s
     state = replace(
@@ -168,7 +168,7 @@ def _elapse(limits: Limits, state: State, reading: Reading) -> State:
     return replace(state, bad_for_s=bad_for_s, known_s=known_s, clear_for_s=clear_for_s)
 
 
-def _verdict(limits: Limits, signal: str, reading: Reading) -> str:
+def _verdict(limits: EscalationLimits, signal: str, reading: Reading) -> str:
     if reading.is_idle:
         return "clear"
     value = reading.values.get(signal)
@@ -180,24 +180,24 @@ def _verdict(limits: Limits, signal: str, reading: Reading) -> str:
     return "clear" if value <= threshold * limits.clear_ratio else "between"
 
 
-def _is_clear(limits: Limits, state: State) -> bool:
+def _is_clear(limits: EscalationLimits, state: State) -> bool:
     return state.clear_for_s >= limits.clear_for_s
 
 
-def _take_back(limits: Limits, state: State, now_s: float) -> Decision:
+def _take_back(limits: EscalationLimits, state: State, now_s: float) -> EscalationDecision:
     """The order that takes one thing back, if one may be taken back now."""
     ready = [(one, _ready_s(limits, state, one)) for one in _to_undo(limits, state, now_s)]
     if not ready:
-        return Decision(state)
+        return EscalationDecision(state)
     chosen = next((one for one, ready_s in ready if now_s >= ready_s), None)
     if chosen is None:
         first, ready_s = min(ready, key=lambda pair: pair[1])
-        return Decision(
+        return EscalationDecision(
             state, waiting=f"{first.step} is taken back in {ready_s - now_s:.0f} s at the earliest"
         )
     waits = _waits(limits, state, now_s)
     if waits is not None:
-        return Decision(state, waiting=waits)
+        return EscalationDecision(state, waiting=waits)
     if _is_clear(limits, state):
         why = f"clear for {state.clear_for_s:.0f} s"
     else:
@@ -205,7 +205,9 @@ def _take_back(limits: Limits, state: State, now_s: float) -> Decision:
     return _order_back(limits, state, chosen, now_s, why)
 
 
-def _order_back(limits: Limits, state: State, chosen: InForce, now_s: float, why: str) -> Decision:
+def _order_back(
+    limits: EscalationLimits, state: State, chosen: StepInForce, now_s: float, why: str
+) -> EscalationDecision:
     state = replace(state, serial=state.serial + 1)
     order = Order(
         id=state.serial,
@@ -219,10 +221,10 @@ def _order_back(limits: Limits, state: State, chosen: InForce, now_s: float, why
         undo=chosen.undo,
         undoes=chosen.id,
     )
-    return Decision(_given(state, order), order)
+    return EscalationDecision(_given(state, order), order)
 
 
-def _to_undo(limits: Limits, state: State, now_s: float) -> list[InForce]:
+def _to_undo(limits: EscalationLimits, state: State, now_s: float) -> list[StepInForce]:
     """The newest of each step that is to be taken back, newest first.
 
     Newest first: increments of one value can only be taken back in the reverse order. One of each step: a
@@ -239,15 +241,15 @@ def _to_undo(limits: Limits, state: State, now_s: float) -> list[InForce]:
     return sorted(wanted, key=lambda one: one.id, reverse=True)
 
 
-def _ready_s(limits: Limits, state: State, one: InForce) -> float:
+def _ready_s(limits: EscalationLimits, state: State, one: StepInForce) -> float:
     return max(one.next_try_s, one.at_s + _dwell_s(limits, state, one.step))
 
 
-def _climb(limits: Limits, state: State, reading: Reading) -> Decision:
+def _climb(limits: EscalationLimits, state: State, reading: Reading) -> EscalationDecision:
     cause = _cause(limits, state, reading)
     notes: list[str] = []
     if cause is None or not limits.ladder:
-        return Decision(state, notes=tuple(notes))
+        return EscalationDecision(state, notes=tuple(notes))
     if state.rung is None:
         notes.append(f"begins: {_words(cause)}")
         state = replace(state, rung=0, ended_s=None)
@@ -256,16 +258,20 @@ def _climb(limits: Limits, state: State, reading: Reading) -> Decision:
             return _end(limits, state, reading, notes)
         if reading.at_s - state.ended_s < limits.again_s:
             left_s = limits.again_s - (reading.at_s - state.ended_s)
-            return Decision(state, waiting=f"the end of the ladder is reached; again in {left_s:.0f} s")
+            return EscalationDecision(
+                state, waiting=f"the end of the ladder is reached; again in {left_s:.0f} s"
+            )
         notes.append(f"again: {_words(cause)}")
         state = replace(state, rung=0, ended_s=None)
     waits = _waits(limits, state, reading.at_s)
     if waits is not None:
-        return Decision(state, notes=tuple(notes), waiting=waits)
+        return EscalationDecision(state, notes=tuple(notes), waiting=waits)
     return _next_rung(limits, state, reading, cause, notes)
 
 
-def _next_rung(limits: Limits, state: State, reading: Reading, cause: Cause, notes: list[str]) -> Decision:
+def _next_rung(
+    limits: EscalationLimits, state: State, reading: Reading, cause: Cause, notes: list[str]
+) -> EscalationDecision:
     """The order of the first rung that is possible from here on, or the end of the ladder."""
     for index in range(state.rung or 0, len(limits.ladder)):
         rung = limits.ladder[index]
@@ -287,13 +293,15 @@ def _next_rung(limits: Limits, state: State, reading: Reading, cause: Cause, not
             gpu=None if sufferer is None else sufferer.gpu,
             earlier=earlier(state, rung.step),
         )
-        return Decision(_given(state, order), order, tuple(notes))
+        return EscalationDecision(_given(state, order), order, tuple(notes))
     return _end(limits, state, reading, notes)
 
 
-def _end(limits: Limits, state: State, reading: Reading, notes: list[str]) -> Decision:
+def _end(limits: EscalationLimits, state: State, reading: Reading, notes: list[str]) -> EscalationDecision:
     notes.append("the end of the ladder is reached, and it is still bad")
-    return Decision(replace(state, rung=len(limits.ladder), ended_s=reading.at_s), notes=tuple(notes))
+    return EscalationDecision(
+        replace(state, rung=len(limits.ladder), ended_s=reading.at_s), notes=tuple(notes)
+    )
 
 
 def _hurdle(state: State, rung: Rung, now_s: float) -> str | None:
@@ -306,7 +314,7 @@ def _hurdle(state: State, rung: Rung, now_s: float) -> str | None:
     return None
 
 
-def _cause(limits: Limits, state: State, reading: Reading) -> Cause | None:
+def _cause(limits: EscalationLimits, state: State, reading: Reading) -> Cause | None:
     """The signal that has been bad for long enough and is so now, furthest beyond its threshold."""
     found = [
         Cause(signal, reading.values[signal], threshold, state.bad_for_s[signal])
@@ -316,7 +324,7 @@ def _cause(limits: Limits, state: State, reading: Reading) -> Cause | None:
     return max(found, key=lambda cause: cause.value / max(cause.threshold, 1e-9), default=None)
 
 
-def _waits(limits: Limits, state: State, now_s: float) -> str | None:
+def _waits(limits: EscalationLimits, state: State, now_s: float) -> str | None:
     """Why no action of any kind may be taken now."""
     if state.last_action_s is not None and now_s - state.last_action_s < limits.cool_down_s:
         return f"cools down for {limits.cool_down_s - (now_s - state.last_action_s):.0f} s more"
@@ -330,10 +338,12 @@ def _given(state: State, order: Order) -> State:
     return replace(state, pending=order, pending_undo=None, actions_s=(*state.actions_s, order.at_s))
 
 
-def _settle_apply(limits: Limits, state: State, order: Order, result: Result, now_s: float) -> State:
+def _settle_apply(
+    limits: EscalationLimits, state: State, order: Order, result: Result, now_s: float
+) -> State:
     is_done = result.outcome in (Outcome.DONE, Outcome.DRY_RUN)
     if is_done or result.is_in_force:
-        entry = InForce(
+        entry = StepInForce(
             order.id, order.step, now_s, order.is_dry_run, order.tenant, order.gpu, result.undo, result.detail
         )
         state = replace(
@@ -355,7 +365,7 @@ def _settle_apply(limits: Limits, state: State, order: Order, result: Result, no
     return state if stays else replace(state, rung=state.rung + 1)
 
 
-def _cooled(limits: Limits, state: State, step: str, now_s: float) -> State:
+def _cooled(limits: EscalationLimits, state: State, step: str, now_s: float) -> State:
     """What is in force of `step` is not taken back before it has cooled down either."""
     rung = _rung_of(limits, step)
     if rung is None:
@@ -379,7 +389,9 @@ def _relapsed(state: State, step: str, now_s: float) -> Mapping[str, int]:
     return {**state.relapses, step: state.relapses[step] + 1 if is_relapse else 0}
 
 
-def _settle_rollback(limits: Limits, state: State, order: Order, result: Result, now_s: float) -> State:
+def _settle_rollback(
+    limits: EscalationLimits, state: State, order: Order, result: Result, now_s: float
+) -> State:
     if result.outcome is not Outcome.SKIPPED:
         state = replace(
             state,
@@ -399,14 +411,14 @@ def _settle_rollback(limits: Limits, state: State, order: Order, result: Result,
     return replace(state, in_force=tuple(later if one is undone else one for one in state.in_force))
 
 
-def _dwell_s(limits: Limits, state: State, step: str) -> float:
+def _dwell_s(limits: EscalationLimits, state: State, step: str) -> float:
     """Least time in force before a step is taken back."""
     rung = _rung_of(limits, step)
     base_s = limits.cool_down_s if rung is None else max(rung.cool_down_s, limits.cool_down_s)
     return min(max(MAX_DWELL_S, base_s), base_s * 2.0 ** min(state.relapses.get(step, 0), 20))
 
 
-def _rung_of(limits: Limits, step: str) -> Rung | None:
+def _rung_of(limits: EscalationLimits, step: str) -> Rung | None:
     return next((rung for rung in limits.ladder if rung.step == step), None)
 
 

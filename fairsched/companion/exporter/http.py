@@ -4,7 +4,7 @@
 Problem: the library's server has a thread for each connection, no limit to them, and waits for ever. A client that
 sends a byte now and then, or takes a byte now and then, costs a thread; a few hundred cost the process.
 
-Approach: one thread with an asyncio loop. A connection is a task with a place, and there are ``Limits.connections``
+Approach: one thread with an asyncio loop. A connection is a task with a place, and there are ``ClientLimits``
 places. Every phase has an absolute end (handshake, request, answer, pause between requests): a byte now and then is no
 progress. When all places are taken, the one that has been in its phase for longest loses it, if that is longer than
 ``grace_s``; until then newcomers wait in the kernel's queue. So whoever is quick is served, however many are slow.
@@ -37,7 +37,7 @@ _NO_FD_WAIT_S = 0.1
 
 
 @dataclass(frozen=True)
-class Limits:
+class ClientLimits:
     """What a client may take."""
 
     connections: int = 128
@@ -128,9 +128,9 @@ class Server:
         handler: Handler,
         *,
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
-        limits: Limits | None = None,
+        limits: ClientLimits | None = None,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or ClientLimits()
         self.answered: Counter[str] = Counter()
         """By HTTP status."""
         self.refused: Counter[str] = Counter()

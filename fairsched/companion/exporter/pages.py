@@ -38,7 +38,7 @@ _LANDING = b"""<!doctype html><html lang="en"><head><title>fairsched</title></he
 <body><h1>fairsched</h1><p><a href="metrics">Metrics</a></p></body></html>
 """
 
-Row = tuple[str, Labels, float]
+MetricRow = tuple[str, Labels, float]
 """Family of the catalogue, values of its labels, value."""
 
 
@@ -62,7 +62,7 @@ class Pages:
         self,
         ask: Callable[[float], StatusReport],
         *,
-        others: Iterable[Callable[[], Iterable[Row]]] = (),
+        others: Iterable[Callable[[], Iterable[MetricRow]]] = (),
         most_tenants: int = MOST_TENANTS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from fairsched.companion.address import IN_USE, address_of, refused
 from fairsched.companion.exporter.http import Server
-from fairsched.companion.exporter.pages import Checks, Pages, Row, Site
+from fairsched.companion.exporter.pages import Checks, MetricRow, Pages, Site
 from fairsched.companion.exporter.webconfig import WebConfig
 from fairsched.companion.part import Moment, Node
 from fairsched.config.outward import Metrics
@@ -27,7 +27,7 @@ class Exporter:
     wants_decisions = False
 
     def __init__(
-        self, metrics: Metrics, node: Node, others: Iterable[Callable[[], Iterable[Row]]] = ()
+        self, metrics: Metrics, node: Node, others: Iterable[Callable[[], Iterable[MetricRow]]] = ()
     ) -> None:
         listen = metrics.listen or ""
         host, port = address_of(listen)

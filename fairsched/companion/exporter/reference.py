@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from fairsched.companion.exporter.catalogue import CHAPTERS
 from fairsched.companion.exporter.family import HIGHEST_BOUND, LOWEST_BOUND, Family, Kind
-from fairsched.companion.exporter.http import Limits
+from fairsched.companion.exporter.http import ClientLimits
 from fairsched.companion.exporter.readings import MOST_TENANTS
 
-_LIMITS = Limits()
+_LIMITS = ClientLimits()
 
 _INTRO = f"""\
 # Metrics

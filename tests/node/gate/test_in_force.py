@@ -17,8 +17,8 @@ from fairsched.cgroup import devices as cgroup_devices
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef
 from fairsched.config.settings import Settings
-from fairsched.driver.gate import Rule, Rules
-from fairsched.driver.in_force import InForce
+from fairsched.driver.gate import GateRules, Rule
+from fairsched.driver.in_force import GateInForce
 from fairsched.driver.inventory import Devices
 from fairsched.observe.tree import Tree
 from tests.node.cgroup.conftest import Node
@@ -36,16 +36,16 @@ def test_a_successor_leaves_no_moment_between(
     node: Node, top: CgroupRef, program: GateProgram, nodes: Nodes
 ) -> None:
     ref = node.make("a")
-    rules = Rules({ref.id: Rule(ref.id, ref.path, "a", frozenset({1}))}, {top.id: top.path})
+    rules = GateRules({ref.id: Rule(ref.id, ref.path, "a", frozenset({1}))}, {top.id: top.path})
     other = load_program()
     try:
-        first = InForce(node.mount, again(program), [])
+        first = GateInForce(node.mount, again(program), [])
         first.put(rules, Devices())
         first.close()
         trier = Trier(ref, nodes.char(195, 0))
         for _ in range(60):
             for new, old in ((other, program), (program, other)):
-                in_force = InForce(node.mount, again(new), [again(old)])
+                in_force = GateInForce(node.mount, again(new), [again(old)])
                 assert in_force.put(rules, Devices()) == []
                 assert attachments(node.mount, node.top) == [new.id]
                 in_force.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from fairsched.accounting.context import Row
+from fairsched.accounting.context import ProcessUse
 from fairsched.model import ReasonCode, Snapshot, TenantClass, TenantSpec, Use
 from tests.unit.accounting.fake_probe import MS, FakeProbe, account_of
 from tests.unit.policy.model_gpu import Simulation, Tenant
@@ -247,7 +247,7 @@ class ClosedLoop(Simulation):
             self._account(name)
         self.rows()
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ProcessUse]:
         """What the account has to say since it was last asked."""
         rows = self.account.read(self.now)
         for row in rows:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from fairsched.accounting.context import Row
+from fairsched.accounting.context import ProcessUse
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge
@@ -130,7 +130,7 @@ def taught(probe: FakeProbe, account: EbpfAccount, slot: int = 0, tau_ms: int = 
     return now
 
 
-def used(rows: Iterable[Row]) -> dict[int, int]:
+def used(rows: Iterable[ProcessUse]) -> dict[int, int]:
     """Time by cgroup."""
     found: dict[int, int] = {}
     for row in rows:

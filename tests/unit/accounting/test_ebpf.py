@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairsched.accounting.context import DEMAND_LINGER_NS, Row
+from fairsched.accounting.context import DEMAND_LINGER_NS, ProcessUse
 from fairsched.accounting.ebpf import REMEMBERED_CGROUPS
 from fairsched.accounting.outstanding import UNSYNCED_IDLE_NS
 from fairsched.accounting.silent import UNSYNCED_NS
@@ -22,7 +22,7 @@ def probe() -> FakeProbe:
     return FakeProbe()
 
 
-def only(rows: list[Row]) -> Row:
+def only(rows: list[ProcessUse]) -> ProcessUse:
     assert len(rows) == 1
     return rows[0]
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from fairsched.accounting.context import Row
+from fairsched.accounting.context import ProcessUse
 from fairsched.model import Confidence, ContextWork, Snapshot, TenantSpec
-from fairsched.policy.evidence import Evidence, Limits, Sighting
+from fairsched.policy.evidence import Evidence, MisbehaviourLimits, TenantSamples
 from fairsched.policy.misbehaviour import WatchState, judge
 from fairsched.policy.unseen import intruded_gpus, steady_unseen
 from tests.unit.accounting.closed_loop import MS, ClosedLoop, Unseen, pid_of
@@ -57,7 +57,7 @@ class Watched(ClosedLoop):
             self._samples.append((self.slots[running], self.now))
         self.at(self.now + PERIOD_NS, self._take_sample)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ProcessUse]:
         rows = super().rows()
         for row in rows:
             where = (row.tgid, GPU)
@@ -90,7 +90,7 @@ class Watched(ClosedLoop):
         if self.now < self._look_ns:
             return
         evidence = self._evidence()
-        self.watch_state = judge(evidence, self.watch_state, Limits())
+        self.watch_state = judge(evidence, self.watch_state, MisbehaviourLimits())
         self._look_ns = self.now + (URGENT_NS if self.watch_state.is_urgent else LOOK_NS)
         before, self._counted = self._counted, steady_unseen(self.watch_state, evidence, self._counted)
         unseen = {(pid, 0) for pid, _ in self._counted}
@@ -115,8 +115,8 @@ class Watched(ClosedLoop):
         return Evidence(
             now_ns=self.now,
             works=self._works(),
-            sightings=tuple(
-                Sighting(
+            samples=tuple(
+                TenantSamples(
                     names[slot], pid_of(slot), GPU, len(at), len(at) * PERIOD_NS, PERIOD_NS, at[0], at[-1]
                 )
                 for slot, at in by_slot.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From rows and sightings to a line in the log, a doubt in the snapshot and, where the policy says so, a signal."""
+"""From rows and samples to a line in the log, a doubt in the snapshot and, where the policy says so, a signal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, cast
 
 import pytest
 
-from fairsched.accounting.context import Events, Row
+from fairsched.accounting.context import Events, ProcessUse
 from fairsched.act.misbehaviour import Misbehaviour
 from fairsched.act.terminate import Accused
 from fairsched.base.process import ProcessId
 from fairsched.bpf import abi
 from fairsched.config import Config, from_bytes
 from fairsched.gpu.nvml import Gpu
-from fairsched.gpu.samples import Sighted
+from fairsched.gpu.samples import ProcessSamples
 from fairsched.model import (
     Action,
     ActionKind,
@@ -46,13 +46,13 @@ class Watch:
     """What NVML saw; a test says it."""
 
     def __init__(self) -> None:
-        self.sighted: list[Sighted] = []
+        self.sampled: list[ProcessSamples] = []
         self.seen_running: dict[tuple[int, int], int] = {(PID, 0): 5}
         self.is_closed = self.is_urgent = False
 
-    def take(self) -> list[Sighted]:
-        sighted, self.sighted = self.sighted, []
-        return sighted
+    def take(self) -> list[ProcessSamples]:
+        sampled, self.sampled = self.sampled, []
+        return sampled
 
     def close(self) -> None:
         self.is_closed = True
@@ -149,8 +149,8 @@ class Node:
     def see(self, now_s: float, owner: ProcessId = OWNER, cgroup_id: int = CGROUP, slot: int = 0) -> None:
         """It was on the GPU all through the second before ``now_s``."""
         moments = (round((now_s - 1) * S) + PERIOD_NS, round(now_s * S) - PERIOD_NS // 2)
-        self.watch.sighted.append(
-            Sighted(owner.pid, slot, owner, cgroup_id, 7, 7 * PERIOD_NS, PERIOD_NS, *moments)
+        self.watch.sampled.append(
+            ProcessSamples(owner.pid, slot, owner, cgroup_id, 7, 7 * PERIOD_NS, PERIOD_NS, *moments)
         )
 
     def run_unseen(self, seconds: Iterable[int], *, is_acting: bool = True, **of: Any) -> None:
@@ -289,7 +289,7 @@ def test_of_a_crowd_of_suspects_a_few_are_examined(node: Node) -> None:
 def test_what_was_charged_explains_what_was_seen(node: Node) -> None:
     for now_s in range(7, 30):
         for _ in range(10):
-            node.it.book([Row(CGROUP, PID, 0, S // 10, True, 0, Confidence.HIGH, 1)])
+            node.it.book([ProcessUse(CGROUP, PID, 0, S // 10, True, 0, Confidence.HIGH, 1)])
         node.see(now_s)
         node.look(now_s)
     assert node.it.doubted == frozenset()
@@ -300,7 +300,7 @@ def test_what_was_charged_says_little_where_turns_cannot_be_followed() -> None:
         node = Node()
         node.account.turns[0] = SimpleNamespace(is_unsure=is_unsure)
         for now_s in range(1, 40):
-            node.it.book([Row(CGROUP, PID, 0, S // 5, True, 0, Confidence.LOW, 1)])
+            node.it.book([ProcessUse(CGROUP, PID, 0, S // 5, True, 0, Confidence.LOW, 1)])
             node.see(now_s)
             node.look(now_s)
         assert bool(node.it.doubted) is not is_unsure
@@ -311,7 +311,7 @@ def test_a_guessed_gpu_explains_what_is_seen_on_another() -> None:
         node = Node(gpus=2)
         node.account.guessed = guessed
         for now_s in range(1, 30):
-            node.it.book([Row(CGROUP, PID, 0, S, True, 0, Confidence.LOW, 1)])
+            node.it.book([ProcessUse(CGROUP, PID, 0, S, True, 0, Confidence.LOW, 1)])
             node.see(now_s, slot=1)
             node.look(now_s)
         assert bool(node.it.doubted) == is_accused
@@ -345,7 +345,7 @@ def test_endless_work_is_taken_from_the_account(node: Node) -> None:
             ContextWork((0, 1), PID, CGROUP, 0, 1, 0, True, 6 * S, 0, round((now_s - 6) * S), 0),
             ContextWork((1, 1), 12, 999, 0, 1, 0, True, 6 * S, 0, round((now_s - 6) * S), 0),
         ]
-        node.it.book([Row(CGROUP, PID, 0, S, True, 0, Confidence.LOW, 1)])
+        node.it.book([ProcessUse(CGROUP, PID, 0, S, True, 0, Confidence.LOW, 1)])
         node.see(now_s)
         node.look(now_s)
     (status,) = node.it.statuses("bad", 13 * S)
@@ -360,7 +360,7 @@ def test_the_account_counts_on_unseen_work_that_takes_its_full_turn(
     node.account.works = [ContextWork((0, 1), 12, CGROUP + 1, 0, 9, 8, True, 0, 0, 0, 0)]
     for now_s in range(7, 30):
         node.see(now_s)
-        node.watch.sighted[-1].samples, node.watch.sighted[-1].busy_ns = samples, samples * PERIOD_NS
+        node.watch.sampled[-1].samples, node.watch.sampled[-1].busy_ns = samples, samples * PERIOD_NS
         node.look(now_s)
     assert node.it.doubted
     assert node.account.hidden == ({(PID, 0)} if is_counted_on else set())
@@ -376,7 +376,7 @@ def test_beside_one_that_is_only_suspected_and_was_charged_nothing_nobody_is_sur
     node.look(7)
     assert not node.it.doubted
     assert (node.account.hidden, node.account.intruded) == (set(), {0})
-    node.it.book([Row(CGROUP, PID, 0, S // 10, True, 0, Confidence.HIGH, 1)])
+    node.it.book([ProcessUse(CGROUP, PID, 0, S // 10, True, 0, Confidence.HIGH, 1)])
     node.look(8)
     assert node.account.intruded == set(), "its calls are seen, whatever they explain"
     assert node.watch.is_urgent, "it is suspected all the same"
@@ -410,7 +410,7 @@ def test_a_look_that_fails_is_counted_and_not_the_end(node: Node, caplog: pytest
 def test_without_nvml_nothing_is_done() -> None:
     node = Node()
     node.it._watch = None
-    node.it.book([Row(CGROUP, PID, 0, S, True, 0, Confidence.HIGH, 1)])
+    node.it.book([ProcessUse(CGROUP, PID, 0, S, True, 0, Confidence.HIGH, 1)])
     node.look(1)
     assert node.it.doubted == frozenset()
     assert node.it._charged == {}

@@ -9,10 +9,10 @@ import pytest
 
 from fairsched.bpf.attachments import Attachments
 from fairsched.bpf.gpu_time import Library
-from fairsched.bpf.libcuda import Sighting
+from fairsched.bpf.libcuda import LibraryFile
 
 S = 1_000_000_000
-ONE = Sighting("/lib/libcuda.so.1", 8, 1, pid=7)
+ONE = LibraryFile("/lib/libcuda.so.1", 8, 1, pid=7)
 FAILED = Library(ONE.path, error="out of memory")
 DONE = Library(ONE.path, 8, 1, probes=3)
 
@@ -26,7 +26,7 @@ def book() -> Attachments:
 
 def test_a_file_is_asked_for_once_under_any_name(book: Attachments) -> None:
     assert book.is_attaching
-    link = Sighting("/proc/9/root/lib/libcuda.so.1", 8, 1, pid=9)
+    link = LibraryFile("/proc/9/root/lib/libcuda.so.1", 8, 1, pid=9)
     assert not book.wants(link, 1)
     assert book.note(DONE, 2)
     assert not book.wants(link, 3 * S)
@@ -64,7 +64,7 @@ def test_a_file_that_went_with_its_process_is_held_against_nobody(book: Attachme
 
 def test_a_failure_that_nobody_maps_any_more_is_forgotten(book: Attachments) -> None:
     book.note(FAILED, 0)
-    other = Sighting("/other/libcuda.so.1", 8, 2)
+    other = LibraryFile("/other/libcuda.so.1", 8, 2)
     assert book.wants(other, 299 * S)
     assert book.unprobed == 1
     book.wants(other, 301 * S)
@@ -74,7 +74,7 @@ def test_a_failure_that_nobody_maps_any_more_is_forgotten(book: Attachments) -> 
 def test_a_name_that_led_to_another_file_by_then_says_nothing_of_the_first(book: Attachments) -> None:
     book.note(Library(ONE.path, 8, 99, probes=3), 5)
     assert book.since_ns(ONE) is None
-    assert book.since_ns(Sighting(ONE.path, 8, 99)) == 5
+    assert book.since_ns(LibraryFile(ONE.path, 8, 99)) == 5
     assert book.wants(ONE, 6)
 
 
@@ -92,7 +92,7 @@ def test_what_is_only_called_libcuda_excuses_nobody(book: Attachments) -> None:
 
 
 def test_two_files_under_one_name_are_told_apart(book: Attachments) -> None:
-    second = Sighting(ONE.path, 8, 2)
+    second = LibraryFile(ONE.path, 8, 2)
     assert not book.wants(second, 1), "the answer would not say whose it is"
     book.note(DONE, 2)
     assert book.wants(second, 3)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fairsched.bpf import libcuda
-from fairsched.bpf.libcuda import LibraryWatch, Mapped, Sighting, mapped_libraries, see, see_mapped
+from fairsched.bpf.libcuda import LibraryFile, LibraryWatch, Mapped, mapped_libraries, see, see_mapped
 
 MS = 1_000_000
 S = 1000 * MS
@@ -119,7 +119,7 @@ def test_configured_files_are_looked_for_every_few_seconds(proc: FakeProc, tmp_p
     assert [item.path for item in watch.poll(3 * S)] == [str(path)]
 
 
-def test_a_missing_file_is_no_sighting(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
     assert see(str(tmp_path / "none")) is None
 
 
@@ -162,7 +162,7 @@ class Mapping:
             status = os.fstat(file.fileno())
         self.key = (status.st_dev, status.st_ino)
 
-    def sighting(self) -> Sighting | None:
+    def library_file(self) -> LibraryFile | None:
         mapped = mapped_libraries(os.getpid())
         assert mapped is not None
         (item,) = (item for item in mapped if item.path == str(self.path))
@@ -184,11 +184,11 @@ needs_map_files = pytest.mark.skipif(os.geteuid() != 0, reason="map_files is for
 
 @needs_map_files
 def test_a_mapped_file_is_the_one_behind_the_mapping_and_has_its_name_for_people(mapping: Mapping) -> None:
-    sighting = mapping.sighting()
-    assert sighting is not None
-    assert re.fullmatch(rf"/proc/{os.getpid()}/map_files/[0-9a-f]+-[0-9a-f]+", sighting.path)
-    assert sighting.name == f"/proc/{os.getpid()}/root{mapping.path}"
-    assert (sighting.device, sighting.inode, sighting.pid) == (*mapping.key, os.getpid())
+    library_file = mapping.library_file()
+    assert library_file is not None
+    assert re.fullmatch(rf"/proc/{os.getpid()}/map_files/[0-9a-f]+-[0-9a-f]+", library_file.path)
+    assert library_file.name == f"/proc/{os.getpid()}/root{mapping.path}"
+    assert (library_file.device, library_file.inode, library_file.pid) == (*mapping.key, os.getpid())
 
 
 @needs_map_files
@@ -199,10 +199,10 @@ def test_what_a_process_has_mapped_is_found_after_its_name_is_gone(
     mapping.path.unlink()
     if is_replaced:
         mapping.path.write_bytes(b"new")
-    sighting = mapping.sighting()
-    assert sighting is not None
-    assert (sighting.device, sighting.inode) == mapping.key
-    assert Path(sighting.path).read_bytes() == b"old"
+    library_file = mapping.library_file()
+    assert library_file is not None
+    assert (library_file.device, library_file.inode) == mapping.key
+    assert Path(library_file.path).read_bytes() == b"old"
 
 
 def test_without_the_right_to_open_mappings_what_the_map_says_has_to_do(
@@ -218,7 +218,7 @@ def test_without_the_right_to_open_mappings_what_the_map_says_has_to_do(
     monkeypatch.setattr(libcuda.os, "open", refuse)
     mapping.path.unlink()
     mapping.path.write_bytes(b"new")
-    left = mapping.sighting()
+    left = mapping.library_file()
     assert left is not None
     assert left.inode == mapping.key[1]
     assert "/map_files/" in left.path, "which nobody can open: it will be known as unprobed"
@@ -241,12 +241,12 @@ def test_no_file_system_is_asked_for_a_mapped_file(mapping: Mapping, monkeypatch
         patch.setattr(libcuda.os, "open", note)
         for name in ("stat", "lstat", "fstat", "readlink"):
             patch.setattr(libcuda.os, name, never)
-        sighting = mapping.sighting()
-    assert sighting is not None
-    assert opened == [(sighting.path, os.O_PATH)]
+        library_file = mapping.library_file()
+    assert library_file is not None
+    assert opened == [(library_file.path, os.O_PATH)]
 
 
-def test_a_mapping_that_has_gone_is_no_sighting(mapping: Mapping) -> None:
+def test_a_mapping_that_has_gone_is_not_found(mapping: Mapping) -> None:
     assert see_mapped(Mapped(str(mapping.path), "0-1000", *mapping.key), os.getpid()) is None
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.config import CgroupOwners, Config, from_bytes
-from fairsched.driver.gate import Rules, choose_rules, is_asked_for, places_to_watch
+from fairsched.driver.gate import GateRules, choose_rules, is_asked_for, places_to_watch
 from fairsched.driver.inventory import Devices
 
 UUID = "GPU-5f2c1a90-0000-4000-8000-00000000000{}"
@@ -33,19 +33,19 @@ def make_config(tenants: dict[str, Any], **top: Any) -> Config:
 
 def choose(
     config: Config, paths: list[str] | None = None, devices: Devices = DEVICES, levels: int = 32
-) -> Rules:
+) -> GateRules:
     by_id = dict(enumerate(PATHS if paths is None else paths))
     return choose_rules(by_id, CgroupOwners(config), config, devices, levels)
 
 
-def shown(rules: Rules) -> dict[str, str]:
+def shown(rules: GateRules) -> dict[str, str]:
     return {rule.path: str(rule) for rule in rules.by_cgroup.values()}
 
 
 def test_without_a_key_nothing_is_asked_for_and_nothing_done() -> None:
     config = make_config({"a": {}, "b": {}})
     assert not is_asked_for(config)
-    assert choose(config) == Rules({}, {})
+    assert choose(config) == GateRules({}, {})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from fairsched.base.process import ProcessId
 from fairsched.gpu.sampler import Sample
-from fairsched.gpu.samples import SightingWatch
+from fairsched.gpu.samples import SampleWatch
 
 MS = 1_000_000
 S = 1000 * MS
@@ -33,11 +33,11 @@ class Ring:
         return [sample for sample in self.samples if sample.time_us > after_us]
 
 
-def watch_of(*rings: Ring, cgroup_of: Callable[[int], int | None] = lambda _pid: 7) -> SightingWatch:
-    return SightingWatch(rings, cgroup_of, poll_s=NEVER_S)  # type: ignore[arg-type]
+def watch_of(*rings: Ring, cgroup_of: Callable[[int], int | None] = lambda _pid: 7) -> SampleWatch:
+    return SampleWatch(rings, cgroup_of, poll_s=NEVER_S)  # type: ignore[arg-type]
 
 
-def test_samples_of_several_polls_are_one_sighting_with_its_first_and_last_moment() -> None:
+def test_samples_of_several_polls_become_one_entry_with_its_first_and_last_moment() -> None:
     ring = Ring()
     watch = watch_of(ring)
     ring.add(ME, 0)
@@ -90,7 +90,7 @@ def test_gpus_are_told_apart_and_the_gone_left_out() -> None:
     two.add(gone, 139)
     two.add(ME, 278)
     watch.poll(300 * MS)
-    assert [(sighted.pid, sighted.slot) for sighted in watch.take()] == [(ME, 1)]
+    assert [(sampled.pid, sampled.slot) for sampled in watch.take()] == [(ME, 1)]
     watch.close()
 
 
@@ -103,7 +103,7 @@ def test_another_process_of_the_same_pid_is_counted_anew() -> None:
     kept.owner = ProcessId(ME, kept.owner.start_ticks - 1)
     ring.add(ME, 417)
     watch.poll(500 * MS)
-    assert [sighted.samples for sighted in watch.take()] == [1]
+    assert [sampled.samples for sampled in watch.take()] == [1]
     watch.close()
 
 

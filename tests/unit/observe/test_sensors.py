@@ -17,7 +17,7 @@ from fairsched.accounting.replay import Replay
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, Library
-from fairsched.bpf.libcuda import Sighting
+from fairsched.bpf.libcuda import LibraryFile
 from fairsched.config import Config, from_bytes
 from fairsched.errors import HostUnsupported
 from fairsched.gpu.nvml import Gpu, GpuUse
@@ -283,7 +283,7 @@ def test_a_process_is_watched_since_the_last_of_its_libraries_has_probes(
     probe = Attaching()
     monkeypatch.setattr(sensors_module, "GpuTimeProbe", lambda _loader: probe)
     mapped: dict[int, tuple[str, ...] | None] = {1: (), 2: ("/a",), 3: ("/a", "/b"), 4: ("/gone",), 5: None}
-    files = {"/a": Sighting("/a", 8, 1), "/b": Sighting("/b", 8, 2), "/gone": None}
+    files = {"/a": LibraryFile("/a", 8, 1), "/b": LibraryFile("/b", 8, 2), "/gone": None}
     monkeypatch.setattr(sensors_module, "mapped_libraries", mapped.get)
     monkeypatch.setattr(sensors_module, "see_mapped", lambda path, _pid: files[path])
     sensors = Sensors(config("gpu: {libcuda: []}"))
@@ -314,7 +314,7 @@ def test_whose_libcuda_could_not_be_probed_is_known_and_it_is_tried_again(
     probe = Attaching()
     monkeypatch.setattr(sensors_module, "GpuTimeProbe", lambda _loader: probe)
     monkeypatch.setattr(sensors_module, "mapped_libraries", lambda _pid: ("/a",))
-    monkeypatch.setattr(sensors_module, "see_mapped", lambda path, _pid: Sighting(path, 8, 1))
+    monkeypatch.setattr(sensors_module, "see_mapped", lambda path, _pid: LibraryFile(path, 8, 1))
     sensors = Sensors(config("gpu: {libcuda: []}"))
     assert sensors.watched_since_ns(2, 0) == 0
     for now_ns in (MS, 2000 * MS):

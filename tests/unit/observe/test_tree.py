@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.accounting.context import Row
+from fairsched.accounting.context import ProcessUse
 from fairsched.cgroup import tree as cgroup_tree
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.tree import Node
@@ -52,8 +52,8 @@ def row(
     *,
     demand: bool = True,
     confidence: Confidence = Confidence.HIGH,
-) -> Row:
-    return Row(cgroup_id, 1, gpu, used_ns, demand, 7, confidence, 2)
+) -> ProcessUse:
+    return ProcessUse(cgroup_id, 1, gpu, used_ns, demand, 7, confidence, 2)
 
 
 # ---- the tree ----
@@ -254,7 +254,9 @@ def test_children_of_a_child_given_by_pattern_have_what_the_file_says(files: Fak
 # ---- the snapshot ----
 
 
-def snapshot_of(tree: Tree, *rows: Row, idle: tuple[int, ...] = ()) -> tuple[dict[str, Use], dict[str, int]]:
+def snapshot_of(
+    tree: Tree, *rows: ProcessUse, idle: tuple[int, ...] = ()
+) -> tuple[dict[str, Use], dict[str, int]]:
     snapshot, strangers = build_snapshot(rows, tree, GPUS, {}, {}, idle, 10, 5)
     assert (snapshot.now_ns, snapshot.interval_ns) == (10, 5)
     return {f"{use.tenant} {use.gpu}": use for use in snapshot.uses}, strangers

@@ -11,14 +11,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from fairsched.model import ContextWork, MisbehaviourKind
-from fairsched.policy.evidence import Episode, Evidence, Limits, Sighting
+from fairsched.policy.evidence import Episode, Evidence, MisbehaviourLimits, TenantSamples
 from fairsched.policy.misbehaviour import WatchState, judge
 
 MS = 1_000_000
 S = 1000 * MS
 PERIOD = 139 * MS
 GPU = "GPU-a"
-LIMITS = Limits()
+LIMITS = MisbehaviourLimits()
 ALWAYS_S = -10.0
 ENDLESS, UNSEEN = MisbehaviourKind.ENDLESS, MisbehaviourKind.UNSEEN
 
@@ -121,8 +121,8 @@ class World:
                 for p in here
                 if p.seen_ratio > 0
             },
-            sightings=tuple(
-                Sighting(
+            samples=tuple(
+                TenantSamples(
                     tenants[pid],
                     pid,
                     GPU,

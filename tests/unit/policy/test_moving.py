@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from fairsched.model import MisbehaviourKind
-from fairsched.policy.evidence import Evidence, Leave, Limits
+from fairsched.policy.evidence import Evidence, Leave, MisbehaviourLimits
 from fairsched.policy.misbehaviour import WatchState, judge
 from fairsched.policy.moving import moving, recent_leaves
 
@@ -54,7 +54,7 @@ def test_the_judgement_remembers_leaves_from_look_to_look_and_forgets_the_episod
     state, named = WatchState(), []
     for now_s in range(1, 20):
         leaves = (leave(now_s - 0.5),) if now_s <= 4 else ()
-        state = judge(Evidence(now_ns=now_s * S, leaves=leaves), state, Limits())
+        state = judge(Evidence(now_ns=now_s * S, leaves=leaves), state, MisbehaviourLimits())
         named.append(KEY in state.episodes)
     assert named.index(True) == 2, "with the third"
     assert not any(named[11:]), "five seconds behind it, and what an episode takes to be over"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.model import NEVER_NS
-from fairsched.policy.evidence import Evidence, Sighting
+from fairsched.policy.evidence import Evidence, TenantSamples
 from fairsched.policy.misbehaviour import WatchState, judge
 from tests.unit.policy.sampled import (
     ALWAYS_S,
@@ -98,10 +98,8 @@ def test_work_queued_before_the_probes_is_nobodys_fault(
 def test_four_samples_are_enough_only_against_one_who_makes_no_call(
     samples: int, charged_ns: int, watched: dict[int, int], is_accused: bool
 ) -> None:
-    sighting = Sighting("t1", 1, GPU, samples, samples * PERIOD, PERIOD, 6 * S, 9 * S)
-    evidence = Evidence(
-        10 * S, sightings=(sighting,), charged_ns={(1, GPU): charged_ns}, watched_since_ns=watched
-    )
+    found = TenantSamples("t1", 1, GPU, samples, samples * PERIOD, PERIOD, 6 * S, 9 * S)
+    evidence = Evidence(10 * S, samples=(found,), charged_ns={(1, GPU): charged_ns}, watched_since_ns=watched)
     assert bool(judge(evidence, WatchState(), LIMITS).episodes) == is_accused
 
 
@@ -111,7 +109,7 @@ def test_whose_libcuda_cannot_have_probes_is_accused_of_nothing_however_long(
 ) -> None:
     state = WatchState()
     for now_s in range(10, 40):
-        sighting = Sighting("t1", 1, GPU, 7, 7 * PERIOD, PERIOD, (now_s - 1) * S, now_s * S)
-        state = judge(Evidence(now_s * S, sightings=(sighting,), watched_since_ns=watched), state, LIMITS)
+        found = TenantSamples("t1", 1, GPU, 7, 7 * PERIOD, PERIOD, (now_s - 1) * S, now_s * S)
+        state = judge(Evidence(now_s * S, samples=(found,), watched_since_ns=watched), state, LIMITS)
     assert bool(state.episodes) == is_accused
     assert 1 in state.suspects, "and is looked at again: it may get them yet"

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from fairsched.companion.escalate import policy
 from fairsched.companion.escalate.model import (
     QUEUE_DELAY,
-    Decision,
+    EscalationDecision,
+    EscalationLimits,
     Kind,
-    Limits,
     Order,
     Outcome,
     Reading,
@@ -26,7 +26,7 @@ from fairsched.companion.escalate.model import (
 from fairsched.companion.escalate.store import decode, encode
 
 START_S = 1_700_000_000.0
-LIMITS = Limits(
+LIMITS = EscalationLimits(
     ladder=(Rung("quota", 300.0, 3), Rung("evict", 900.0), Rung("mig", 1800.0)),
     thresholds={QUEUE_DELAY: 20.0},
     max_gap_s=60.0,
@@ -69,7 +69,7 @@ def succeed(order: Order) -> Result:
 class Play:
     """`wall_s` is what the node's clock says, `true_s` what time it is."""
 
-    limits: Limits = LIMITS
+    limits: EscalationLimits = LIMITS
     answer: Callable[[Order], Result] = succeed
     takes_s: float = 1.0
     is_restarting: bool = True
@@ -82,7 +82,7 @@ class Play:
     readings: list[tuple[float, Reading]] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    last: Decision | None = None
+    last: EscalationDecision | None = None
 
     def see(self, value: float | None, *, after_s: float = 30.0, is_idle: bool = False) -> Order | None:
         """One reading, `after_s` after the last one; an order is carried out at once."""

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from fairsched.companion.escalate import policy
 from fairsched.companion.escalate.audit import Audit
-from fairsched.companion.escalate.desk import Desk, GivenUp
-from fairsched.companion.escalate.model import InForce, Outcome, Result, State
+from fairsched.companion.escalate.desk import EscalationDesk, GivenUp
+from fairsched.companion.escalate.model import Outcome, Result, State, StepInForce
 from fairsched.companion.escalate.store import StateDamaged, Store, decode, encode
 from tests.unit.companion.escalate.play import LIMITS, START_S
 from tests.unit.companion.escalate.reports import order
 
 STATE = State(
-    last_s=START_S, rung=1, in_force=(InForce(1, "quota", START_S, False, undo={"min": 0.2}),), serial=1
+    last_s=START_S, rung=1, in_force=(StepInForce(1, "quota", START_S, False, undo={"min": 0.2}),), serial=1
 )
 
 
@@ -115,8 +115,8 @@ class FullDisk(Audit):
         raise OSError(28, "No space left on device")
 
 
-def desk(directory: Path, audit: Audit | None = None) -> Desk:
-    return Desk(LIMITS, Store(directory), audit or Audit(directory), "a test")
+def desk(directory: Path, audit: Audit | None = None) -> EscalationDesk:
+    return EscalationDesk(LIMITS, Store(directory), audit or Audit(directory), "a test")
 
 
 def test_an_order_that_cannot_be_written_down_is_not_begun(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from fairsched.cli import cli
 from fairsched.cli.escalation import render_history, render_status
 from fairsched.companion.escalate.audit import Audit
-from fairsched.companion.escalate.model import InForce, State
+from fairsched.companion.escalate.model import State, StepInForce
 from fairsched.companion.escalate.store import Store
 from fairsched.errors import FairschedError
 from tests.unit.companion.escalate.play import LIMITS, START_S, Play
@@ -131,7 +131,7 @@ def test_the_screen_has_80_columns_and_says_what_is_going_on() -> None:
     assert "escalation: dry run, since the daemon's mode is observe" in watched
     calm = " ".join(render_status(False, LIMITS, State(), START_S))
     assert "escalation: off" in calm and "no episode" in calm and "nothing is in force" in calm
-    ended = replace(State(), rung=3, in_force=(InForce(1, "mig", START_S, False),))
+    ended = replace(State(), rung=3, in_force=(StepInForce(1, "mig", START_S, False),))
     assert any(
         line.startswith("! the end of the ladder") for line in render_status(True, LIMITS, ended, START_S)
     )

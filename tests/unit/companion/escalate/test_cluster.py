@@ -16,7 +16,7 @@ import pytest
 from fairsched.companion.escalate.evict import MARK, EvictSettings, EvictStep
 from fairsched.companion.escalate.kube import KubeClient
 from fairsched.companion.escalate.model import Kind, Outcome, Result
-from fairsched.companion.escalate.pods import Rules
+from fairsched.companion.escalate.pods import EvictionRules
 from fairsched.companion.escalate.steps import carry_out
 from tests.support import wait_until
 from tests.unit.companion.escalate.cluster import LABEL, PATHS, PLACE, Cluster, needs_cluster, scratch, uid
@@ -33,7 +33,9 @@ def cluster() -> Iterator[Cluster]:
 
 
 def take(cluster: Cluster, **more: Any) -> Result:
-    settings = EvictSettings(cluster.node, Rules(namespaces=(PLACE,)), labels={LABEL: "true"}, wait_s=30.0)
+    settings = EvictSettings(
+        cluster.node, EvictionRules(namespaces=(PLACE,)), labels={LABEL: "true"}, wait_s=30.0
+    )
     client = KubeClient(cluster.service_account())
     seen = report([tenant(name, cgroups=(cgroup(pod),)) for name, pod in cluster.pods().items()])
     wanted = order("evict", tenant="high", **more)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from fairsched.companion.escalate.audit import Audit
-from fairsched.companion.escalate.desk import Desk
-from fairsched.companion.escalate.model import QUEUE_DELAY, Kind, Limits, Order, Rung
+from fairsched.companion.escalate.desk import EscalationDesk
+from fairsched.companion.escalate.model import QUEUE_DELAY, EscalationLimits, Kind, Order, Rung
 from fairsched.companion.escalate.part import EscalationPart
 from fairsched.companion.escalate.steps import CheckOrder, NotNow, Plan, StepFailed
 from fairsched.companion.escalate.store import StateDamaged, Store
@@ -27,7 +27,7 @@ from tests.unit.companion.escalate.play import START_S
 from tests.unit.companion.escalate.reports import report, tenant
 from tests.unit.companion.escalate.test_books import FullDisk
 
-LIMITS = Limits(
+LIMITS = EscalationLimits(
     (Rung("quota", 60.0), Rung("command", 60.0)), {QUEUE_DELAY: 20.0}, cool_down_s=60.0, is_dry_run=False
 )
 
@@ -66,12 +66,12 @@ class World:
     """A part and the time it lives in."""
 
     def __init__(
-        self, directory: Path, *steps: FakeStep, limits: Limits = LIMITS, audit: Audit | None = None
+        self, directory: Path, *steps: FakeStep, limits: EscalationLimits = LIMITS, audit: Audit | None = None
     ):
         self.directory = directory
         self.at_s = 0.0
         self.mode = "enforce"
-        self.desk = Desk(limits, Store(directory), audit or Audit(directory), "companion")
+        self.desk = EscalationDesk(limits, Store(directory), audit or Audit(directory), "companion")
         self.steps = {step.name: step for step in steps}
         self.part = EscalationPart(
             self.desk, self.steps, wall=lambda: START_S + self.at_s, clock=lambda: self.at_s

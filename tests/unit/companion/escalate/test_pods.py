@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from fairsched.companion.escalate.pods import PROTECT_ANNOTATION, Choice, Rules, choose
+from fairsched.companion.escalate.pods import PROTECT_ANNOTATION, Choice, EvictionRules, choose
 from tests.unit.companion.escalate.api_server import pod
 from tests.unit.companion.escalate.reports import GPU, OTHER_GPU, cgroup, report, tenant
 
-RULES = Rules(max_priority=1000)
+RULES = EvictionRules(max_priority=1000)
 MINE = pod("mine", priority=100_000)
 
 
-def chosen(pods: list[dict[str, Any]], rules: Rules = RULES, gpu: str | None = GPU, **used: float) -> Choice:
+def chosen(
+    pods: list[dict[str, Any]], rules: EvictionRules = RULES, gpu: str | None = GPU, **used: float
+) -> Choice:
     """To help the tenant of the pod MINE; every pod is a tenant on GPU that has `used` so much, .25 unless said."""
     everybody = [MINE, *pods]
     tenants = [
@@ -26,7 +28,7 @@ def chosen(pods: list[dict[str, Any]], rules: Rules = RULES, gpu: str | None = G
     return choose(everybody, report(tenants), "mine", gpu, rules)
 
 
-def names(pods: list[dict[str, Any]], rules: Rules = RULES, **used: float) -> list[str]:
+def names(pods: list[dict[str, Any]], rules: EvictionRules = RULES, **used: float) -> list[str]:
     return [one.name for one in chosen(pods, rules, **used).candidates]
 
 
@@ -61,7 +63,7 @@ def test_who_must_stay(one: dict[str, Any], why: str) -> None:
 
 def test_only_the_namespaces_that_are_named() -> None:
     pods = [pod("a", namespace="lab"), pod("b", namespace="team")]
-    assert names(pods, Rules(namespaces=("lab",))) == ["a"]
+    assert names(pods, EvictionRules(namespaces=("lab",))) == ["a"]
 
 
 @pytest.mark.parametrize(

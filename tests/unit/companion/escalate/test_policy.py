@@ -13,8 +13,8 @@ from fairsched.companion.escalate.dry_run import without_dry_runs
 from fairsched.companion.escalate.model import (
     QUEUE_DELAY,
     TOKEN_CV,
+    EscalationLimits,
     Kind,
-    Limits,
     Order,
     Outcome,
     Reading,
@@ -356,4 +356,4 @@ def test_the_level_says_how_far_up_it_went() -> None:
 
 
 def test_without_a_ladder_nothing_is_ordered() -> None:
-    assert Play(Limits(thresholds={QUEUE_DELAY: 20.0})).see_for(BAD, 7200) == []
+    assert Play(EscalationLimits(thresholds={QUEUE_DELAY: 20.0})).see_for(BAD, 7200) == []

@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.companion.escalate import policy
-from fairsched.companion.escalate.model import QUEUE_DELAY, Kind, Limits, Order, Outcome, Result, Rung
+from fairsched.companion.escalate.model import (
+    QUEUE_DELAY,
+    EscalationLimits,
+    Kind,
+    Order,
+    Outcome,
+    Result,
+    Rung,
+)
 from tests.unit.companion.escalate.play import Action, Play, succeed
 
 BAD, CLEAR = 42.0, 5.0
@@ -28,9 +36,9 @@ ANSWERS = {
 
 
 @st.composite
-def limits(draw: st.DrawFn) -> Limits:
+def limits(draw: st.DrawFn) -> EscalationLimits:
     steps = draw(st.lists(st.sampled_from(["quota", "command", "mig", "evict"]), min_size=1, unique=True))
-    return Limits(
+    return EscalationLimits(
         ladder=tuple(
             Rung(
                 step,
@@ -64,7 +72,7 @@ PHASES = st.lists(
 )
 
 
-def played(allowed: Limits, phases: list[tuple[str, int, float, str, float]]) -> Play:
+def played(allowed: EscalationLimits, phases: list[tuple[str, int, float, str, float]]) -> Play:
     play = Play(allowed)
     for kind, count, every_s, answer, jump_s in phases:
         play.answer = ANSWERS[answer]
@@ -78,7 +86,7 @@ def played(allowed: Limits, phases: list[tuple[str, int, float, str, float]]) ->
 @settings(max_examples=60, deadline=None)
 @given(limits(), PHASES)
 def test_the_laws_hold_whatever_happens(
-    allowed: Limits, phases: list[tuple[str, int, float, str, float]]
+    allowed: EscalationLimits, phases: list[tuple[str, int, float, str, float]]
 ) -> None:
     play = played(allowed, phases)
     check_budget(play)
@@ -158,7 +166,7 @@ def check_clear_for_long_or_lapsed(play: Play, action: Action) -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(limits())
-def test_an_adversary_who_watches_gets_one_turn_a_day_in_the_end(allowed: Limits) -> None:
+def test_an_adversary_who_watches_gets_one_turn_a_day_in_the_end(allowed: EscalationLimits) -> None:
     """It makes things bad as soon as all is taken back, and clear as soon as a step is in force."""
     allowed = replace(allowed, ladder=(replace(allowed.ladder[0], max_in_force=1, lapse_s=None),))
     play = Play(allowed, is_restarting=False)
@@ -173,7 +181,7 @@ def test_an_adversary_who_watches_gets_one_turn_a_day_in_the_end(allowed: Limits
 @settings(max_examples=40, deadline=None)
 @given(limits())
 def test_every_rung_is_reached_while_it_stays_bad_and_all_comes_back_when_it_is_clear(
-    allowed: Limits,
+    allowed: EscalationLimits,
 ) -> None:
     allowed = replace(allowed, ladder=tuple(replace(rung, lapse_s=None) for rung in allowed.ladder))
     play = Play(allowed)
@@ -191,7 +199,7 @@ def test_every_rung_is_reached_while_it_stays_bad_and_all_comes_back_when_it_is_
 @settings(max_examples=40, deadline=None)
 @given(limits(), PHASES, st.integers(0, 10_000))
 def test_a_process_that_dies_with_an_order_pending_breaks_no_law(
-    allowed: Limits, phases: list[tuple[str, int, float, str, float]], when: int
+    allowed: EscalationLimits, phases: list[tuple[str, int, float, str, float]], when: int
 ) -> None:
     play = played(allowed, phases)
 

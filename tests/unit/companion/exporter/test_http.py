@@ -15,12 +15,12 @@ from http import HTTPStatus
 
 import pytest
 
-from fairsched.companion.exporter.http import Answer, Limits, Request, Server, parse_request
+from fairsched.companion.exporter.http import Answer, ClientLimits, Request, Server, parse_request
 from tests.conftest import is_full
 
 PATIENCE_S = 60.0
 WaitUntil = Callable[..., None]
-QUICK = Limits(connections=8, request_s=0.3, answer_s=0.3, idle_s=0.5, grace_s=0.05)
+QUICK = ClientLimits(connections=8, request_s=0.3, answer_s=0.3, idle_s=0.5, grace_s=0.05)
 
 
 async def hello(request: Request) -> Answer:
@@ -32,7 +32,7 @@ async def hello(request: Request) -> Answer:
 
 
 @contextlib.contextmanager
-def served(limits: Limits | None = None) -> Iterator[Server]:
+def served(limits: ClientLimits | None = None) -> Iterator[Server]:
     server = Server("127.0.0.1", 0, hello, limits=limits)
     try:
         yield server
@@ -151,7 +151,7 @@ def test_whoever_does_not_take_the_answer_is_cut_off(wait_until: WaitUntil) -> N
 
 
 def test_the_quick_are_served_while_all_places_are_taken_by_the_slow() -> None:
-    patient = Limits(connections=8, request_s=PATIENCE_S, idle_s=PATIENCE_S, grace_s=0.05)
+    patient = ClientLimits(connections=8, request_s=PATIENCE_S, idle_s=PATIENCE_S, grace_s=0.05)
     with served(patient) as server, contextlib.ExitStack() as undo:
         for _ in range(3 * patient.connections):
             undo.enter_context(connect(server)).sendall(b"GET / HT")
@@ -161,7 +161,7 @@ def test_the_quick_are_served_while_all_places_are_taken_by_the_slow() -> None:
 
 
 def test_a_crowd_of_the_quick_is_served_to_the_last() -> None:
-    limits = Limits(connections=4)
+    limits = ClientLimits(connections=4)
     with served(limits) as server, ThreadPoolExecutor(100) as pool:
         found = list(pool.map(lambda number: get(server, f"/{number}"), range(100)))
         assert found == [(200, f"hello /{number}".encode()) for number in range(100)]
@@ -226,7 +226,7 @@ def test_an_answer_that_is_being_made_keeps_its_place() -> None:
             await asyncio.get_running_loop().run_in_executor(None, release.wait, PATIENCE_S)
         return Answer(HTTPStatus.OK, body=b"made")
 
-    server = Server("127.0.0.1", 0, slow, limits=Limits(connections=2, grace_s=0.05))
+    server = Server("127.0.0.1", 0, slow, limits=ClientLimits(connections=2, grace_s=0.05))
     try:
         with connect(server) as sock:
             sock.sendall(b"GET /wait HTTP/1.0\r\n\r\n")
