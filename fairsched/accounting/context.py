@@ -39,7 +39,7 @@ ProcessUses = dict[tuple[int, int, int], ProcessUse]
 
 
 @dataclass(slots=True)
-class Still:
+class CachedLook:
     """What a look found, at a context where the next one finds the same unless it, or one of these, has changed."""
 
     submitted: int
@@ -106,7 +106,7 @@ class Context:
     """Since when the replay takes its drain to be running, or to be over."""
     is_ended_in_bpf: bool = False
     """BPF was told that its drain is over: it holds the context to be idle until the next submit."""
-    still: Still | None = None
+    cached: CachedLook | None = None
     """What was found at the last read, until something of it changes; None = look at it each time."""
     is_tainted: bool = False
     """Held since the last proof: the next one says nothing about tau."""
@@ -119,7 +119,7 @@ class Context:
         """Whether progress up to there closes it: for BPF, told earlier that the drain is over, it had been idle."""
         return self.is_ended_in_bpf and proven_seq >= self.drain_seq
 
-    def may_be_still(self, live: abi.Ctx, now_ns: int) -> bool:
+    def may_be_cached(self, live: abi.Ctx, now_ns: int) -> bool:
         """Whether, if nothing is heard of it, a look at some later time finds what a look finds now."""
         if self.clock_ns is not None:  # the clock goes on
             return False

@@ -141,7 +141,7 @@ class Drains:
                 self._take_pending(context)
             self._close(context, t_ns)
 
-    def look(self, context: Context, live: abi.Ctx, now_ns: int) -> None:
+    def step(self, context: Context, live: abi.Ctx, now_ns: int) -> None:
         """A thawed process that does not go on is waiting for work that we took to be done: it ran all the time."""
         thawed_ns = context.thawed_ns
         if thawed_ns is None or now_ns - thawed_ns < PROMPT_NS:

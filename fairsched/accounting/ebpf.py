@@ -23,11 +23,11 @@ from fairsched.accounting import outstanding
 from fairsched.accounting.confidence import confidence
 from fairsched.accounting.context import (
     DEMAND_LINGER_NS,
+    CachedLook,
     Context,
     Events,
     ProcessUse,
     ProcessUses,
-    Still,
     row_of,
 )
 from fairsched.accounting.contexts import Contexts
@@ -36,7 +36,7 @@ from fairsched.accounting.launch_time import LaunchMemory, LaunchTime
 from fairsched.accounting.pauses import Pauses
 from fairsched.accounting.replay import Replay
 from fairsched.accounting.tuner import Nature
-from fairsched.accounting.turns import Turns
+from fairsched.accounting.turns import ReplayTrust
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
 from fairsched.model import Confidence, ContextWork
@@ -79,7 +79,7 @@ class EbpfAccount:
         self._contexts = Contexts()
         self._dropped = 0
         self._drains: dict[int, Drains] = {}
-        self.turns: dict[int, Turns] = {}
+        self.trust: dict[int, ReplayTrust] = {}
         """By GPU; step them between two reads."""
         self._launches = LaunchMemory(REMEMBERED_CGROUPS)
         self.single_gpu_processes: set[int] = set()
@@ -107,44 +107,44 @@ class EbpfAccount:
         for gpu, replay in self._replays.items():
             replay.advance(now_ns)
             self._end_drains(gpu)
-        trusted = {gpu for gpu in self._replays if not has_lost and self.turns[gpu].is_replay_trusted}
+        trusted = {gpu for gpu in self._replays if not has_lost and self.trust[gpu].is_replay_trusted}
         for context in self._contexts.all():  # looking may drop one
-            if context.gpu not in trusted or not self._is_still(context, now_ns, rows):
-                self._look(context, now_ns, has_lost, rows)
-        unsure = self.intruded | {gpu for gpu, turns in self.turns.items() if turns.is_unsure}
+            if context.gpu not in trusted or not self._is_unchanged(context, now_ns, rows):
+                self._refresh(context, now_ns, has_lost, rows)
+        unsure = self.intruded | {gpu for gpu, trust in self.trust.items() if trust.is_unsure}
         if unsure:
             for row in rows.values():
                 row.confidence = Confidence.LOW if row.gpu in unsure else row.confidence
         return list(rows.values())
 
-    def _is_still(self, context: Context, now_ns: int, rows: ProcessUses) -> bool:
+    def _is_unchanged(self, context: Context, now_ns: int, rows: ProcessUses) -> bool:
         """Since the last look nothing of it has changed but the time: most are, most of the time.
 
         It waits for its turn among many, wants nothing, or is held and drains or has drained.
         """
-        still = context.still
-        if still is None:
+        cached = context.cached
+        if cached is None:
             return False
         live = self._probe.context(context.key[0])
         if (
-            (still.exec_ns, still.is_running) != self._replays[context.gpu].state(context.key)
-            or still.submitted != live.submitted
-            or still.last_call_ns != live.last_call_ns
-            or still.tau_ns != context.launch.tau_ns
+            (cached.exec_ns, cached.is_running) != self._replays[context.gpu].state(context.key)
+            or cached.submitted != live.submitted
+            or cached.last_call_ns != live.last_call_ns
+            or cached.tau_ns != context.launch.tau_ns
         ):
             return False
-        if still.is_running:
+        if cached.is_running:
             context.busy_ns = now_ns
         row = row_of(rows, context)
-        if still.has_demand:
+        if cached.has_demand:
             row.has_demand = True
-            row.outstanding_ns += still.outstanding_ns
-        if still.sure is not Confidence.HIGH:
-            row.confidence = still.sure
+            row.outstanding_ns += cached.outstanding_ns
+        if cached.sure is not Confidence.HIGH:
+            row.confidence = cached.sure
         return True
 
-    def _look(self, context: Context, now_ns: int, has_lost: bool, rows: ProcessUses) -> None:
-        live, context.still = self._probe.context(context.key[0]), None
+    def _refresh(self, context: Context, now_ns: int, has_lost: bool, rows: ProcessUses) -> None:
+        live, context.cached = self._probe.context(context.key[0]), None
         if live.generation != context.key[1] or not live.flags & _LIVE:
             if has_lost:
                 self._drop(context, now_ns, rows)
@@ -157,11 +157,11 @@ class EbpfAccount:
         elif live.synced == 0 and now_ns - live.last_call_ns > outstanding.UNSYNCED_IDLE_NS:
             outstanding.end_unless_seen(context, live, replay, self.seen_running, now_ns)
         else:
-            drains.look(context, live, now_ns)
+            drains.step(context, live, now_ns)
         is_running = replay.is_runnable(context.key)
         if is_running:
             context.busy_ns = now_ns
-        if has_lost or not self.turns[context.gpu].is_replay_trusted:
+        if has_lost or not self.trust[context.gpu].is_replay_trusted:
             used_ns = self._take_clock(context, live, replay, now_ns)
         else:
             used_ns = self._take(context, replay)
@@ -172,7 +172,7 @@ class EbpfAccount:
         row.launches += launches
         has_demand = self._demand(context, now_ns)
         row.has_demand |= has_demand
-        is_borne_out = self.turns[context.gpu].silence.look(context, live, now_ns)
+        is_borne_out = self.trust[context.gpu].silence.poll(context, live, now_ns)
         launch, left_ns = self._launch(context), 0
         if is_running:
             spent_ns = replay.exec_ns(context.key) - context.seq_exec_ns
@@ -182,9 +182,9 @@ class EbpfAccount:
         sure = confidence(launch, is_borne_out, is_guess=bool(is_guess))
         if sure is not Confidence.HIGH:
             row.confidence = sure
-        if not used_ns and not launches and not is_guess and context.may_be_still(live, now_ns):
+        if not used_ns and not launches and not is_guess and context.may_be_cached(live, now_ns):
             seen = (context.launches, live.last_call_ns, *replay.state(context.key), launch.tau_ns)
-            context.still = Still(*seen, has_demand, left_ns, sure)
+            context.cached = CachedLook(*seen, has_demand, left_ns, sure)
 
     def _take_clock(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> int:
         """What the clock added since the last row; the first time there is only the replay to go by."""
@@ -221,7 +221,7 @@ class EbpfAccount:
             return
         context = self._context_of(edge, rows)
         replay = self._replays[context.gpu]
-        context.still = None
+        context.cached = None
         replay.advance(edge.t_ns)
         self._end_drains(context.gpu)
         if edge.cgroup_id != context.cgroup_id:
@@ -237,7 +237,7 @@ class EbpfAccount:
         elif edge.kind in (_CLOSE, _PROGRESS):
             is_end = edge.kind == _CLOSE or context.is_end_of_drain(edge.seq)
             prove, is_anchor = replay.close if is_end else replay.progress, context.is_anchor(edge.arg)
-            self.turns[context.gpu].hear(context, prove(context.key, edge.t_ns, is_anchor=is_anchor))
+            self.trust[context.gpu].hear(context, prove(context.key, edge.t_ns, is_anchor=is_anchor))
             if is_end:
                 context.busy_ns = context.closed_at_ns = edge.t_ns
             self._learn(context, replay, edge)
@@ -257,7 +257,7 @@ class EbpfAccount:
             self._contexts.add(context)
             context.rank = self._rank(edge)
             self._replay(edge.gpu).add(key, context.rank)
-            self.turns[edge.gpu].note_change(edge.t_ns, is_late=context.is_unseen)
+            self.trust[edge.gpu].note_change(edge.t_ns, is_late=context.is_unseen)
         return context
 
     def _adopt_unknown(self, now_ns: int, rows: ProcessUses) -> None:
@@ -271,15 +271,15 @@ class EbpfAccount:
     def _move(self, context: Context, edge: Edge, rows: ProcessUses) -> None:
         """Its GPU had been a guess and has been named: it goes on, between two bursts, on the right one."""
         replay = self._replays[context.gpu]
-        context.still = None
+        context.cached = None
         replay.advance(edge.t_ns)
         self._book(context, replay, rows)
         replay.remove(context.key, edge.t_ns)
         self._drains[context.gpu].forget(context)
-        self.turns[context.gpu].forget(context.key, edge.t_ns)
+        self.trust[context.gpu].forget(context.key, edge.t_ns)
         context.gpu, context.reported_ns, context.seq_exec_ns = edge.gpu, 0, 0
         self._replay(edge.gpu).add(context.key, context.rank)
-        self.turns[edge.gpu].note_change(edge.t_ns)
+        self.trust[edge.gpu].note_change(edge.t_ns)
 
     def _rank(self, edge: Edge) -> tuple[int, ...]:
         """Place in the runlist: contexts are taken to stand there in the order they were created.
@@ -294,7 +294,7 @@ class EbpfAccount:
         if gpu not in self._replays:
             replay = self._replays[gpu] = Replay(*self._nature_of(gpu))
             self._drains[gpu] = Drains(replay, self._launch, self._probe.end_drain)
-            self.turns[gpu] = Turns(replay, lambda cgroup_id: self.tenant_of(cgroup_id) or cgroup_id)
+            self.trust[gpu] = ReplayTrust(replay, lambda cgroup_id: self.tenant_of(cgroup_id) or cgroup_id)
         return self._replays[gpu]
 
     def _begin_burst(self, context: Context, replay: Replay, edge: Edge) -> None:
@@ -305,7 +305,7 @@ class EbpfAccount:
         context.is_tainted = context.is_held or (context.is_unseen and context.seq == 0)
         context.seq = max(context.seq, edge.seq - 1)
         context.seq_exec_ns, context.seq_ns = replay.exec_ns(context.key), edge.t_ns
-        self.turns[context.gpu].begin(context, edge.t_ns)
+        self.trust[context.gpu].begin(context, edge.t_ns)
 
     def _learn(self, context: Context, replay: Replay, edge: Edge) -> None:
         context.proven_ns = edge.t_ns
@@ -320,7 +320,7 @@ class EbpfAccount:
         if not context.is_tainted and spent_ns > 0:
             moved_ns, is_clean = self._drains[context.gpu].witnessed(context, spent_ns, launches, edge.t_ns)
             spent_ns -= moved_ns
-            self.turns[context.gpu].end(context, spent_ns, launches, edge.t_ns)
+            self.trust[context.gpu].end(context, spent_ns, launches, edge.t_ns)
             if spent_ns > 0 and is_clean:
                 context.launch.learn(spent_ns, launches)
                 self._launches.remember(context.cgroup_id, context.launch)
@@ -336,7 +336,7 @@ class EbpfAccount:
         """It polls, and saw the end of its last burst a pause ago; as long as its neighbours' is the best guess."""
         replay.close_before(context.key, edge.t_ns, self._pauses.mean_ns(context.gpu))
         replay.open(context.key, edge.t_ns)
-        self.turns[context.gpu].silence.measure(context, edge.seq, edge.t_ns)
+        self.trust[context.gpu].silence.measure(context, edge.seq, edge.t_ns)
 
     def _drop(self, context: Context, t_ns: int, rows: ProcessUses) -> None:
         replay = self._replays[context.gpu]
@@ -344,7 +344,7 @@ class EbpfAccount:
         self._book(context, replay, rows)
         replay.remove(context.key, t_ns)
         self._drains[context.gpu].forget(context)
-        self.turns[context.gpu].forget(context.key, t_ns)
+        self.trust[context.gpu].forget(context.key, t_ns)
         self._contexts.drop(context)
 
     def _resync(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> None:
@@ -365,7 +365,7 @@ class EbpfAccount:
 
     def _launch(self, context: Context) -> LaunchTime:
         """What is known of the context, else of another in its cgroup."""
-        context.launch = self.turns[context.gpu].silence.launch_of(context) or context.launch
+        context.launch = self.trust[context.gpu].silence.launch_of(context) or context.launch
         if not context.launch.samples:
             context.launch = self._launches.borrow(context.cgroup_id) or context.launch
         return context.launch
@@ -376,7 +376,7 @@ class EbpfAccount:
         """These cgroups were just frozen: their queues drain, nobody will tell when they are empty."""
         for context in self._contexts.of(cgroup_ids):
             if not context.is_held:
-                context.still = None
+                context.cached = None
                 context.held_with_demand = self._demand(context, now_ns)
                 self._replays[context.gpu].advance(now_ns)
                 drains = self._drains[context.gpu]
@@ -387,7 +387,7 @@ class EbpfAccount:
         """These cgroups run again."""
         for context in self._contexts.of(cgroup_ids):
             if context.is_held:
-                context.still = None
+                context.cached = None
                 self._drains[context.gpu].thaw(context, now_ns)
 
     def is_comeback(self, edge: Edge) -> bool:
@@ -434,7 +434,7 @@ class EbpfAccount:
     def stand_in_for(self, unseen: Set[tuple[int, int]], now_ns: int) -> None:
         """These (process, GPU) always have work that no edge tells of: the others have their turns with them."""
         for gpu in outstanding.place_stand_ins(self._replays, unseen, self._started_ns, now_ns):
-            if self.turns[gpu].note_stand_in(now_ns, is_there=any(where == gpu for _, where in unseen)):
+            if self.trust[gpu].note_stand_in(now_ns, is_there=any(where == gpu for _, where in unseen)):
                 self.relearn(gpu)
 
     def guessed_processes(self) -> set[int]:

@@ -7,7 +7,7 @@ miss: the account is wrong and looks well.
 
 Approach. A launch costs what it costs, whoever else is there. Bursts that ran alone measure that; those in company are
 what the replay made of it. Where the two differ for one context by more than chance and habit explain, its tenant
-*objects*. What that is worth, its neighbours tell (witnesses.py).
+*claims* that turns are unequal. Its neighbours support or reject the claim (witnesses.py).
 
 Terms. alone: charged for nearly all the time the burst took; company: for at most two thirds. Only recent bursts count,
 because the work itself changes over the day.
@@ -40,7 +40,7 @@ class Evenness:
     def __init__(self) -> None:
         self._alone: dict[Hashable, deque[Sample]] = {}
         self._company: dict[Hashable, deque[Sample]] = {}
-        self._objections: dict[Hashable, tuple[int, float]] = {}
+        self._claims: dict[Hashable, tuple[int, float]] = {}
         """By owner: until when, and its latest ratio of the cost in company to that alone."""
         self._ignore_until_ns = 0
         self.last = ""
@@ -59,7 +59,7 @@ class Evenness:
         kind.setdefault(key, deque(maxlen=_KEPT)).append((now_ns, math.log(spent_ns / launches)))
         ratio = self._differs(key, now_ns)
         if ratio is not None:
-            self._objections[owner] = now_ns + _STAYS_NS, ratio
+            self._claims[owner] = now_ns + _STAYS_NS, ratio
 
     def forget(self, key: Hashable) -> None:
         """The context is gone."""
@@ -70,12 +70,12 @@ class Evenness:
         """What was charged says nothing any more: the replay is another now, or did not know of somebody."""
         self._alone.clear()
         self._company.clear()
-        self._objections.clear()
+        self._claims.clear()
         self._ignore_until_ns = max(self._ignore_until_ns, ignore_until_ns)
 
-    def objections(self, now_ns: int) -> dict[Hashable, float]:
+    def claims(self, now_ns: int) -> dict[Hashable, float]:
         """Owners whose work costs another time in company, and how many times as much."""
-        return {owner: ratio for owner, (until_ns, ratio) in self._objections.items() if now_ns < until_ns}
+        return {owner: ratio for owner, (until_ns, ratio) in self._claims.items() if now_ns < until_ns}
 
     def _differs(self, key: Hashable, now_ns: int) -> float | None:
         if len(self._alone.get(key, ())) < _ENOUGH or len(self._company.get(key, ())) < _ENOUGH:

@@ -89,7 +89,7 @@ class Silence:
         self._replay = replay
         self._silent: dict[ContextKey, _Silent] = {}
 
-    def look(self, context: Context, live: abi.Ctx, now_ns: int) -> bool | None:
+    def poll(self, context: Context, live: abi.Ctx, now_ns: int) -> bool | None:
         """Whether what it was charged is borne out; None for one that is not silent."""
         one = self._silent.get(context.key)
         if one is not None and one.synced != live.synced:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether the replay of a GPU can be relied on: it is tuned, and it is watched.
 
-Two witnesses. Anchors that miss call for another nature (tuner.py); when none fits, the account is a guess. Work that
-costs another time in company than alone shows what anchors do not (evenness.py). While one of them objects nobody's
-account on that GPU is sure, and nobody is held there. It takes more than one tenant's word (witnesses.py).
+Two signs tell against it. Anchors that miss call for another nature (tuner.py); when none fits, the account is a guess.
+Work that costs another time in company than alone shows what anchors do not (evenness.py). While one of them stands no
+account on that GPU is sure, and nobody is held there. It takes more than one tenant's claim (witnesses.py).
 
 Contexts that come and go make anchors miss as well, and a tenant may do that on purpose, to be held no more. So anchors
-begin to object only on a GPU where none has come or gone for a while.
+count against it only on a GPU where none has come or gone for a while.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairsched.accounting.evenness import Evenness
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
 from fairsched.accounting.silent import Silence
 from fairsched.accounting.tuner import POOR_HIT_RATIO, Nature, Tuner
-from fairsched.accounting.witnesses import Anchors, Trials
+from fairsched.accounting.witnesses import Anchors, Claims
 from fairsched.model import ContextKey
 
 _QUIET_NS = 10_000_000_000
@@ -29,8 +29,8 @@ _SETTLE_NS = 10_000_000_000
 logger = logging.getLogger(__name__)
 
 
-class Turns:
-    """Of one GPU."""
+class ReplayTrust:
+    """Whether the replay of one GPU can be relied on."""
 
     def __init__(self, replay: Replay, owner_of: Callable[[int], Hashable] = lambda cgroup: cgroup) -> None:
         """``owner_of``: the tenant of a cgroup; what is one tenant's has one voice."""
@@ -38,7 +38,7 @@ class Turns:
         self._owner_of = owner_of
         self.tuner = Tuner(replay)
         self.evenness = Evenness()
-        self.trials = Trials(replay)
+        self.claims = Claims(replay)
         self.anchors = Anchors()
         self.silence = Silence(replay)
         self._others_hit_ratio: float | None = None
@@ -61,21 +61,21 @@ class Turns:
         """This one went."""
         self.note_change(now_ns)
         self.evenness.forget(key)
-        self.trials.forget(key)
+        self.claims.forget(key)
         self.silence.forget(key)
 
     def begin(self, context: Context, t_ns: int) -> None:
         """A burst begins."""
-        self.trials.begin(context.key, self._owner_of(context.cgroup_id), t_ns)
+        self.claims.begin(context.key, self._owner_of(context.cgroup_id), t_ns)
         if self.replay.tape is not None:
             self.replay.tape.note("begin", context.key)
 
     def end(self, context: Context, spent_ns: int, launches: int, t_ns: int) -> None:
         """A burst that no hold touched has ended; the next one may begin now."""
         key, begun_ns, owner = context.key, context.seq_ns, self._owner_of(context.cgroup_id)
-        self.trials.end(key, begun_ns, spent_ns, launches, t_ns)
+        self.claims.end(key, begun_ns, spent_ns, launches, t_ns)
         self.evenness.note(key, owner, spent_ns, launches, t_ns - begun_ns, t_ns)
-        self.trials.begin(key, owner, t_ns)
+        self.claims.begin(key, owner, t_ns)
 
     def hear(self, context: Context, is_hit: bool | None) -> None:
         """A burst of it ended as the replay thought, or not; None: that could not be told."""
@@ -92,7 +92,7 @@ class Turns:
         """A few times a second: some milliseconds of search, when it is due. True: the replay is another now."""
         before = self.tuner.last
         is_poor = self.replay.hit_ratio < POOR_HIT_RATIO
-        self._others_hit_ratio = self.anchors.without_one(self.trials.owners()) if is_poor else None
+        self._others_hit_ratio = self.anchors.without_one(self.claims.owners()) if is_poor else None
         is_another = self.tuner.step(now_ns)
         if self.tuner.last is not before:
             logger.debug("turns=searched %s", self.tuner.last)
@@ -104,7 +104,7 @@ class Turns:
         is_lost = self.tuner.is_settled and hit_ratio < least
         is_quiet = now_ns - self._changed_ns > _QUIET_NS
         was_unsure = self._is_unsure
-        is_uneven = self.trials.are_upheld(self.evenness.objections(now_ns), now_ns)
+        is_uneven = self.claims.are_supported(self.evenness.claims(now_ns), now_ns)
         self._is_unsure = is_uneven or (is_lost and (is_quiet or was_unsure))
         if self._is_unsure and not was_unsure:
             why = self.evenness.last if is_uneven else f"missed {self.tuner.last}"
@@ -122,7 +122,7 @@ class Turns:
 
     def _forget_seen(self) -> None:
         self.evenness.reset()
-        self.trials.reset()
+        self.claims.reset()
         self.anchors.reset()
         self._others_hit_ratio = None
 

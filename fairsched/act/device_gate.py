@@ -81,7 +81,7 @@ class DeviceGate:
         config = self._settings.config
         self._find_old()
         if not self._is_wanted(config):
-            self.look()
+            self.refresh()
             return
         self._take_in(config, {node.id: node.path for node in cgroup_tree.walk(self._mount)})
         while self._load is not None:
@@ -172,14 +172,14 @@ class DeviceGate:
 
     # ---- what is to be ----
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Bring the gate in line with configuration, cgroups and devices. Cheap when nothing has changed."""
         try:
-            self._look(self._settings.config)
+            self._refresh(self._settings.config)
         except (FairschedError, OSError) as error:
             self._note([str(error)])
 
-    def _look(self, config: Config) -> None:
+    def _refresh(self, config: Config) -> None:
         if not self._is_wanted(config):
             self._take_down()
             return

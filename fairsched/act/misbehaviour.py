@@ -78,7 +78,7 @@ logger = logging.getLogger(__name__)
 
 
 class Misbehaviour:
-    """What is known of misbehaving tenants. Call :meth:`book` at each tick and :meth:`look` about once a second."""
+    """What is known of misbehaving tenants. Call :meth:`book` at each tick and :meth:`poll` about once a second."""
 
     def __init__(self, sensors: Sensors, tree: Tree, applier: Applier, mount: Mount) -> None:
         self._sensors, self._tree, self._applier, self._mount = sensors, tree, applier, mount
@@ -112,7 +112,7 @@ class Misbehaviour:
         # Whose cgroup it left is asked now, too: it may be gone at the look.
         self._moves.extend((move, self._tree.tenant_of(move.before)) for move in self._sensors.events.moves)
 
-    def look(self, now_ns: int, specs: Mapping[str, TenantSpec], config: Config, *, is_acting: bool) -> None:
+    def poll(self, now_ns: int, specs: Mapping[str, TenantSpec], config: Config, *, is_acting: bool) -> None:
         """Judge and act. ``is_acting``: processes are really ended, as in mode enforce."""
         account, watch = self._sensors.account, self._watch
         if watch is None:
@@ -181,7 +181,7 @@ class Misbehaviour:
     def _unsure(self, account: EbpfAccount | None) -> frozenset[str]:
         if account is None:
             return frozenset()
-        slots = (slot for slot, turns in account.turns.items() if turns.is_unsure)
+        slots = (slot for slot, trust in account.trust.items() if trust.is_unsure)
         return frozenset(gpu_label(self._sensors.gpus, slot) for slot in slots)
 
     def _watched_since_ns(self, now_ns: int) -> dict[int, int]:

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class VramLimits:
-    """Call :meth:`look` often, it does something about once a second; and :meth:`step` at each tick."""
+    """Call :meth:`poll` often, it does something about once a second; and :meth:`step` at each tick."""
 
     def __init__(self, sensors: Sensors, tree: Tree, applier: Applier, mount: Mount) -> None:
         self._sensors, self._tree, self._applier, self._mount = sensors, tree, applier, mount
@@ -68,7 +68,7 @@ class VramLimits:
 
     # ---- observe ----
 
-    def look(self, now_ns: int, specs: Mapping[str, TenantSpec], grace_s: float, *, is_acting: bool) -> None:
+    def poll(self, now_ns: int, specs: Mapping[str, TenantSpec], grace_s: float, *, is_acting: bool) -> None:
         """Judge, and tell the kernel its limits. ``is_acting``: something is done, as in mode enforce."""
         if now_ns < self._next_look_ns:
             return

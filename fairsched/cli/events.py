@@ -68,10 +68,10 @@ def command(
     since_ns = time.monotonic_ns() - round(since_s * 1e9)
     tail = Tail(client, stream, since_ns)
     try:
-        tail.look(is_first=True)
+        tail.poll(is_first=True)
         while follow:
             time.sleep(_LOOK_S)
-            tail.look_again()
+            tail.poll_again()
     finally:
         tail.close()
 
@@ -85,7 +85,7 @@ class Tail:
         self._since_ns = since_ns
         self._is_away = False
 
-    def look(self, *, is_first: bool = False) -> None:
+    def poll(self, *, is_first: bool = False) -> None:
         """Print what is new. Raises ControlError when the daemon does not answer."""
         from fairsched.protocol.events import gap_document
         from fairsched.protocol.status import decision_from_plain
@@ -102,7 +102,7 @@ class Tail:
         for document in self._stream.counts(time.monotonic_ns(), time.time()):
             _print(document)
 
-    def look_again(self) -> None:
+    def poll_again(self) -> None:
         """The same; a daemon that is away is said once, and waited for."""
         from fairsched.errors import ControlError
         from fairsched.protocol.events import gap_document
@@ -113,7 +113,7 @@ class Tail:
                 _print(gap_document(time.time(), "the daemon was away"))
                 self._is_away = False
                 click.echo("the daemon is back", err=True)
-            self.look()
+            self.poll()
         except ControlError as error:
             if not self._is_away:
                 click.echo(f"{error}; waiting for it", err=True)

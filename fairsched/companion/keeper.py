@@ -73,7 +73,7 @@ def wishes(config: Config) -> Mapping[str, Any]:
 
 
 class CompanionKeeper:
-    """Call :meth:`look` about once a second, and :meth:`stop` at the end.
+    """Call :meth:`refresh` about once a second, and :meth:`stop` at the end.
 
     Raises ConfigError when the exporter's address makes no sense or its web_config is bad. One that is taken is no
     reason not to start: shares hold without an exporter, and after a crash it may be the companion of before that has
@@ -106,7 +106,7 @@ class CompanionKeeper:
         """Why there is none now."""
         self._starts = 0
 
-    def look(self, config: Config, now_ns: int) -> None:
+    def refresh(self, config: Config, now_ns: int) -> None:
         """Start, restart or end it, as the configuration in force wants it. Raises nothing, waits for nothing."""
         if config is not self._config:  # a configuration is never changed, but replaced
             self._config, wanted = config, wishes(config)

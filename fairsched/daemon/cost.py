@@ -48,7 +48,7 @@ class OwnCost:
         """How long ticks took, since the start."""
         return Log2Histogram.of(self._buckets, self._sum_ns)
 
-    def look(self, now_ns: int) -> None:
+    def refresh(self, now_ns: int) -> None:
         """Now and then; works out ``cpu_ratio`` when it is time."""
         wall_ns = now_ns - self._mark[0]
         if wall_ns >= _WINDOW_NS:

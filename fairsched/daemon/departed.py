@@ -40,7 +40,7 @@ class Departed:
             for above in ancestors(name):
                 self.since_ns.pop(above, None)
 
-    def look(self, living: Collection[str], tables: Collection[Table], now_ns: int) -> None:
+    def refresh(self, living: Collection[str], tables: Collection[Table], now_ns: int) -> None:
         """Have the tables forget who has been gone for too long."""
         known = {name for table in tables for name in table.remembered_tenants()}
         known -= {above for name in living for above in ancestors(name)}

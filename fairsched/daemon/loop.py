@@ -240,7 +240,7 @@ class Daemon:
             elif fd == self._freezer.fileno():
                 self._applier.settle(time.monotonic_ns())
             elif fd == self._gate.fileno():
-                self._gate.look()
+                self._gate.refresh()
             else:  # the guardian died, or the process that holds the probes has something to say or died
                 self._next_housekeeping_ns = self._next_watchdog_ns = 0
         now_ns = time.monotonic_ns()
@@ -323,13 +323,13 @@ class Daemon:
     def _look_after(self, now_ns: int) -> None:
         self._control.handle_ready()
         self._applier.thaw_expired(now_ns)
-        self._gate.look()
+        self._gate.refresh()
         self._sensors.tune(now_ns, self._tree.tenant_of)
-        self._sensors.driver.look(now_ns, self._tree.tenant_of)
+        self._sensors.driver.poll(now_ns, self._tree.tenant_of)
         is_acting = self._mode() == "enforce"
         config = self._settings.config
-        self._misbehaviour.look(now_ns, self._specs, config, is_acting=is_acting)
-        self._vram.look(now_ns, self._specs, config.misbehaviour.grace_s, is_acting=is_acting)
+        self._misbehaviour.poll(now_ns, self._specs, config, is_acting=is_acting)
+        self._vram.poll(now_ns, self._specs, config.misbehaviour.grace_s, is_acting=is_acting)
         is_time = now_ns >= self._next_watchdog_ns
         try:
             self._sensors.look_for_libraries(self._tree.pids(begin=is_time), now_ns)
@@ -341,14 +341,14 @@ class Daemon:
             return
         self._next_watchdog_ns = now_ns + _HOUSEKEEPING_NS
         self._ensure_guardian()
-        self._companion.look(self._settings.config, now_ns)
+        self._companion.refresh(self._settings.config, now_ns)
         if now_ns - self._last_good_tick_ns < config.tick_ms * 1_000_000 + _FED_NS:
             self._notifier.watchdog()  # fed by good ticks: where all fail, no food
-        self._cost.look(now_ns)
+        self._cost.refresh(now_ns)
         if now_ns >= self._next_save_ns:
             self._next_save_ns = now_ns + _SAVE_NS
             living, tables = {*self._specs, *self._tree.tenants}, (self._ledger, self._gate, *self._counted)
-            self._ledger.departed.look(living, tables, now_ns)
+            self._ledger.departed.refresh(living, tables, now_ns)
             self._save()
             gc.collect()
 

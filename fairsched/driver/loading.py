@@ -92,7 +92,7 @@ class Place:
     proc: Path = Path("/proc")
     modules: Path = inventory.MODULES
 
-    def look(self) -> Seen:
+    def read(self) -> Seen:
         """Reads a few small files, and asks the driver nothing."""
         module, uvm = (self.modules / one.name for one in (inventory.MODULE, inventory.UVM_MODULE))
         identities = inventory.module_identity(module), inventory.module_identity(uvm)

@@ -4,7 +4,7 @@
 Problem: compiling takes seconds, the driver may be loaded long after the daemon and may hang, and none of it may hold
 up a tick or a start. A host without any of it must still be scheduled.
 
-Approach: once a second :meth:`DriverWatch.look` does one small step: is there a driver (or files that stand for its
+Approach: once a second :meth:`DriverWatch.poll` does one small step: is there a driver (or files that stand for its
 nodes)? then a thread (loading.py) asks it which GPU is which, loads and attaches; when that is done, each look is one
 read of the books. ``required`` waits for the thread at the start instead, and fails with it. Each look also compares
 the driver with that of the load: loaded anew, its probes are too; of new device numbers and GPUs the probe is told.
@@ -113,7 +113,7 @@ class DriverWatch:
         self._take_in(self._load().take())
 
     def _load(self) -> Beside[Loaded]:
-        self._told = None if self._place.plain_nodes() else self._place.look()
+        self._told = None if self._place.plain_nodes() else self._place.read()
         return Beside(lambda: load(self._place), Loaded.close)
 
     def _is_there(self) -> bool:
@@ -157,7 +157,7 @@ class DriverWatch:
         """A module that was loaded anew has none of our probes, and other device numbers, GPUs, objects."""
         if self._told is None:
             return
-        seen, told = self._place.look(), self._told
+        seen, told = self._place.read(), self._told
         if seen.module != told.module:
             self._let_go()
         elif self._probe is not None and seen != told:
@@ -201,7 +201,7 @@ class DriverWatch:
 
     # ---- once a second ----
 
-    def look(self, now_ns: int, tenant_of: Callable[[int], str | None]) -> None:
+    def poll(self, now_ns: int, tenant_of: Callable[[int], str | None]) -> None:
         """One step of loading, or one read. ``tenant_of``: of a cgroup id."""
         if self._is_off or now_ns < self._next_ns:
             return

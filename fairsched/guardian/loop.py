@@ -74,7 +74,7 @@ class Keeper:
         """Watch until the daemon is dead and its holds are undone; returns the exit status."""
         while True:
             is_dead = self._is_daemon_dead()
-            self._look()  # after that question: a hold made in between must not be missed
+            self._refresh()  # after that question: a hold made in between must not be missed
             if is_dead:
                 return self._release_dead()
             self._enforce_deadlines()
@@ -128,7 +128,7 @@ class Keeper:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Bring what we know up to date: writes to the files we watch, then the journal."""
         self._news.read()
         self._note_writes()
@@ -199,7 +199,7 @@ class Keeper:
             if not any(result.kind is ReleaseKind.FAILED for result in results):
                 return 0
             time.sleep(_RETRY_S)
-            self._look()
+            self._refresh()
         log("guardian gives up: some holds could not be undone; run fairsched release")
         return 1
 

@@ -236,11 +236,11 @@ class Sensors:
         """
         if self.account is not None:
             self.account.tenant_of = tenant_of
-        for slot, turns in self.account.turns.items() if self.account is not None else ():
-            if turns.step(now_ns) and self.account is not None:
+        for slot, trust in self.account.trust.items() if self.account is not None else ():
+            if trust.step(now_ns) and self.account is not None:
                 self.account.relearn(slot)
-                logger.warning("gpu=%d turns=learnt %s", slot, turns.learnt)
-            self._natures.note(self._uuid(slot), turns.nature, self._configured_nature)
+                logger.warning("gpu=%d turns=learnt %s", slot, trust.learnt)
+            self._natures.note(self._uuid(slot), trust.nature, self._configured_nature)
 
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """See :meth:`EbpfAccount.queued_since_hold_ns`; 0 without an account."""

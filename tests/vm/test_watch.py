@@ -40,7 +40,7 @@ def start_watch() -> Iterator[StartWatch]:
 
 def look_until(watch: DriverWatch, condition: Callable[[], bool], what: str) -> None:
     def step() -> bool:
-        watch.look(time.monotonic_ns(), lambda cgroup_id: "a")
+        watch.poll(time.monotonic_ns(), lambda cgroup_id: "a")
         assert watch.errors == 0
         return condition()
 

@@ -87,7 +87,7 @@ class Pages:
     def _make(self, content_type: str, is_packed: bool) -> bytes:
         now_s, known = self._clock(), self._snapshot
         if known is None or now_s - known.asked_s >= SHARED_S:
-            known = self._snapshot = self._look()
+            known = self._snapshot = self._ask_daemon()
         key = (content_type, is_packed)
         if key not in known.pages:
             if is_packed:
@@ -98,7 +98,7 @@ class Pages:
                 known.pages[key] = self._write(known, content_type)
         return known.pages[key]
 
-    def _look(self) -> _Snapshot:
+    def _ask_daemon(self) -> _Snapshot:
         try:
             report = self._ask(SHARED_S)
         except ControlError:

@@ -108,7 +108,7 @@ def failing_on_request(function, fault):
 
 fault = os.environ["FAULT"]
 loop.decide = failing_on_request(loop.decide, fault + ".tick")
-loop.Misbehaviour.look = failing_on_request(loop.Misbehaviour.look, fault + ".housekeeping")
+loop.Misbehaviour.poll = failing_on_request(loop.Misbehaviour.poll, fault + ".housekeeping")
 from fairsched.cli import main
 main()
 """

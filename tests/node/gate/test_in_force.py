@@ -84,24 +84,24 @@ def gate(node: Node, tmp_path: Path) -> Iterator[DeviceGate]:
 
 def test_what_somebody_detaches_is_back_though_nothing_else_happens(node: Node, gate: DeviceGate) -> None:
     (program_id,) = attachments(node.mount, node.top)
-    gate.look()
+    gate.refresh()
     assert gate._in_force is not None
     with CgroupRef.open(node.mount, node.top) as top:
         assert cgroup_devices.detach(top, gate._in_force.program.fd)
     let_run(1.1)
-    gate.look()
+    gate.refresh()
     assert attachments(node.mount, node.top) == [program_id]
 
 
 def test_a_look_at_nothing_new_asks_the_kernel_for_nothing(
     gate: DeviceGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate.look()
-    gate.look()
+    gate.refresh()
+    gate.refresh()
     assert gate._in_force is not None
     calls: list[object] = []
     monkeypatch.setattr(gate._in_force, "put", lambda *args: calls.append(args) or [])
     gate._next_verify_ns += 10**12
     for _ in range(5):
-        gate.look()
+        gate.refresh()
     assert calls == []

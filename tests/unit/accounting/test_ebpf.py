@@ -196,7 +196,7 @@ def test_where_the_replay_keeps_missing_the_clock_is_the_account(probe: FakeProb
         now += MS // 2
         probe.sync(1, now)
     account.read(now)
-    assert not account.turns[0].is_replay_trusted
+    assert not account.trust[0].is_replay_trusted
     account.read(now + MS)
     for slot, ns in ((0, 3 * MS), (1, 4 * MS)):
         probe.contexts_by_slot[slot].busy[abi.COMPUTE].gpu_time_ns += ns

@@ -48,7 +48,7 @@ class Day:
 
     @property
     def is_uneven(self) -> bool:
-        return bool(self.evenness.objections(self.now_ns))
+        return bool(self.evenness.claims(self.now_ns))
 
 
 def test_work_that_costs_the_same_alone_and_in_company_is_even() -> None:
@@ -77,16 +77,16 @@ def test_each_context_is_compared_with_itself() -> None:
 
 def test_who_says_so_is_told_and_how_much_its_work_costs_in_company() -> None:
     day = Day().alone(ENOUGH).in_company(ENOUGH, 1.5).alone(40, key="b").in_company(40, key="b")
-    assert day.evenness.objections(day.now_ns) == {"tenant of a": pytest.approx(1.5)}
+    assert day.evenness.claims(day.now_ns) == {"tenant of a": pytest.approx(1.5)}
 
 
 def test_it_is_said_for_a_minute_after_the_last_sign_of_it() -> None:
     day = Day().alone(ENOUGH).in_company(ENOUGH, 0.66)
     said_ns = day.now_ns
-    assert day.evenness.objections(said_ns + STAYS_NS - 1)
-    assert not day.evenness.objections(said_ns + STAYS_NS)
+    assert day.evenness.claims(said_ns + STAYS_NS - 1)
+    assert not day.evenness.claims(said_ns + STAYS_NS)
     day.in_company(1, 0.66)
-    assert day.evenness.objections(day.now_ns + STAYS_NS - 1)
+    assert day.evenness.claims(day.now_ns + STAYS_NS - 1)
 
 
 def test_a_few_samples_say_nothing() -> None:
@@ -113,7 +113,7 @@ def test_bursts_neither_alone_nor_in_company_are_not_counted(
     for part, spent_ns in [(alone, BURST_NS), (company, BURST_NS // 2)] * 40:
         now += 50 * MS
         evenness.note("a", "tenant", spent_ns, LAUNCHES, round(spent_ns / part), now)
-    assert bool(evenness.objections(now)) is counts
+    assert bool(evenness.claims(now)) is counts
 
 
 def test_a_burst_that_was_charged_nothing_is_passed_over() -> None:

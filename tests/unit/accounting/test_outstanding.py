@@ -132,7 +132,7 @@ def test_asking_twice_is_asking_once(probe: FakeProbe) -> None:
 def test_what_was_learnt_of_turns_before_anybody_knew_of_unseen_work_is_forgotten(probe: FakeProbe) -> None:
     account = account_of(probe)
     alone(probe, account, range(0, 1))
-    one = account.turns[0]
+    one = account.trust[0]
     one.replay.set_nature(3 * MS, MS // 10)
     one.tuner._before = (1 * S, (SLICE_NS, SWITCH_NS))
     account.stand_in_for({(77, 0)}, 2 * S)

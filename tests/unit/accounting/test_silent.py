@@ -45,7 +45,7 @@ class Bench:
         self.now += after_ns
         self.live.last_call_ns = self.now
         self.replay.advance(self.now)
-        return self.silence.look(self.context, self.live, self.now)
+        return self.silence.poll(self.context, self.live, self.now)
 
     def windows(self, count: int = WINDOWS, launches: int = 256) -> Bench:
         """It returns from a pause, so many times, having launched what was done meanwhile."""
@@ -81,9 +81,9 @@ def test_until_it_has_launched_for_a_second_it_is_not_silent() -> None:
     live = abi.Ctx(submitted=5, last_call_ns=UNSYNCED_NS)
     bench.replay.add(fresh.key, (2,))
     bench.replay.open(fresh.key, bench.now)
-    assert bench.silence.look(fresh, live, UNSYNCED_NS) is None
+    assert bench.silence.poll(fresh, live, UNSYNCED_NS) is None
     live.last_call_ns += 1
-    assert bench.silence.look(fresh, live, UNSYNCED_NS + 1) is False
+    assert bench.silence.poll(fresh, live, UNSYNCED_NS + 1) is False
 
 
 def test_a_burst_whose_edge_was_not_read_yet_is_no_silence() -> None:
@@ -91,10 +91,10 @@ def test_a_burst_whose_edge_was_not_read_yet_is_no_silence() -> None:
     back = Context((2, 1), 13, OWN, 0, seq=5)
     bench.replay.add(back.key, (2,))
     live = abi.Ctx(submitted=25, last_call_ns=5 * UNSYNCED_NS)
-    assert bench.silence.look(back, live, 5 * UNSYNCED_NS) is None
+    assert bench.silence.poll(back, live, 5 * UNSYNCED_NS) is None
     back.seq_ns = 5 * UNSYNCED_NS
     bench.replay.open(back.key, bench.now)
-    assert bench.silence.look(back, live, 5 * UNSYNCED_NS) is None
+    assert bench.silence.poll(back, live, 5 * UNSYNCED_NS) is None
 
 
 def test_its_account_is_a_bound_until_neighbours_bear_it_out() -> None:
@@ -195,10 +195,10 @@ def test_nor_in_the_account() -> None:
     for t_ns in (0, UNSYNCED_NS + MS):
         probe.launch(0, t_ns)
     account.read(UNSYNCED_NS + MS)
-    assert account.turns[0].silence._silent
+    assert account.trust[0].silence._silent
     probe.end(0, UNSYNCED_NS + 2 * MS)
     account.read(UNSYNCED_NS + 2 * MS)
-    assert not account.turns[0].silence._silent
+    assert not account.trust[0].silence._silent
 
 
 def test_where_no_pause_is_seen_it_is_measured_every_two_seconds() -> None:

@@ -12,7 +12,7 @@ from fairsched.accounting.context import Context
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
 from fairsched.accounting.tuner import POOR_HIT_RATIO, Tape
-from fairsched.accounting.turns import Turns
+from fairsched.accounting.turns import ReplayTrust
 from fairsched.accounting.witnesses import EXAMINED_NS
 from fairsched.bpf import abi
 from fairsched.model import Confidence
@@ -24,13 +24,13 @@ QUIET_NS = turns_module._QUIET_NS
 LOST, FINE = TRUSTED_HIT_RATIO - 0.1, TRUSTED_HIT_RATIO
 
 
-def turns(*, is_settled: bool = True, hit_ratio: float = LOST) -> Turns:
-    found = Turns(Replay())
+def turns(*, is_settled: bool = True, hit_ratio: float = LOST) -> ReplayTrust:
+    found = ReplayTrust(Replay())
     found.tuner.is_settled, found.replay.hit_ratio = is_settled, hit_ratio
     return found
 
 
-def make_uneven(one: Turns, now_ns: int) -> None:
+def make_uneven(one: ReplayTrust, now_ns: int) -> None:
     for part in (1.0, 0.5):
         for _ in range(8):
             one.evenness.note("a", "tenant", round(MS * part), 1, MS, now_ns)
@@ -86,7 +86,7 @@ def test_who_forks_once_it_is_so_does_not_end_it() -> None:
         assert one.is_unsure
 
 
-def hear(one: Turns, cgroup_id: int, hits: int, misses: int) -> None:
+def hear(one: ReplayTrust, cgroup_id: int, hits: int, misses: int) -> None:
     """Anchors of a context there."""
     context = Context((cgroup_id, 1), cgroup_id, cgroup_id, 0)
     one.replay.add(context.key, (cgroup_id,))
@@ -108,7 +108,7 @@ def test_who_alone_misses_cannot_bring_it_about() -> None:
 
 
 def test_nor_two_cgroups_of_one_tenant() -> None:
-    one = Turns(Replay(), lambda cgroup_id: cgroup_id // 10)
+    one = ReplayTrust(Replay(), lambda cgroup_id: cgroup_id // 10)
     one.tuner.is_settled, one.replay.hit_ratio = True, LOST
     hear(one, 100, 40, 2)
     for cgroup_id in (110, 111):
@@ -129,13 +129,13 @@ def test_with_another_nature_anchors_are_judged_anew(monkeypatch: pytest.MonkeyP
 
 def test_the_clock_does_not_take_over_for_one_who_alone_misses(probe: FakeProbe) -> None:
     account = two_gpus(probe)
-    one = account.turns[0]
+    one = account.trust[0]
     one.replay.hit_ratio = LOST
-    assert not account.turns[0].is_replay_trusted
+    assert not account.trust[0].is_replay_trusted
     hear(one, 200, 40, 2)
     hear(one, 201, 2, 40)
     one.step(S)
-    assert account.turns[0].is_replay_trusted
+    assert account.trust[0].is_replay_trusted
 
 
 def test_it_ends_when_anchors_are_hit_again() -> None:
@@ -223,31 +223,31 @@ def test_on_an_unsure_gpu_all_rows_are_low_and_on_the_others_they_are_not(probe:
     account = two_gpus(probe)
     probe.create(2, 13, 102, gpu=1)
     teach(probe, 2, 2 * S)
-    make_uneven(account.turns[1], 3 * S)
-    account.turns[1].step(3 * S)
+    make_uneven(account.trust[1], 3 * S)
+    account.trust[1].step(3 * S)
     assert set(sure(account, 3 * S).values()) == {Confidence.HIGH}, "its neighbours may have something to say"
-    account.turns[1].step(3 * S + EXAMINED_NS + 1)
+    account.trust[1].step(3 * S + EXAMINED_NS + 1)
     rows = account.read(3 * S + EXAMINED_NS + 1)
     assert {(row.cgroup_id, row.confidence) for row in rows} == {
         (100, Confidence.HIGH),
         (101, Confidence.LOW),
         (102, Confidence.LOW),
     }
-    account.turns[1].step(3 * S + 61 * S)
+    account.trust[1].step(3 * S + 61 * S)
     assert set(sure(account, 64 * S).values()) == {Confidence.HIGH}
 
 
 def test_a_settled_gpu_is_accounted_by_the_replay_however_few_anchors_hit(probe: FakeProbe) -> None:
     account = two_gpus(probe)
-    account.turns[0].replay.hit_ratio = LOST
-    assert [account.turns[gpu].is_replay_trusted for gpu in (0, 1)] == [False, True]
-    account.turns[0].tuner.is_settled = True
-    assert account.turns[0].is_replay_trusted
+    account.trust[0].replay.hit_ratio = LOST
+    assert [account.trust[gpu].is_replay_trusted for gpu in (0, 1)] == [False, True]
+    account.trust[0].tuner.is_settled = True
+    assert account.trust[0].is_replay_trusted
 
 
 def test_contexts_that_come_or_go_are_no_reason_to_be_unsure(probe: FakeProbe) -> None:
     account = two_gpus(probe)
-    one = account.turns[0]
+    one = account.trust[0]
     one.tuner.is_settled, one.replay.hit_ratio = True, LOST
     came_ns, went_ns = 20 * S, 25 * S
     probe.create(2, 13, 100, t_ns=came_ns)
@@ -264,7 +264,7 @@ def test_contexts_that_come_or_go_are_no_reason_to_be_unsure(probe: FakeProbe) -
 
 def test_bursts_begin_and_end_on_the_tape(probe: FakeProbe) -> None:
     account = two_gpus(probe)
-    tape = account.turns[0].replay.tape = Tape([])
+    tape = account.trust[0].replay.tape = Tape([])
     probe.launch(0, 3 * S, 10)
     probe.sync(0, 3 * S + 20 * MS)
     account.read(4 * S)
@@ -291,11 +291,11 @@ def unequal_bursts(probe: FakeProbe) -> EbpfAccount:
 def test_what_bursts_are_charged_is_compared_on_their_gpu(probe: FakeProbe) -> None:
     account = unequal_bursts(probe)
     account.read(7 * S)
-    assert account.turns[1].evenness.objections(7 * S)
-    assert not account.turns[0].evenness.objections(7 * S)
+    assert account.trust[1].evenness.claims(7 * S)
+    assert not account.trust[0].evenness.claims(7 * S)
     probe.end(1, 7 * S)
     account.read(7 * S)
-    assert not account.turns[1].evenness._alone
+    assert not account.trust[1].evenness._alone
 
 
 def test_who_seemed_alone_may_not_have_been_when_a_late_context_turns_up(probe: FakeProbe) -> None:
@@ -303,15 +303,15 @@ def test_who_seemed_alone_may_not_have_been_when_a_late_context_turns_up(probe: 
     account.read(7 * S)
     probe.create(3, 14, 100, gpu=1)
     account.read(7 * S)
-    assert account.turns[1].evenness.objections(7 * S), "one that is new was not there before"
-    account.turns[1].note_change(7 * S, is_late=True)
-    assert not account.turns[1].evenness.objections(7 * S)
-    assert not account.turns[1].evenness._alone
-    one = account.turns[1]
+    assert account.trust[1].evenness.claims(7 * S), "one that is new was not there before"
+    account.trust[1].note_change(7 * S, is_late=True)
+    assert not account.trust[1].evenness.claims(7 * S)
+    assert not account.trust[1].evenness._alone
+    one = account.trust[1]
     make_uneven(one, 7 * S + turns_module._SETTLE_NS - 1)
-    assert not one.evenness.objections(7 * S + turns_module._SETTLE_NS), "beside drains nobody has seen yet"
+    assert not one.evenness.claims(7 * S + turns_module._SETTLE_NS), "beside drains nobody has seen yet"
     make_uneven(one, 7 * S + turns_module._SETTLE_NS)
-    assert one.evenness.objections(7 * S + turns_module._SETTLE_NS)
+    assert one.evenness.claims(7 * S + turns_module._SETTLE_NS)
 
 
 def test_with_another_nature_what_was_learnt_of_the_work_there_is_learnt_anew(probe: FakeProbe) -> None:

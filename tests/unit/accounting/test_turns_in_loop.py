@@ -24,7 +24,7 @@ class Tuned(ClosedLoop):
         seen = super().snapshot()
         if self.now >= self.next_ns:
             self.next_ns = self.now + S // 5
-            for gpu, one in self.account.turns.items():
+            for gpu, one in self.account.trust.items():
                 if one.step(self.now):
                     self.account.relearn(gpu)
                     self.learnt_ns = self.now
@@ -69,7 +69,7 @@ def test_under_holds_the_account_finds_out_how_turns_are_taken(monkeypatch: pyte
     sim = Tuned(tenants(a="decode", b="graph", c="trainer"), seed=1)
     errors = sim.errors(20 * S, 30 * S)
     assert sim.learnt_ns is not None
-    assert sim.account.turns[0].replay.slice_ns == MS
+    assert sim.account.trust[0].replay.slice_ns == MS
     assert max(map(abs, errors.values())) < 0.02
     assert sim.unsure_ns is None
 
@@ -80,7 +80,7 @@ def test_under_holds_a_small_difference_is_found_out_too(monkeypatch: pytest.Mon
     take_turns(monkeypatch, 2 * MS, 0)
     sim = Tuned(tenants(a="decode", b="graph", c="trainer"), seed=seed)
     errors = sim.errors(20 * S, 30 * S)
-    replay = sim.account.turns[0].replay
+    replay = sim.account.trust[0].replay
     assert (replay.slice_ns, replay.switch_ns) == (2 * MS, 0)
     assert max(map(abs, errors.values())) < 0.05
 

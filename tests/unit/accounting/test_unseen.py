@@ -38,7 +38,7 @@ def test_honest_accounts_are_right_or_unsure_and_right_again(kinds: tuple[str, .
         settled_ns = sim.counted_ns + 2 * S
         assert abs(sim.error(name, settled_ns, END_NS)) < 0.02
         assert sim.low_ratio(name, END_NS - 4 * S, END_NS) < 0.1, "and it is sure again"
-    assert (sim.account.turns[0].replay.slice_ns, sim.account.turns[0].replay.switch_ns) == (
+    assert (sim.account.trust[0].replay.slice_ns, sim.account.trust[0].replay.switch_ns) == (
         2_000_000,
         100_000,
     )

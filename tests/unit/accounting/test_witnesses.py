@@ -9,14 +9,14 @@ import random
 import pytest
 
 from fairsched.accounting.replay import Replay
-from fairsched.accounting.witnesses import EXAMINED_NS, Anchors, Trials
+from fairsched.accounting.witnesses import EXAMINED_NS, Anchors, Claims
 from fairsched.model import Confidence, Snapshot, TenantSpec
 from tests.unit.accounting.closed_loop import MS, ClosedLoop, Steps
 from tests.unit.accounting.test_turns_in_loop import Tuned
 from tests.unit.policy.model_gpu import Simulation, Tenant
 
 S = 1000 * MS
-OBJECTOR, WITNESS = (0, 1), (1, 1)
+CLAIMANT, NEIGHBOUR = (0, 1), (1, 1)
 RATIO = 1.5
 BURST_NS = 10 * MS
 ENOUGH = 8
@@ -24,118 +24,120 @@ FEW = 24
 """Anchors of the others."""
 
 
-class Court:
-    """An objector, and a witness whose bursts of 10 ms come with it and without it."""
+class Examined:
+    """A claimant, and a neighbour whose bursts of 10 ms come with it and without it."""
 
     def __init__(self, ratio: float = RATIO, *, spread: float = 0.02, owner: str = "honest") -> None:
         self.replay = Replay()
-        self.trials = Trials(self.replay)
+        self.claims = Claims(self.replay)
         self.ratio, self.spread, self.chance = ratio, spread, random.Random(1)
         self.now = S
-        for rank, (key, whose) in enumerate(((OBJECTOR, "feigner"), (WITNESS, owner))):
+        for rank, (key, whose) in enumerate(((CLAIMANT, "feigner"), (NEIGHBOUR, owner))):
             self.replay.add(key, (rank,))
-            self.trials.begin(key, whose, self.now)
+            self.claims.begin(key, whose, self.now)
         self.owner = owner
-        self.is_believed()
+        self.is_supported()
 
-    def is_believed(self, after_ns: int = 0) -> bool:
+    def is_supported(self, after_ns: int = 0) -> bool:
         self.now += after_ns
-        return self.trials.are_upheld({"feigner": self.ratio}, self.now)
+        return self.claims.are_supported({"feigner": self.ratio}, self.now)
 
-    def bursts(self, count: int, *, beside: float, cost: float = 1.0) -> Court:
-        """Of the witness, charged ``cost`` times its due; the objector was charged ``beside`` times as much."""
+    def bursts(self, count: int, *, beside: float, cost: float = 1.0) -> Examined:
+        """Of the neighbour, charged ``cost`` times its due; the claimant was charged ``beside`` times as much."""
         for _ in range(count):
-            self.trials.begin(WITNESS, self.owner, self.now)
+            self.claims.begin(NEIGHBOUR, self.owner, self.now)
             begun_ns, spent_ns = self.now, round(BURST_NS * cost * self.chance.lognormvariate(0, self.spread))
             beside_ns = round(spent_ns * beside)
             if beside_ns:
-                self.replay._contexts[OBJECTOR].exec_ns += beside_ns
+                self.replay._contexts[CLAIMANT].exec_ns += beside_ns
             self.now += spent_ns + beside_ns
-            self.trials.end(WITNESS, begun_ns, spent_ns, 20, self.now)
+            self.claims.end(NEIGHBOUR, begun_ns, spent_ns, 20, self.now)
         return self
 
 
 def test_one_tenants_word_counts_when_nobody_has_spoken_against_it_for_a_while() -> None:
-    court = Court()
-    assert not court.is_believed(EXAMINED_NS)
-    assert court.is_believed(1)
+    examined = Examined()
+    assert not examined.is_supported(EXAMINED_NS)
+    assert examined.is_supported(1)
 
 
 def test_where_it_is_the_only_one_it_counts_at_once() -> None:
-    court = Court()
-    court.trials.forget(WITNESS)
-    assert court.is_believed()
-    assert Court(owner="feigner").is_believed(), "what is one tenant's has one voice"
+    examined = Examined()
+    examined.claims.forget(NEIGHBOUR)
+    assert examined.is_supported()
+    assert Examined(owner="feigner").is_supported(), "what is one tenant's has one voice"
 
 
 def test_neighbours_whose_work_costs_the_same_without_it_refute_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    court = Court().bursts(ENOUGH, beside=0.0).bursts(ENOUGH, beside=1.0)
-    assert not court.is_believed()
-    assert not court.is_believed(EXAMINED_NS)
+    examined = Examined().bursts(ENOUGH, beside=0.0).bursts(ENOUGH, beside=1.0)
+    assert not examined.is_supported()
+    assert not examined.is_supported(EXAMINED_NS)
     assert len(caplog.messages) == 1 and "turns=feigned by=feigner company_cost_ratio=1.50" in caplog.text
 
 
 @pytest.mark.parametrize("ratio", [1.5, 0.6])
 def test_neighbours_who_go_without_what_it_has_too_much_bear_it_out(ratio: float) -> None:
     true_cost = 1 / (1 + (1 - 1 / ratio))
-    court = Court(ratio).bursts(ENOUGH, beside=0.0).bursts(ENOUGH, beside=1.0, cost=true_cost)
-    court.is_believed()
-    assert court.is_believed(EXAMINED_NS + 1 - (court.now - S))
+    examined = Examined(ratio).bursts(ENOUGH, beside=0.0).bursts(ENOUGH, beside=1.0, cost=true_cost)
+    examined.is_supported()
+    assert examined.is_supported(EXAMINED_NS + 1 - (examined.now - S))
 
 
 @pytest.mark.parametrize(("without", "together"), [(ENOUGH - 1, 40), (40, ENOUGH - 1), (0, 60), (60, 0)])
 def test_who_has_not_worked_both_with_it_and_without_it_cannot_tell(without: int, together: int) -> None:
-    court = Court().bursts(without, beside=0.0).bursts(together, beside=1.0)
-    court.is_believed()
-    assert court.is_believed(EXAMINED_NS + 1)
+    examined = Examined().bursts(without, beside=0.0).bursts(together, beside=1.0)
+    examined.is_supported()
+    assert examined.is_supported(EXAMINED_NS + 1)
 
 
 def test_nor_can_one_beside_whom_it_was_for_a_moment_only() -> None:
-    court = Court().bursts(ENOUGH, beside=0.0).bursts(20, beside=0.1)
-    court.is_believed()
-    assert court.is_believed(EXAMINED_NS + 1)
+    examined = Examined().bursts(ENOUGH, beside=0.0).bursts(20, beside=0.1)
+    examined.is_supported()
+    assert examined.is_supported(EXAMINED_NS + 1)
 
 
 def test_nor_one_whose_work_varies() -> None:
-    court = Court(3.0, spread=0.17).bursts(32, beside=0.0).bursts(32, beside=1.0)
-    court.is_believed()
-    assert court.is_believed(EXAMINED_NS + 1)
+    examined = Examined(3.0, spread=0.17).bursts(32, beside=0.0).bursts(32, beside=1.0)
+    examined.is_supported()
+    assert examined.is_supported(EXAMINED_NS + 1)
 
 
 def test_what_is_not_confirmed_for_a_while_is_over_and_old_bursts_confirm_nothing() -> None:
-    court = Court().bursts(20, beside=0.0).bursts(20, beside=1.0)
-    assert not court.is_believed()
-    assert not court.is_believed(9 * S), "they are still recent"
-    assert court.is_believed(EXAMINED_NS + 2 * S)
-    court.bursts(20, beside=0.0).bursts(20, beside=1.0)
-    assert not court.is_believed(), "it may be refuted at any time"
+    examined = Examined().bursts(20, beside=0.0).bursts(20, beside=1.0)
+    assert not examined.is_supported()
+    assert not examined.is_supported(9 * S), "they are still recent"
+    assert examined.is_supported(EXAMINED_NS + 2 * S)
+    examined.bursts(20, beside=0.0).bursts(20, beside=1.0)
+    assert not examined.is_supported(), "it may be rejected at any time"
 
 
 def test_a_burst_that_a_hold_touched_says_nothing() -> None:
-    court = Court()
+    examined = Examined()
     for _ in range(40):
-        court.trials.begin(WITNESS, "honest", court.now)
-        court.trials.end(WITNESS, court.now - 1, BURST_NS, 20, court.now)
-    assert not court.trials._trials["feigner"].bursts
+        examined.claims.begin(NEIGHBOUR, "honest", examined.now)
+        examined.claims.end(NEIGHBOUR, examined.now - 1, BURST_NS, 20, examined.now)
+    assert not examined.claims._claims["feigner"].bursts
 
 
-def test_another_replay_begins_without_objections() -> None:
-    court = Court().bursts(20, beside=0.0).bursts(20, beside=1.0)
-    court.trials.reset()
-    assert not court.is_believed()
-    assert court.is_believed(EXAMINED_NS + 1)
+def test_another_replay_begins_without_claims() -> None:
+    examined = Examined().bursts(20, beside=0.0).bursts(20, beside=1.0)
+    examined.claims.reset()
+    assert not examined.is_supported()
+    assert examined.is_supported(EXAMINED_NS + 1)
 
 
-def test_who_was_believed_before_is_believed_at_once_until_refuted() -> None:
-    court = Court()
-    assert court.is_believed(EXAMINED_NS + 1)
-    court.trials.reset()
-    assert court.is_believed(), "or everybody is held for a while after each nature that does not fit either"
-    court.bursts(20, beside=0.0).bursts(20, beside=1.0)
-    assert not court.is_believed()
-    court.trials.reset()
-    assert not court.is_believed()
+def test_whose_claim_was_supported_before_is_supported_at_once_until_rejected() -> None:
+    examined = Examined()
+    assert examined.is_supported(EXAMINED_NS + 1)
+    examined.claims.reset()
+    assert examined.is_supported(), (
+        "or everybody is held for a while after each nature that does not fit either"
+    )
+    examined.bursts(20, beside=0.0).bursts(20, beside=1.0)
+    assert not examined.is_supported()
+    examined.claims.reset()
+    assert not examined.is_supported()
 
 
 # ---- anchors ----
@@ -219,7 +221,7 @@ def share(sim: ClosedLoop, name: str) -> float:
 def test_who_feigns_unequal_turns_is_held_like_everybody(factor: float) -> None:
     sim = beside_two(factor)
     errors = sim.errors(5 * S, 20 * S)
-    assert sim.account.turns[0].evenness.last, "it is believed to be uneven"
+    assert sim.account.trust[0].evenness.last, "it is found to be uneven"
     assert share(sim, "feigner") < 1 / 9 + 0.02
     assert sim.low < 0.05 * sim.looks
     assert max(map(abs, errors.values())) < 0.05

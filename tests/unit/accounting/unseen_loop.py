@@ -68,7 +68,7 @@ class Watched(ClosedLoop):
         seen = super().snapshot()
         if self.now >= self._next_ns:
             self._next_ns = self.now + HOUSEKEEPING_NS
-            for gpu, one in self.account.turns.items():
+            for gpu, one in self.account.trust.items():
                 if one.step(self.now):
                     self.account.relearn(gpu)
             self._look()
@@ -124,7 +124,7 @@ class Watched(ClosedLoop):
             charged_ns=charged,
             watched_since_ns=dict.fromkeys(self.watch_state.suspects, 0),
             is_blind=self.now < BLIND_NS,
-            unsure=frozenset({GPU} if any(one.is_unsure for one in self.account.turns.values()) else ()),
+            unsure=frozenset({GPU} if any(one.is_unsure for one in self.account.trust.values()) else ()),
         )
 
     def _works(self) -> dict[tuple[int, str], tuple[ContextWork, ...]]:

@@ -73,7 +73,7 @@ class Account:
         self.seen_running: Any = {}
         self.hidden: set[tuple[int, int]] = set()
         self.intruded: set[int] = set()
-        self.turns: dict[int, Any] = {}
+        self.trust: dict[int, Any] = {}
 
     def stand_in_for(self, unseen: set[tuple[int, int]], _now_ns: int) -> None:
         self.hidden = unseen
@@ -144,7 +144,7 @@ class Node:
         return self.watched(now_ns)
 
     def look(self, now_s: float, *, is_acting: bool = True) -> None:
-        self.it.look(round(now_s * S), self.specs, self.config, is_acting=is_acting)
+        self.it.poll(round(now_s * S), self.specs, self.config, is_acting=is_acting)
 
     def see(self, now_s: float, owner: ProcessId = OWNER, cgroup_id: int = CGROUP, slot: int = 0) -> None:
         """It was on the GPU all through the second before ``now_s``."""
@@ -298,7 +298,7 @@ def test_what_was_charged_explains_what_was_seen(node: Node) -> None:
 def test_what_was_charged_says_little_where_turns_cannot_be_followed() -> None:
     for is_unsure in (True, False):
         node = Node()
-        node.account.turns[0] = SimpleNamespace(is_unsure=is_unsure)
+        node.account.trust[0] = SimpleNamespace(is_unsure=is_unsure)
         for now_s in range(1, 40):
             node.it.book([ProcessUse(CGROUP, PID, 0, S // 5, True, 0, Confidence.LOW, 1)])
             node.see(now_s)

@@ -137,7 +137,7 @@ class Site:
 
     def at(self, now_s: float, specs: dict[str, TenantSpec], *, is_acting: bool = True) -> None:
         now_ns = round(now_s * S)
-        self.vram.look(now_ns, specs, 5.0, is_acting=is_acting)
+        self.vram.poll(now_ns, specs, 5.0, is_acting=is_acting)
         self.vram.step(now_ns)
 
     def kinds(self) -> list[tuple[str, str]]:
@@ -201,7 +201,7 @@ def test_who_is_over_is_held_and_runs_in_turn_until_it_is_within(site: Site) -> 
     now_ns = 0
     frozen_ns = longest_ns = 0
     while now_ns < 8 * S:
-        site.vram.look(now_ns, hold, 5.0, is_acting=True)
+        site.vram.poll(now_ns, hold, 5.0, is_acting=True)
         site.vram.step(now_ns)
         following_ns = min(now_ns + 20 * MS, max(site.vram.due_ns, now_ns + MS))
         if "a" in site.applier.holds:

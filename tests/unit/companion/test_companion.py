@@ -160,7 +160,7 @@ def free_port() -> int:
 def test_without_a_wish_there_is_no_companion() -> None:
     assert wishes(Config()) == {}
     keeper = CompanionKeeper(Config())
-    keeper.look(Config(), 0)
+    keeper.refresh(Config(), 0)
     assert keeper.status() is None
 
 
@@ -204,22 +204,22 @@ def test_it_exports_is_replaced_when_it_dies_and_ends_with_its_keeper(
             return False
 
     with fakes.serving(tmp_path / "s", daemon):
-        keeper.look(wanted, 0)
+        keeper.refresh(wanted, 0)
         wait_until(answers, 30, "the first answers")
         first = pid()
         os.kill(first, 9)
 
         def is_missed() -> bool:
-            keeper.look(wanted, SECOND_NS)
+            keeper.refresh(wanted, SECOND_NS)
             return keeper.status() == CompanionStatus(pid=None, starts=1)
 
         wait_until(is_missed, 30, "its death is noticed, and it is not started again at once")
-        keeper.look(wanted, SECOND_NS)
+        keeper.refresh(wanted, SECOND_NS)
         assert is_missed()
-        keeper.look(wanted, 3 * SECOND_NS)
+        keeper.refresh(wanted, 3 * SECOND_NS)
         wait_until(answers, 30, "the second answers")
         assert pid() != first
-        keeper.look(Config(), 4 * SECOND_NS)
+        keeper.refresh(Config(), 4 * SECOND_NS)
         assert keeper.status() is None
         wait_until(lambda: not answers(), 30, "it leaves when nothing is wanted of it")
     keeper.stop()
@@ -238,16 +238,16 @@ def test_one_that_does_not_leave_is_killed_and_nobody_waits_for_it(
         config(f"metrics: {{listen: ':{port}'}}\nlog: {{level: {level}}}") for level in ("info", "debug")
     )
     keeper = CompanionKeeper(wanted)
-    keeper.look(wanted, 0)
+    keeper.refresh(wanted, 0)
     first = keeper.status()
     assert first is not None and first.pid is not None
-    keeper.look(other, SECOND_NS)
-    keeper.look(other, SECOND_NS + SECOND_NS // 2)
+    keeper.refresh(other, SECOND_NS)
+    keeper.refresh(other, SECOND_NS + SECOND_NS // 2)
     os.kill(first.pid, 0)
     assert keeper.status() == CompanionStatus(pid=None, starts=1), "its port may be in use until it has gone"
 
     def is_followed() -> bool:
-        keeper.look(other, 2 * SECOND_NS)
+        keeper.refresh(other, 2 * SECOND_NS)
         status = keeper.status()
         return status is not None and status.starts == 2
 
@@ -266,17 +266,17 @@ def test_the_last_words_of_one_that_ended_stand_until_the_next(
         status = keeper.status()
         assert status is not None and status.pid is not None
         os.waitid(os.P_PID, status.pid, os.WEXITED | os.WNOWAIT)
-        keeper.look(wanted, now_s * SECOND_NS)
+        keeper.refresh(wanted, now_s * SECOND_NS)
 
-    keeper.look(wanted, 0)
+    keeper.refresh(wanted, 0)
     keeper.told({"faults": ["companion: cannot listen"]}, 0)
     end(1)
     assert keeper.said(30 * SECOND_NS) == Said(faults=("companion: cannot listen",))
-    keeper.look(wanted, 40 * SECOND_NS)
+    keeper.refresh(wanted, 40 * SECOND_NS)
     assert keeper.said(40 * SECOND_NS) == Said(), "another one is about to speak"
     end(41)
     assert keeper.said(42 * SECOND_NS).faults == ("companion: it ended with status 1",)
-    keeper.look(Config(), 43 * SECOND_NS)
+    keeper.refresh(Config(), 43 * SECOND_NS)
     assert keeper.said(43 * SECOND_NS) == Said(), "nobody misses it"
 
 
@@ -289,7 +289,7 @@ def test_one_that_keeps_dying_is_started_ever_more_seldom(
     started_s = []
     for now_s in range(200):
         before = keeper.status()
-        keeper.look(wanted, now_s * SECOND_NS)
+        keeper.refresh(wanted, now_s * SECOND_NS)
         after = keeper.status()
         assert after is not None
         if after.starts != (before.starts if before else 0):

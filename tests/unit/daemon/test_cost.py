@@ -35,18 +35,18 @@ def test_a_histogram_without_counts_is_empty_and_is_no_error() -> None:
 
 def test_the_cpu_ratio_is_that_of_ten_seconds() -> None:
     cost = OwnCost(0)
-    cost.look(9 * S)
+    cost.refresh(9 * S)
     assert cost.cpu_ratio is None
     before_ns = time.process_time_ns()
     while time.process_time_ns() - before_ns < 20 * MS:
         pass
-    cost.look(10 * S)
+    cost.refresh(10 * S)
     assert cost.cpu_ratio is not None
     assert 0.002 <= cost.cpu_ratio < 1
     first = cost.cpu_ratio
-    cost.look(19 * S)
+    cost.refresh(19 * S)
     assert cost.cpu_ratio == first
-    cost.look(20 * S)
+    cost.refresh(20 * S)
     assert cost.cpu_ratio < first, "only what came after the first ten seconds"
 
 

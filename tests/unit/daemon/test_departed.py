@@ -45,7 +45,7 @@ def test_of_ten_thousand_that_are_gone_few_are_kept_a_day_later_none_and_the_liv
     now_ns = time.monotonic_ns()
     file = StateFile(path, ledger)
     for begin_ns, kept in ((now_ns, MOST), (now_ns + KEPT_NS - 1, MOST), (now_ns + KEPT_NS, 0)):
-        ledger.departed.look(living, (ledger,), begin_ns)
+        ledger.departed.refresh(living, (ledger,), begin_ns)
         file.save(PolicyState())
         file.close()
         again = Ledger()
@@ -57,9 +57,9 @@ def test_of_ten_thousand_that_are_gone_few_are_kept_a_day_later_none_and_the_liv
 
 def test_those_that_left_first_are_forgotten_first() -> None:
     departed, ledger = Departed(), ledger_of(*map(str, range(MOST)))
-    departed.look((), (ledger,), 0)
+    departed.refresh((), (ledger,), 0)
     ledger.total_ns |= {("late", GPU): 1, ("later", GPU): 1}
-    departed.look((), (ledger,), S)
+    departed.refresh((), (ledger,), S)
     assert len(ledger.total_ns) == MOST
     assert {("late", GPU), ("later", GPU)} <= ledger.total_ns.keys()
 
@@ -67,22 +67,22 @@ def test_those_that_left_first_are_forgotten_first() -> None:
 @pytest.mark.parametrize("how", ["seen", "there"])
 def test_who_comes_back_goes_on_from_its_total_and_has_its_day_again(how: str) -> None:
     ledger = ledger_of("team/chat")
-    ledger.departed.look((), (ledger,), 0)
+    ledger.departed.refresh((), (ledger,), 0)
     if how == "seen":  # too briefly for a look
         ledger.departed.see(["team/chat"])
     else:
-        ledger.departed.look(["team/chat"], (ledger,), KEPT_NS - 1)
-    ledger.departed.look((), (ledger,), KEPT_NS)
-    ledger.departed.look((), (ledger,), 2 * KEPT_NS - 1)
+        ledger.departed.refresh(["team/chat"], (ledger,), KEPT_NS - 1)
+    ledger.departed.refresh((), (ledger,), KEPT_NS)
+    ledger.departed.refresh((), (ledger,), 2 * KEPT_NS - 1)
     assert ledger.total_ns == {("team/chat", GPU): 5}
-    ledger.departed.look((), (ledger,), 2 * KEPT_NS)
+    ledger.departed.refresh((), (ledger,), 2 * KEPT_NS)
     assert ledger.total_ns == {}
 
 
 def test_who_is_above_one_that_is_there_is_there() -> None:
     ledger = ledger_of("team", "team/chat")
     for now_ns in (0, KEPT_NS, 2 * KEPT_NS):
-        ledger.departed.look(["team/chat"], (ledger,), now_ns)
+        ledger.departed.refresh(["team/chat"], (ledger,), now_ns)
     assert len(ledger.total_ns) == 2
 
 
@@ -90,15 +90,15 @@ def test_a_restart_does_not_begin_the_day_anew(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     ledger = ledger_of("chat", "gone")
     now_ns = time.monotonic_ns()
-    ledger.departed.look(["chat"], (ledger,), now_ns - KEPT_NS + 100 * S)
+    ledger.departed.refresh(["chat"], (ledger,), now_ns - KEPT_NS + 100 * S)
     file = StateFile(path, ledger)
     file.save(PolicyState())
     file.close()
     again = Ledger()
     load_state(path, again)
-    again.departed.look(["chat"], (again,), now_ns)
+    again.departed.refresh(["chat"], (again,), now_ns)
     assert len(again.total_ns) == 2
-    again.departed.look(["chat"], (again,), now_ns + 101 * S)
+    again.departed.refresh(["chat"], (again,), now_ns + 101 * S)
     assert again.total_ns == {("chat", GPU): 5}
 
 

@@ -141,7 +141,7 @@ def turns(**doubts: str) -> SimpleNamespace:
     """An account of GPUs that are in doubt, or not (""); their anchors hit in half of the cases."""
     by_slot = {int(name[3:]): doubt for name, doubt in doubts.items()}
     return SimpleNamespace(
-        turns={
+        trust={
             slot: SimpleNamespace(is_unsure=doubt == "unsure", is_replay_trusted=doubt == "")
             for slot, doubt in by_slot.items()
         },

@@ -123,7 +123,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def look(watch: DriverWatch, seconds: float, tenants: dict[int, str] | None = None) -> None:
-    watch.look(int(seconds * S), (tenants or {}).get)
+    watch.poll(int(seconds * S), (tenants or {}).get)
 
 
 def loaded(watch: DriverWatch) -> None:

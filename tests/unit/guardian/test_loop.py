@@ -121,7 +121,7 @@ def test_pause_by_somebody_else_survives_the_deadline(
         entry = entry_of(ref, daemon=owner_of(daemon), deadline_ns=time.monotonic_ns() + 100_000_000)
     journal.write(entry)
     keeper = Keeper(owner_of(daemon), journal, fake.mount, GRACE_NS)
-    keeper._look()
+    keeper._refresh()
     fake.write_freeze("a", "1")
 
     def steps() -> None:
@@ -138,7 +138,7 @@ def test_deleted_journal_does_not_make_the_guardian_forget(
     with fake.make("a", frozen=True) as ref:
         journal.write(entry_of(ref, daemon=owner_of(daemon)))
     keeper = Keeper(owner_of(daemon), journal, fake.mount, GRACE_NS)
-    keeper._look()
+    keeper._refresh()
     shutil.rmtree(journal.directory)
     with fake.make("b", frozen=True) as ref:
         Journal(journal.directory).write(entry_of(ref, daemon=owner_of(daemon)))

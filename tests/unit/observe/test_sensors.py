@@ -14,7 +14,7 @@ import pytest
 
 from fairsched.accounting.natures import Natures
 from fairsched.accounting.replay import Replay
-from fairsched.accounting.turns import Turns
+from fairsched.accounting.turns import ReplayTrust
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, Library
 from fairsched.bpf.libcuda import LibraryFile
@@ -207,12 +207,12 @@ def test_a_nature_that_was_learnt_is_said_and_what_rested_on_the_old_one_is_forg
             stepped.append((slot, now_ns))
             return is_another
 
-        real = Turns(Replay(6 * MS, 50_000))
+        real = ReplayTrust(Replay(6 * MS, 50_000))
         return SimpleNamespace(step=step, learnt=real.learnt, nature=real.nature)
 
     assert sensors.account is not None
     watched = {0: turns(0, is_another=False), 1: turns(1, is_another=True)}
-    monkeypatch.setattr(sensors.account, "turns", watched)
+    monkeypatch.setattr(sensors.account, "trust", watched)
     monkeypatch.setattr(sensors.account, "relearn", relearnt.append)
     caplog.set_level(logging.INFO, sensors_module.__name__)
     sensors.tune(77, {7: "chat"}.get)
@@ -233,16 +233,16 @@ def test_a_nature_in_force_is_noted_and_the_next_account_begins_with_it(
     assert first.account is not None
     first.tune(20 * MS, str)
     assert natures.to_list() == [], "it is as configured"
-    first.account.turns[0].replay.set_nature(*LONG)
+    first.account.trust[0].replay.set_nature(*LONG)
     first.tune(30 * MS, str)
     assert natures.of("GPU-a", CONFIGURED) == LONG
     probe.create(1, 12, 100)
     second = Sensors(config(), natures)
     second.read(40 * MS)
     assert second.account is not None
-    assert second.account.turns[0].nature == LONG
+    assert second.account.trust[0].nature == LONG
     assert caplog.messages[-1] == "gpu=0 turns=remembered slice_us=6000 switch_us=100"
-    second.account.turns[0].replay.set_nature(*CONFIGURED)  # as when unseen work explains what was found
+    second.account.trust[0].replay.set_nature(*CONFIGURED)  # as when unseen work explains what was found
     second.tune(50 * MS, str)
     assert natures.to_list() == []
 
@@ -254,7 +254,7 @@ def test_what_is_configured_since_wins_over_what_is_remembered(probe: Peeked) ->
     probe.create(1, 12, 100)
     found.read(10 * MS)
     assert found.account is not None
-    assert found.account.turns[0].nature == (1 * MS, 100_000)
+    assert found.account.trust[0].nature == (1 * MS, 100_000)
 
 
 # ---- whose calls are seen ----
