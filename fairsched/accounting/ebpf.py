@@ -35,7 +35,7 @@ from fairsched.accounting.drains import Drains
 from fairsched.accounting.launch_time import LaunchMemory, LaunchTime
 from fairsched.accounting.pauses import Pauses
 from fairsched.accounting.replay import Replay
-from fairsched.accounting.tuner import Nature
+from fairsched.accounting.tuner import SliceTiming
 from fairsched.accounting.turns import ReplayTrust
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
@@ -66,7 +66,7 @@ class EbpfAccount:
         probe: GpuTimeProbe,
         *,
         gpus: int,
-        nature_of: Callable[[int], Nature],
+        nature_of: Callable[[int], SliceTiming],
         started_ns: Callable[[int], int | None] = lambda _pid: None,
     ) -> None:
         """``nature_of`` a GPU: the turns it is taken to take at first. ``started_ns`` tells when a process started

@@ -15,22 +15,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fairsched.accounting.tuner import Nature, natures
+from fairsched.accounting.tuner import SliceTiming, natures
 
 
 class Natures:
     """Of the GPUs of a node. Those without a UUID are not remembered: another may be there the next time."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[Nature, Nature]] = {}
+        self._found: dict[str, tuple[SliceTiming, SliceTiming]] = {}
         """What was found, and what was configured then."""
 
-    def of(self, uuid: str | None, configured: Nature) -> Nature:
+    def of(self, uuid: str | None, configured: SliceTiming) -> SliceTiming:
         """Where the account of a GPU begins."""
         found, then = self._found.get(uuid or "", (configured, configured))
         return found if then == configured else configured
 
-    def note(self, uuid: str | None, now: Nature, configured: Nature) -> None:
+    def note(self, uuid: str | None, now: SliceTiming, configured: SliceTiming) -> None:
         """``now`` is in force on this GPU."""
         if uuid and now != configured:
             self._found[uuid] = (now, configured)
@@ -45,8 +45,8 @@ class Natures:
         """What :meth:`to_list` said. Raises ValueError or TypeError, and has changed nothing then."""
         tried, known = set(natures()), {}
         for uuid, *times_ns in rows:
-            slice_ns, switch_ns, *then = map(int, times_ns)
-            if not isinstance(uuid, str) or len(then) != 2 or (slice_ns, switch_ns) not in tried:
+            slice_ns, switch_ns, *then_ns = map(int, times_ns)
+            if not isinstance(uuid, str) or len(then_ns) != 2 or (slice_ns, switch_ns) not in tried:
                 raise ValueError(f"no nature of a GPU: {uuid!r} {times_ns}")
-            known[uuid] = ((slice_ns, switch_ns), (then[0], then[1]))
+            known[uuid] = (SliceTiming(slice_ns, switch_ns), SliceTiming(*then_ns))
         self._found = known

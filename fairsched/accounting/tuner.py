@@ -28,7 +28,7 @@ import math
 import statistics
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairsched.accounting.orders import Order, other_order
 from fairsched.accounting.replay import Replay
@@ -70,16 +70,23 @@ _MARKS = ("begin", "burst")
 _JUDGING = ("close", "progress")
 _DOUBT = "doubt"
 _END = object()
-_FLUID = (100_000, 0)
 
 Call = tuple[str, tuple[Any, ...]]
-Nature = tuple[int, int]
-"""(slice, switch cost) in ns."""
 
 
-def natures() -> list[Nature]:
+class SliceTiming(NamedTuple):
+    """How long a context runs before the next one does, and what the change costs: a nature of a GPU."""
+
+    slice_ns: int
+    switch_ns: int
+
+
+_FLUID = SliceTiming(100_000, 0)
+
+
+def natures() -> list[SliceTiming]:
     """Every one that is tried."""
-    grid = [(s * 1000, w * 1000) for s in _SLICES_US for w in _SWITCHES_US if w * 4 <= s]
+    grid = [SliceTiming(s * 1000, w * 1000) for s in _SLICES_US for w in _SWITCHES_US if w * 4 <= s]
     return [*grid, _FLUID]
 
 
@@ -142,13 +149,13 @@ class Fit:
 class Search:
     """What a search found."""
 
-    present: Nature
+    present: SliceTiming
     """The one in force when it ended."""
     present_fit: Fit | None
     """None: the tape said too little about it, and nothing was decided."""
-    best: tuple[tuple[Nature, Fit], ...]
+    best: tuple[tuple[SliceTiming, Fit], ...]
     """The few that are hit most often, most often first."""
-    adopted: Nature | None
+    adopted: SliceTiming | None
     order: tuple[Order, Fit] | None = None
     """The one that the tape suggested, if it was another."""
     is_order_adopted: bool = False
@@ -161,8 +168,8 @@ class Search:
         return f"now={_name(self.present)}({self.present_fit}) adopted={adopted} best={best or None}"
 
 
-def _name(nature: Nature) -> str:
-    return f"{nature[0] // 1000}/{nature[1] // 1000}us"
+def _name(nature: SliceTiming) -> str:
+    return f"{nature.slice_ns // 1000}/{nature.switch_ns // 1000}us"
 
 
 def play(tape: Tape, replay: Replay, hear: Callable[[str, tuple[Any, ...]], None]) -> None:
@@ -241,9 +248,9 @@ class Tuner:
         self._next_ns = 0
         self._tape: Tape | None = None
         self._search: Iterator[None] | None = None
-        self._found: dict[Nature, Fit] = {}
+        self._found: dict[SliceTiming, Fit] = {}
         self._order: tuple[Order, Fit] | None = None
-        self._before: tuple[int, Nature] | None = None
+        self._before: tuple[int, SliceTiming] | None = None
         """When another nature was last adopted, and which one had been in force."""
         self.is_settled = False
         """A search has had enough to decide by: whatever nature is in force since, none tried explained more."""
@@ -304,10 +311,10 @@ class Tuner:
         return self._order is not None and _is_better(self._order[1], self._found.get(self._present))
 
     @property
-    def _present(self) -> Nature:
-        return self.replay.slice_ns, self.replay.switch_ns
+    def _present(self) -> SliceTiming:
+        return SliceTiming(self.replay.slice_ns, self.replay.switch_ns)
 
-    def _try(self, nature: Nature) -> None:
+    def _try(self, nature: SliceTiming) -> None:
         assert self._tape is not None
         found = fit(self._tape, *nature)
         if found is not None:
@@ -340,7 +347,7 @@ class Tuner:
         return order is not None or adopted is not None
 
 
-def _better(found: Mapping[Nature, Fit], present: Nature) -> Nature | None:
+def _better(found: Mapping[SliceTiming, Fit], present: SliceTiming) -> SliceTiming | None:
     """The one to adopt instead of the present one; None: it stays."""
     now, best = found.get(present), _best(found)
     if now is None:
@@ -352,7 +359,7 @@ def _better(found: Mapping[Nature, Fit], present: Nature) -> Nature | None:
     )
 
 
-def _most_hit(found: Mapping[Nature, Fit]) -> Nature | None:
+def _most_hit(found: Mapping[SliceTiming, Fit]) -> SliceTiming | None:
     return max(found, key=lambda nature: (found[nature].hit_ratio, -found[nature].scatter), default=None)
 
 
@@ -388,7 +395,7 @@ def _is_hit_more(one: Fit, now: Fit | None, sigmas: float) -> bool:
     return now is not None and one.hit_ratio > now.hit_ratio + max(_MORE_HITS, chance)
 
 
-def _best(found: Mapping[Nature, Fit]) -> Nature | None:
+def _best(found: Mapping[SliceTiming, Fit]) -> SliceTiming | None:
     """Of those that scatter about as little as the least of all, the one that is hit most often; never the fluid."""
     least = min((one.scatter for one in found.values()), default=0.0)
     return _most_hit(

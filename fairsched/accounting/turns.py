@@ -18,7 +18,7 @@ from fairsched.accounting.context import Context
 from fairsched.accounting.evenness import Evenness
 from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
 from fairsched.accounting.silent import Silence
-from fairsched.accounting.tuner import POOR_HIT_RATIO, Nature, Tuner
+from fairsched.accounting.tuner import POOR_HIT_RATIO, SliceTiming, Tuner
 from fairsched.accounting.witnesses import Anchors, Claims
 from fairsched.model import ContextKey
 
@@ -127,9 +127,9 @@ class ReplayTrust:
         self._others_hit_ratio = None
 
     @property
-    def nature(self) -> Nature:
+    def nature(self) -> SliceTiming:
         """The one in force."""
-        return self.replay.slice_ns, self.replay.switch_ns
+        return SliceTiming(self.replay.slice_ns, self.replay.switch_ns)
 
     @property
     def learnt(self) -> str:

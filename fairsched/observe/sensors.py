@@ -19,7 +19,7 @@ from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.accounting.natures import Natures
 from fairsched.accounting.nvml import NvmlAccount, open_account
 from fairsched.accounting.queue_delay import Counts, DelayBook
-from fairsched.accounting.tuner import Nature
+from fairsched.accounting.tuner import SliceTiming
 from fairsched.base.printable import word
 from fairsched.base.process import ProcessId
 from fairsched.bpf import abi
@@ -79,7 +79,7 @@ class Sensors:
         Raises HostUnsupported when eBPF is required and refused.
         """
         self._natures = Natures() if natures is None else natures
-        self._configured_nature = (config.gpu.timeslice_us * 1000, config.gpu.switch_us * 1000)
+        self._configured_nature = SliceTiming(config.gpu.timeslice_us * 1000, config.gpu.switch_us * 1000)
         self.nvml = Nvml() if config.mechanisms.nvml != "off" else None
         if self.nvml is not None and self.nvml.error and config.mechanisms.nvml == "required":
             raise HostUnsupported(
@@ -152,7 +152,7 @@ class Sensors:
             started_ns=_started_ns,
         )
 
-    def _nature_of(self, slot: int) -> Nature:
+    def _nature_of(self, slot: int) -> SliceTiming:
         """Where its account begins."""
         nature = self._natures.of(self._uuid(slot), self._configured_nature)
         if nature != self._configured_nature:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from fairsched.accounting import tuner as tuner_module
 from fairsched.accounting.replay import Replay
-from fairsched.accounting.tuner import POOR_HIT_RATIO, Fit, Nature, Tape, Tuner, natures, play
+from fairsched.accounting.tuner import POOR_HIT_RATIO, Fit, SliceTiming, Tape, Tuner, natures, play
 from tests.unit.accounting import model
 from tests.unit.accounting.model import MS, Gpu, Load, ModelEdge, Truth, replayed, worst_error
 from tests.unit.accounting.random_calls import BEFORE, DOUBT, SURE, act, steps
@@ -31,7 +31,7 @@ OTHER_NATURES = [(6 * MS, 100_000), (MS, 100_000), (2 * MS, 0)]
 class Watched:
     """A replay and its tuner, told what an account would tell them."""
 
-    def __init__(self, contexts: int, nature: Nature = ASSUMED) -> None:
+    def __init__(self, contexts: int, nature: SliceTiming = ASSUMED) -> None:
         self.replay = Replay(*nature)
         self.tuner = Tuner(self.replay)
         self.adopted_ns: list[int] = []
@@ -56,7 +56,7 @@ class Watched:
             self.replay.tape.note(name, *arguments)
 
     @property
-    def nature(self) -> Nature:
+    def nature(self) -> SliceTiming:
         return self.replay.slice_ns, self.replay.switch_ns
 
 
@@ -66,7 +66,7 @@ class Hardware:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
 
-    def truth(self, nature: Nature, mix: str, seconds: int, seed: int = 1) -> Truth:
+    def truth(self, nature: SliceTiming, mix: str, seconds: int, seed: int = 1) -> Truth:
         self._monkeypatch.setattr(model, "SLICE_NS", nature[0])
         self._monkeypatch.setattr(model, "SWITCH_NS", nature[1])
         return Gpu(MIXES[mix], seed).run(seconds * S)
@@ -77,14 +77,14 @@ def hardware(monkeypatch: pytest.MonkeyPatch) -> Hardware:
     return Hardware(monkeypatch)
 
 
-def watched(truth: Truth, nature: Nature = ASSUMED) -> Watched:
+def watched(truth: Truth, nature: SliceTiming = ASSUMED) -> Watched:
     found = Watched(len(truth.exec_ns), nature)
     for edge in truth.edges:
         found.hear(edge)
     return found
 
 
-def account_error(truth: Truth, nature: Nature) -> float:
+def account_error(truth: Truth, nature: SliceTiming) -> float:
     slice_ns, switch_ns = nature
     return worst_error(truth, replayed(truth, slice_ns=slice_ns, switch_ns=switch_ns))
 
@@ -95,7 +95,7 @@ def account_error(truth: Truth, nature: Nature) -> float:
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("nature", OTHER_NATURES)
 def test_another_nature_is_recognised_and_the_account_is_right_after_it(
-    hardware: Hardware, nature: Nature, mix: str
+    hardware: Hardware, nature: SliceTiming, mix: str
 ) -> None:
     found = watched(hardware.truth(nature, mix, 20))
     assert len(found.adopted_ns) == 1
@@ -119,7 +119,7 @@ def test_what_was_found_is_on_record(hardware: Hardware) -> None:
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("nature", [ASSUMED, *OTHER_NATURES])
 def test_with_the_right_nature_nothing_is_taped_searched_or_adopted(
-    hardware: Hardware, nature: Nature, mix: str
+    hardware: Hardware, nature: SliceTiming, mix: str
 ) -> None:
     found = watched(hardware.truth(nature, mix, 10), nature)
     assert found.nature == nature
@@ -127,7 +127,7 @@ def test_with_the_right_nature_nothing_is_taped_searched_or_adopted(
     assert found.replay.tape is None
 
 
-def given_fits(monkeypatch: pytest.MonkeyPatch, tuner: Tuner, fits: dict[Nature, Fit | None]) -> bool:
+def given_fits(monkeypatch: pytest.MonkeyPatch, tuner: Tuner, fits: dict[SliceTiming, Fit | None]) -> bool:
     """Search with these results, all others hopeless; whether another nature was adopted."""
     monkeypatch.setattr(tuner_module, "fit", lambda _tape, *nature: fits.get(nature, Fit(5.0, 0.0, ANCHORS)))
     tuner.replay.hit_ratio = 0.0
@@ -199,7 +199,7 @@ def test_of_those_that_scatter_little_the_one_hit_most_often_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tuner = Tuner(Replay(*ASSUMED))
-    fits: dict[Nature, Fit | None] = {
+    fits: dict[SliceTiming, Fit | None] = {
         ASSUMED: Fit(0.3, 0.3, ANCHORS),
         OTHER: Fit(0.11, 0.95, ANCHORS),
         (MS, 0): Fit(0.10, 0.8, ANCHORS),  # scatters least
@@ -211,11 +211,11 @@ def test_of_those_that_scatter_little_the_one_hit_most_often_is_taken(
 
 @pytest.mark.parametrize("tightest", [(MS // 2, 100_000), (100_000, 0)])
 def test_where_one_that_is_seldom_hit_scatters_clearly_less_nothing_is_adopted(
-    monkeypatch: pytest.MonkeyPatch, tightest: Nature
+    monkeypatch: pytest.MonkeyPatch, tightest: SliceTiming
 ) -> None:
     """As on a tape of slices of .5 ms, where calls return too late to be hits: 3 ms fitted its anchors by chance."""
     tuner = Tuner(Replay(*ASSUMED))
-    fits: dict[Nature, Fit | None] = {
+    fits: dict[SliceTiming, Fit | None] = {
         ASSUMED: Fit(0.031, 0.53, 19),
         (3 * MS, 350_000): Fit(0.025, 0.84, 19),
         tightest: Fit(0.020, 0.58, 19),
@@ -239,14 +239,14 @@ def test_one_that_is_hit_nearly_always_needs_not_scatter_least(
     """As on a tape of slices of 6 ms, where 3 ms scattered by a quarter less."""
     tuner = Tuner(Replay(*ASSUMED))
     now = Fit(0.048, 0.31, certain.anchors)
-    fits: dict[Nature, Fit | None] = {ASSUMED: now, OTHER: certain, (3 * MS, 0): Fit(0.034, 0.51, 35)}
+    fits: dict[SliceTiming, Fit | None] = {ASSUMED: now, OTHER: certain, (3 * MS, 0): Fit(0.034, 0.51, 35)}
     assert given_fits(monkeypatch, tuner, fits) is is_adopted
     assert (tuner.replay.slice_ns == OTHER[0]) is is_adopted
 
 
 def test_a_fluid_is_never_adopted(monkeypatch: pytest.MonkeyPatch) -> None:
     tuner = Tuner(Replay(*ASSUMED))
-    fits: dict[Nature, Fit | None] = {ASSUMED: Fit(0.033, 0.43, 28), (100_000, 0): Fit(0.019, 0.9, 28)}
+    fits: dict[SliceTiming, Fit | None] = {ASSUMED: Fit(0.033, 0.43, 28), (100_000, 0): Fit(0.019, 0.9, 28)}
     assert not given_fits(monkeypatch, tuner, fits)
     assert tuner.is_disputed, "so nobody is held there"
 
@@ -265,9 +265,9 @@ def test_the_record_names_the_few_that_are_hit_most_often(monkeypatch: pytest.Mo
 # ---- how it is looked for ----
 
 
-def fitted(monkeypatch: pytest.MonkeyPatch) -> list[Nature]:
+def fitted(monkeypatch: pytest.MonkeyPatch) -> list[SliceTiming]:
     """The natures tried from now on."""
-    tried: list[Nature] = []
+    tried: list[SliceTiming] = []
 
     def fit(_tape: Tape, slice_ns: int, switch_ns: int) -> Fit:
         tried.append((slice_ns, switch_ns))
