@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon answers to requests on its control socket (see control_socket.ControlHandler).
+"""What the daemon answers to requests on its control socket (see protocol/server.py).
 
 Problem: every new question would otherwise be a few more lines in the loop that freezes people's processes.
 
@@ -13,54 +13,23 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from fairsched import __version__
-from fairsched.act.holds import Applier
-from fairsched.act.misbehaviour import Misbehaviour
-from fairsched.act.vram import VramLimits
-from fairsched.cgroup.path import Mount
-from fairsched.companion.keeper import CompanionKeeper
 from fairsched.config.settings import Settings
 from fairsched.daemon.cost import MapFacts, read_processes
-from fairsched.daemon.ledger import Ledger
+from fairsched.daemon.parts import Parts
 from fairsched.daemon.processes import build_processes, held_by_process
-from fairsched.daemon.report import Vitals, build_status
+from fairsched.daemon.report import build_status
 from fairsched.errors import ConfigError, ControlError
-from fairsched.guardian.keeper import GuardianKeeper
-from fairsched.model import ShareView, TenantSpec
-from fairsched.observe.sensors import Sensors
-from fairsched.observe.tree import Tree
 from fairsched.protocol.own import OwnStatus
-from fairsched.protocol.server import Peer, ServerCounters
-from fairsched.protocol.status import DecisionRecord, GateStatus, ProcessStatus, StatusReport
+from fairsched.protocol.server import Peer
+from fairsched.protocol.status import DecisionRecord, ProcessStatus, StatusReport
 
 _EXPLAIN_NS = 60_000_000_000
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The daemon, as far as questions about it go."""
-
-    vitals: Vitals
-    settings: Settings
-    sensors: Sensors
-    tree: Tree
-    applier: Applier
-    ledger: Ledger
-    misbehaviour: Misbehaviour
-    vram: VramLimits
-    shares: Sequence[ShareView]
-    specs: Mapping[str, TenantSpec]
-    mount: Mount
-    gate: GateStatus
-    pid_view: Mapping[str, Any] | None
-    companion: CompanionKeeper
-    guardian: GuardianKeeper
-    control: ServerCounters
 
 
 class Answers:
@@ -82,19 +51,7 @@ class Answers:
 
     def status(self) -> StatusReport:
         parts = self._parts()
-        report = build_status(
-            parts.vitals,
-            parts.settings,
-            parts.sensors,
-            parts.tree,
-            parts.applier,
-            parts.ledger,
-            parts.misbehaviour,
-            parts.vram,
-            parts.shares,
-            parts.specs,
-            parts.gate,
-        )
+        report = build_status(parts)
         said = parts.companion.said(parts.vitals.now_ns)
         unguarded = (parts.guardian.warning,) if parts.guardian.warning else ()
         return replace(

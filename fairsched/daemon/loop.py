@@ -40,11 +40,11 @@ from fairsched.cgroup.release import release_all
 from fairsched.companion.keeper import CompanionKeeper
 from fairsched.config import CgroupOwners
 from fairsched.config.settings import Settings
-from fairsched.daemon.answers import Answers, Parts
+from fairsched.daemon.answers import Answers
 from fairsched.daemon.cost import OwnCost
 from fairsched.daemon.ledger import Ledger, StateFile
 from fairsched.daemon.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
-from fairsched.daemon.report import Vitals
+from fairsched.daemon.parts import Parts, Vitals
 from fairsched.driver import pid_view
 from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.guardian.keeper import GuardianKeeper
@@ -423,20 +423,20 @@ class Daemon:
             cost=self._cost,
         )
         return Parts(
-            vitals,
-            self._settings,
-            self._sensors,
-            self._tree,
-            self._applier,
-            self._ledger,
-            self._misbehaviour,
-            self._vram,
-            self._decision.shares if self._decision else (),
-            self._specs,
-            self._mount,
-            self._gate.status(),
-            None if self._pid_view is None else self._pid_view.status(),
-            self._companion,
-            self._guardian,
-            self._control.counters,
+            vitals=vitals,
+            settings=self._settings,
+            sensors=self._sensors,
+            tree=self._tree,
+            applier=self._applier,
+            ledger=self._ledger,
+            misbehaviour=self._misbehaviour,
+            vram=self._vram,
+            shares=self._decision.shares if self._decision else (),
+            specs=self._specs,
+            mount=self._mount,
+            gate=self._gate.status(),
+            pid_view=None if self._pid_view is None else self._pid_view.status(),
+            companion=self._companion,
+            guardian=self._guardian,
+            control=self._control.counters,
         )

@@ -10,9 +10,10 @@ from typing import Any, cast
 import pytest
 
 from fairsched.daemon import report
+from fairsched.daemon import tenants as tenants_module
 from fairsched.daemon.cost import OwnCost
 from fairsched.daemon.ledger import Ledger
-from fairsched.daemon.report import Vitals
+from fairsched.daemon.parts import Vitals
 from fairsched.driver.books import DriverUse
 from fairsched.gpu.nvml import Gpu, GpuUse
 from fairsched.model import (
@@ -122,7 +123,7 @@ def test_contexts_and_memory_of_a_tenant_are_those_of_all_its_processes() -> Non
         DriverUse(66, 5, 0, 1, 1),  # nobody's
     )
     watched = sensors(driver=driver(*uses), gpus=(Gpu("GPU-a"), Gpu("GPU-b")))
-    found = report._Driver.of(watched, cast(Any, SimpleNamespace(tenant_of=tenants.get)))
+    found = tenants_module._Driver.of(watched, cast(Any, SimpleNamespace(tenant_of=tenants.get)))
     assert found.contexts == {"chat": {"GPU-a": 3, "GPU-b": 1}, "batch": {"GPU-a": 0}}
     assert found.vram_bytes == {"chat": {"GPU-a": 110, "GPU-b": 5}, "batch": {"GPU-a": 1}}
 
@@ -185,7 +186,7 @@ def test_what_is_on_record_is_told_apart_by_tenant() -> None:
         record("chat", 13 * S, S),
         record("chat", 14 * S, None),
     ]
-    past = report._Past.of(ledger, records, 20 * S)
+    past = tenants_module._Past.of(ledger, records, 20 * S)
     assert past.total_ns == {"chat": {"GPU-a": 1, "GPU-b": 2}, "train": {"GPU-a": 3}}
     assert past.last == {"chat": records[4], "train": records[2]}
     assert past.recently_held_ns == {"chat": 2 * S}, "of the second only what is within ten seconds"
@@ -194,8 +195,11 @@ def test_what_is_on_record_is_told_apart_by_tenant() -> None:
 def test_a_hold_that_goes_on_counts_as_far_as_it_lies_in_the_last_ten_seconds() -> None:
     holds = {"chat": Hold("chat", 18 * S, 0, is_ours=True), "train": Hold("train", S, 0, is_ours=True)}
     applier = cast(Any, SimpleNamespace(is_dry_run=False, holds=holds))
-    past = report._Past(recently_held_ns={"chat": S})
-    shown = {name: report._held_ms_per_s(name, applier, past, 20 * S) for name in ("chat", "train", "other")}
+    past = tenants_module._Past(recently_held_ns={"chat": S})
+    shown = {
+        name: tenants_module._held_ms_per_s(name, applier, past, 20 * S)
+        for name in ("chat", "train", "other")
+    }
     assert shown == {"chat": 300, "train": 1000, "other": 0}
 
 
@@ -203,7 +207,8 @@ def test_the_limit_of_a_hold_is_its_own_while_that_is_longer_than_the_promise() 
     holds = {"deep": Hold("deep", 18 * S, 20 * S, is_ours=True), "vram": Hold("vram", S, S + 1, is_ours=True)}
     applier = cast(Any, SimpleNamespace(holds=holds))
     shown = {
-        name: report._hold_limit_s(name, TenantSpec(name), applier) for name in ("deep", "vram", "other")
+        name: tenants_module._hold_limit_s(name, TenantSpec(name), applier)
+        for name in ("deep", "vram", "other")
     }
     assert shown == {"deep": 2.0, "vram": 0.5, "other": 0.5}
 
@@ -218,7 +223,7 @@ def test_the_queue_delays_of_a_tenants_processes_are_added_up() -> None:
 
     watched = sensors(queue_delays=queue_delays, gpus=(Gpu("GPU-a"), Gpu("GPU-b")))
     tree = cast(Any, SimpleNamespace(tenant_of="of", has_cgroup="there", tenants={"chat": 1}))
-    found = report._Delays.of(watched, tree, {"train": TenantSpec("train")}, 0)
+    found = tenants_module._Delays.of(watched, tree, {"train": TenantSpec("train")}, 0)
     assert asked == [("of", "there", {"chat", "train"})]
     assert found.now["chat"] == {
         "GPU-a": Log2Histogram(0, (1, 0, 2), 90e-9),
@@ -226,7 +231,7 @@ def test_the_queue_delays_of_a_tenants_processes_are_added_up() -> None:
     }
     assert found.quantile_ms("chat", 1) == 8e-6, "over both GPUs"
     counts["chat", 1] = [2, 1, 1, 11]
-    later = report._Delays.of(watched, tree, {"train": TenantSpec("train")}, S)
+    later = tenants_module._Delays.of(watched, tree, {"train": TenantSpec("train")}, S)
     assert later.quantile_ms("chat", 1) == 2e-6, "quantiles are of late"
     assert later.quantile_ms("train", 1) is None
     assert later.now["train"] == found.now["train"], "histograms are of all time"
@@ -256,12 +261,12 @@ def test_the_index_of_fairness_is_one_when_each_has_its_due_and_one_by_n_when_on
 
 def test_drains_are_those_of_the_last_tick() -> None:
     ledger = Ledger()
-    assert report._drains(ledger) == {}
+    assert tenants_module._drains(ledger) == {}
     use = Use("chat", "GPU-a", 1, True, 12_000_000, Confidence.HIGH)
     ledger.add(Snapshot(now_ns=S, interval_ns=S, uses=(use,)), {})
-    assert report._drains(ledger) == {("chat", "GPU-a"): 12_000_000}
+    assert tenants_module._drains(ledger) == {("chat", "GPU-a"): 12_000_000}
     ledger.add(Snapshot(now_ns=2 * S, interval_ns=S, uses=()), {})
-    assert report._drains(ledger) == {}
+    assert tenants_module._drains(ledger) == {}
 
 
 @pytest.mark.parametrize(
@@ -275,5 +280,7 @@ def test_drains_are_those_of_the_last_tick() -> None:
 def test_the_note_names_why_a_tenant_is_not_held(
     confidence: Confidence, is_sampled: bool, says: str | None
 ) -> None:
-    assert report._note(TenantGpuStatus("GPU-a", confidence=confidence), is_sampled=is_sampled) == says
-    assert report._note(None, is_sampled=is_sampled) is None
+    assert (
+        tenants_module._note(TenantGpuStatus("GPU-a", confidence=confidence), is_sampled=is_sampled) == says
+    )
+    assert tenants_module._note(None, is_sampled=is_sampled) is None
