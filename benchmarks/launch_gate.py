@@ -40,7 +40,7 @@ from benchmarks.command import INTERRUPTED, say_error, stop_signals
 from benchmarks.cost import probe as probe_cost
 from benchmarks.machine import describe
 from benchmarks.rig import BenchError, Rig, TenantLoad, wait_until
-from fairsched.base.realtime import punctual
+from fairsched.base.realtime import at_realtime_priority
 from fairsched.bpf import compiler, elf, exports, perf, syscall
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
@@ -172,9 +172,9 @@ class Bench:
     # ---- candidates ----
 
     def _pulse(self) -> None:
-        with punctual() as is_punctual:
+        with at_realtime_priority() as is_realtime:
             self._do_pulse()
-        if not is_punctual:
+        if not is_realtime:
             raise HostUnsupported("real-time priority is refused", remedy="run as root, outside a container")
 
     def _signal(self) -> None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from fairsched.base.printable import word
-from fairsched.base.realtime import punctual
+from fairsched.base.realtime import at_realtime_priority
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.errors import FairschedError
@@ -143,28 +143,18 @@ class Applier:
 
     def _grant(self, action: Action, grant_ns: int, now_ns: int) -> None:
         """Let it go until it has queued so much, then hold it again."""
-        view, account = self._tree.tenants.get(action.tenant), self._account
-        held = self._freezer.held_for(action.tenant)
-        if view is None or not held:
+        view = self._tree.tenants.get(action.tenant)
+        if view is None or not self._freezer.held_for(action.tenant):
             self._record(action, now_ns, self.thaw(action.tenant, now_ns), None)
             return
-        code, kind = ReasonCode.DEEP_QUEUE, HoldKind.THAWED
-        begin_ns, left_ns = time.monotonic_ns(), max(0, _GRANTS_LIMIT_NS - self._granted_ns)
         try:
-            with punctual():
-                kind = self._freezer.pulse(
-                    held,
-                    action.deadline_ns,
-                    code.value,
-                    lambda: account.queued_since_hold_ns(view.cgroup_ids) / grant_ns,
-                    min(_GRANT_LIMIT_NS, left_ns),
-                )
+            kind = self._pulse(view, action.deadline_ns, grant_ns)
         finally:
-            self._granted_ns += time.monotonic_ns() - begin_ns
             held_ns = self._ended(self.holds.get(action.tenant), now_ns)
         self._record(action, now_ns, held_ns, None)
         again_ns = time.monotonic_ns()
-        again = replace(action, kind=ActionKind.HOLD, reason=replace(action.reason, code=code), grant_ns=None)
+        reason = replace(action.reason, code=ReasonCode.DEEP_QUEUE)
+        again = replace(action, kind=ActionKind.HOLD, reason=reason, grant_ns=None)
         if kind is not HoldKind.HELD:
             self._filling[action.tenant] = (again, grant_ns)
             self.look_ns = again_ns + _GRANT_LOOK_NS
@@ -172,6 +162,22 @@ class Applier:
         self.holds[action.tenant] = Hold(action.tenant, again_ns, action.deadline_ns, is_ours=True)
         self._tell_hold(view, again_ns)
         self._record(again, again_ns, None, None)
+
+    def _pulse(self, view: TenantView, deadline_ns: int, grant_ns: int) -> HoldKind:
+        """Thaw a held tenant, wait while it queues, hold it again; THAWED where the time for that was over first."""
+        begin_ns = time.monotonic_ns()
+        left_ns = max(0, _GRANTS_LIMIT_NS - self._granted_ns)
+        try:
+            with at_realtime_priority():
+                return self._freezer.pulse(
+                    self._freezer.held_for(view.name),
+                    deadline_ns,
+                    ReasonCode.DEEP_QUEUE.value,
+                    lambda: self._account.queued_since_hold_ns(view.cgroup_ids) / grant_ns,
+                    min(_GRANT_LIMIT_NS, left_ns),
+                )
+        finally:
+            self._granted_ns += time.monotonic_ns() - begin_ns
 
     def hold_filled(self, now_ns: int) -> None:
         """Between two ticks: hold those who have used up their grant after we had ceased to wait for them.

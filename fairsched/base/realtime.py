@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def punctual() -> Iterator[bool]:
+def at_realtime_priority() -> Iterator[bool]:
     """Run the block at real-time priority 1; yields whether it does."""
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairsched.base.realtime import punctual
+from fairsched.base.realtime import at_realtime_priority
 from tests.unit.act.test_holds import GRANT, make_world
 
 NOBODY = 65534
@@ -66,7 +66,7 @@ def test_the_block_runs_at_the_lowest_real_time_priority_and_what_was_before_com
 ) -> None:
     os.sched_setscheduler(0, former[0], os.sched_param(former[1]))
     before = scheduling()
-    with punctual() as is_real_time:
+    with at_realtime_priority() as is_real_time:
         assert is_real_time is True
         assert scheduling()[:2] == (os.SCHED_FIFO, 1)
     assert scheduling() == before
@@ -80,7 +80,7 @@ def test_what_was_before_comes_back_however_the_block_ends(
 ) -> None:
     os.sched_setscheduler(0, former[0], os.sched_param(former[1]))
     before = scheduling()
-    with pytest.raises(error), punctual():
+    with pytest.raises(error), at_realtime_priority():
         raise error
     assert scheduling() == before
 
@@ -88,7 +88,7 @@ def test_what_was_before_comes_back_however_the_block_ends(
 @pytest.mark.usefixtures("_refused")
 def test_where_it_is_refused_the_block_runs_as_it_is() -> None:
     before, ran = scheduling(), []
-    with punctual() as is_real_time:
+    with at_realtime_priority() as is_real_time:
         ran.append(is_real_time)
         assert scheduling() == before
     assert ran == [False]
@@ -97,7 +97,7 @@ def test_where_it_is_refused_the_block_runs_as_it_is() -> None:
 
 @pytest.mark.usefixtures("_refused")
 def test_where_it_is_refused_an_error_of_the_block_is_still_its_own() -> None:
-    with pytest.raises(OSError, match="of the block"), punctual():
+    with pytest.raises(OSError, match="of the block"), at_realtime_priority():
         raise OSError("of the block")
 
 
