@@ -280,19 +280,19 @@ class PolicyParams:
     min_run_ns: int = 30_000_000
     """Shortest run between a hold that ended at its deadline and the next one."""
     away_ns: int = 100_000_000
-    """Whoever wanted nothing for so long comes back to a GPU that others have filled: ..."""
+    """A latency tenant that wanted nothing for so long comes back to a GPU that others have filled."""
     give_way_ns: int = 150_000_000
-    """... for so long batch work gives way to a latency tenant that did."""
+    """For so long batch work gives way to a latency tenant that has come back (``away_ns``)."""
     deep_queue_ratio: float = 1.0
-    """A queue is deep when it is worth more than so many times what the longest hold can repay ..."""
+    """A queue is deep when it is worth more than so many times what the longest hold can repay."""
     queue_memory_ns: int = 60_000_000_000
-    """... and until that is forgotten."""
+    """For so long a queue is remembered to have been deep."""
     deep_debt_ratio: float = 2.0
-    """Whoever has such a queue and owes more than so many times what the longest hold can repay, ..."""
+    """The debt, in times of what the longest hold can repay, beyond which a tenant of deep queues is held longer."""
     long_queue_ns: int = 50_000_000
-    """... where that queue is no single step of one among many, but so much, ..."""
+    """The least queue for such a longer hold; less may be a single step of one among many."""
     long_hold_ns: int = DEFAULT_MAX_FREEZE_MS[TenantClass.BATCH] * 1_000_000
-    """... is held like batch work until it has repaid all, unless it was given a limit (max_freeze_ms)."""
+    """The longest such hold: until all is repaid. Not for a tenant with a max_freeze_ms of its own."""
     grant_ratio: float = 0.4
     """Of what the longest hold can repay: what a tenant of deep queues is let go to queue."""
     quota_burst_ratio: float = 0.1
