@@ -17,7 +17,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fairsched.accounting.context import Move, ProcessUse
@@ -85,7 +85,7 @@ class Misbehaviour:
         self._watch: SampleWatch | None = None
         if sensors.account is not None and sensors.gpus:
             self._watch = SampleWatch(open_readers(len(sensors.gpus)), lambda pid: cgroup_id_of(pid, mount))
-        self._terminator = Terminator(self._tenant_now)
+        self.terminator = Terminator(self._tenant_now)
         self._state = WatchState()
         self._account: EbpfAccount | None = None
         self._began_ns = self._blind_until_ns = self._next_look_ns = 0
@@ -275,19 +275,19 @@ class Misbehaviour:
                 logger.info(
                     "misbehaviour=over tenant=%s kind=%s lasted_s=%.0f", key[0], key[2].value, lasted_s
                 )
-        self._terminator.settle(accused, now_ns, config.misbehaviour.grace_s * 1_000_000_000)
+        self.terminator.settle(accused, now_ns, config.misbehaviour.grace_s * 1_000_000_000)
         named = {pid for episode in episodes.values() for pid in episode.pids}
         recent = {pid for pid, _ in self._state.seen}
         self._owners = {pid: owner for pid, owner in self._owners.items() if pid in named | recent}
 
     def _end(self, episode: Episode, now_ns: int) -> set[ProcessId]:
         owners = {self._owners[pid] for pid in episode.pids if pid in self._owners}
-        if episode.tenant in self._applier.holds and any(not self._terminator.is_asked(o) for o in owners):
+        if episode.tenant in self._applier.holds and any(not self.terminator.is_asked(o) for o in owners):
             # A frozen process gets no SIGTERM before it is thawed.
             thaw = Action(ActionKind.THAW, episode.tenant, Reason(ReasonCode.LOW_CONFIDENCE, gpu=episode.gpu))
             self._applier.apply([thaw], now_ns)
         for owner in owners:
-            self._terminator.ask(Accused(episode.tenant, episode.kind, owner), now_ns)
+            self.terminator.ask(Accused(episode.tenant, episode.kind, owner), now_ns)
         return owners
 
     # ---- tell ----
@@ -308,21 +308,11 @@ class Misbehaviour:
             for key, one in mine
         )
 
-    def terminations(self, tenant: str) -> dict[str, int]:
-        """Processes of a tenant that were told to end since the start, by kind."""
-        return {kind.value: n for (name, kind), n in self._terminator.total.items() if name == tenant}
-
-    def remembered_tenants(self) -> set[str]:
-        return self._terminator.remembered_tenants()
-
-    def forget_tenants(self, names: Collection[str]) -> None:
-        self._terminator.forget_tenants(names)
-
     def close(self) -> None:
         """Ask nobody and end nobody any more."""
         if self._watch is not None:
             self._watch.close()
-        self._terminator.close()
+        self.terminator.close()
 
 
 def lowered(confidence: Confidence, statuses: Iterable[MisbehaviourStatus]) -> Confidence:
@@ -336,12 +326,11 @@ def detail(episode: Episode) -> str:
     charged, window = f"{episode.charged_ns / 1e9:.1f} s", f"{episode.window_ns / 1e9:.0f} s"
     if episode.kind is MisbehaviourKind.ENDLESS:
         count = episode.contexts or 0
-        contexts = "1 context has" if count == 1 else f"{count} contexts have"
-        text = (
-            f"{contexts} completed none of their work for {(episode.stuck_ns or 0) / 1e9:.1f} s while the GPU worked "
-            f"{charged} for it (pid {pids})"
-        )
-        return text.replace("their", "its", 1) if count == 1 else text
+        whose = f"{count} contexts have completed none of their"
+        if count == 1:
+            whose = "1 context has completed none of its"
+        stuck = f"{(episode.stuck_ns or 0) / 1e9:.1f} s"
+        return f"{whose} work for {stuck} while the GPU worked {charged} for it (pid {pids})"
     if episode.kind is MisbehaviourKind.MOVING:
         return (
             f"pid {pids} left the tenant's cgroups {episode.leaves} times in {window} while it used the GPU"

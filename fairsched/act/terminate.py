@@ -103,6 +103,10 @@ class Terminator:
             with contextlib.suppress(OSError):
                 os.close(ending.pidfd)
 
+    def terminations(self, tenant: str) -> dict[str, int]:
+        """Processes of a tenant that were told to end since the start, by kind."""
+        return {kind.value: n for (name, kind), n in self.total.items() if name == tenant}
+
     def remembered_tenants(self) -> set[str]:
         return {name for name, _ in self.total}
 

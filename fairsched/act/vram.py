@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from fairsched.act.holds import Applier
 from fairsched.act.terminate import Accused, Terminator
@@ -45,7 +45,7 @@ class VramLimits:
     def __init__(self, sensors: Sensors, tree: Tree, applier: Applier, mount: Mount) -> None:
         self._sensors, self._tree, self._applier, self._mount = sensors, tree, applier, mount
         self._listing: Listing | None = None
-        self._terminator = Terminator(self._tenant_now)
+        self.terminator = Terminator(self._tenant_now)
         self._state = policy.VramState()
         self._params = policy.VramParams()
         self._specs: Mapping[str, TenantSpec] = {}
@@ -241,7 +241,7 @@ class VramLimits:
         known = {one.pid for one in self._processes}
         self._unendable = {one for one in self._unendable if one[1] in known}
         if not self._is_acting:
-            self._terminator.close()
+            self.terminator.close()
             return
         accused = set()
         for one in self._state.episodes.values():
@@ -252,11 +252,11 @@ class VramLimits:
                 self._unendable.add((one.tenant, one.victim))
                 continue
             accused.add(owner)
-        self._terminator.settle(accused, now_ns, grace_ns)
+        self.terminator.settle(accused, now_ns, grace_ns)
 
     def _ask(self, owner: ProcessId, limited: str, now_ns: int) -> bool:
         """Of ``limited``, whose limit it is: nobody is ended for the memory of another tenant."""
-        if self._terminator.is_asked(owner):
+        if self.terminator.is_asked(owner):
             return True
         tenant = self._tenant_now(owner.pid)
         if tenant is None or limited not in ancestors(tenant):
@@ -264,7 +264,7 @@ class VramLimits:
         if tenant in self._applier.holds:
             thaw = Action(ActionKind.THAW, tenant, Reason(ReasonCode.OVER_VRAM))
             self._applier.apply([thaw], now_ns)  # a frozen process gets no SIGTERM
-        return self._terminator.ask(Accused(tenant, ReasonCode.OVER_VRAM, owner), now_ns)
+        return self.terminator.ask(Accused(tenant, ReasonCode.OVER_VRAM, owner), now_ns)
 
     # ---- tell ----
 
@@ -297,21 +297,11 @@ class VramLimits:
             )
         return tuple(found)
 
-    def terminations(self, tenant: str) -> dict[str, int]:
-        """Processes of a tenant that were told to end since the start, by kind."""
-        return {kind.value: n for (name, kind), n in self._terminator.total.items() if name == tenant}
-
-    def remembered_tenants(self) -> set[str]:
-        return self._terminator.remembered_tenants()
-
-    def forget_tenants(self, names: Collection[str]) -> None:
-        self._terminator.forget_tenants(names)
-
     def close(self) -> None:
         """Ask nobody and end nobody any more. The kernel's limits go with the driver's programs."""
         if self._listing is not None:
             self._listing.close()
-        self._terminator.close()
+        self.terminator.close()
 
 
 def tops(view: TenantView) -> tuple[int, ...]:

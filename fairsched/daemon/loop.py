@@ -33,12 +33,13 @@ from fairsched.act.vram import VramLimits
 from fairsched.base.logs import set_up_logging
 from fairsched.base.sd_notify import Notifier
 from fairsched.base.signals import not_ignored
+from fairsched.bpf.child import LoaderInStart
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.path import find_mount
 from fairsched.cgroup.release import release_all
 from fairsched.companion.keeper import CompanionKeeper
-from fairsched.config import CgroupOwners
+from fairsched.config import CgroupOwners, Config
 from fairsched.config.settings import Settings
 from fairsched.daemon.answers import Answers
 from fairsched.daemon.cost import OwnCost
@@ -50,7 +51,7 @@ from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.guardian.keeper import GuardianKeeper
 from fairsched.model import Snapshot
 from fairsched.observe.sensors import ProbesLost, Sensors, start_loader
-from fairsched.observe.tree import Tree, build_snapshot, refuse_own_cgroup, specs_in_force
+from fairsched.observe.tree import Observation, Tree, build_snapshot, refuse_own_cgroup, specs_in_force
 from fairsched.policy.decide import Decision, decide
 from fairsched.policy.lag import PolicyState
 from fairsched.protocol.server import ControlServer
@@ -110,6 +111,7 @@ class Daemon:
         self._undo.close()
 
     def _start(self) -> None:
+        """Begin with what undoes the holds of the daemon before this one, end with what can make holds."""
         config = self._settings.config
         # SIGHUP is a reload, which nohup does not mean; SIGTERM always ends.
         for number in (signal.SIGTERM, signal.SIGHUP, *not_ignored([signal.SIGINT])):
@@ -124,6 +126,19 @@ class Daemon:
             self._undo.callback(loader.close)
         owners = CgroupOwners(config)
         refuse_own_cgroup(owners, self._mount, self._settings.display_path or "defaults")
+        self._start_holds(config)
+        self._start_eyes(config, owners, loader)
+        self._start_acting(config)
+        self._set_up_epoll()
+        # What exists now lives as long as the daemon; what a tick makes is free of cycles: collect seldom, and beside
+        # the ticks, because a collection takes as long as one.
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        self._undo.callback(gc.enable)
+
+    def _start_holds(self, config: Config) -> None:
+        """Undo the holds on record, then guard new ones."""
         journal = Journal(str(config.run_dir / "holds"))
         self._undo.callback(journal.close)
         for item in release_all(journal, self._mount):
@@ -135,6 +150,9 @@ class Daemon:
             self._guardian.start(is_first=True)
         self._freezer = Freezer(journal)
         self._undo.callback(self._freezer.close)
+
+    def _start_eyes(self, config: Config, owners: CgroupOwners, loader: LoaderInStart | None) -> None:
+        """What is remembered, and what is seen."""
         self._state_file = StateFile(config.state_dir / "state.json", self._ledger)
         self._undo.callback(self._state_file.close)
         self._policy_state = self._state_file.load()
@@ -142,6 +160,9 @@ class Daemon:
         self._undo.callback(self._sensors.close)
         self._tree = Tree(self._mount, owners)
         self._undo.callback(self._tree.close)
+
+    def _start_acting(self, config: Config) -> None:
+        """The hands. At the end, whoever is held is released before any of this is closed."""
         self._gate = DeviceGate(self._mount, self._tree, self._settings, is_dry_run=self._force_dry_run)
         self._undo.callback(self._gate.close)
         self._pid_view = pid_view.keep(config.mechanisms.pid_view)
@@ -154,6 +175,8 @@ class Daemon:
         self._vram = VramLimits(self._sensors, self._tree, self._applier, self._mount)
         self._undo.callback(self._vram.close)
         self._counted = (self._applier, self._misbehaviour, self._sensors.driver, self._vram)
+        endings = (self._misbehaviour.terminator, self._vram.terminator)
+        self._tables = (self._ledger, self._gate, self._applier, self._sensors.driver, *endings)
         self._companion = CompanionKeeper(config)
         self._undo.callback(self._companion.stop)
         self._undo.callback(self._save)
@@ -161,13 +184,6 @@ class Daemon:
         self._specs = dict(config.tenant_specs())
         self._params = config.policy_params()
         self._idle = IdleWatch(self._params.idle_confirm_ns)
-        self._set_up_epoll()
-        # What exists now lives as long as the daemon; what a tick makes is free of cycles: collect seldom, and beside
-        # the ticks, because a collection takes as long as one.
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        self._undo.callback(gc.enable)
 
     def _set_up_epoll(self) -> None:
         self._epoll = select.epoll()
@@ -283,18 +299,17 @@ class Daemon:
         self._misbehaviour.book(rows)
         if self._tree.refresh(now_ns, self._freezer.held, {row.cgroup_id for row in rows}):
             self._take_in_tenants()
-        snapshot, strangers = build_snapshot(
-            rows,
-            self._tree,
-            self._sensors.gpus,
-            self._applier.all_holds(),
-            self._applier.freeze_latency_ns(),
-            self._sensors.idle_gpus(),
-            now_ns,
-            interval_ns,
-            idle_since_ns,
-            self._misbehaviour.doubted,
+        seen = Observation(
+            now_ns=now_ns,
+            interval_ns=interval_ns,
+            rows=rows,
+            holds=self._applier.all_holds(),
+            freeze_latency_ns=self._applier.freeze_latency_ns(),
+            idle_slots=self._sensors.idle_gpus(),
+            idle_since_ns=idle_since_ns,
+            doubted=self._misbehaviour.doubted,
         )
+        snapshot, strangers = build_snapshot(seen, self._tree, self._sensors.gpus)
         self._ledger.add(snapshot, strangers)
         return snapshot
 
@@ -343,12 +358,11 @@ class Daemon:
         self._ensure_guardian()
         self._companion.refresh(self._settings.config, now_ns)
         if now_ns - self._last_good_tick_ns < config.tick_ms * 1_000_000 + _FED_NS:
-            self._notifier.watchdog()  # fed by good ticks: where all fail, no food
+            self._notifier.watchdog()  # only good ticks feed it: where all fail, systemd starts another daemon
         self._cost.refresh(now_ns)
         if now_ns >= self._next_save_ns:
             self._next_save_ns = now_ns + _SAVE_NS
-            living, tables = {*self._specs, *self._tree.tenants}, (self._ledger, self._gate, *self._counted)
-            self._ledger.departed.refresh(living, tables, now_ns)
+            self._ledger.departed.refresh({*self._specs, *self._tree.tenants}, self._tables, now_ns)
             self._save()
             gc.collect()
 

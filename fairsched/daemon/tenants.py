@@ -186,7 +186,10 @@ class TenantReports:
             contexts_by_gpu=contexts,
             vram_by_gpu_bytes=self._driver.vram_bytes.get(name, {}),
             driver_calls=self._driver.calls.get(name),
-            terminations=parts.misbehaviour.terminations(name) | parts.vram.terminations(name),
+            terminations={
+                **parts.misbehaviour.terminator.terminations(name),
+                **parts.vram.terminator.terminations(name),
+            },
             vram_limit_bytes=spec.vram_limit_bytes,
             vram=parts.vram.statuses(name, now_ns),
         )

@@ -234,11 +234,13 @@ class Sensors:
 
         ``tenant_of``: of a cgroup; what the cgroups of one tenant say about a GPU is one voice.
         """
-        if self.account is not None:
-            self.account.tenant_of = tenant_of
-        for slot, trust in self.account.trust.items() if self.account is not None else ():
-            if trust.step(now_ns) and self.account is not None:
-                self.account.relearn(slot)
+        account = self.account
+        if account is None:
+            return
+        account.tenant_of = tenant_of
+        for slot, trust in account.trust.items():
+            if trust.step(now_ns):
+                account.relearn(slot)
                 logger.warning("gpu=%d turns=learnt %s", slot, trust.learnt)
             self._natures.note(self._uuid(slot), trust.nature, self._configured_nature)
 

@@ -185,7 +185,10 @@ class Tree:
             is_foreign = ref.id not in self._held and read_state(ref).is_paused
         except (FairschedError, OSError):
             return
-        (view.foreign.add if is_foreign else view.foreign.discard)(ref.id)
+        if is_foreign:
+            view.foreign.add(ref.id)
+        else:
+            view.foreign.discard(ref.id)
 
     def pids(self, *, begin: bool) -> list[int] | None:
         """Every process of every tenant, once; None while that takes further calls. ``begin``: again, if it is over."""
@@ -238,28 +241,32 @@ def _sum(one: ProcessUse, other: ProcessUse) -> ProcessUse:
     )
 
 
-def build_snapshot(
-    rows: Iterable[ProcessUse],
-    tree_view: Tree,
-    gpus: tuple[Gpu, ...],
-    holds: Mapping[str, Hold],
-    freeze_latency_ns: Mapping[str, int],
-    idle_slots: Iterable[int],
-    now_ns: int,
-    interval_ns: int,
-    idle_since_ns: Mapping[int, int] | None = None,
-    doubted: Collection[tuple[str, str]] = (),
-) -> tuple[Snapshot, dict[str, int]]:
-    """The Snapshot, and the GPU time in ns by UUID of processes that belong to no tenant.
+@dataclass(frozen=True)
+class Observation:
+    """What was read of the world at one moment, by cgroup id and GPU slot."""
 
-    ``idle_since_ns``: by slot, when GPUs last fell idle in this interval, where that is known. ``doubted``: (tenant,
-    UUID) whose account is not to be believed, whatever it says of itself.
-    """
+    now_ns: int
+    interval_ns: int
+    """Since the observation before."""
+    rows: Iterable[ProcessUse] = ()
+    holds: Mapping[str, Hold] = field(default_factory=dict)
+    freeze_latency_ns: Mapping[str, int] = field(default_factory=dict)
+    idle_slots: Iterable[int] = ()
+    idle_since_ns: Mapping[int, int] = field(default_factory=dict)
+    """By slot, when GPUs last fell idle in this interval, where that is known."""
+    doubted: Collection[tuple[str, str]] = ()
+    """(tenant, UUID) whose account is not to be believed, whatever it says of itself."""
+
+
+def build_snapshot(
+    seen: Observation, tree_view: Tree, gpus: tuple[Gpu, ...]
+) -> tuple[Snapshot, dict[str, int]]:
+    """The Snapshot, and the GPU time in ns by UUID of processes that belong to no tenant."""
     found: dict[tuple[str, str], ProcessUse] = {}
     strangers: dict[str, int] = {}
     labels: dict[int, str] = {}
     tenant_of = tree_view.tenant_of
-    for row in rows:
+    for row in seen.rows:
         gpu = labels.get(row.gpu) or labels.setdefault(row.gpu, gpu_label(gpus, row.gpu))
         tenant = tenant_of(row.cgroup_id)
         if tenant is None:
@@ -269,16 +276,16 @@ def build_snapshot(
         found[key] = row if key not in found else _sum(found[key], row)
     uses = []
     for key, row in found.items():
-        sure = row.confidence if key not in doubted else Confidence.LOW
+        sure = row.confidence if key not in seen.doubted else Confidence.LOW
         tenant, gpu = key
         uses.append(Use(tenant, gpu, row.used_ns, row.has_demand, row.outstanding_ns, sure, 0, row.launches))
     snapshot = Snapshot(
-        now_ns=now_ns,
-        interval_ns=interval_ns,
+        now_ns=seen.now_ns,
+        interval_ns=seen.interval_ns,
         uses=tuple(uses),
-        holds=holds,
-        freeze_latency_ns=freeze_latency_ns,
-        idle_gpus=frozenset(gpu_label(gpus, slot) for slot in idle_slots),
-        idle_since_ns={gpu_label(gpus, slot): since for slot, since in (idle_since_ns or {}).items()},
+        holds=seen.holds,
+        freeze_latency_ns=seen.freeze_latency_ns,
+        idle_gpus=frozenset(gpu_label(gpus, slot) for slot in seen.idle_slots),
+        idle_since_ns={gpu_label(gpus, slot): since for slot, since in seen.idle_since_ns.items()},
     )
     return snapshot, strangers

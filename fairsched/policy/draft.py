@@ -126,11 +126,17 @@ class Draft:
 
     def set_held(self, tenant: str, *, is_held: bool) -> None:
         """By this plan; all its GPUs are held or none."""
-        (self.held.add if is_held else self.held.discard)(tenant)
+        if is_held:
+            self.held.add(tenant)
+        else:
+            self.held.discard(tenant)
         for row in self.rows.get(tenant, ()):
-            if tenant in self.books.owed[row.gpu]:
-                running = self.running[row.gpu]
-                (running.discard if is_held else running.add)(tenant)
+            if tenant not in self.books.owed[row.gpu]:
+                continue
+            if is_held:
+                self.running[row.gpu].discard(tenant)
+            else:
+                self.running[row.gpu].add(tenant)
 
     def has_rival(self, row: JudgedUse) -> bool:
         """Whether another in A runs on this GPU."""

@@ -135,7 +135,7 @@ class Node:
         )
         self.sensors.account = self.account
         self.terminator = Terminator()
-        self.it._watch, self.it._terminator = cast(Any, self.watch), cast(Any, self.terminator)
+        self.it._watch, self.it.terminator = cast(Any, self.watch), cast(Any, self.terminator)
         self.config: Config = from_bytes(b"{}", "f")
         self.specs = dict(SPECS)
 
@@ -193,7 +193,7 @@ def test_unseen_work_is_logged_once_doubted_and_ended(node: Node, caplog: pytest
     assert (status.kind, status.gpu, status.action) == (MisbehaviourKind.UNSEEN, "GPU-0", "terminate")
     assert f"pid {PID}" in status.detail
     assert node.it.statuses("chat", 12 * S) == ()
-    assert node.it.terminations("bad")["unseen"] >= 1
+    assert node.terminator.total["bad", MisbehaviourKind.UNSEEN] >= 1
 
 
 def test_what_is_over_is_said_and_doubted_no_more(node: Node, caplog: pytest.LogCaptureFixture) -> None:

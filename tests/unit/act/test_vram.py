@@ -120,7 +120,7 @@ class Site:
         monkeypatch.setattr(ProcessId, "of", staticmethod(self.owner))
         monkeypatch.setattr(vram, "cgroup_id_of", self.cgroup_id_of)
         self.vram = VramLimits(*cast(Any, (self.sensors, tree, self.applier, None)))
-        self.vram._terminator = cast(Any, self.terminator)
+        self.vram.terminator = cast(Any, self.terminator)
 
     def owner(self, pid: int, proc: str = "") -> ProcessId:
         return ProcessId(pid, self.started_s.get(pid, 0) * os.sysconf("SC_CLK_TCK") + 1)

@@ -14,9 +14,7 @@ from typing import Any, cast
 import pytest
 
 from fairsched.act.device_gate import DeviceGate
-from fairsched.act.misbehaviour import Misbehaviour
 from fairsched.act.terminate import Terminator
-from fairsched.act.vram import VramLimits
 from fairsched.bpf import abi, syscall
 from fairsched.daemon.departed import KEPT_NS, MOST, Departed
 from fairsched.daemon.ledger import Ledger, StateFile, load_state
@@ -133,15 +131,12 @@ def test_decisions_are_forgotten_with_the_tenant() -> None:
     assert world.applier.held_by_reason_ns.keys() == world.applier.done.keys() == {"chat"}
 
 
-@pytest.mark.parametrize("part", [Misbehaviour, VramLimits])
-def test_those_that_were_ended_are_forgotten_with_the_tenant(part: type) -> None:
-    owner_of_it = part.__new__(part)
-    owner_of_it._terminator = terminator = Terminator(lambda _pid: None)
-    kind = MisbehaviourKind.ENDLESS
+def test_those_that_were_ended_are_forgotten_with_the_tenant() -> None:
+    terminator, kind = Terminator(lambda _pid: None), MisbehaviourKind.ENDLESS
     terminator.total = Counter({("chat", kind): 2, ("gone", kind): 3})
-    assert owner_of_it.remembered_tenants() == {"chat", "gone"}
-    owner_of_it.forget_tenants({"gone"})
-    assert owner_of_it.terminations("chat") == {kind.value: 2} if part is Misbehaviour else True
+    assert terminator.remembered_tenants() == {"chat", "gone"}
+    terminator.forget_tenants({"gone"})
+    assert terminator.terminations("chat") == {kind.value: 2}
     terminator.total["gone", kind] += 1
     assert terminator.total == {("chat", kind): 2, ("gone", kind): 1}
 

@@ -18,7 +18,7 @@ from fairsched.errors import KernelRefused
 from fairsched.gpu.nvml import Gpu
 from fairsched.model import Confidence, Hold, Use
 from fairsched.observe import tree as observe_tree
-from fairsched.observe.tree import Tree, build_snapshot, specs_in_force
+from fairsched.observe.tree import Observation, Tree, build_snapshot, specs_in_force
 from tests.support import FakeTree
 
 S = 1_000_000_000
@@ -257,7 +257,7 @@ def test_children_of_a_child_given_by_pattern_have_what_the_file_says(files: Fak
 def snapshot_of(
     tree: Tree, *rows: ProcessUse, idle: tuple[int, ...] = ()
 ) -> tuple[dict[str, Use], dict[str, int]]:
-    snapshot, strangers = build_snapshot(rows, tree, GPUS, {}, {}, idle, 10, 5)
+    snapshot, strangers = build_snapshot(Observation(10, 5, rows, idle_slots=idle), tree, GPUS)
     assert (snapshot.now_ns, snapshot.interval_ns) == (10, 5)
     return {f"{use.tenant} {use.gpu}": use for use in snapshot.uses}, strangers
 
@@ -291,7 +291,7 @@ def test_the_time_of_nobodys_processes_is_kept_apart(tree: Tree, files: FakeTree
 
 def test_idle_gpus_and_holds_go_by_their_names(tree: Tree) -> None:
     holds = {"chat": Hold("chat", 1, 2, is_ours=True)}
-    snapshot, _ = build_snapshot([], tree, GPUS, holds, {"chat": 9}, (0, 2), 10, 5)
+    snapshot, _ = build_snapshot(Observation(10, 5, [], holds, {"chat": 9}, (0, 2)), tree, GPUS)
     assert snapshot.idle_gpus == {"GPU-a", "GPU-unknown-2"}
     assert (snapshot.holds, snapshot.freeze_latency_ns) == (holds, {"chat": 9})
 
@@ -300,7 +300,7 @@ def test_a_doubted_account_is_of_low_confidence_on_that_gpu_only(tree: Tree, fil
     chat, train = id_of(files, "/gpu/chat"), id_of(files, "/gpu/train")
     rows = [row(chat), row(chat, gpu=1), row(train)]
     doubted = {("chat", "GPU-a"), ("gone", "GPU-a")}
-    snapshot, _ = build_snapshot(rows, tree, GPUS, {}, {}, (), S, S, doubted=doubted)
+    snapshot, _ = build_snapshot(Observation(S, S, rows, doubted=doubted), tree, GPUS)
     assert {(use.tenant, use.gpu): use.confidence for use in snapshot.uses} == {
         ("chat", "GPU-a"): Confidence.LOW,
         ("chat", "GPU-b"): Confidence.HIGH,
