@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a program may ask for the id of a cgroup around its task; found by loading one that does."""
+"""Tests whether a program may ask for the id of a cgroup around its task, by loading one that does."""
 
 from __future__ import annotations
 

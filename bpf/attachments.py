@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which libcuda files have probes, which wait for theirs, and which failed and when to try again.
+"""Keeps which libcuda files have probes, which wait for theirs, and which failed and when to try again.
 
 Problem: an attempt can fail for a reason that passes (no memory, no room for another link, a file that was just being
 written), and a process whose libcuda has no probes must not be taken for one that hides.
@@ -33,7 +33,10 @@ class _Failure:
 
 
 class Attachments:
-    """Call :meth:`wants` with each file found, and ask for probes if it says so; :meth:`note` each answer."""
+    """Knows which files have probes.
+
+    Call :meth:`wants` with each file found, and ask for probes if it says so; :meth:`note` each answer.
+    """
 
     def __init__(self) -> None:
         self._asked: dict[str, FileId] = {}
@@ -58,7 +61,7 @@ class Attachments:
         return True
 
     def note(self, library: Library, now_ns: int) -> bool:
-        """What became of a request; False = nothing new, it has failed before."""
+        """Take in what became of a request; False = nothing new, it has failed before."""
         asked, is_news = self._asked.pop(library.path, None), True
         if library.error is None:
             key = (library.device, library.inode)

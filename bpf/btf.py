@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the members of kernel structures are, from the kernel's own type information.
+"""Finds where the members of kernel structures are, from the kernel's own type information.
 
 Only what is asked for is decoded: structures by name, members also inside anonymous structures and unions. Format:
 Documentation/bpf/btf.rst. A kernel has some 130,000 types: half a second in Python, spent in the loader's process.

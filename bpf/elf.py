@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where to put a probe in a libcuda file: file offsets of its exports and what their first bytes allow.
+"""Finds where to put a probe in a libcuda file: file offsets of its exports and what their first bytes allow.
 
 Most exports of libcuda begin with ``cmpl $imm32, x(%rip)`` (10 bytes) and ``je``. A uprobe on the first
 instruction makes the kernel single-step it out of line (it is RIP-relative), four to six times dearer than

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which export of libcuda gets which BPF program (pure).
+"""Maps each export of libcuda to its BPF program (pure).
 
 Problem: libcuda has some 600 exports in many spellings (``_v2``, ``_v3``, ``_ptsz``, ``_ptds``), new versions
 appear with each release, and the CUDA runtime resolves whichever it was built for.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BPF programs of a few hand-assembled instructions, with which a host is asked what it can do.
+"""Assembles BPF programs of a few instructions, with which a host is asked what it can do.
 
 Source: include/uapi/linux/bpf.h and Documentation/bpf/instruction-set of the kernel.
 """

@@ -134,7 +134,7 @@ class LibraryWatch:
         self._cache: list[str] | None = None
 
     def watch(self, pids: Iterable[int], now_ns: int) -> None:
-        """Processes that exist now; ones not known yet are looked at next, ones gone are forgotten."""
+        """Take in which processes exist now; new ones are read next, gone ones are forgotten."""
         alive = set(pids)
         for pid in alive - self._watched:
             heapq.heappush(self._due, (now_ns, pid, _FIRST_RETRY_NS))

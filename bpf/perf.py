@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A uprobe, kprobe or tracepoint as a perf event with a BPF program on it.
+"""Puts a BPF program on a uprobe, kprobe or tracepoint, as a perf event.
 
 Closing the event of a probe costs a grace period of up to 100 ms, one after the other, so whoever holds a hundred
 of them takes ten seconds to die. That is why the attacher of the uprobes is a process of its own.

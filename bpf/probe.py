@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What BPF can do on this host, found by trying: raw system calls, and one small compilation with bcc.
+"""Finds by trying what BPF can do on this host: raw system calls, and one small compilation with bcc.
 
 Problem: versions say little. Distributions backport, lockdown and containers forbid, and the LLVM that bcc is linked
 with decides which instructions it can produce; one that is too old aborts the process it works in.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which programs belong together: what the loader is asked for by name (pure).
+"""Names the sets of programs that the loader can be asked for (pure).
 
 A *set* is one C source with its maps. A *group* is what is loaded whole or not at all, such as everything one hook
 needs. The GPU time programs are not here: theirs is a process that stays (attacher.py).

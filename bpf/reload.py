@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes that were lost, being replaced beside the loop of the daemon.
+"""Replaces lost probes beside the loop of the daemon.
 
 It takes seconds, in a child, and the loop goes on meanwhile: a thread here waits for the old process to end and for the
 new one to be ready.

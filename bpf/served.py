@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which mapped files get no probes, because a tenant may serve them itself. Nobody is asked for that.
+"""Refuses probes on mapped files that a tenant may serve itself, and asks no such file system for that.
 
 Problem. While the kernel puts a uprobe on a file that is mapped, it reads the instruction from the file and lets no
 process of the node fork. Where that file is on a FUSE, its server decides how long that takes: a tenant with a FUSE of

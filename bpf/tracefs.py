@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of tracepoints and probes on returns, also where nobody has mounted tracefs.
+"""Reads the numbers of tracepoints and of probes on returns, also where nobody has mounted tracefs.
 
 Then it is mounted for this process alone, attached to no directory, and gone with the descriptor: fsopen(2),
 fsmount(2), Linux 5.2. The system call numbers are the same on every architecture.

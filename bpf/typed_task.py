@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a program may load what is behind its task by the kernel's own types; found by loading one that does.
+"""Tests whether a program may load what is behind its task by the kernel's own types, by loading one that does.
 
 Since Linux 5.11 a program can get its task as a pointer whose type the verifier knows. What is behind it is then loaded
 like any memory, and an address that is none reads as 0. Reading the same with a helper costs each ioctl of a node some

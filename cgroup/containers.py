@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which container and pod a cgroup belongs to, told from its path alone (pure).
+"""Tells which container and pod a cgroup belongs to, from its path alone (pure).
 
 Problem: an operator thinks in pods and containers, the kernel in cgroups; and asking every runtime over its own socket
 would be one more thing that fails at 3 a.m.

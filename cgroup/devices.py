@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device programs on cgroups: attach ours beside those of others, find ours again, take ours away.
+"""Attaches device programs to cgroups: ours beside those of others, found again, taken away.
 
 A cgroup may carry many device programs (systemd's, the container runtime's, ours); an open must pass all of them, also
 those of the cgroups above. Only the program we name is ever touched. It is attached without a link and without a pin,

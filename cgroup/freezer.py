@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold and thaw cgroups through cgroup.freeze, so that nothing of ours can stay frozen.
+"""Holds and thaws cgroups through cgroup.freeze, so that nothing of ours can stay frozen.
 
 Every hold is journalled before the freeze (law 3), has a deadline and is undone by :meth:`Freezer.close`.
 A pause that is not ours is never thawed (law 4):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Globs over cgroup paths, matched one component at a time so that a walk can skip whole subtrees.
+"""Matches globs over cgroup paths one component at a time, so that a walk can skip whole subtrees.
 
 ``*``, ``?`` and ``[...]`` match within one component. ``**`` stands for any number of components;
 at the end it means everything inside: ``kubepods.slice/**`` matches each descendant of

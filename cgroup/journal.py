@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal of holds: what makes it safe to freeze somebody else's processes.
+"""Keeps the journal of holds, which makes it safe to freeze somebody else's processes.
 
 A frozen cgroup outlives its writer. So before a cgroup is frozen a small file says that we are about
 to do it, and the file goes away only after the thaw was verified. Whoever comes later (the guardian,

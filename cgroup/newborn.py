@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn at once that a cgroup was made below certain others, without walking the tree (inotify on the directories)."""
+"""Reports at once that a cgroup was made below certain others, without walking the tree (inotify on the
+directories)."""
 
 from __future__ import annotations
 

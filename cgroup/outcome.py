@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of holds and thaws: data, because none of it is an error of the host."""
+"""Defines what becomes of holds and thaws: data, because none of it is an error of the host."""
 
 from __future__ import annotations
 

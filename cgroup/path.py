@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where cgroup v2 is mounted, and how one cgroup is named without being mistaken for another.
+"""Finds where cgroup v2 is mounted, and names one cgroup so that it is not mistaken for another.
 
 A path is not an identity: between two looks a cgroup can be removed and another made under the
 same name. A :class:`CgroupRef` therefore keeps the directory open (O_PATH) and reaches every kernel

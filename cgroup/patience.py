@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting, at real-time priority, for somebody who was let go to have done so much.
+"""Waits, at real-time priority, until a cgroup that was let go has done so much.
 
 Problem. A queue fills within half a millisecond, so looks must be frequent. But each look keeps whoever was thawed, and
 whatever else the thaw woke, from this processor; where all are busy it may not have begun after three milliseconds.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this host can do with cgroups: facts for ``fairsched doctor``, tried, never read from a version.
+"""Finds by trying what this host can do with cgroups: facts for ``fairsched doctor``, never read from a version.
 
 None means "not known" (not tried, or not allowed to try), which is not the same as no.
 """

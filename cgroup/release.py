@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thaw what the journal names and nothing else. Needs no daemon; running it twice does no harm.
+"""Thaws what the journal names and nothing else. Needs no daemon; running it twice does no harm.
 
 Used by ``fairsched release``, by systemd's ExecStopPost, by the guardian and by the daemon when it
 starts. What was done is returned as data, one :class:`Release` per file of the journal; one entry that

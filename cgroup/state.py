@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cgroup.freeze and cgroup.events say, read once for everybody who has to know it.
+"""Reads what cgroup.freeze and cgroup.events say, once for all who need it.
 
 ``cgroup.freeze`` is the wish written to this cgroup (0 or 1). ``cgroup.events`` says ``frozen 1`` once
 every process in the cgroup has stopped, also when an ancestor is what was frozen. Both are answered

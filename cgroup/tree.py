@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cgroup tree: walk, find, list and place processes, make and remove cgroups.
+"""Walks the cgroup tree: finds, makes and removes cgroups, lists and places processes.
 
 A daemon looks at the whole tree about once a second, so a look must be cheap: directory entries
 already carry the inode number (the cgroup id), and kernfs keeps a directory's link count at 2 + children,

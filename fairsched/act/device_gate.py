@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device gate in the daemon: what the configuration says of GPUs, put in force and kept so.
+"""Keeps the device gate in force: which cgroup may open which GPU, as the configuration says.
 
 Problem: what denies an open must be there before the first open and must not blink while a daemon is replaced, and
 yet nothing of it may stay where nobody asks for it any more.
@@ -40,7 +40,10 @@ logger = logging.getLogger(__name__)
 
 
 class DeviceGate:
-    """Call :meth:`look` often and whenever :meth:`fileno` is readable; :meth:`close` leaves in force what is."""
+    """Keeps the rules in force.
+
+    Call :meth:`refresh` often and whenever :meth:`fileno` is readable; :meth:`close` leaves in force what is.
+    """
 
     def __init__(self, mount: Mount, tree: Tree, settings: Settings, *, is_dry_run: bool) -> None:
         """Puts the gate in force, if it is asked for. Raises HostUnsupported where it is required and cannot be."""

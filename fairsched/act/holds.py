@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apply: carries the plan out, once, and says what became of it. Dry-run lives here and nowhere else.
+"""Holds and thaws tenants as the plan says, checks the deadline of each hold, and records what became of it. Dry-run
+lives here and nowhere else.
 
 The account is told of each hold and thaw, because a held tenant's queue drains unseen. What others do to our
 holds (thaw them, pause the same cgroup, remove it) comes back from the freezer as events and ends the hold here.
@@ -180,7 +181,7 @@ class Applier:
             self._granted_ns += time.monotonic_ns() - begin_ns
 
     def hold_filled(self, now_ns: int) -> None:
-        """Between two ticks: hold those who have used up their grant after we had ceased to wait for them.
+        """Hold, between two ticks, the tenants that have used up their grant after we had ceased to wait for it.
 
         Without it a full queue waits for the next tick.
         """
@@ -253,13 +254,13 @@ class Applier:
             self.apply([Action(ActionKind.THAW, change.tenant, Reason(ReasonCode.FOREIGN))], now_ns)
 
     def thaw_expired(self, now_ns: int) -> None:
-        """The deadline of a hold is kept here too, should the policy not be asked in time."""
+        """Thaw every hold past its deadline, should the policy not be asked in time."""
         for tenant in [name for name, hold in self.holds.items() if hold.deadline_ns <= now_ns]:
             self.apply([Action(ActionKind.THAW, tenant, Reason(ReasonCode.DEADLINE))], now_ns)
         self._freezer.thaw_expired(now_ns)  # also what is left of a gang whose hold was not to be undone
 
     def release_all(self, now_ns: int) -> None:
-        """Thaw everything we hold, and hold nobody until the next plan says so."""
+        """Thaw everything we hold, and hold no tenant until the next plan says so."""
         self._forget_filling()
         for tenant in list(self.holds):
             self.apply([Action(ActionKind.THAW, tenant, Reason(ReasonCode.SHUTDOWN))], now_ns)
@@ -332,7 +333,7 @@ class Applier:
         done[kind, reason] = done.get((kind, reason), 0) + 1
 
     def held_for_ns(self, tenant: str, now_ns: int) -> dict[ReasonCode, int]:
-        """Time held since the start by why each hold began, the one in progress included."""
+        """Time held since the start, by the reason of each hold, the one in progress included."""
         found = dict(self.held_by_reason_ns.get(tenant, {}))
         hold = self.holds.get(tenant)
         if hold is not None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Misbehaviour on this node: gathers the evidence, has it judged, says so, and acts as the policy of the tenant says.
+"""Detects misbehaving tenants on this node and acts on them: gathers the evidence, has it judged, logs it, and ends
+processes where the tenant's policy says so.
 
 Problem: some GPU work a freezer cannot end, and some the account cannot see. Both have to be found within seconds,
 at no cost to the ticks, and without ever harming a tenant that did nothing wrong.
@@ -72,13 +73,16 @@ _ATTACHING_NS = 60_000_000_000
 """For so long after the account began, libraries that wait for their probes excuse everybody."""
 
 _DOUBTED = (MisbehaviourKind.ENDLESS, MisbehaviourKind.UNSEEN)
-"""What makes an account doubtful, so that nobody is held for it. Whoever moves is held while it is there."""
+"""Makes an account doubtful, so that the tenant is not held for it. One that moves is held while it is there."""
 
 logger = logging.getLogger(__name__)
 
 
 class Misbehaviour:
-    """What is known of misbehaving tenants. Call :meth:`book` at each tick and :meth:`poll` about once a second."""
+    """Finds misbehaving tenants and acts on them.
+
+    Call :meth:`book` at each tick and :meth:`poll` about once a second.
+    """
 
     def __init__(self, sensors: Sensors, tree: Tree, applier: Applier, mount: Mount) -> None:
         self._sensors, self._tree, self._applier, self._mount = sensors, tree, applier, mount
@@ -195,7 +199,7 @@ class Misbehaviour:
         return found
 
     def _count_on(self, account: EbpfAccount, evidence: Evidence) -> None:
-        """Unseen work that is always there has turns in the account; beside other unseen work nobody is sure."""
+        """Unseen work that is always there has turns in the account; beside other unseen work no account is sure."""
         slots = {gpu_label(self._sensors.gpus, slot): slot for slot in range(len(self._sensors.gpus))}
         self._steady = steady_unseen(self._state, evidence, self._steady)
         intruded = intruded_gpus(self._state, self._steady, evidence.now_ns)
@@ -309,14 +313,14 @@ class Misbehaviour:
         )
 
     def close(self) -> None:
-        """Ask nobody and end nobody any more."""
+        """Stop asking NVML, and end no process any more."""
         if self._watch is not None:
             self._watch.close()
         self.terminator.close()
 
 
 def lowered(confidence: Confidence, statuses: Iterable[MisbehaviourStatus]) -> Confidence:
-    """What the account says of itself, unless the tenant does what makes it doubtful."""
+    """The confidence of an account; LOW where the tenant does what makes it doubtful."""
     return Confidence.LOW if any(one.kind in _DOUBTED for one in statuses) else confidence
 
 

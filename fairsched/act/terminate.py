@@ -44,7 +44,7 @@ class _Ending:
 
 
 class Terminator:
-    """``tenant_of`` tells which tenant a process belongs to now."""
+    """Ends processes and counts them. ``tenant_of`` tells which tenant a process belongs to now."""
 
     def __init__(self, tenant_of: Callable[[int], str | None]) -> None:
         self._tenant_of = tenant_of
@@ -111,7 +111,7 @@ class Terminator:
         return {name for name, _ in self.total}
 
     def forget_tenants(self, names: Collection[str]) -> None:
-        """Of whom nothing is counted any more; who was told to end is still to end."""
+        """Drop what was counted of these tenants; a process that was told to end is still to end."""
         self.total = Counter({key: n for key, n in self.total.items() if key[0] not in names})
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The VRAM limit of tenants on this node: has the kernel refuse what it can, finds who is over, acts as told to.
+"""Enforces the VRAM limit of tenants: the kernel refuses what it can, who is over the limit is warned, held or ended.
 
 Problem: an allocation is refused only where the kernel has a hook for that, and what was asked for at the same moment
 passes the limit together. What a tenant has must be known either way, and cost the ticks nothing.
@@ -40,7 +40,10 @@ logger = logging.getLogger(__name__)
 
 
 class VramLimits:
-    """Call :meth:`poll` often, it does something about once a second; and :meth:`step` at each tick."""
+    """Enforces the limits.
+
+    Call :meth:`poll` often, it does something about once a second, and :meth:`step` at each tick.
+    """
 
     def __init__(self, sensors: Sensors, tree: Tree, applier: Applier, mount: Mount) -> None:
         self._sensors, self._tree, self._applier, self._mount = sensors, tree, applier, mount
@@ -218,7 +221,7 @@ class VramLimits:
         return f"would_{wish.value}"
 
     def step(self, now_ns: int) -> None:
-        """Hold whoever is to be held now, and let go whoever was held for long enough."""
+        """Hold the tenants that are to be held now, and let go those that were held for long enough."""
         if not self._state.episodes and not self._applier.reserved:
             return
         self._applier.thaw_expired(now_ns)
@@ -298,7 +301,7 @@ class VramLimits:
         return tuple(found)
 
     def close(self) -> None:
-        """Ask nobody and end nobody any more. The kernel's limits go with the driver's programs."""
+        """Stop asking NVML, and end no process any more. The kernel's limits go with the driver's programs."""
         if self._listing is not None:
             self._listing.close()
         self.terminator.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asking something that may answer late or never, beside the loop.
+"""Polls something that may answer late or never, in a thread beside the loop.
 
 Problem. A call into the driver can take milliseconds, or not return at all once a GPU has fallen off its bus, and the
 loop that freezes people's processes must not wait for it.
@@ -20,7 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 class Poller:
-    """The thread. It calls ``poll`` every ``pause_s()`` seconds; ``lost`` names, in the log, what a failure costs."""
+    """A thread that polls.
+
+    It calls ``poll`` every ``pause_s()`` seconds; ``lost`` names, in the log, what a failure costs.
+    """
 
     def __init__(self, name: str, poll: Callable[[], None], pause_s: Callable[[], float], lost: str) -> None:
         self._poll, self._pause_s, self._lost = poll, pause_s, lost
@@ -29,7 +32,7 @@ class Poller:
         self._thread.start()
 
     def ask(self) -> None:
-        """Have it ask at once; once more, if it is asking now."""
+        """Poll at once; once more, if a poll is going on."""
         self._is_wanted.set()
 
     def stop(self) -> None:

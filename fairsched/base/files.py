@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are there whole or not at all: a new one is written beside the old one and takes its place."""
+"""Writes files that are there whole or not at all: a new one is written beside the old one and takes its place."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon's log on stderr: one line per event, logfmt or JSON.
+"""Writes the daemon's log to stderr: one line per event, logfmt or JSON.
 
 A record may have ``fields`` (``extra={"fields": {...}}``): decisions have. In JSON they are members of the object.
 Where stderr is systemd's journal they become fields of the entry as well, FAIRSCHED_TENANT and so on, so that

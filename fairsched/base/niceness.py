@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a busy processor a helper of the daemon gets.
+"""Sets how much of a busy processor a helper of the daemon gets.
 
 Problem. A nice value alone does nothing for a process with a session of its own: where the kernel groups sessions
 (``kernel.sched_autogroup_enabled``, the default of most distributions), nice values count within a session, and
@@ -16,7 +16,8 @@ import os
 
 
 def set_nice(value: int) -> bool:
-    """Of this process and, when it leads one, its session: 19 (last to get a processor) to -20. True = it was granted.
+    """Set the nice value of this process and, when it leads one, of its session: 19 (last to get a processor) to -20.
+    True = it was granted.
 
     Anybody may set a value that is worse than the present one, for a better one it takes CAP_SYS_NICE.
     """

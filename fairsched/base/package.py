@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where this package lies: for the PYTHONPATH of a child, which is to import the same one."""
+"""Tells where this package lies: for the PYTHONPATH of a child, which is to import the same one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that tenants choose, made fit to be written. Pure.
+"""Makes names that tenants choose fit to be written (pure).
 
 A cgroup, a file and a process may be called anything but NUL and slash: bytes that are no UTF-8 (os.fsdecode makes
 lone surrogates of them, which no strict encoder takes), escape sequences, marks that turn the direction of writing.

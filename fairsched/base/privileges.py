@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this process may do: its capabilities and the kernel's lockdown."""
+"""Reads what this process may do: its capabilities and the kernel's lockdown."""
 
 from __future__ import annotations
 

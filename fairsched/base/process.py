@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process's identity (law 5): its pid and when it started, so that a reused pid is never taken for it."""
+"""Identifies a process by its pid and start time (law 5), so that a reused pid is never taken for it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For a few milliseconds, be on time.
+"""Runs a block at real-time priority, for a few milliseconds.
 
 Problem. Thawing a tenant wakes its threads. On a busy node they take the processor from the very thread that
 thawed them, and run for milliseconds before it can do its next step: hold them again.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell systemd how the daemon is doing: sd_notify(3) over NOTIFY_SOCKET, without libsystemd.
+"""Tells systemd how the daemon is doing: sd_notify(3) over NOTIFY_SOCKET, without libsystemd.
 
 Source: sd_notify(3), "The protocol". Outside systemd every call does nothing.
 """

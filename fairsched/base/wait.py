@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting until one of a few descriptors is readable.
+"""Waits until one of a few descriptors is readable.
 
 select.select refuses descriptors from 1024 on (FD_SETSIZE). On a node of a thousand tenants, each with a descriptor
 or two in the daemon, whatever is opened later has such a one; hence poll. The linter bans the other.

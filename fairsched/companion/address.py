@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The address the exporter listens on: what it means, and whether it can be had."""
+"""Parses the address the exporter listens on, and tells whether it can be had."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def refused(listen: str, why: str, remedy: str) -> ConfigError:
 
 
 def check_free(listen: str) -> None:
-    """Raises ConfigError when nobody could listen there now."""
+    """Raises ConfigError when it is not possible to listen there now."""
     host, port = address_of(listen)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon's end of the companion: starts it, starts it again, remembers what it said for a while.
+"""Keeps the companion running for the daemon: starts it, starts it again, remembers what it said for a while.
 
 Nothing here waits, because people are frozen meanwhile: a start costs a fork, a look a ``waitpid``, and one that is
 to go is told so and looked after until it has gone. Only :meth:`CompanionKeeper.stop` waits, when nobody is held any
@@ -73,7 +73,7 @@ def wishes(config: Config) -> Mapping[str, Any]:
 
 
 class CompanionKeeper:
-    """Call :meth:`refresh` about once a second, and :meth:`stop` at the end.
+    """Starts the companion and ends it. Call :meth:`refresh` about once a second, and :meth:`stop` at the end.
 
     Raises ConfigError when the exporter's address makes no sense or its web_config is bad. One that is taken is no
     reason not to start: shares hold without an exporter, and after a crash it may be the companion of before that has

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a part of the companion is: it is handed moments, and may have something to tell the daemon.
+"""Defines a part of the companion: it is handed moments, and may have something to tell the daemon.
 
 A part must return from ``take`` within a second or so, because the parts take turns: what waits for somebody else
 belongs into a thread of the part's own, whose findings the next ``take`` picks up.
@@ -59,7 +59,7 @@ class Part(Protocol):
     wants_decisions: bool
 
     def take(self, moment: Moment) -> Finding | None:
-        """Look at the moment. An exception is logged and counted, and the part is asked again next time."""
+        """Take in the moment. An exception is logged and counted, and the part is asked again next time."""
 
     def close(self) -> None:
         """The companion ends."""

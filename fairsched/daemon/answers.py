@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon answers to requests on its control socket (see protocol/server.py).
+"""Answers the requests that come in on the daemon's control socket (see protocol/server.py).
 
 Problem: every new question would otherwise be a few more lines in the loop that freezes people's processes.
 
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Answers:
-    """A ControlHandler. ``take_in`` makes changed settings take effect."""
+    """Answers each request of the control socket (a ControlHandler). ``take_in`` makes changed settings take effect."""
 
     def __init__(
         self,

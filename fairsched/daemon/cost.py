@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon costs, measured by itself, at next to no cost.
+"""Measures what the daemon costs: ticks, CPU time, memory, BPF maps.
 
 Problem: whoever wonders whether a slow node is fairsched's doing must be able to see it, and to look must not make it
 slow.
@@ -36,11 +36,11 @@ class OwnCost:
 
     @property
     def errors(self) -> int:
-        """Of the loop itself."""
+        """Ticks and housekeeping that failed."""
         return self.failed_ticks + self.failed_housekeeping
 
     def note_tick(self, took_ns: int) -> None:
-        """A tick is over."""
+        """Count a tick that took so long."""
         self._buckets[min(max(took_ns, 1).bit_length(), abi.DELAY_BUCKETS) - 1] += 1
         self._sum_ns += took_ns
 
@@ -49,7 +49,7 @@ class OwnCost:
         return Log2Histogram.of(self._buckets, self._sum_ns)
 
     def refresh(self, now_ns: int) -> None:
-        """Now and then; works out ``cpu_ratio`` when it is time."""
+        """Work out ``cpu_ratio`` when it is time."""
         wall_ns = now_ns - self._mark[0]
         if wall_ns >= _WINDOW_NS:
             cpu_ns = time.process_time_ns()

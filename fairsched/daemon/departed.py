@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tenants that are gone, and how long what was counted of them is kept.
+"""Forgets tenants that are gone, a day after they went.
 
 Problem: a name that comes back within a while must go on from its totals, as a counter does; but where any cgroup may
 be a tenant, names come without end, and what is kept by name would grow with them, in memory and on disk.
@@ -29,19 +29,19 @@ class Table(Protocol):
 
 
 class Departed:
-    """Who is remembered and gone, and since when (CLOCK_MONOTONIC)."""
+    """Knows which tenants are gone and since when (CLOCK_MONOTONIC), and has the tables forget them."""
 
     def __init__(self) -> None:
         self.since_ns: dict[str, int] = {}
 
     def see(self, living: Iterable[str]) -> None:
-        """They are there: whatever is known of them stays."""
+        """Keep what is known of these tenants: they are there."""
         for name in living:
             for above in ancestors(name):
                 self.since_ns.pop(above, None)
 
     def refresh(self, living: Collection[str], tables: Collection[Table], now_ns: int) -> None:
-        """Have the tables forget who has been gone for too long."""
+        """Have the tables forget the tenants that have been gone for too long."""
         known = {name for table in tables for name in table.remembered_tenants()}
         known -= {above for name in living for above in ancestors(name)}
         since_ns = {name: self.since_ns.get(name, now_ns) for name in known}

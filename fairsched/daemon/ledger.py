@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon remembers: totals that survive restarts, and the recent past for ``status``.
+"""Keeps what the daemon remembers: totals that survive restarts, and the recent past for ``status``.
 
 Totals are GPU time in ns per (tenant, GPU UUID). While a daemon lives they never fall. They are written, with the
 policy's debts and how the GPUs take turns, to ``state_dir/state.json`` every ten seconds and at the end, atomically:
@@ -78,7 +78,10 @@ class Ledger:
 
 
 def load_state(path: Path, ledger: Ledger) -> PolicyState:
-    """Totals and natures into ``ledger``; returns the policy's state. No file, or a damaged one, is a fresh start."""
+    """Read totals and natures into ``ledger``; returns the policy's state.
+
+    No file, or a damaged one, is a fresh start.
+    """
     try:
         data = json.loads(path.read_text())
         if data["version"] != VERSION:
@@ -103,7 +106,10 @@ def load_state(path: Path, ledger: Ledger) -> PolicyState:
 
 
 class StateFile:
-    """Written in a thread: a disk that is busy with what tenants write takes seconds to keep it, and no tick waits."""
+    """Saves the ledger and the policy's state, in a thread.
+
+    A disk that is busy with what tenants write takes seconds to keep it, and no tick waits.
+    """
 
     def __init__(self, path: Path, ledger: Ledger) -> None:
         self._path, self._ledger = path, ledger

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon: observe, decide, apply, again and again, until told to stop.
+"""Runs the daemon: observe, decide, apply, again and again, until told to stop.
 
 Problem: a loop that freezes people's processes must be quick, must not miss what happened in between, and must
 end in a thaw however it ends.
@@ -82,7 +82,7 @@ def run_daemon(config_path: Path | None, *, dry_run: bool, once: bool) -> int:
 
 
 class Daemon:
-    """A context manager: entering sets everything up or nothing, leaving thaws and cleans up."""
+    """The daemon as a context manager: entering sets everything up or nothing, leaving thaws and cleans up."""
 
     def __init__(self, configured: Settings, *, is_dry_run: bool) -> None:
         self._settings = configured
@@ -217,7 +217,7 @@ class Daemon:
     # ---- the loop ----
 
     def run(self, *, once: bool = False) -> int:
-        """Ticks until a signal; returns the exit status."""
+        """Tick until a signal comes; returns the exit status."""
         self._is_running = True
         self._last_good_tick_ns = time.monotonic_ns()  # however long the start took
         self._housekeep(self._last_good_tick_ns)
@@ -266,7 +266,7 @@ class Daemon:
             self._next_tick_ns = min(self._next_tick_ns, now_ns)
 
     def _on_edges(self) -> None:
-        """A process that came or went is looked at at once, an idle GPU when that is more than a pause."""
+        """Tick at once for a process that came or went, and for an idle GPU when that is more than a pause."""
         is_process, idle_since_ns = self._sensors.peek()
         if is_process:
             self._next_tick_ns = min(self._next_tick_ns, self._last_tick_ns + LEAST_INTERVAL_NS)
@@ -367,7 +367,7 @@ class Daemon:
             gc.collect()
 
     def _let_go_of_probes(self, lost: ProbesLost, now_ns: int) -> None:
-        """Nothing is seen any more: hold nobody, and have the programs loaded again beside the loop."""
+        """Release all holds, as nothing is seen any more, and have the programs loaded again beside the loop."""
         logger.error("probes=lost error=%r held=%d", str(lost), len(self._applier.holds))
         self._applier.release_all(now_ns)
         if self._sensors.probe is not None:
@@ -420,7 +420,7 @@ class Daemon:
         return "observe" if config.mechanisms.freezer == "off" else config.mode
 
     def _mode(self) -> str:
-        """What is done: nobody is held where the guardian is required and is not there."""
+        """The mode in effect: dry_run where the guardian is required and is not there."""
         mode = self._asked_mode()
         return "dry_run" if mode == "enforce" and self._guardian.is_lacking else mode
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the daemon looks next.
+"""Chooses when the daemon ticks next.
 
 Problem: a tick costs a cold processor most of a millisecond, and most moments decide nothing.
 
@@ -24,7 +24,10 @@ LEAST_INTERVAL_NS = 500_000
 def next_tick_ns(
     now_ns: int, decision: Decision | None, config: Config, has_holds: bool, drain_end_ns: int | None
 ) -> int:
-    """The next tick after one at ``now_ns``. ``drain_end_ns``: when a GPU falls idle that only a drain keeps busy."""
+    """When to tick next, after a tick at ``now_ns``.
+
+    ``drain_end_ns``: when a GPU falls idle that only a drain keeps busy.
+    """
     is_contended = has_holds or (decision is not None and decision.is_contended)
     latest_ns = due_ns = now_ns + config.tick_ms * 1_000_000
     if is_contended:
@@ -38,7 +41,7 @@ def next_tick_ns(
 
 
 class IdleWatch:
-    """GPUs, by slot, that fell idle since the last tick and may stay so."""
+    """Watches the GPUs, by slot, that fell idle since the last tick and may stay so."""
 
     def __init__(self, confirm_ns: int) -> None:
         self._confirm_ns = confirm_ns
@@ -47,7 +50,7 @@ class IdleWatch:
         self._since_ns: dict[int, int] = {}
 
     def note(self, since_ns: Mapping[int, int]) -> None:
-        """These fell idle, at these moments."""
+        """Add GPUs that fell idle, and when."""
         self._since_ns.update(since_ns)
         self._set_due()
 

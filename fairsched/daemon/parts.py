@@ -25,7 +25,7 @@ from fairsched.protocol.status import GateStatus
 
 @dataclass(frozen=True)
 class Vitals:
-    """The daemon about itself."""
+    """What the daemon knows of itself: its mode, its age, its errors, its cost."""
 
     started_ns: int
     now_ns: int
@@ -38,7 +38,7 @@ class Vitals:
 
 @dataclass(frozen=True)
 class Parts:
-    """The daemon, as far as questions about it go."""
+    """What questions about the daemon are answered from."""
 
     vitals: Vitals
     settings: Settings

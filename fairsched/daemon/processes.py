@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes that use the GPUs, for ``fairsched ps``. Reads only; worked out when somebody asks.
+"""Lists the processes that use the GPUs, for ``fairsched ps``. Reads only; worked out when somebody asks.
 
 Problem: "who is on this GPU" has three partial answers. The account knows who launches what it sees, the ioctls
 of the driver who has a context and memory, NVML who has a context as the driver says.
@@ -66,7 +66,7 @@ def build_processes(
     mount: Mount,
     proc: str = "/proc",
 ) -> tuple[ProcessStatus, ...]:
-    """By GPU, the largest GPU time first. Processes that are gone are left out.
+    """One line per process and GPU, the largest GPU time first. Processes that are gone are left out.
 
     ``work``: of every context the account knows; ``held``: from the driver's ioctls; ``listed``: VRAM in bytes of
     the processes NVML lists.
@@ -121,7 +121,7 @@ def _tenant(cgroup: str | None, tenant_of_path: Mapping[str, str]) -> str | None
 
 
 def read_process(pid: int, mount: Mount, proc: str = "/proc") -> _Process | None:
-    """None when it is gone, or a zombie."""
+    """A process as /proc has it; None when it is gone, or a zombie."""
     try:
         # A process may have \r in its name, which the kernel does not escape: no end of a line.
         with open(f"{proc}/{pid}/status", encoding="utf-8", errors="replace", newline="\n") as file:

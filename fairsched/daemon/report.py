@@ -28,7 +28,7 @@ from fairsched.protocol.status import (
 
 
 def build_status(parts: Parts) -> StatusReport:
-    """One document for ``fairsched status``."""
+    """Make the document for ``fairsched status``."""
     vitals, settings, sensors, gate = parts.vitals, parts.settings, parts.sensors, parts.gate
     tenants = TenantReports(parts).all()
     errors = [

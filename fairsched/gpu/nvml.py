@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of this node as NVML names them, and which of them a process's CUDA ordinals mean.
+"""Lists the GPUs of this node as NVML names them, and which of them a process's CUDA ordinals mean.
 
 A GPU is its UUID; its slot is its place in our tables, fixed while the daemon lives. Without NVML the GPUs
 cannot be named: each ordinal then stands for an unknown GPU, and with several of them nothing is enforced.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes NVML lists on the GPUs and their memory, asked for beside the loop (see poller.py for why).
+"""Lists the processes on the GPUs and their memory as NVML tells, asked beside the loop (see base/beside.py for why).
 
 A GPU that gives no answer has not become empty: what was last known of it stands, less the processes that have ended.
 """
@@ -27,7 +27,7 @@ class Listed:
 
 
 class Listing:
-    """``cgroup_of`` tells the cgroup id of a pid."""
+    """Asks NVML which processes have memory, in a thread. ``cgroup_of`` tells the cgroup id of a pid."""
 
     def __init__(self, nvml: Nvml, cgroup_of: Callable[[int], int | None], poll_s: float = _POLL_S) -> None:
         self._nvml, self._cgroup_of = nvml, cgroup_of

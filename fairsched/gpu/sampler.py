@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML's utilisation samples, read and turned into GPU time per process.
+"""Reads NVML's utilisation samples and turns them into GPU time per process.
 
 NVML keeps one sample per GPU and 139 ms or so: the process that happened to be on the GPU at that moment, and how busy
 the GPU was since the sample before. GPUs in MIG mode and processes of other pid namespaces have no samples.
@@ -27,7 +27,7 @@ LONGEST_WINDOW_US = 1_000_000
 
 
 class Sample(NamedTuple):
-    """One look of the driver at one GPU."""
+    """One sample of the driver: which process ran on one GPU at that time."""
 
     time_us: int
     pid: int

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes NVML sees on the GPUs, asked beside the loop.
+"""Collects which processes NVML sees on the GPUs, asked beside the loop.
 
-A thread asks every POLL_S (see poller.py for why) and keeps what was seen until the loop takes it; it asks oftener
-while somebody is suspected. If NVML hangs, nothing is seen, and nobody is accused of anything.
+A thread asks every POLL_S (see base/beside.py for why) and keeps what was seen until the loop takes it; it asks oftener
+while somebody is suspected. If NVML hangs, nothing is seen, and no process is accused of anything.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Gpu:
 
 
 class SampleWatch:
-    """``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid."""
+    """Reads the samples in a thread. ``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid."""
 
     def __init__(
         self,

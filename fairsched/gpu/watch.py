@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML says of the GPUs, asked for beside the loop (see poller.py for why).
+"""Reads the load, memory and processes of the GPUs from NVML, beside the loop (see base/beside.py for why).
 
 Problem. `status` tells memory, load and temperature of every GPU and the companion asks for it every second; `ps` tells
 what each process has. A GPU that fell off its bus may answer late or never, and the loop that freezes people's
@@ -35,7 +35,7 @@ class _Answer:
 
 
 class GpuWatch:
-    """The answers; it begins to ask at once."""
+    """Asks NVML in a thread from the start on, and keeps the last answers."""
 
     def __init__(self, nvml: Nvml, poll_s: float = POLL_S) -> None:
         self._nvml = nvml
@@ -45,7 +45,7 @@ class GpuWatch:
         self._poller.ask()
 
     def use(self, slot: int) -> GpuUse:
-        """Of one GPU; nothing is known where NVML has not answered lately."""
+        """The load of one GPU; nothing is known where NVML has not answered lately."""
         answer = self._answer
         if self.silent_s() is not None or slot >= len(answer.uses):
             return GpuUse()

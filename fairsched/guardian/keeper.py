@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon's care for its guardian: one where one is wanted, another when it died, and what it means to have none.
+"""Keeps a guardian running for the daemon: starts one where one is wanted, and another when it has died.
 
 A start is waited for, because a hold must not be older than its guardian. That takes 60 ms, or seconds where something
 is wrong: who calls :meth:`GuardianKeeper.start` lets everybody go first. After a failure it is tried again in
@@ -25,7 +25,11 @@ logger = logging.getLogger(__name__)
 
 
 class GuardianKeeper:
-    """Call :meth:`is_due` about once a second, and :meth:`start` then. :meth:`stop` when nobody is held any more."""
+    """Starts the guardian, and again when it died.
+
+    Call :meth:`is_due` about once a second, and :meth:`start` when it says so. Call :meth:`stop` when no tenant is held
+    any more.
+    """
 
     def __init__(
         self,
@@ -53,12 +57,12 @@ class GuardianKeeper:
 
     @property
     def is_lacking(self) -> bool:
-        """Whether nobody may be held: it is required, and is not there."""
+        """Whether no tenant may be held, because the guardian is required and is not there."""
         return self._error is not None and self._mechanism == "required"
 
     @property
     def warning(self) -> str | None:
-        """What it means that there is none although one is wanted."""
+        """What follows from a missing guardian, for the status; None where one lives or none is wanted."""
         if self._error is None:
             return None
         if self.is_lacking:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guardian's loop: wait for the daemon's death or for a deadline it missed, then thaw.
+"""Runs the guardian: waits for the daemon's death or for a hold past its deadline, then thaws.
 
 See ``fairsched.guardian.process`` for what the process around it does. Everything here works without the daemon's
 help: from the journal, the kernel's files and two kinds of notification (pidfd, inotify).
@@ -45,7 +45,7 @@ class _Seen:
 
 
 class Keeper:
-    """What the guardian knows, and its loop. Takes SIGTERM of its process."""
+    """Watches the daemon and the journal, and thaws. Takes SIGTERM of its process."""
 
     def __init__(self, daemon: ProcessId, journal: Journal, mount: Mount, grace_ns: int) -> None:
         self._daemon = daemon

@@ -47,7 +47,7 @@ _NICE = -10
 
 
 class Guardian:
-    """The daemon's end: starts the guardian, says whether it lives, starts it again.
+    """The guardian as the daemon sees it: starts it, says whether it lives, starts it again.
 
     Call :meth:`start` before the first hold. Add :meth:`fileno` to the daemon's poll set (readable = it has died), and
     start another then, or when :meth:`is_alive`, asked at least once a second, says that it does nothing.
@@ -77,7 +77,7 @@ class Guardian:
         return self._pidfd
 
     def is_alive(self) -> bool:
-        """Whether it runs. One that was stopped by a signal protects nobody and counts as dead."""
+        """Whether it runs. One that was stopped by a signal protects no tenant and counts as dead."""
         if self._process is None or self._process.poll() is not None:
             return False
         try:
@@ -127,7 +127,7 @@ class Guardian:
                 os.close(ready_write)
 
     def stop(self, timeout_s: float = 1.0) -> None:
-        """Let it go: it leaves by itself when nothing is held, else it is killed after the timeout.
+        """End it: it leaves by itself when nothing is held, else it is killed after the timeout.
 
         Thaw first (``Freezer.close``). A daemon that simply exits need not call this.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts and the choice as rows of ``fairsched doctor`` (pure)."""
+"""Makes the rows of ``fairsched doctor`` from the facts and the choice (pure)."""
 
 from __future__ import annotations
 

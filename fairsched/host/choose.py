@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the facts to a choice (pure): which account is used, and whether tenants can be held."""
+"""Chooses from the facts which account is used, and whether tenants can be held (pure)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def nvml_obstacle(facts: HostFacts, config: Config) -> str | None:
 
 
 def freezer_obstacle(facts: HostFacts, config: Config) -> str | None:
-    """Why nobody can be held; None when tenants can."""
+    """Why tenants cannot be held; None when they can."""
     if (off := switched_off(config, "freezer")) is not None:
         return off
     if facts.cgroup_mount is None:

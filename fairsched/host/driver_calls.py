@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The row of ``fairsched doctor`` about how calls to the driver are seen (pure)."""
+"""Makes the row of ``fairsched doctor`` about how calls to the driver are seen (pure)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be known of this host before anything is tried on a tenant: plain data.
+"""Defines the facts about a host, known before anything is tried on a tenant: plain data.
 
 Facts come from files and from trying (:mod:`fairsched.host.gather`), never from a version number. One that could not
 be determined is None, which is not the same as "no".
@@ -53,7 +53,7 @@ class GpuFact:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """Facts only; the rules are below."""
+    """The facts about one host. choose.py has the rules."""
 
     kernel_release: str
     """For display."""

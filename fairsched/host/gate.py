@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether this host can have the device gate that is asked for, and the rows of ``doctor`` about it (pure)."""
+"""Tells whether this host can have the device gate that is asked for, and makes the rows of ``doctor`` about it
+(pure)."""
 
 from __future__ import annotations
 

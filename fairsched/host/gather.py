@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the facts about this host that host.py judges. Reads and tries (a scratch cgroup); leaves
-nothing changed."""
+"""Gathers the facts about this host that choose.py judges. Reads and tries (a scratch cgroup); leaves nothing
+changed."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that looks at the GPUs: the BPF account, NVML, and the hunt for libcuda files and processes.
+"""Owns everything that observes the GPUs: the BPF account, NVML, and the search for libcuda files and processes.
 
 The source is chosen in one place, by the function doctor asks: eBPF; where it cannot be had and is not required, NVML
 samples, on which nobody is ever held (``reason`` says why); with neither, this host cannot, and the daemon says so.
 
 The probes live in a process of their own, which can be killed. Then nothing is seen any more: the daemon learns of
-it as :class:`ProbesLost`, lets go of everybody and has the programs loaded again beside the loop (probe_reload.py).
+it as :class:`ProbesLost`, lets go of everybody and has the programs loaded again beside the loop (bpf/reload.py).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def start_loader(config: Config) -> LoaderInStart | None:
 
 
 class Sensors:
-    """The eyes of the daemon. ``account`` and ``probe`` are None where BPF is off or refused."""
+    """Observes the GPUs for the daemon. ``account`` and ``probe`` are None where BPF is off or refused."""
 
     def __init__(
         self, config: Config, natures: Natures | None = None, loader: LoaderInStart | None = None
@@ -153,7 +153,7 @@ class Sensors:
         )
 
     def _nature_of(self, slot: int) -> SliceTiming:
-        """Where its account begins."""
+        """The slice timing with which the account of a GPU begins."""
         nature = self._natures.of(self._uuid(slot), self._configured_nature)
         if nature != self._configured_nature:
             logger.warning(
@@ -216,7 +216,7 @@ class Sensors:
         return is_urgent, idle
 
     def is_idle(self, slot: int) -> bool:
-        """Whether nobody's work is open on a GPU right now, as BPF knows it."""
+        """Whether no work is open on a GPU right now, as BPF knows it."""
         return self.probe is not None and self.probe.is_idle(slot)
 
     def hold(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
@@ -232,7 +232,7 @@ class Sensors:
     def tune(self, now_ns: int, tenant_of: Callable[[int], str | None]) -> None:
         """Let the account find out how the GPUs take turns; some milliseconds, when it has to.
 
-        ``tenant_of``: of a cgroup; what the cgroups of one tenant say about a GPU is one voice.
+        ``tenant_of``: of a cgroup; what the cgroups of one tenant say about a GPU counts once.
         """
         account = self.account
         if account is None:
@@ -285,7 +285,7 @@ class Sensors:
 
     @property
     def unprobed_libraries(self) -> int:
-        """On which no probe could be attached: calls through them are in no account."""
+        """How many libcuda files have no probes because attaching failed: calls through them are in no account."""
         return self._attachments.unprobed
 
     @property

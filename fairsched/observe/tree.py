@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observe: from cgroups and account rows to the Snapshot the policy judges.
+"""Finds the cgroups of tenants, and makes the Snapshot of cgroups and account rows that the policy judges.
 
 Problem: BPF speaks of cgroup ids and pids, the policy of tenants and GPU UUIDs; cgroups come, go and are made
 again under the same name while we look.
@@ -86,14 +86,14 @@ class Tree:
         """Cgroups of no tenant that use a GPU: no reason to walk again."""
         self._held: Collection[int] = ()
         self._unlisted: list[str] | None = None
-        """Tenants whose processes are still to be listed; None = nobody asked."""
+        """Tenants whose processes are still to be listed; None = not asked for."""
         self._pids: list[int] = []
         self.changes = 0
         """How often the tenants were built anew."""
         self.tenants: dict[str, TenantView] = {}
 
     def set_owners(self, owners: CgroupOwners) -> None:
-        """The configuration changed: match everything again."""
+        """Take in a changed configuration: match all cgroups again."""
         self._owners = owners
         self._next_walk_ns = 0
         self._nodes = self._look = None
@@ -105,11 +105,11 @@ class Tree:
         return self._nodes
 
     def tenant_of(self, cgroup_id: int) -> str | None:
-        """The leaf tenant a cgroup belongs to; None = nobody's or not known yet."""
+        """The leaf tenant a cgroup belongs to; None = no tenant's, or not known yet."""
         return self._tenant_of.get(cgroup_id)
 
     def has_cgroup(self, cgroup_id: int) -> bool:
-        """Whether it was there at the last look, whoever's it is; True before the first."""
+        """Whether a cgroup was there at the last look, of a tenant or not; True before the first."""
         return self._nodes is None or cgroup_id in self._nodes
 
     def refresh(self, now_ns: int, held: Collection[int], users: Iterable[int] = ()) -> bool:
@@ -261,7 +261,7 @@ class Observation:
 def build_snapshot(
     seen: Observation, tree_view: Tree, gpus: tuple[Gpu, ...]
 ) -> tuple[Snapshot, dict[str, int]]:
-    """The Snapshot, and the GPU time in ns by UUID of processes that belong to no tenant."""
+    """Make the Snapshot, and sum up the GPU time in ns by UUID of processes that belong to no tenant."""
     found: dict[tuple[str, str], ProcessUse] = {}
     strangers: dict[str, int] = {}
     labels: dict[int, str] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan: who is held back now, who is let go, and why, in numbers.
+"""Decides who is held back now, who is let go, and why, in numbers.
 
 Problem. The actuator is coarse: a hold takes milliseconds, cannot stop work already queued, and hurts
 if it lasts. So hold seldom, never in vain, and end every hold.
@@ -52,6 +52,8 @@ from fairsched.policy.views import views
 
 @dataclass(frozen=True)
 class Decision:
+    """The plan, and the state in which the next decision begins."""
+
     plan: tuple[Action, ...]
     state: PolicyState
     is_contended: bool = False
@@ -72,7 +74,7 @@ class Decision:
 def decide(
     snapshot: Snapshot, state: PolicyState, specs: Mapping[str, TenantSpec], params: PolicyParams
 ) -> Decision:
-    """Pure: the same arguments give the same decision."""
+    """Plan holds and thaws from a snapshot. Pure: the same arguments give the same decision."""
     parked = {
         tenant: gate.hold_gpu
         for tenant, gate in state.gates.items()

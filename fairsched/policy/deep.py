@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues that outlast a hold (pure).
+"""Handles queues that outlast a hold: how much is granted, and how long the hold may be (pure).
 
 Problem. What a frozen tenant has queued runs on, and each thaw lets it queue again. If that is more than its share of
 the longest hold, it gets more than its share while being held all the time.

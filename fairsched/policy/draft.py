@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One decision in the making: what each tenant uses and how that is judged, and the plan so far (pure).
+"""Holds one decision in the making: what each tenant uses, how that is judged, and the plan so far (pure).
 
 Terms as in :mod:`fairsched.policy.decide`, which fills it.
 """
@@ -125,7 +125,7 @@ class Draft:
         return self.params.dwell_latency_factor * self.latency_ns(tenant)
 
     def set_held(self, tenant: str, *, is_held: bool) -> None:
-        """By this plan; all its GPUs are held or none."""
+        """Note that this plan holds the tenant, on all its GPUs, or lets it run."""
         if is_held:
             self.held.add(tenant)
         else:
@@ -153,7 +153,7 @@ class Draft:
         return any(name in running and name != row.use.tenant for name in self._creditors[gpu])
 
     def contended(self, tenant: str) -> list[JudgedUse]:
-        """Its rows with demand where somebody else runs, too."""
+        """The rows of a tenant with demand on GPUs where another tenant runs, too."""
         return [row for row in self.rows[tenant] if row.use.has_demand and self.has_rival(row)]
 
     def over_quota(self, tenant: str, *, is_held: bool) -> JudgedUse | None:
@@ -193,7 +193,7 @@ class Draft:
         return deep.grant_ns(*self.queue_arguments(row)) if self.has_rival(row) else None
 
     def was_long(self, tenant: str) -> bool:
-        """Its hold may last longer than it was promised."""
+        """Whether its hold may last longer than its class allows."""
         hold = self.snapshot.holds.get(tenant)
         promised_ns = spec_for(tenant, self.specs).max_freeze_ns
         return hold is not None and hold.deadline_ns - hold.since_ns > promised_ns
@@ -203,7 +203,7 @@ class Draft:
         return deep.long_hold_ns(queues_ns - row.margin_ns, was_long, *self.queue_arguments(row))
 
     def queue_arguments(self, row: JudgedUse) -> tuple[float, float, TenantSpec, PolicyParams]:
-        """What deep.py asks about it."""
+        """What the functions of deep.py are asked about a tenant."""
         tenant = row.use.tenant
         owed = self.books.owed[row.gpu].get(tenant, 0.0)
         return row.account.refill_ns, owed, spec_for(tenant, self.specs), self.params
@@ -247,7 +247,7 @@ class Draft:
         return least_ns if self.gives_way(row) else -least_ns
 
     def gives_way(self, row: JudgedUse) -> bool:
-        """It is batch work, and somebody with deadlines has just come back to its GPU."""
+        """Whether it is batch work, and a tenant of class latency has just come back to its GPU."""
         back_ns, now_ns = self.books.gpus[row.gpu].back_ns, self.snapshot.now_ns
         is_now = back_ns is not None and 0 <= now_ns - back_ns <= self.params.give_way_ns
         return is_now and self.is_batch(row.use.tenant)

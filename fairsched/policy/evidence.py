@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of possible misbehaviour, and what is concluded from it: plain data (see misbehaviour.py).
+"""Defines what is known of possible misbehaviour, and what is concluded from it: plain data (see misbehaviour.py).
 
 What there is once per context and look is a tuple: a thousand frozen dataclasses cost milliseconds to make.
 """
@@ -60,9 +60,9 @@ class Evidence:
     """Since the look before."""
     watched_since_ns: Mapping[int, int] = field(default_factory=dict)
     """Of suspects: since when every libcuda that the process maps has probes; 0 = it maps none; NEVER_NS = one cannot
-    have any. Lacks whom nobody could read."""
+    have any. Lacks processes that could not be read."""
     is_blind: bool = False
-    """The account has only just begun: what is known is forgotten, so that nobody is accused of being unseen."""
+    """The account has only just begun: what is known is forgotten, so that no process is accused of being unseen."""
     is_partial: bool = False
     """The account lacks somebody for reasons of its own: being unseen is no proof of intent."""
     leaves: tuple[Leave, ...] = ()
@@ -73,6 +73,8 @@ class Evidence:
 
 @dataclass(frozen=True)
 class MisbehaviourLimits:
+    """After how long work is called endless, and after how long an episode is over."""
+
     endless_ns: int = 3_000_000_000
     clear_ns: int = CLEAR_NS
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the next decision is likely, and when it is due (pure).
+"""Predicts when the next decision is likely, and when it is due (pure).
 
 Problem. Deciding costs a cold processor most of a millisecond, and most moments decide nothing; but a deadline, a full
 quota or a queue that fills must not wait.
@@ -34,7 +34,7 @@ _GRANT_LOOK_NS = 5_000_000
 
 
 def quiet_until(draft: Draft) -> int | None:
-    """When the first tenant should reach its threshold; looking before, or just before, would be in vain.
+    """When the first tenant should reach its threshold; a decision before, or just before, would be in vain.
 
     A held tenant earns its entitlement of what the GPU delivers. One that runs takes its part (of as many as run, or
     what it took lately, if that is more). Of _FEW it has by then as much queued as lately: the queue of one that was

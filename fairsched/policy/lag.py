@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lag: how much GPU time each tenant is owed (positive) or has taken ahead of its turn (negative).
+"""Books the lag of each tenant: how much GPU time it is owed (positive) or has taken ahead of its turn (negative).
 
 Problem. An entitlement is a ratio; a decision needs to know who is behind and by how much, over
 uneven intervals, while tenants come, go idle, are held, and drain what they had queued.
@@ -54,11 +54,13 @@ class Account(NamedTuple):
     """Largest queue seen lately (forgotten over the window): the size of one overshoot."""
     used_window_ns: float = 0.0
     refill_ns: float = 0.0
-    """Largest queue seen in a long while: what it queues when nobody stops it."""
+    """Largest queue seen in a long while: what it queues when it is not stopped."""
 
 
 @dataclass(frozen=True)
 class GpuAccount:
+    """What one GPU delivered, and when it was idle."""
+
     delivered_window_ns: float = 0.0
     wall_window_ns: float = 0.0
     idle_since_ns: int | None = None
@@ -365,5 +367,5 @@ def used_ratio(account: Account, gpu: GpuAccount, of_wall: bool) -> float:
 
 
 def entitled_ratio(books: Books, use: Use) -> float:
-    """Of what the GPU delivered, as `used_ratio` is: what was taken off the top is due to nobody. 0 outside of A."""
+    """Of what the GPU delivered, as `used_ratio` is: what was taken off the top is due to no tenant. 0 outside of A."""
     return books.owed[use.gpu].get(use.tenant, 0.0) * books.left_ratio[use.gpu]

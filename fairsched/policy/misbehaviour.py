@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who misbehaves: work that a freezer cannot end, and work that the account cannot see (pure).
+"""Detects tenants that misbehave: work that a freezer cannot end, and work that the account cannot see (pure).
 
 Problem. A kernel that never ends goes on while its owner is frozen. Work submitted past the exports of libcuda is in
 no account. Both take what others are owed, and both look like something innocent: a kernel of 200 ms that waits its
@@ -120,7 +120,7 @@ class WatchState:
 
 
 def judge(evidence: Evidence, state: WatchState, limits: MisbehaviourLimits) -> WatchState:
-    """One look. ``episodes`` of the result are what is going on now."""
+    """Judge the evidence of one look. ``episodes`` of the result are what is going on now."""
     all_work = [work for works in evidence.works.values() for work in works]
     marks = {work.key: _mark(work, state.marks.get(work.key), evidence.now_ns, limits) for work in all_work}
     # NVML keeps samples of many seconds: the first ones are of a time at which nobody was charged anything.

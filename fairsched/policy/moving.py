@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who leaves its cgroup again and again while it uses a GPU (pure).
+"""Detects processes that repeatedly leave their cgroup while they use a GPU (pure).
 
 Problem. Who is held is said by cgroup. A process that may write the cgroup.procs of one outside its tenant (root, or
 whoever was delegated a parent) leaves when it is held, and comes back: no freezer can follow. A runtime also moves
@@ -23,12 +23,12 @@ _MOST = 4096
 
 
 def recent_leaves(leaves: tuple[Leave, ...], now_ns: int) -> tuple[Leave, ...]:
-    """Those that still count; of a flood the last ones."""
+    """The leaves that still count; of too many the last ones."""
     return tuple(one for one in leaves[-_MOST:] if now_ns - one.t_ns <= _WINDOW_NS)
 
 
 def moving(leaves: Iterable[Leave], now_ns: int) -> dict[EpisodeKey, Episode]:
-    """One episode per tenant and GPU, of all the processes that do it there."""
+    """One episode per tenant and GPU, of all the processes that leave repeatedly there."""
     by_context: dict[tuple[str, str, int, ContextKey], list[int]] = {}
     for one in leaves:
         by_context.setdefault((one.tenant, one.gpu, one.pid, one.key), []).append(one.t_ns)

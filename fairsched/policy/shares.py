@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entitlement: which part of one GPU each tenant with demand is owed.
+"""Computes the entitlement: which part of one GPU each tenant with demand is owed.
 
 Problem. Tenants were promised weights, some also a floor (``min_ratio``) or a ceiling
 (``quota_ratio``), and tenants nest (``team/chat`` is a child of ``team``). Only those with demand
@@ -41,7 +41,7 @@ def ancestors(name: str) -> tuple[str, ...]:
 
 
 def spec_for(name: str, specs: Mapping[str, TenantSpec]) -> TenantSpec:
-    """The spec of a tenant; one nobody configured gets weight 1 and its parent's manners.
+    """The spec of a tenant; one that is not configured gets weight 1 and what it inherits.
 
     Class, longest hold and exemption are inherited; quota, min and vram_limit are not, since they already
     bind the parent as a whole.

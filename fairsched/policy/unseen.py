@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On which unseen work the account can count, and beside which nobody can be sure (pure).
+"""Tells on which unseen work the account can count, and beside which no account is sure (pure).
 
 One that always has work takes the turns of a context, so the account can give it these. Of one that comes and goes,
 or is only suspected, it is known that the others are charged too much, and not by how much.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is believed of each tenant on each GPU after a decision, for ``status`` and metrics (pure)."""
+"""Shows what is believed of each tenant on each GPU after a decision, for ``status`` and metrics (pure)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairsched.policy.shares import entitlements
 
 
 def views(draft: Draft) -> tuple[ShareView, ...]:
-    """Of each row of the snapshot. One that is not enforced shows what its weight would be worth."""
+    """The view of each row of the snapshot. One that is not enforced shows what its weight would be worth."""
     nominal: dict[str, dict[str, float]] = {}
     found = []
     for use in draft.snapshot.uses:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has more memory on a GPU than its limit allows, and what is done about it (pure).
+"""Detects tenants with more memory on a GPU than their limit allows, and chooses what is done about it (pure).
 
 Problem. Where the kernel can refuse an allocation, nothing passes a limit but what was in flight at the same moment.
 Elsewhere a tenant is found to have passed it, and memory cannot be taken back: it can be told to stop, or to end. What
@@ -39,7 +39,7 @@ class ProcessVram(NamedTuple):
 
 @dataclass(frozen=True)
 class VramParams:
-    """When something is done."""
+    """After how long something is done."""
 
     confirm_ns: int = 1_500_000_000
     """Shorter is what the kernel was asked at the same moment, or what two looks took apart."""
@@ -127,7 +127,10 @@ def judge(
     params: VramParams,
     unendable: Collection[tuple[str, int]] = (),
 ) -> VramState:
-    """One look. ``unendable``: (tenant whose limit it is, process) that may not be ended for it, or cannot be."""
+    """Judge the memory of one look.
+
+    ``unendable``: (tenant whose limit it is, process) that may not be ended for it, or cannot be.
+    """
     used = sums(processes, specs)
     suspects: dict[TenantGpu, int] = {}
     episodes: dict[TenantGpu, VramEpisode] = {}
@@ -182,7 +185,7 @@ def _victim(
 
 
 def held_for_it(state: VramState, specs: Mapping[str, TenantSpec]) -> frozenset[str]:
-    """Leaves that are held and let run in turn for a limit: nobody else decides about them meanwhile."""
+    """Leaves that are held and let run in turn for a limit: the shares do not decide about them meanwhile."""
     return frozenset(
         one.leaf
         for one in state.episodes.values()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line's end of the control socket (see control_socket.py for the wire and the rules).
+"""Asks the daemon over its control socket, for the command line (see server.py for the wire and the rules).
 
 A module of its own, so that ``fairsched status`` does not import the server.
 """

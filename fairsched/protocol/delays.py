@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queue delays between two moments (pure).
+"""Computes queue delays between two moments (pure).
 
 Histograms count since the start; the difference of two is a histogram, too. A status says what was of the last minute,
 a row of the history what was of its interval, a live picture what was of the last seconds.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions as structured records, for the log and for ``fairsched events``; and a limit on how many of them. Pure.
+"""Writes decisions as structured records, for the log and for ``fairsched events``, and limits how many (pure).
 
 Problem: a busy tenant is held and thawed some ten times a second. Each decision is worth a line to somebody who
 looks, and none of them is worth filling a journal.

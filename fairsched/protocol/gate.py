@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon tells about the device gate: a part of the status document (see status.py)."""
+"""Defines what the daemon tells about the device gate: a part of the status document (see status.py)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of BPF's counts mean that a number is wrong: the warnings of ``status`` and the metrics tell them alike."""
+"""Names the counts of BPF that mean that a number is wrong: the warnings of ``status`` and the metrics tell them
+alike."""
 
 from __future__ import annotations
 

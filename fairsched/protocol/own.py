@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon tells about what it costs and what it missed: a part of the status document (see status.py).
+"""Defines what the daemon tells about what it costs and what it missed: a part of the status document (see status.py).
 
 Units are in the names. What is not known is None or absent, never 0.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control socket: how ``fairsched status`` and its siblings talk to the daemon.
+"""Serves the control socket: how ``fairsched status`` and its siblings talk to the daemon.
 
 Problem: the daemon's loop must tick every 20 ms whatever clients do, and what they ask for decides
 who is paused.

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service levels and what tenants' own metrics say: a part of the status document (see status.py)."""
+"""Defines what is told of service levels and of the tenants' own metrics: a part of the status document (see
+status.py)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon tells about itself: the documents behind ``status``, ``explain`` and ``--json``.
+"""Defines the documents behind ``status``, ``explain`` and ``--json``: what the daemon tells about itself.
 
 Units are in the names: ``_ratio`` is 0..1 of one GPU, ``_ms_per_s`` milliseconds in each second,
 times ``_ns`` are CLOCK_MONOTONIC and ``_s`` of wall clocks are Unix seconds. What is not known is
@@ -197,7 +197,7 @@ class TenantStatus:
     thaws: Mapping[str, int] = field(default_factory=dict)
     """Holds ended since the daemon started, by why."""
     hold_age_s: float | None = None
-    """How long the present hold has lasted; 0 = it is not held; None = nobody may be held."""
+    """How long the present hold has lasted; 0 = it is not held; None = no tenant may be held."""
     hold_limit_s: float | None = None
     """Of the hold that lasts, which may be longer than its class promises (a deep queue); else what is promised."""
     gpu_time_s: float | None = None

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The books of the escalation: the state in memory, the state on disk, and the audit, kept in step.
+"""Keeps the books of the escalation in step: the state in memory, the state on disk, and the audit.
 
 Whoever acts, the companion or a person at the command line, does so through a desk and while holding the store's lock:
 
-    refresh   what others have saved; an order nobody carries out any more is closed as interrupted
+    refresh   what others have saved; an order that is not carried out any more is closed as interrupted
     begin     the order is on disk and in the audit before anything is done
     announce  what will be changed is on disk before it is changed
-    check     before each change: has nobody given the order up meanwhile?
+    check     before each change: is the order still pending?
     end       what became of it
 
 A write that fails raises OSError before the deed, so nothing is done that could not be written down.
@@ -41,7 +41,7 @@ class GivenUp(FairschedError):
 
 
 class EscalationDesk:
-    """`by` says in the audit who acts. Safe to use from several threads."""
+    """Keeps state and audit in step. `by` says in the audit who acts. Safe to use from several threads."""
 
     def __init__(self, limits: EscalationLimits, store: Store, audit: Audit, by: str) -> None:
         self.limits = limits

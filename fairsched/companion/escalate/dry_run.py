@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When orders only check, and what becomes of what was only pretended (pure).
+"""Tells when orders only check, and forgets what was only pretended (pure).
 
 An order is a dry run as configured (``escalation.dry_run``), and while the daemon does not enforce, as the readings
-say: whoever told it to hold nobody does not expect that pods are moved meanwhile. So what is really in force stays,
+say: whoever told it to hold no tenant does not expect that pods are moved meanwhile. So what is really in force stays,
 too, until it enforces again.
 """
 
@@ -18,7 +18,7 @@ def is_dry_run(limits: EscalationLimits, mode: str | None) -> bool:
     return limits.is_dry_run or mode not in (None, ENFORCE)
 
 
-def heed_mode(limits: EscalationLimits, state: State, reading: Reading) -> tuple[State, tuple[str, ...]]:
+def follow_mode(limits: EscalationLimits, state: State, reading: Reading) -> tuple[State, tuple[str, ...]]:
     """The state for the daemon's mode, and what that changes for the ladder, to be said once."""
     was_dry, is_dry = is_dry_run(limits, state.mode), is_dry_run(limits, reading.mode)
     notes: list[str] = []

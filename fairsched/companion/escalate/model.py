@@ -62,7 +62,7 @@ class Reading:
     sufferers: Mapping[str, Sufferer] = field(default_factory=dict)
     """By signal: the tenant that is worst off."""
     is_idle: bool = False
-    """No tenant has demand: nobody can suffer."""
+    """No tenant has demand: none can suffer."""
     mode: str = ENFORCE
     """The daemon's mode in effect; in any other one orders are dry runs."""
 

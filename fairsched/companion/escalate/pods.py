@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pods may be moved away for a tenant that suffers, in which order (pure).
+"""Chooses which pods may be moved away for a tenant that suffers, in which order (pure).
 
 A candidate belongs to a tenant that has demand or contexts on the GPU on which the sufferer suffers: whoever is on
 another GPU would move for nothing. It is not the sufferer's own, has a controller that will make it anew elsewhere, and

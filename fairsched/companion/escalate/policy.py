@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When to escalate, to which step, and when to take it back (pure).
+"""Decides when to escalate, to which step, and when to take it back (pure).
 
 Problem. Fairness that stays bad wants stronger means than a pause: another split of the GPU, another place for a
 pod. Those are slow, disturb people, and are worse than the trouble when they are taken and taken back in turns.
@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fairsched.companion.escalate.dry_run import heed_mode, is_dry_run
+from fairsched.companion.escalate.dry_run import follow_mode, is_dry_run
 from fairsched.companion.escalate.model import (
     Cause,
     EscalationDecision,
@@ -57,7 +57,7 @@ def decide(limits: EscalationLimits, state: State, reading: Reading) -> Escalati
     state = _elapse(limits, _rebase(state, reading.at_s), reading)
     if state.pending is not None:
         return EscalationDecision(state, waiting=f"{state.pending.step} is being carried out")
-    state, notes = heed_mode(limits, state, reading)
+    state, notes = follow_mode(limits, state, reading)
     limits = replace(limits, is_dry_run=is_dry_run(limits, reading.mode))
     if _is_clear(limits, state):
         if state.rung is not None:
@@ -275,9 +275,9 @@ def _next_rung(
     """The order of the first rung that is possible from here on, or the end of the ladder."""
     for index in range(state.rung or 0, len(limits.ladder)):
         rung = limits.ladder[index]
-        hurdle = _hurdle(state, rung, reading.at_s)
-        if hurdle is not None:
-            notes.append(f"{rung.step} is passed over: {hurdle}")
+        why_not = _why_not_yet(state, rung, reading.at_s)
+        if why_not is not None:
+            notes.append(f"{rung.step} is passed over: {why_not}")
             continue
         sufferer = reading.sufferers.get(cause.signal)
         state = replace(state, rung=index, serial=state.serial + 1)
@@ -304,7 +304,7 @@ def _end(limits: EscalationLimits, state: State, reading: Reading, notes: list[s
     )
 
 
-def _hurdle(state: State, rung: Rung, now_s: float) -> str | None:
+def _why_not_yet(state: State, rung: Rung, now_s: float) -> str | None:
     count = sum(one.step == rung.step for one in state.in_force)
     if count >= rung.max_in_force:
         return f"in force {count} times" if count > 1 else "in force"

@@ -50,12 +50,12 @@ class ClientLimits:
     idle_s: float = 150.0
     """Between two requests; longer than the usual interval of a Prometheus."""
     grace_s: float = 0.5
-    """Nobody loses a place before."""
+    """No connection loses its place before."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What counts of one."""
+    """The parts of an HTTP request that count."""
 
     method: str
     path: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages for scrapes: asked for, made once, shared.
+"""Makes the pages for scrapes: each is made once and shared.
 
 Problem: a hundred scrapes at once must cost the daemon no more than one.
 

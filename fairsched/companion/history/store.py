@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database: written, bounded, mended.
+"""Writes the history database, bounds its size, and mends it.
 
 Each interval is one transaction, which also drops what is too old. Write-ahead logging lets `fairsched report` read
 meanwhile; a crash loses at most the last interval.
