@@ -44,7 +44,8 @@ from fairsched.model import (
     ReasonCode,
     TenantSpec,
 )
-from fairsched.observe.sensors import ProbesLost, Sensors
+from fairsched.observe.libraries import ProbesLost
+from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import Tree
 from fairsched.policy.evidence import (
     Episode,
@@ -149,7 +150,7 @@ class Misbehaviour:
         charged, self._charged = self._charged, {}
         if account is not self._account:  # begun, lost, or begun anew
             self._account, self._began_ns, self._blind_until_ns = account, now_ns, now_ns + _BLIND_NS
-        if self._sensors.is_attaching and now_ns - self._began_ns < _ATTACHING_NS:
+        if self._sensors.libraries.is_attaching and now_ns - self._began_ns < _ATTACHING_NS:
             self._blind_until_ns = now_ns + _BLIND_NS
         guessed = (
             account.guessed_processes() if account is not None and len(self._sensors.gpus) > 1 else set()
@@ -193,7 +194,7 @@ class Misbehaviour:
         found: dict[int, int] = {}
         for pid in sorted(self._state.suspects)[:_EXAMINED]:
             with contextlib.suppress(ProbesLost):  # which is noticed by who attends to the probes
-                since_ns = self._sensors.watched_since_ns(pid, now_ns)
+                since_ns = self._sensors.libraries.watched_since_ns(pid, now_ns)
                 if since_ns is not None:
                     found[pid] = since_ns
         return found
@@ -241,7 +242,7 @@ class Misbehaviour:
     def _is_partial(self) -> bool:
         """Whether somebody may be unseen through no doing of theirs: a table was full, a libcuda has no probes."""
         probe = self._sensors.probe
-        if probe is None or self._sensors.is_partial:
+        if probe is None or self._sensors.libraries.is_partial:
             return True
         return any(
             probe.count(what) for what in (abi.Count.CTX_FULL, abi.Count.PROC_FULL, abi.Count.USE_FULL)

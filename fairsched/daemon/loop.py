@@ -50,7 +50,8 @@ from fairsched.driver import pid_view
 from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.guardian.keeper import GuardianKeeper
 from fairsched.model import Snapshot
-from fairsched.observe.sensors import ProbesLost, Sensors, start_loader
+from fairsched.observe.libraries import ProbesLost
+from fairsched.observe.sensors import Sensors, start_loader
 from fairsched.observe.tree import Observation, Tree, build_snapshot, refuse_own_cgroup, specs_in_force
 from fairsched.policy.decide import Decision, decide
 from fairsched.policy.lag import PolicyState
@@ -341,8 +342,7 @@ class Daemon:
         self._gate.refresh()
         self._sensors.tune(now_ns, self._tree.tenant_of)
         self._sensors.driver.poll(now_ns, self._tree.tenant_of)
-        is_acting = self._mode() == "enforce"
-        config = self._settings.config
+        config, is_acting = self._settings.config, self._mode() == "enforce"
         self._misbehaviour.poll(now_ns, self._specs, config, is_acting=is_acting)
         self._vram.poll(now_ns, self._specs, config.misbehaviour.grace_s, is_acting=is_acting)
         is_time = now_ns >= self._next_watchdog_ns

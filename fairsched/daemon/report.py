@@ -126,8 +126,8 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         yield "nobody is held although the mode is enforce: NVML samples are too coarse; see fairsched doctor"
     elif sensors.probe is not None and not sensors.probe.libraries:
         yield "no libcuda was found yet: GPU work cannot be seen"
-    if sensors.unprobed_libraries:
-        yield f"{sensors.unprobed_libraries} libcuda could not be probed, calls through them are not seen: see the log"
+    if sensors.libraries.unprobed:
+        yield f"{sensors.libraries.unprobed} libcuda could not be probed, calls through them are not seen: see the log"
     if sensors.nvml is not None and sensors.nvml.error:
         yield f"NVML is not usable ({sensors.nvml.error}): GPUs are unnamed"
     silent_s = sensors.gpu_watch.silent_s() if sensors.gpu_watch is not None else None

@@ -11,8 +11,7 @@ it as :class:`ProbesLost`, lets go of everybody and has the programs loaded agai
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Set
 
 from fairsched.accounting.context import Events, ProcessUse
 from fairsched.accounting.ebpf import EbpfAccount
@@ -20,45 +19,27 @@ from fairsched.accounting.natures import Natures
 from fairsched.accounting.nvml import NvmlAccount, open_account
 from fairsched.accounting.queue_delay import Counts, DelayBook
 from fairsched.accounting.tuner import SliceTiming
-from fairsched.base.printable import word
 from fairsched.base.process import ProcessId
 from fairsched.bpf import abi
-from fairsched.bpf.attachments import Attachments
 from fairsched.bpf.child import LoaderInStart
-from fairsched.bpf.gpu_time import GpuTimeProbe, Library
-from fairsched.bpf.libcuda import LibraryFile, LibraryWatch, mapped_libraries, see_mapped
+from fairsched.bpf.gpu_time import GpuTimeProbe
 from fairsched.bpf.reload import ProbeReload
 from fairsched.cgroup.path import find_mount
 from fairsched.config import Config
 from fairsched.driver.watch import DriverWatch
-from fairsched.errors import FairschedError, HostUnsupported
-from fairsched.gpu.nvml import Gpu, Nvml, read_environ, visible_slots
+from fairsched.errors import HostUnsupported
+from fairsched.gpu.nvml import Gpu, Nvml
 from fairsched.gpu.watch import GpuWatch
 from fairsched.host.choose import choose_source, switched_off
 from fairsched.host.facts import NVML_LIMIT
-from fairsched.model import NEVER_NS, Source
+from fairsched.model import Source
+from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
+from fairsched.observe.ordinals import Ordinals
 from fairsched.protocol.delays import AMinuteAgo
 
-_CHECKED_PER_CALL = 128
-_PF_EXITING = 0x4
-"""In the flags of /proc/PID/stat."""
 _PROCESS_EDGES = (abi.EdgeKind.PROC_NEW, abi.EdgeKind.PROC_EXIT)
 
 logger = logging.getLogger(__name__)
-
-
-def is_ending(pid: int) -> bool:
-    """Whether a process is gone or going: killed, it lets go of its probes one by one, for seconds."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            flags = int(file.read().rpartition(b") ")[2].split()[6])
-    except OSError:
-        return True
-    return bool(flags & _PF_EXITING)
-
-
-class ProbesLost(FairschedError):
-    """The process that holds the probes is gone, and the probes with it."""
 
 
 def start_loader(config: Config) -> LoaderInStart | None:
@@ -94,10 +75,8 @@ class Sensors:
         self.sampled: NvmlAccount | None = None
         """Instead of ``account`` where there is no better source; tells nothing of holds and drains."""
         self.reason: str | None = None
-        self._libraries = LibraryWatch(str(path) for path in config.gpu.libcuda)
-        self._attachments = Attachments()
-        self._resolved: dict[int, ProcessId] = {}
-        """Processes whose ordinals BPF was told, and when each started."""
+        self.libraries = Libraries(config.gpu.libcuda, None)
+        self._ordinals: Ordinals | None = None
         self._reload: ProbeReload | None = None
         self._delays, self.a_minute_ago = DelayBook(), AMinuteAgo()
         self._start(config, loader)
@@ -151,6 +130,8 @@ class Sensors:
             nature_of=self._nature_of,
             started_ns=_started_ns,
         )
+        self.libraries = Libraries(config.gpu.libcuda, probe)
+        self._ordinals = Ordinals(probe, self.account, self.gpus)
 
     def _nature_of(self, slot: int) -> SliceTiming:
         """The slice timing with which the account of a GPU begins."""
@@ -168,8 +149,7 @@ class Sensors:
         """Begin to load the programs again after ProbesLost; until :meth:`is_restarted` nothing is accounted."""
         lost, self.probe, self.account = self.probe, None, None
         self.reason = "the probes were lost and are being put back"
-        self._libraries = LibraryWatch(str(path) for path in config.gpu.libcuda)
-        self._attachments, self._resolved = Attachments(), {}
+        self.libraries, self._ordinals = Libraries(config.gpu.libcuda, None), None
         if lost is not None:
             self._reload = ProbeReload(lost)
 
@@ -187,14 +167,14 @@ class Sensors:
 
     def read(self, now_ns: int) -> list[ProcessUse]:
         """Account rows since the last call; new and gone processes are dealt with."""
-        if self.account is None or self.probe is None:
+        if self.account is None or self._ordinals is None:
             return self.sampled.read(now_ns) if self.sampled is not None else []
         rows = self.account.read(now_ns)
         for pid in self.account.events.new_processes:
-            self._resolve(pid)
+            self._ordinals.resolve(pid)
         gone = set(self.account.events.gone_processes)
         if gone:
-            self._forget(gone)
+            self._ordinals.forget(gone)
         return rows
 
     def idle_gpus(self) -> set[int]:
@@ -258,140 +238,22 @@ class Sensors:
 
         Raises ProbesLost.
         """
-        if self.probe is None:
+        if self.probe is None or self._ordinals is None:
             return
         if is_ending(self.probe.attacher_pid):
             raise ProbesLost(f"the process that holds the probes (pid {self.probe.attacher_pid}) has ended")
         if pids is not None:
-            self._libraries.watch(pids, now_ns)
-            self._forget_the_gone()
-            self._name_guessed()
-        for file in self._libraries.poll(now_ns):
-            self._ask_for(self.probe, file, now_ns)
-            if file.pid is not None:
-                self._resolve(file.pid)
-        try:
-            attached = self.probe.take_attached()
-        except (FairschedError, OSError) as error:
-            raise ProbesLost(str(error)) from error
-        for library in attached:
-            if self._attachments.note(library, now_ns):
-                self._report(library)
+            self.libraries.watch(pids, now_ns)
+            self._ordinals.forget_the_gone()
+            self._ordinals.name_guessed(self._slots_of)
+        for pid in self.libraries.poll(now_ns):
+            self._ordinals.resolve(pid)
+        self.libraries.take_attached(now_ns)
 
-    @property
-    def is_attaching(self) -> bool:
-        """Some libcuda that was asked for has no probes yet."""
-        return self._attachments.is_attaching
-
-    @property
-    def unprobed_libraries(self) -> int:
-        """How many libcuda files have no probes because attaching failed: calls through them are in no account."""
-        return self._attachments.unprobed
-
-    @property
-    def is_partial(self) -> bool:
-        """On some libcuda no probe could be attached, through no doing of whoever maps it."""
-        return self._attachments.is_partial
-
-    def watched_since_ns(self, pid: int, now_ns: int) -> int | None:
-        """Since when every libcuda that a process maps has probes; now, while one has none; 0 = it maps none;
-        NEVER_NS: an attempt to attach to one has failed.
-
-        None: it is gone, or its mapping is. One that was not known is asked for: a process may load it long after it
-        was first read. Raises ProbesLost.
-        """
-        mapped = mapped_libraries(pid)
-        if mapped is None or self.probe is None:
-            return None
-        since_ns = 0
-        for file in (see_mapped(item, pid) for item in mapped):
-            if file is None:
-                return None
-            self._ask_for(self.probe, file, now_ns)
-            if self._attachments.is_unprobed(file):
-                return NEVER_NS
-            attached_ns = self._attachments.since_ns(file)
-            since_ns = max(since_ns, now_ns if attached_ns is None else attached_ns)
-        return since_ns
-
-    def _ask_for(self, probe: GpuTimeProbe, file: LibraryFile, now_ns: int) -> None:
-        if self._attachments.wants(file, now_ns):
-            self._request(probe, file)
-
-    @staticmethod
-    def _request(probe: GpuTimeProbe, file: LibraryFile) -> None:
-        try:
-            probe.request_library(file.path, file.name, file.pid)
-        except OSError as error:
-            raise ProbesLost(f"the process that holds the probes is gone: {error.strerror}") from error
-
-    @staticmethod
-    def _report(library: Library) -> None:
-        name = word(library.name or library.path)
-        if library.error is not None:
-            logger.warning("library=%s probes=0 error=%r", name, library.error)
-            return
-        failed = len(library.failures)
-        logger.info(
-            "library=%s probes=%d cheap=%d failed=%d",
-            name,
-            library.probes,
-            library.cheap,
-            failed,
-        )
-
-    def _resolve(self, pid: int) -> None:
-        """Tell BPF which GPUs the ordinals of a process mean, unless the process said so itself."""
-        owner = ProcessId.of(pid)
-        if self.probe is None or owner is None or self._resolved.get(pid) == owner:
-            return
-        if pid in self._resolved:  # the pid of another process by now
-            self._forget({pid})
-        self._resolved[pid] = owner
-        environ = read_environ(pid, ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"))
-        slots = visible_slots(self.gpus, environ)
-        devices = dict(enumerate(slots))
-        if self.account is not None and len(slots) == 1:
-            self.account.single_gpu_processes.add(pid)
-            devices[abi.ORDINAL_UNSEEN] = slots[0]
-        try:
-            for ordinal, slot in devices.items():
-                self.probe.set_device(pid, ordinal, slot)
-        except OSError as error:  # the map is full: this process's GPU stays a guess, the others' do not
-            logger.warning("pid=%d gpu=unknown error=%r", pid, error.strerror)
-
-    def _name_guessed(self) -> None:
-        """Contexts older than our probes: the driver's ioctls, else NVML, tell on which GPU a process computes."""
-        if self.account is None or self.probe is None or len(self.gpus) < 2:
-            return
-        guessed = self.account.guessed_processes()
-        if not guessed:
-            return
-        listed = self.gpu_watch.slots_of(guessed) if self.gpu_watch is not None else {}
-        for pid, slots in {**listed, **self.driver.slots_of(guessed)}.items():
-            if len(slots) == 1:
-                self.probe.set_device(pid, abi.ORDINAL_UNSEEN, next(iter(slots)))
-                self.account.single_gpu_processes.add(pid)
-
-    def _forget(self, pids: set[int]) -> None:
-        for pid in pids:
-            self._resolved.pop(pid, None)
-        if self.account is not None:
-            self.account.single_gpu_processes -= pids
-        if self.probe is not None:
-            self.probe.forget_processes(pids, max(1, len(self.gpus)))
-
-    def _forget_the_gone(self) -> None:
-        """A process that opened CUDA but made no context ends without an edge; a few are looked at per call."""
-        gone = set()
-        for pid in list(islice(self._resolved, _CHECKED_PER_CALL)):
-            owner = self._resolved.pop(pid)
-            if owner.is_alive():
-                self._resolved[pid] = owner  # behind the others
-            else:
-                gone.add(pid)
-        if gone:
-            self._forget(gone)
+    def _slots_of(self, pids: Set[int]) -> dict[int, set[int]]:
+        """On which GPUs these processes compute, as the driver's ioctls, else NVML, tell."""
+        listed = self.gpu_watch.slots_of(pids) if self.gpu_watch is not None else {}
+        return {**listed, **self.driver.slots_of(pids)}
 
     def queue_delays(
         self,

@@ -29,7 +29,7 @@ from fairsched.model import (
     MisbehaviourKind,
     TenantSpec,
 )
-from fairsched.observe.sensors import ProbesLost
+from fairsched.observe.libraries import ProbesLost
 
 S = 1_000_000_000
 PERIOD_NS = 139_000_000
@@ -119,10 +119,10 @@ class Node:
             account=self.account,
             probe=self.probe,
             gpus=tuple(Gpu(f"GPU-{n}") for n in range(gpus)),
-            is_partial=False,
-            is_attaching=False,
+            libraries=SimpleNamespace(
+                is_partial=False, is_attaching=False, watched_since_ns=self.watched_since_ns
+            ),
             events=Events(),
-            watched_since_ns=self.watched_since_ns,
         )
         self.applied: list[Action] = []
         self.applier = SimpleNamespace(holds={}, apply=lambda plan, _now: self.applied.extend(plan))
@@ -227,7 +227,7 @@ def test_nobody_is_ended_unless_the_policy_and_the_mode_say_so(
 def test_what_the_account_may_have_missed_itself_is_shown_but_nobody_is_ended(node: Node) -> None:
     for spoil in (
         lambda: node.probe.counts.update({abi.Count.CTX_FULL: 1}),
-        lambda: setattr(node.sensors, "is_partial", True),
+        lambda: setattr(node.sensors.libraries, "is_partial", True),
     ):
         node.probe.counts.clear()
         spoil()
@@ -239,7 +239,7 @@ def test_what_the_account_may_have_missed_itself_is_shown_but_nobody_is_ended(no
 
 
 def test_while_libraries_wait_for_their_probes_nobody_is_accused_but_not_for_ever(node: Node) -> None:
-    node.sensors.is_attaching = True
+    node.sensors.libraries.is_attaching = True
     node.run_unseen(range(7, 59))
     assert node.it.statuses("bad", 58 * S) == ()
     node.run_unseen(range(59, 80))

@@ -48,7 +48,7 @@ def sensors(**values: Any) -> Any:
         "gpu_watch": None,
         "driver": driver(),
         "a_minute_ago": AMinuteAgo(),
-        "unprobed_libraries": 0,
+        "libraries": SimpleNamespace(unprobed=0),
     }
     return SimpleNamespace(**{**default, **values})
 
@@ -96,7 +96,7 @@ def test_what_bpf_could_not_count_is_said(what: str) -> None:
 
 
 def test_libraries_without_probes_are_said() -> None:
-    (said,) = warnings(probe=probe(), unprobed_libraries=2)
+    (said,) = warnings(probe=probe(), libraries=SimpleNamespace(unprobed=2))
     assert said.startswith("2 libcuda could not be probed")
 
 

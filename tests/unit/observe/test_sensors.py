@@ -24,6 +24,7 @@ from fairsched.gpu.nvml import Gpu, GpuUse
 from fairsched.host.choose import choose_source
 from fairsched.host.facts import NVML_LIMIT
 from fairsched.model import NEVER_NS, Source
+from fairsched.observe import libraries as libraries_module
 from fairsched.observe import sensors as sensors_module
 from fairsched.observe.sensors import Sensors
 from tests.unit.accounting.fake_probe import MS, FakeProbe
@@ -284,28 +285,28 @@ def test_a_process_is_watched_since_the_last_of_its_libraries_has_probes(
     monkeypatch.setattr(sensors_module, "GpuTimeProbe", lambda _loader: probe)
     mapped: dict[int, tuple[str, ...] | None] = {1: (), 2: ("/a",), 3: ("/a", "/b"), 4: ("/gone",), 5: None}
     files = {"/a": LibraryFile("/a", 8, 1), "/b": LibraryFile("/b", 8, 2), "/gone": None}
-    monkeypatch.setattr(sensors_module, "mapped_libraries", mapped.get)
-    monkeypatch.setattr(sensors_module, "see_mapped", lambda path, _pid: files[path])
+    monkeypatch.setattr(libraries_module, "mapped_libraries", mapped.get)
+    monkeypatch.setattr(libraries_module, "see_mapped", lambda path, _pid: files[path])
     sensors = Sensors(config("gpu: {libcuda: []}"))
-    assert sensors.watched_since_ns(1, 50) == 0, "it maps none"
-    assert not sensors.is_attaching, "nothing was asked for"
-    assert sensors.watched_since_ns(2, 50) == 50, "not yet"
-    assert sensors.is_attaching
-    assert sensors.watched_since_ns(2, 60) == 60
+    assert sensors.libraries.watched_since_ns(1, 50) == 0, "it maps none"
+    assert not sensors.libraries.is_attaching, "nothing was asked for"
+    assert sensors.libraries.watched_since_ns(2, 50) == 50, "not yet"
+    assert sensors.libraries.is_attaching
+    assert sensors.libraries.watched_since_ns(2, 60) == 60
     assert probe.requested == ["/a"], "asked for once"
     probe.attached = [Library("/a", 8, 1, probes=3)]
     sensors.look_for_libraries(None, 70)
     probe.attached = [Library("/a", 8, 1, probes=3)]
     sensors.look_for_libraries(None, 80)
-    assert sensors.watched_since_ns(2, 90) == 70
-    assert not sensors.is_attaching
-    assert sensors.watched_since_ns(3, 90) == 90, "one of the two lacks them"
-    assert sensors.is_attaching
+    assert sensors.libraries.watched_since_ns(2, 90) == 70
+    assert not sensors.libraries.is_attaching
+    assert sensors.libraries.watched_since_ns(3, 90) == 90, "one of the two lacks them"
+    assert sensors.libraries.is_attaching
     probe.attached = [Library("/b", error="exports nothing", is_libcuda=False)]
     sensors.look_for_libraries(None, 100)
-    assert sensors.watched_since_ns(3, 110) == 110, "and never gets them, but is only called so"
-    assert not sensors.is_attaching, "nobody waits for what has failed"
-    assert [sensors.watched_since_ns(pid, 90) for pid in (4, 5)] == [None, None]
+    assert sensors.libraries.watched_since_ns(3, 110) == 110, "and never gets them, but is only called so"
+    assert not sensors.libraries.is_attaching, "nobody waits for what has failed"
+    assert [sensors.libraries.watched_since_ns(pid, 90) for pid in (4, 5)] == [None, None]
 
 
 def test_whose_libcuda_could_not_be_probed_is_known_and_it_is_tried_again(
@@ -313,20 +314,20 @@ def test_whose_libcuda_could_not_be_probed_is_known_and_it_is_tried_again(
 ) -> None:
     probe = Attaching()
     monkeypatch.setattr(sensors_module, "GpuTimeProbe", lambda _loader: probe)
-    monkeypatch.setattr(sensors_module, "mapped_libraries", lambda _pid: ("/a",))
-    monkeypatch.setattr(sensors_module, "see_mapped", lambda path, _pid: LibraryFile(path, 8, 1))
+    monkeypatch.setattr(libraries_module, "mapped_libraries", lambda _pid: ("/a",))
+    monkeypatch.setattr(libraries_module, "see_mapped", lambda path, _pid: LibraryFile(path, 8, 1))
     sensors = Sensors(config("gpu: {libcuda: []}"))
-    assert sensors.watched_since_ns(2, 0) == 0
+    assert sensors.libraries.watched_since_ns(2, 0) == 0
     for now_ns in (MS, 2000 * MS):
         probe.attached = [Library("/a", error="out of memory")]
         sensors.look_for_libraries(None, now_ns)
-        assert sensors.watched_since_ns(2, now_ns + 1) == NEVER_NS
-        assert sensors.unprobed_libraries == 1
-        sensors.watched_since_ns(2, now_ns + 1500 * MS)
+        assert sensors.libraries.watched_since_ns(2, now_ns + 1) == NEVER_NS
+        assert sensors.libraries.unprobed == 1
+        sensors.libraries.watched_since_ns(2, now_ns + 1500 * MS)
     assert probe.requested == ["/a", "/a"], "after a second; the second time after two"
     assert len([text for text in caplog.messages if "out of memory" in text]) == 1, "said once"
-    sensors.watched_since_ns(2, 4100 * MS)
+    sensors.libraries.watched_since_ns(2, 4100 * MS)
     probe.attached = [Library("/a", 8, 1, probes=3)]
     sensors.look_for_libraries(None, 5000 * MS)
-    assert sensors.watched_since_ns(2, 6000 * MS) == 5000 * MS
-    assert sensors.unprobed_libraries == 0
+    assert sensors.libraries.watched_since_ns(2, 6000 * MS) == 5000 * MS
+    assert sensors.libraries.unprobed == 0
