@@ -80,7 +80,7 @@ def decide(
         for tenant, gate in state.gates.items()
         if gate.hold_gpu is not None and tenant in snapshot.holds
     }
-    books = advance(snapshot, state.accounts, state.gpus, state.quota_level_ns, parked, specs, params)
+    books = advance(snapshot, state, parked, specs, params)
     draft = Draft(snapshot, specs, params, books, dict(state.gates))
     draft.sync_gates()
     _plan_thaws(draft)

@@ -33,7 +33,7 @@ Terms.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -151,9 +151,7 @@ class _Step:
 
 def advance(
     snapshot: Snapshot,
-    accounts: Mapping[TenantGpu, Account],
-    gpus: Mapping[str, GpuAccount],
-    quota_level_ns: Mapping[TenantGpu, float],
+    state: PolicyState,
     parked: Mapping[str, str],
     specs: Mapping[str, TenantSpec],
     params: PolicyParams,
@@ -162,7 +160,7 @@ def advance(
     step, books = _Step.of(snapshot, specs, params), Books({}, {}, {}, {}, {}, {})
     uses: dict[str, list[Use]] = {}
     before: dict[str, dict[str, Account]] = {}
-    new, known = Account(), 0
+    accounts, new, known = state.accounts, Account(), 0
     for use in snapshot.uses:
         gpu = use.gpu
         if gpu not in uses:
@@ -177,10 +175,10 @@ def advance(
         rows = uses.get(gpu, [])
         aside = {tenant for tenant, held_for in parked.items() if held_for != gpu}
         is_back = _book_gpu(gpu, {use.tenant: use for use in rows}, before[gpu], aside, step, books)
-        window = _book_window(gpu, rows, gpus.get(gpu, GpuAccount()), step)
+        window = _book_window(gpu, rows, state.gpus.get(gpu, GpuAccount()), step)
         books.gpus[gpu] = replace(window, back_ns=snapshot.now_ns) if is_back else window
         books.left_ratio[gpu] = _left_ratio(gpu, rows, books)
-    _book_quotas(quota_level_ns, step, books)
+    _book_quotas(state.quota_level_ns, step, books)
     return books
 
 
@@ -223,7 +221,8 @@ def _book_gpu(
     takers = {name: part[name] for name in part if name not in aside} if aside else part
     _settle(lag, takers, part, surplus, step)
     books.owed[gpu], books.enforced[gpu] = owed, enforced
-    _move(gpu, used, before, lag, active_ns, step, books.accounts)
+    for name, account in _moved(used, before, lag, active_ns, step):
+        books.accounts[name, gpu] = account
     return is_back
 
 
@@ -264,16 +263,14 @@ def _attendance(
     return active_ns, enforced, active, is_back
 
 
-def _move(
-    gpu: str,
+def _moved(
     used: Mapping[str, Use],
     before: Mapping[str, Account],
     lag: Mapping[str, float],
     active_ns: Mapping[str, int | None],
     step: _Step,
-    accounts: dict[TenantGpu, Account],
-) -> None:
-    """The accounts at the end of the interval."""
+) -> Iterator[tuple[str, Account]]:
+    """The accounts of one GPU at the end of the interval, by tenant; without those that are forgotten."""
     kept, kept_queue = step.kept_ratio, step.kept_queue_ratio
     for name, (_, _, drain_ns, window_ns, refill_ns) in before.items():
         drain_ns, window_ns, refill_ns = drain_ns * kept, window_ns * kept, refill_ns * kept_queue
@@ -285,7 +282,7 @@ def _move(
             refill_ns = queued_ns if queued_ns > refill_ns else refill_ns
         elif abs(lag_ns) <= _FORGOTTEN_NS:
             continue
-        accounts[name, gpu] = Account(lag_ns, active_ns[name], drain_ns, window_ns, refill_ns)
+        yield name, Account(lag_ns, active_ns[name], drain_ns, window_ns, refill_ns)
 
 
 def _settle(

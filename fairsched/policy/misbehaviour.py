@@ -132,7 +132,7 @@ def judge(evidence: Evidence, state: WatchState, limits: MisbehaviourLimits) -> 
         tenant = next((look.tenant for look in reversed(looks) if look.tenant is not None), None)
         if tenant is None:
             continue
-        one = _endless(tenant, where, evidence.works.get(where, ()), marks, looks, evidence.now_ns, limits)
+        one = _endless(tenant, where, evidence, marks, looks, limits)
         if one is None:
             one = _unseen(tenant, where, looks, evidence)
             first_ns = _suspected_since_ns(looks, evidence.now_ns)
@@ -212,12 +212,12 @@ def _is_suspect(work: ContextWork, mark: Mark, now_ns: int, limits: Misbehaviour
 def _endless(
     tenant: str,
     where: Where,
-    works: tuple[ContextWork, ...],
+    evidence: Evidence,
     marks: Mapping[ContextKey, Mark],
     looks: tuple[Seen, ...],
-    now_ns: int,
     limits: MisbehaviourLimits,
 ) -> Episode | None:
+    works, now_ns = evidence.works.get(where, ()), evidence.now_ns
     stuck = [work for work in works if _is_stuck(work, marks[work.key], now_ns, limits)]
     if not stuck:
         return None
