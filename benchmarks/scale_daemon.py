@@ -117,7 +117,7 @@ def main(argv: list[str]) -> int:
     times, config = Path(argv[0]), Path(argv[1])
     watch = Stopwatch()
     instrument(watch)
-    from fairsched.daemon.loop import run_daemon
+    from fairsched.daemon.main import run_daemon
 
     try:
         return run_daemon(config, dry_run=False, once=False)

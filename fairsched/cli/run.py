@@ -27,5 +27,5 @@ stays. SIGTERM thaws everything and exits."""
 @click.pass_context
 def command(ctx: click.Context, config_path: Path | None, dry_run: bool, once: bool) -> None:
     """Schedule: the daemon, in the foreground. Logs on stderr."""
-    daemon = importlib.import_module("fairsched.daemon.loop")  # only now: it brings bcc with it
+    daemon = importlib.import_module("fairsched.daemon.main")  # only now: it brings bcc with it
     ctx.exit(daemon.run_daemon(config_path, dry_run=dry_run, once=once))

@@ -23,14 +23,12 @@ import os
 import select
 import signal
 import time
-from pathlib import Path
 
 from fairsched import __version__
 from fairsched.act.device_gate import DeviceGate
 from fairsched.act.holds import Applier
 from fairsched.act.misbehaviour import Misbehaviour
 from fairsched.act.vram import VramLimits
-from fairsched.base.logs import set_up_logging
 from fairsched.base.sd_notify import Notifier
 from fairsched.base.signals import not_ignored
 from fairsched.bpf.child import LoaderInStart
@@ -47,7 +45,7 @@ from fairsched.daemon.ledger import Ledger, StateFile
 from fairsched.daemon.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
 from fairsched.daemon.parts import Parts, Vitals
 from fairsched.driver import pid_view
-from fairsched.errors import FairschedError, HostUnsupported
+from fairsched.errors import FairschedError
 from fairsched.guardian.keeper import GuardianKeeper
 from fairsched.model import Snapshot
 from fairsched.observe.libraries import ProbesLost
@@ -63,23 +61,6 @@ _SAVE_NS = 10_000_000_000
 _FED_NS = 5_000_000_000  # and a tick: how old the last good one may be while the watchdog is fed
 
 logger = logging.getLogger(__name__)
-
-
-def run_daemon(config_path: Path | None, *, dry_run: bool, once: bool) -> int:
-    """Run until SIGTERM or SIGINT; ``once`` ends after one tick. Returns the exit status.
-
-    Raises ConfigError, HostUnsupported and ControlError at start.
-    """
-    configured = Settings(config_path)
-    log = configured.config.log
-    set_up_logging(log.format, log.level)
-    if os.geteuid() != 0:
-        raise HostUnsupported(
-            "fairsched run needs root (BPF, cgroup.freeze)",
-            remedy="sudo fairsched run, or the systemd service",
-        )
-    with Daemon(configured, is_dry_run=dry_run) as daemon:
-        return daemon.run(once=once)
 
 
 class Daemon:
