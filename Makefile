@@ -10,7 +10,7 @@ BIN := .venv/bin
 # Arguments for a command, as in: make test-node ARGS="-k freezer -x"
 ARGS ?=
 # A caller's Python settings must not reach the tests. Caches that root made go back to the checkout's owner.
-CLEAN_ENV = env -u PYTHONPATH -u PYTHONHOME -u VIRTUAL_ENV
+CLEAN_ENV = env -u FAIRSCHED_BPF_CACHE -u PYTHONPATH -u PYTHONHOME -u VIRTUAL_ENV
 OWN = status=$$?; scripts/own; exit $$status
 
 .PHONY: help

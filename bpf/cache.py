@@ -5,12 +5,13 @@ Problem: compiling is most of a start: seconds, and 130 MB. Whoever can write wh
 run in the kernel.
 
 Approach: one file for each thing that was compiled, named by a hash over all that it depends on: the source as one
-text, the flags, bcc, the kernel and its types. Only root's files in directories that only root can write are read.
-A file that is not whole, by the hash in its first line, counts as none: the programs are compiled and it is written
-anew. What cannot be written costs the next start its seconds and nothing else.
+text, the flags, the header stand-in, the modules that compile, bcc and its libraries, the kernel and its types. Only
+root's files in directories that only root can change are read. A file that is not whole, by the hash in its first
+line, counts as none: the programs are compiled and it is written anew. What cannot be read or written costs the next
+start its seconds and nothing else, and stderr says it.
 
-Where: $FAIRSCHED_BPF_CACHE (empty: nowhere), else a directory ``bpf`` in $CACHE_DIRECTORY, which systemd sets for a
-unit with CacheDirectory, or in /var/cache/fairsched.
+Where: $FAIRSCHED_BPF_CACHE (an absolute path; empty: nowhere), else a directory ``bpf`` in $STATE_DIRECTORY, which
+systemd sets for the unit and which it must have anyway, or in /var/cache/fairsched.
 """
 
 from __future__ import annotations
@@ -20,16 +21,23 @@ import hashlib
 import importlib.util
 import os
 import stat
+import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from fairsched import __version__
 from fairsched.base.files import replace_file
 from fairsched.bpf import btf
 from fairsched.bpf.compiled import Compiled
 from fairsched.errors import FairschedError
 
-FORMAT = 1
-"""Of :class:`Compiled` as bytes; another number finds no file of before."""
+_HERE = Path(__file__).resolve().parent
+_HEADERS = _HERE / "headers"
+_COMPILING = tuple(_HERE / name for name in ("compiled.py", "compiler.py"))
+_LIBRARIES = ("libbcc.so.0", "libclang*.so*", "libLLVM*.so*")
+_LIBRARY_PLACES = (Path(f"/usr/lib/{os.uname().machine}-linux-gnu"), Path("/usr/lib64"))
+_LEFT_S = 3600
 _MAGIC = b"fairsched-bpf "
 _MOST_FILES = 16
 _MOST_BYTES = 16 << 20
@@ -40,8 +48,8 @@ def directory() -> Path | None:
     """Where compiled programs are kept; None: nowhere, by the operator's choice."""
     chosen = os.environ.get("FAIRSCHED_BPF_CACHE")
     if chosen is not None:
-        return Path(chosen) if chosen else None
-    given = os.environ.get("CACHE_DIRECTORY", "").partition(":")[0]
+        return Path(chosen) if os.path.isabs(chosen) else None
+    given = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     return Path(given or "/var/cache/fairsched") / "bpf"
 
 
@@ -55,10 +63,16 @@ def key_of(text: str, flags: Iterable[str]) -> str | None:
         return None
     digest = hashlib.sha256()
     host = os.uname()
-    for part in (str(FORMAT), compiler, host.machine, host.release, host.version, *flags, text):
+    for part in (__version__, compiler, host.machine, host.release, host.version, *flags, text):
         digest.update(part.encode(errors="surrogateescape") + b"\0")
-    with contextlib.suppress(FairschedError):
+    try:
+        for file in (*_COMPILING, *sorted(path for path in _HEADERS.rglob("*") if path.is_file())):
+            digest.update(f"{file.name} ".encode() + file.read_bytes() + b"\0")
         digest.update(btf.read_btf())
+    except OSError:
+        return None
+    except FairschedError:
+        pass  # a kernel without type information
     return digest.hexdigest()
 
 
@@ -69,10 +83,19 @@ def bcc_identity() -> str | None:
         return None
     package = Path(spec.origin).parent
     try:
-        files = [package / "version.py", package / "libbcc.py"]
-        return "\n".join(f"{file} {file.stat().st_size} {file.read_text()}" for file in files)
+        said = [(package / name).read_text() for name in ("version.py", "libbcc.py")]
     except (OSError, UnicodeDecodeError):
         return None  # the lattice library of the same name
+    libraries = [path for place in _LIBRARY_PLACES for name in _LIBRARIES for path in place.glob(name)]
+    return "\n".join([*said, *(f"{path} {_stamp(path)}" for path in sorted(libraries))])
+
+
+def _stamp(path: Path) -> str:
+    """What another file of the same name has differently."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
+    return "gone"
 
 
 def read(key: str | None) -> Compiled | None:
@@ -81,53 +104,81 @@ def read(key: str | None) -> Compiled | None:
     if key is None or place is None:
         return None
     try:
-        fd = os.open(place / f"{key}{_SUFFIX}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with open(fd, "rb") as file:
-        status = os.fstat(fd)
-        is_ours = stat.S_ISREG(status.st_mode) and _is_private(status)
-        if not is_ours or status.st_size > _MOST_BYTES or not is_safe(place):
+        if not place.exists() or not _is_safe(place):
             return None
-        first, _, data = file.read().partition(b"\n")
+        # A FIFO would keep whoever opens it waiting.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with os.fdopen(os.open(place / f"{key}{_SUFFIX}", flags), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or not _is_private(status) or status.st_size > _MOST_BYTES:
+                return None
+            first, _, data = file.read().partition(b"\n")
+            os.utime(file.fileno())
         if first != _MAGIC + hashlib.sha256(data).hexdigest().encode():
             return None
-        with contextlib.suppress(OSError):
-            os.utime(fd)
-    try:
         return Compiled.from_bytes(data)
-    except ValueError:
+    except (OSError, ValueError):
         return None
 
 
 def write(key: str | None, compiled: Compiled) -> None:
-    """Keep it, if that can be done safely. Raises nothing."""
+    """Keep it, if that can be done safely. Raises nothing; on stderr it says why it could not."""
     place = directory()
     if key is None or place is None:
         return
     data = compiled.to_bytes()
-    with contextlib.suppress(OSError):
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not is_safe(place):
+    try:
+        _make(place)
+        if not _is_safe(place):
             return
         first = _MAGIC + hashlib.sha256(data).hexdigest().encode() + b"\n"
-        replace_file(place / f"{key}{_SUFFIX}", first + data, is_durable=False)
-        by_age = sorted(place.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for old in by_age[_MOST_FILES:]:
-            old.unlink(missing_ok=True)
+        file = place / f"{key}{_SUFFIX}"
+        if file.is_dir():
+            file.rmdir()
+        replace_file(file, first + data, is_durable=False)
+        _forget_old(place)
+    except OSError as error:
+        _say(f"{place}: {error.strerror}")
 
 
-def is_safe(place: Path) -> bool:
-    """Whether only we (root) can change what lies in ``place`` or put another in its stead. Raises OSError."""
-    path = place.absolute()
-    if not _is_private(path.lstat()) or path.is_symlink():
-        return False
-    for parent in path.parents:
-        status = parent.stat()
-        is_sticky = bool(status.st_mode & stat.S_ISVTX)
-        if status.st_uid not in (0, os.geteuid()) or (status.st_mode & 0o022 and not is_sticky):
+def _make(place: Path) -> None:
+    """With its parents, whatever the umask."""
+    for path in (*reversed(place.parents), place):
+        if not path.exists():
+            path.mkdir()
+            path.chmod(0o700 if path == place else 0o755)
+
+
+def _forget_old(place: Path) -> None:
+    """All but the newest, and what a writer left that was killed."""
+    by_age = sorted(place.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    left = [path for path in place.glob(f".*{_SUFFIX}*") if time.time() - path.stat().st_mtime > _LEFT_S]
+    for old in (*by_age[_MOST_FILES:], *left):
+        old.unlink(missing_ok=True)
+
+
+def _is_safe(place: Path) -> bool:
+    """Whether only we (root) can change what lies in ``place`` or put another in its stead. Raises OSError.
+
+    A way through links is refused: who may change what they lead to would have to be found out, too.
+    """
+    for path in (place, *place.parents):
+        status = path.lstat()
+        is_sticky = path != place and bool(status.st_mode & stat.S_ISVTX)
+        is_ours = status.st_uid == os.geteuid() or (path != place and status.st_uid == 0)
+        if stat.S_ISLNK(status.st_mode):
+            _say(f"{path}: is a link; name the directory itself in FAIRSCHED_BPF_CACHE")
+            return False
+        if not is_ours or (status.st_mode & 0o022 and not is_sticky):
+            _say(f"{path}: others may change what is in it; chown root, chmod go-w")
             return False
     return True
+
+
+def _say(why: str) -> None:
+    print(
+        f"bpf: compiled programs are not kept, and every start compiles: {why}", file=sys.stderr, flush=True
+    )
 
 
 def _is_private(status: os.stat_result) -> bool:

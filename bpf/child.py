@@ -70,6 +70,7 @@ def start(*args: str, stderr: Any = None) -> tuple[socket.socket, subprocess.Pop
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             pass_fds=(theirs.fileno(),),
+            cwd="/",  # -m puts the working directory first, and whatever modules somebody has there
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": python_path()},
         )

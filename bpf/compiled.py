@@ -97,6 +97,8 @@ def with_maps(name: str, insns: bytes, numbers: Mapping[int, int] | range | list
         if code == _LOAD_IMM64:
             if registers >> 4 == _PSEUDO_MAP_FD:
                 try:
+                    if number < 0:
+                        raise IndexError(number)
                     number = numbers[number]
                 except (KeyError, IndexError):
                     raise ValueError(f"{name}: a map that there is not") from None
@@ -169,7 +171,9 @@ def _load(name: str, load: Callable[[bytearray | None], int]) -> int:
         except OSError:
             said = bytes(log).partition(b"\0")[0].decode(errors="replace")
             print(f"bpf: {name} is refused: {error.strerror}\n{said}", file=sys.stderr, flush=True)
-        raise HostUnsupported(f"the kernel refused {name}: {error.strerror}") from error
+        lines = [line for line in said.splitlines() if line and not line.startswith("processed")]
+        why = f" ({lines[-1][:200]})" if lines else ""
+        raise HostUnsupported(f"the kernel refused {name}: {error.strerror}{why}") from error
 
 
 def close_all(fds: Mapping[str, int]) -> None:

@@ -7,7 +7,7 @@ none of that.
 Approach: the daemon starts this module as a child with one end of a socket. It takes the compiled programs from the
 cache (cache.py) or compiles them (compiler.py), loads them (compiled.py), and sends the descriptors of all maps and
 programs back. With the GPU time programs it then becomes the attacher (attacher.py) by exec, which frees the compiler;
-with a set of program_sets.py it ends. Programs from the cache that the kernel refuses are compiled anew.
+with a set of program_sets.py it ends. Programs from the cache of which the kernel takes none are compiled anew.
 """
 
 from __future__ import annotations
@@ -80,23 +80,23 @@ def load(*, multi: bool) -> tuple[dict[str, int], dict[str, int]]:
     def use(compiled: Compiled) -> tuple[dict[str, int], dict[str, int]]:
         maps = create_maps(compiled)
         try:
-            return maps, load_programs(compiled, maps, kinds, multi=multi)
-        except HostUnsupported:
+            loaded = load_programs(compiled, maps, kinds, multi=multi)
+            syscall.update(maps["long_ways"], ctypes.c_int(0), ctypes.c_int(loaded["on_submit_first"]))
+            for slot in reversed(range(abi.MAX_CTXS)):
+                syscall.push(maps["free_slots"], ctypes.c_uint32(slot))
+        except (HostUnsupported, OSError):
             close_all(maps)
             raise
+        return maps, loaded
 
     try:
-        maps, loaded = from_compiled(SOURCE, kinds, (), list, use)
+        return from_compiled(SOURCE, kinds, (), list, use)
     except OSError as error:
         raise _refused("the GPU time programs", error.strerror or str(error)) from error
     except HostUnsupported as error:
         if error.remedy:
             raise
         raise _refused("the GPU time programs", str(error)) from error
-    syscall.update(maps["long_ways"], ctypes.c_int(0), ctypes.c_int(loaded["on_submit_first"]))
-    for slot in reversed(range(abi.MAX_CTXS)):
-        syscall.push(maps["free_slots"], ctypes.c_uint32(slot))
-    return maps, loaded
 
 
 def _refused(what: str, why: str) -> HostUnsupported:
@@ -112,9 +112,17 @@ def load_set(
     """Descriptors of maps and of ``group/program``, and why the other groups were refused. Raises HostUnsupported."""
     names = dict.fromkeys(name for group in groups for name in wanted.groups[group])
     asked = [f"{name}={value}" for name, value in sorted(defines.items())]
+    # What a moment without memory may answer otherwise is not to be kept for that.
+    asked += [f"atomics={has_atomics()}", f"ancestor={ancestor.can_ask(is_tracing=wanted.reads_files)}"]
 
     def use(compiled: Compiled) -> tuple[dict[str, int], dict[str, str]]:
         maps = create_maps(compiled)
+        missing = {*wanted.maps, *plus} - maps.keys()
+        if missing:
+            close_all(maps)
+            raise HostUnsupported(
+                f"{wanted.source} has no map {min(missing)}", remedy="report this as a fault of fairsched"
+            )
         found = {name: maps[name] for name in [*wanted.maps, *plus]}
         loaded, refused = _load_groups(compiled, maps, {group: wanted.groups[group] for group in groups})
         if len(refused) == len(groups):

@@ -150,6 +150,7 @@ def compiler() -> Fact:
             text=True,
             timeout=_COMPILE_TIMEOUT_S,
             check=False,
+            cwd="/",
             env={**os.environ, "PYTHONPATH": python_path()},
         )
     except subprocess.TimeoutExpired:

@@ -30,6 +30,7 @@ import gc
 import os
 import re
 import signal
+import tempfile
 import zlib
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -87,12 +88,22 @@ def tier_of(path: Path) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """The same examples every time, so that a change is what makes a test fail; others on request.
 
+    A SIGTERM ends a run as Ctrl-C does, with every fixture's end. Compiled BPF programs are those of this run: a change
+    that breaks the compiling must not be hidden by what an earlier one has kept.
+
     Signals that are ignored here (``make test &`` in a script) are not to be ignored by what the tests start: a handler
     becomes the default in a child, a signal that is ignored stays ignored.
     """
     for number in (signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda _number, _frame: None)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+    is_chosen("", os.environ.get("FAIRSCHED_REST", "all"))
+    if "FAIRSCHED_BPF_CACHE" not in os.environ:
+        kept = tempfile.TemporaryDirectory(prefix="fairsched-bpf.")
+        os.environ["FAIRSCHED_BPF_CACHE"] = kept.name  # the workers of xdist inherit it
+        config.add_cleanup(kept.cleanup)
     if not is_full() and config.getoption("hypothesis_seed", None) is None:
         hypothesis.settings.register_profile("repeatable", derandomize=True, database=None)
         hypothesis.settings.load_profile("repeatable")
@@ -100,7 +111,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     rest = os.environ.get("FAIRSCHED_REST", "all")
-    left = [item for item in items if item.get_closest_marker("rest") and not is_chosen(item.nodeid, rest)]
+    part = os.environ.get("FAIRSCHED_PART", "")
+    left = [
+        item
+        for item in items
+        if (item.get_closest_marker("rest") and not is_chosen(item.nodeid, rest))
+        or (part and (part == "alone") != bool(item.get_closest_marker("alone")))
+    ]
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in set(left)]

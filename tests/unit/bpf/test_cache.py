@@ -72,7 +72,7 @@ def test_an_empty_place_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     cache.write("key", MADE)
     assert cache.read("key") is None
     monkeypatch.delenv("FAIRSCHED_BPF_CACHE")
-    monkeypatch.setenv("CACHE_DIRECTORY", f"{tmp_path}:/elsewhere")
+    monkeypatch.setenv("STATE_DIRECTORY", f"{tmp_path}:/elsewhere")
     assert cache.directory() == tmp_path / "bpf"
 
 
@@ -117,9 +117,63 @@ def test_a_link_is_not_followed(place: Path, tmp_path: Path) -> None:
     file.rename(tmp_path / "elsewhere")
     file.symlink_to(tmp_path / "elsewhere")
     assert cache.read("key") is None
+    file.unlink()
+    (tmp_path / "elsewhere").rename(file)
+    assert cache.read("key") == MADE
     place.rename(tmp_path / "moved")
     place.symlink_to(tmp_path / "moved")
-    assert not cache.is_safe(place)
+    assert cache.read("key") is None
+
+
+def test_a_link_on_the_way_is_not_followed(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.write("key", MADE)
+    (tmp_path / "way").symlink_to(tmp_path)
+    monkeypatch.setenv("FAIRSCHED_BPF_CACHE", str(tmp_path / "way/bpf"))
+    assert cache.read("key") is None
+
+
+def test_what_is_no_file_counts_as_none_and_gives_way(place: Path) -> None:
+    cache.write("other", MADE)
+    (place / "key.bin").mkdir()
+    assert cache.read("key") is None
+    cache.write("key", MADE)
+    assert cache.read("key") == MADE
+    (place / "key.bin").unlink()
+    os.mkfifo(place / "key.bin")
+    assert cache.read("key") is None, "without waiting for a writer"
+
+
+def test_parents_are_made_safe_whatever_the_umask(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRSCHED_BPF_CACHE", str(place / "a/b"))
+    before = os.umask(0o002)
+    try:
+        cache.write("key", MADE)
+    finally:
+        os.umask(before)
+    assert cache.read("key") == MADE
+
+
+def test_why_nothing_is_kept_is_said(
+    place: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.write("key", MADE)
+    place.chmod(0o770)
+    cache.write("key", MADE)
+    said = capfd.readouterr().err
+    assert str(place) in said and "chmod go-w" in said
+    monkeypatch.setenv("FAIRSCHED_BPF_CACHE", "relative")
+    assert cache.directory() is None
+
+
+def test_what_a_killed_writer_left_goes(place: Path) -> None:
+    cache.write("key", MADE)
+    left = place / ".key.bin.x"
+    left.write_bytes(b"half")
+    os.utime(left, (1, 1))
+    cache.write("key", MADE)
+    assert not left.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo make test-unit")
