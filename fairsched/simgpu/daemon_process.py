@@ -70,7 +70,9 @@ class DaemonProcess:
         self.run_dir, self.state_dir = directory / "run", directory / "state"
         self.socket_path = self.run_dir / "fairsched.sock"
         self.process: subprocess.Popen[bytes] | None = None
-        self._env, self._cgroup = dict(env or {}), cgroup
+        self.extra_env = dict(env or {})
+        """Beside the caller's environment."""
+        self._cgroup = cgroup
         self._client = ControlClient(self.socket_path, timeout_s=patience_s)
         self._helpers: set[int] = set()
 
@@ -85,10 +87,10 @@ class DaemonProcess:
 
     def env(self) -> dict[str, str]:
         """The environment of the daemon, and of commands that talk to it."""
-        env = {**os.environ, **self._env}
+        # A service manager of ours is none of the daemon's.
+        env = {**os.environ, "NOTIFY_SOCKET": "", **self.extra_env}
         inherited = env.get("PYTHONPATH")
         env["PYTHONPATH"] = os.pathsep.join([PACKAGE_ROOT, inherited] if inherited else [PACKAGE_ROOT])
-        env.pop("NOTIFY_SOCKET", None)  # a service manager of ours is none of the daemon's
         return env
 
     def argv(self, *options: str) -> list[str]:

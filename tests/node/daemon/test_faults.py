@@ -174,9 +174,7 @@ def test_housekeeping_that_fails_lets_everybody_go_and_is_done_again(site: Site,
 
 
 @pytest.mark.parametrize("part", ["tick", "housekeeping"])
-def test_a_loop_that_fails_does_not_feed_the_watchdog(
-    site: Site, faulty: Path, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
+def test_a_loop_that_fails_does_not_feed_the_watchdog(site: Site, faulty: Path, part: str) -> None:
     """A loop in which everything fails schedules nobody: the service manager is to start another daemon."""
     fault = faulty.with_suffix(f".{part}")
     site.configure({"chat": {}})
@@ -186,7 +184,7 @@ def test_a_loop_that_fails_does_not_feed_the_watchdog(
     ):
         manager.bind(f"{directory}/notify")  # a short path: the name of a socket has 108 bytes at most
         manager.setblocking(False)
-        monkeypatch.setenv("NOTIFY_SOCKET", f"{directory}/notify")
+        site.daemon.extra_env["NOTIFY_SOCKET"] = f"{directory}/notify"
         site.start()
 
         def meals() -> int:

@@ -26,7 +26,7 @@ PAGES = {
 def tokens(steps: Path, name: str) -> int:
     """Steps finished by all workloads whose log is called so."""
     count = 0
-    for path in steps.glob(f"*-{name}[0-9]*"):
+    for path in steps.glob(f"*-{name}.[0-9]*"):
         with open(path, "rb") as log:
             count += HEADER.unpack(log.read(HEADER.size))[2]
     return count
