@@ -88,7 +88,8 @@ class DaemonProcess:
     def env(self) -> dict[str, str]:
         """The environment of the daemon, and of commands that talk to it."""
         # A service manager of ours is none of the daemon's.
-        env = {**os.environ, "NOTIFY_SOCKET": "", **self.extra_env}
+        outside = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+        env = {**outside, **self.extra_env}
         inherited = env.get("PYTHONPATH")
         env["PYTHONPATH"] = os.pathsep.join([PACKAGE_ROOT, inherited] if inherited else [PACKAGE_ROOT])
         return env
