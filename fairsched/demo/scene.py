@@ -42,10 +42,14 @@ def entitlements(tenants: tuple[Tenant, ...] = TENANTS) -> dict[str, float]:
     return {tenant.name: tenant.weight / total for tenant in tenants}
 
 
-def configuration(cgroups: Mapping[str, str], mode: str) -> dict[str, Any]:
-    """The daemon's, but for where its files are. Nothing of it is shared with a daemon that may run on this host."""
+def configuration(cgroups: Mapping[str, str], mode: str, libcuda: str) -> dict[str, Any]:
+    """The daemon's, but for where its files are. Nothing of it is shared with a daemon that may run on this host.
+
+    ``libcuda`` is named so that it is probed at once, and not when the first tenant maps it.
+    """
     return {
         "mode": mode,
+        "gpu": {"libcuda": [libcuda]},
         "mechanisms": {"ebpf": "required", "freezer": "required", "guardian": "required"},
         "tenants": {
             tenant.name: {

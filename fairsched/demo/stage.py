@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from fairsched.simgpu.build import cache_root
 from fairsched.simgpu.host import default_state_root
 from fairsched.simgpu.node import SimNode
 
+_PROBED = re.compile(r"library=.* probes=[1-9]")
 _READY_S = 30.0
 _STOP_S = 2.0
 _ANSWER_S = 2.0
@@ -85,6 +87,8 @@ class Stage:
         for tenant in TENANTS:
             self._node.make_cgroup(tenant.name)
         self._start_daemon()
+        # The account tells how contexts take turns from the order in which they came: it must see them come.
+        self._wait(lambda: _PROBED.search(self._daemon.log()) is not None)
         for tenant in TENANTS:
             self._node.spawn_group(tenant.name, tenant.workload)
 
@@ -115,7 +119,8 @@ class Stage:
 
     def _configure(self, mode: str) -> None:
         cgroups = {tenant.name: self._node.cgroup_path(tenant.name) for tenant in TENANTS}
-        self._daemon.configure(configuration(cgroups, mode))
+        libcuda = str(self.host.library_dir / "libcuda.so.1")
+        self._daemon.configure(configuration(cgroups, mode, libcuda))
 
     def ask(self, request: str, **args: Any) -> Any:
         """A request on the daemon's control socket. Raises ControlError."""
@@ -132,8 +137,11 @@ class Stage:
 
     def wait_ready(self) -> None:
         """Return when the daemon accounts for every tenant."""
+        self._wait(self._is_ready)
+
+    def _wait(self, is_true: Callable[[], bool]) -> None:
         end = time.monotonic() + _READY_S
-        while not self._is_ready():
+        while not is_true():
             self.check()
             if time.monotonic() > end:
                 message, remedy = read_error(self._daemon.log())

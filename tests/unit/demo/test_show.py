@@ -157,7 +157,7 @@ def test_labels_that_would_lie_on_each_other_are_moved_apart() -> None:
 def test_the_daemon_takes_the_configuration(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     cgroups = {tenant.name: f"gpu.slice/fairsched-demo-1-2/{tenant.name}" for tenant in TENANTS}
-    path.write_text(yaml.safe_dump(configuration(cgroups, "enforce")))
+    path.write_text(yaml.safe_dump(configuration(cgroups, "enforce", "/somewhere/libcuda.so.1")))
     config = load(path)
     assert config.mode == "enforce"
     assert [spec.weight for spec in config.tenant_specs().values()] == [4, 2, 1, 1]
