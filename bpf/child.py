@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairsched.base.package import PACKAGE_ROOT
+from fairsched.base.package import with_package
 from fairsched.errors import HostUnsupported
 
 NEWER_BCC = "use the python3-bpfcc of Ubuntu 24.04 or Debian 12, or newer"
@@ -72,7 +72,7 @@ def start(*args: str, stderr: Any = None) -> tuple[socket.socket, subprocess.Pop
             pass_fds=(theirs.fileno(),),
             cwd="/",  # -m puts the working directory first, and whatever modules somebody has there
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": python_path()},
+            env=with_package(os.environ),
         )
     return ours, process
 
@@ -114,7 +114,6 @@ def receive(
 
 def _died(process: subprocess.Popen[bytes]) -> HostUnsupported:
     """It closed its end without an answer: something ended it, and how it ended says what."""
-
     try:
         status = process.wait(_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -151,12 +150,6 @@ def load(
             channel.close()
             process.wait(_STOP_TIMEOUT_S)
     return Loaded(fds, dict(answer["refused"]))
-
-
-def python_path() -> str:
-    """So that the child finds this package wherever it lies."""
-    inherited = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([PACKAGE_ROOT, inherited] if inherited else [PACKAGE_ROOT])
 
 
 def exit_words(status: int) -> str:

@@ -18,7 +18,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from fairsched.bpf import abi, ancestor, btf, cache, exports, syscall, typed_task
@@ -110,10 +110,11 @@ def load_set(
     wanted: ProgramSet, groups: list[str], defines: dict[str, int], plus: list[str]
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Descriptors of maps and of ``group/program``, and why the other groups were refused. Raises HostUnsupported."""
+    abilities = abilities_for(wanted)
     names = dict.fromkeys(name for group in groups for name in wanted.groups[group])
     asked = [f"{name}={value}" for name, value in sorted(defines.items())]
     # What a moment without memory may answer otherwise is not to be kept for that.
-    asked += [f"atomics={has_atomics()}", f"ancestor={ancestor.can_ask(is_tracing=wanted.reads_files)}"]
+    asked += [f"can={name}" for name in abilities]
 
     def use(compiled: Compiled) -> tuple[dict[str, int], dict[str, str]]:
         maps = create_maps(compiled)
@@ -132,7 +133,7 @@ def load_set(
 
     try:
         return from_compiled(
-            wanted.source, names, [*names, *asked], lambda: defines_of(wanted, defines), use
+            wanted.source, names, [*names, *asked], lambda: defines_of(wanted, defines, abilities), use
         )  # fmt: skip
     except OSError as error:
         raise _refused(wanted.source, error.strerror or str(error)) from error
@@ -154,17 +155,27 @@ def _load_groups(
     return found, refused
 
 
-def defines_of(wanted: ProgramSet, defines: dict[str, int]) -> list[str]:
-    """``NAME=VALUE``: what was asked for, and what this kernel's types and abilities add."""
+def abilities_for(wanted: ProgramSet) -> list[str]:
+    """Of ``atomics`` and ``ancestor`` those that this kernel has, as far as the set depends on them."""
+    found = []
+    if has_atomics():
+        found.append("atomics")
+    if wanted.reads_cgroups and ancestor.can_ask(is_tracing=wanted.reads_files):
+        found.append("ancestor")
+    return found
+
+
+def defines_of(wanted: ProgramSet, defines: dict[str, int], abilities: Collection[str]) -> list[str]:
+    """``NAME=VALUE``: what was asked for, and what this kernel's types and ``abilities`` add."""
     if wanted.reads_files:
         offsets = btf.file_defines(btf.read_btf())
         helper = typed_task.HELPER if typed_task.can_walk(offsets) else 0
         defines = {**offsets, "FS_TYPED_TASK": helper, **defines}
     if wanted.reads_pids:
         defines = btf.pid_defines(btf.read_btf()) | defines
-    if wanted.reads_cgroups and not ancestor.can_ask(is_tracing=wanted.reads_files):
+    if wanted.reads_cgroups and "ancestor" not in abilities:
         defines = btf.cgroup_defines(btf.read_btf()) | defines
-    if not has_atomics():
+    if "atomics" not in abilities:
         defines = {"FS_NO_FETCH": 1, **defines}
     return [f"{name}={value}" for name, value in sorted(defines.items())]
 

@@ -22,8 +22,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fairsched.base.package import with_package
 from fairsched.bpf import perf, syscall
-from fairsched.bpf.child import NEWER_BCC, exit_words, python_path
+from fairsched.bpf.child import NEWER_BCC, exit_words
 from fairsched.bpf.instructions import ATOMICS, ATOMICS_RESULT, EXIT_0
 from fairsched.errors import FairschedError
 
@@ -151,7 +152,7 @@ def compiler() -> Fact:
             timeout=_COMPILE_TIMEOUT_S,
             check=False,
             cwd="/",
-            env={**os.environ, "PYTHONPATH": python_path()},
+            env=with_package(os.environ),
         )
     except subprocess.TimeoutExpired:
         return Fact("compiler", False, f"not done after {_COMPILE_TIMEOUT_S} s", "try again on a calmer host")

@@ -98,7 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda _number, _frame: None)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+        signal.signal(signal.SIGTERM, _interrupt)
     is_chosen("", os.environ.get("FAIRSCHED_REST", "all"))
     if "FAIRSCHED_BPF_CACHE" not in os.environ:
         kept = tempfile.TemporaryDirectory(prefix="fairsched-bpf.")
@@ -107,6 +107,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if not is_full() and config.getoption("hypothesis_seed", None) is None:
         hypothesis.settings.register_profile("repeatable", derandomize=True, database=None)
         hypothesis.settings.load_profile("repeatable")
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt  # not a SIGINT, which may be ignored
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

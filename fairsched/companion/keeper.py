@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairsched.base.package import PACKAGE_ROOT
+from fairsched.base.package import with_package
 from fairsched.companion.address import address_of, check_free
 from fairsched.config import Config
 from fairsched.config.models import walk
@@ -144,7 +144,7 @@ class CompanionKeeper:
                 stdin=subprocess.PIPE,  # its end is how the companion learns of ours
                 stdout=subprocess.DEVNULL,
                 cwd="/",
-                env={**os.environ, "PYTHONPATH": PACKAGE_ROOT},
+                env=with_package(os.environ),
                 start_new_session=True,
             )
             self._starts += 1

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fairsched.base.package import PACKAGE_ROOT
+from fairsched.base.package import with_package
 from fairsched.base.process import ProcessId
 from fairsched.cgroup.path import Mount, find_mount
 from fairsched.demo import janitor
@@ -119,8 +119,7 @@ class Stage:
 
     def _configure(self, mode: str) -> None:
         cgroups = {tenant.name: self._node.cgroup_path(tenant.name) for tenant in TENANTS}
-        libcuda = str(self.host.library_dir / "libcuda.so.1")
-        self._daemon.configure(configuration(cgroups, mode, libcuda))
+        self._daemon.configure(configuration(cgroups, mode, str(self._node.libcuda)))
 
     def ask(self, request: str, **args: Any) -> Any:
         """A request on the daemon's control socket. Raises ControlError."""
@@ -204,7 +203,7 @@ def _start_janitor(mount: Mount, name: str, roots: Iterable[Path]) -> Callable[[
         command.append("--remove-slice")
     process = subprocess.Popen(
         command,
-        env={**os.environ, "PYTHONPATH": PACKAGE_ROOT},
+        env=with_package(os.environ),
         cwd="/",
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

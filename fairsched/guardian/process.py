@@ -29,7 +29,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from fairsched.base.niceness import set_nice
-from fairsched.base.package import PACKAGE_ROOT
+from fairsched.base.package import with_package
 from fairsched.base.process import ProcessId
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.path import CgroupRef, Mount, find_mount
@@ -105,7 +105,7 @@ class Guardian:
                 stdout=subprocess.DEVNULL,
                 cwd="/",
                 # -S skips site-packages (memory, and 20 ms): say where this package lies
-                env={**os.environ, "PYTHONPATH": PACKAGE_ROOT},
+                env=with_package(os.environ),
                 pass_fds=(ready_write,),
                 start_new_session=True,
             )

@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from fairsched.base.package import PACKAGE_ROOT
+from fairsched.base.package import with_package
 from fairsched.errors import ControlError, FairschedError
 from fairsched.protocol.client import TIMEOUT_S, ControlClient
 from fairsched.simgpu.build import build
@@ -89,10 +89,7 @@ class DaemonProcess:
         """The environment of the daemon, and of commands that talk to it."""
         # A service manager of ours is none of the daemon's.
         outside = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
-        env = {**outside, **self.extra_env}
-        inherited = env.get("PYTHONPATH")
-        env["PYTHONPATH"] = os.pathsep.join([PACKAGE_ROOT, inherited] if inherited else [PACKAGE_ROOT])
-        return env
+        return with_package({**outside, **self.extra_env})
 
     def argv(self, *options: str) -> list[str]:
         """What is executed."""

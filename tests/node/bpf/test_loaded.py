@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.bpf import abi
+from fairsched.bpf import abi, child
 from fairsched.bpf.gpu_time import GpuTimeProbe
 from fairsched.simgpu.build import build
 
@@ -79,7 +80,8 @@ DRIVER_LAYOUT = (
     LAYOUT.replace(
         "bpf = compiler.compile_module(loader.SOURCE)",
         """from fairsched.bpf.program_sets import NVIDIA_IOCTL
-bpf = compiler.compile_module(NVIDIA_IOCTL.source, loader.defines_of(NVIDIA_IOCTL, {"FS_PLAIN_NODES": 1}))""",
+defines = loader.defines_of(NVIDIA_IOCTL, {"FS_PLAIN_NODES": 1}, loader.abilities_for(NVIDIA_IOCTL))
+bpf = compiler.compile_module(NVIDIA_IOCTL.source, defines)""",
     )
     .replace(
         '"ctx_by_slot", "clock_by_gpu", "gpu_time_by_key", "delay_by_key"', '"held_by_key", "calls_by_proc"'
@@ -134,3 +136,15 @@ def test_every_probe_sits_behind_the_single_stepped_instruction(libcuda: Path) -
         assert len(probe.libraries) == 1
     finally:
         probe.close()
+
+
+def test_modules_in_the_working_directory_are_none_of_the_loaders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is root, and ``-m`` would look there first."""
+    (tmp_path / "json.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(tmp_path)
+    loaded = child.load("nvidia_ioctl", ["life"], {"FS_PLAIN_NODES": 1})
+    for fd in loaded.fds.values():
+        os.close(fd)
+    assert loaded.programs("life")

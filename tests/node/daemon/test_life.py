@@ -57,6 +57,20 @@ def test_pause_of_somebody_else_stays_through_start_run_stop_and_release(site: S
     assert site.decisions_logged("paused") == []
 
 
+def test_who_started_it_with_sigint_ignored_ends_it_with_sigterm(site: Site) -> None:
+    """As a script's ``fairsched run &``: Ctrl-C is for what is in the foreground."""
+    site.configure(TENANTS)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        site.start()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    os.kill(site.pid, signal.SIGINT)
+    let_run(0.5)
+    assert site.tenant("chat")
+    assert site.stop() == 0
+
+
 def test_pause_during_our_hold_is_theirs_from_then_on(site: Site) -> None:
     site.configure(TENANTS)
     load(site)

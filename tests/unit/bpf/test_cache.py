@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,39 @@ def test_the_name_follows_text_flags_compiler_and_kernel(
     monkeypatch.setattr(cache.os, "uname", lambda: os.uname_result((*host[:2], "other", *host[3:])))
     keys.add(cache.key_of("text", []))
     assert len(keys) == 6
+
+
+def test_the_name_follows_the_headers_the_compiling_modules_and_the_libraries_of_bcc(
+    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "headers").mkdir()
+    files = [tmp_path / "headers" / "linux.h", tmp_path / "compiler.py"]
+    keys = set()
+    monkeypatch.setattr(cache, "_HEADERS", tmp_path / "headers")
+    monkeypatch.setattr(cache, "_COMPILING", (tmp_path / "compiler.py",))
+    for file in files:
+        file.write_text("one")
+    keys.add(cache.key_of("text", []))
+    for file in files:
+        file.write_text("two")
+        keys.add(cache.key_of("text", []))
+    assert len(keys) == 3
+
+
+def test_another_library_of_bcc_is_another_bcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "bcc"
+    package.mkdir()
+    for name in ("__init__.py", "version.py", "libbcc.py"):
+        (package / name).write_text("")
+    library = tmp_path / "libLLVM-14.so.1"
+    library.write_text("one")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "bcc", raising=False)
+    monkeypatch.setattr(cache, "_LIBRARY_PLACES", (tmp_path,))
+    before = cache.bcc_identity()
+    assert before is not None and str(library) in before
+    library.write_text("another")
+    assert cache.bcc_identity() != before
 
 
 def test_without_a_bcc_nothing_is_kept(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,6 +208,32 @@ def test_what_tests_start_can_be_interrupted_also_in_the_background(suite: Path)
     assert out.returncode == 0, out.stdout
 
 
+ENDED = """
+import os, pathlib, signal, time
+import pytest
+
+@pytest.fixture
+def made(tmp_path):
+    yield
+    pathlib.Path("undone").touch()
+
+def test_it(made):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+"""
+
+
+def test_sigterm_ends_a_run_with_its_fixtures_also_in_the_background(suite: Path) -> None:
+    (suite / "tests/unit/test_it.py").write_text(ENDED)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        out = run(suite, "tests/unit/test_it.py", required="0")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert out.returncode == 2, out.stdout
+    assert (suite / "undone").exists()
+
+
 RESTING = """
 import pytest
 

@@ -123,6 +123,18 @@ def test_the_terminal_is_put_back_on_every_way_out(way: str) -> None:
         assert ("boom" in terminal.errors()) is (way == "exception"), "an error is seen, after the picture"
 
 
+@pytest.mark.usefixtures("daemon")
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    ignore = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    with OnTerminal("top", "--interval", "0.2", before=ignore) as terminal:
+        terminal.wait_for("t039")
+        os.kill(terminal.process.pid, signal.SIGHUP)
+        terminal.type("n")
+        terminal.wait_for("by name")
+        terminal.type("q")
+        assert terminal.ended() == 0
+
+
 def test_a_daemon_that_goes_and_comes_back_is_said_and_seen(socket_path: Path) -> None:
     with OnTerminal("top", "--interval", "0.2") as terminal:
         terminal.wait_for("trying again: the fairsched daemon is not running")
