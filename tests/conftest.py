@@ -91,10 +91,10 @@ def pytest_configure(config: pytest.Config) -> None:
     A SIGTERM ends a run as Ctrl-C does, with every fixture's end. Compiled BPF programs are those of this run: a change
     that breaks the compiling must not be hidden by what an earlier one has kept.
 
-    Signals that are ignored here (``make test &`` in a script) are not to be ignored by what the tests start: a handler
-    becomes the default in a child, a signal that is ignored stays ignored.
+    Signals that are ignored here (``make test &`` in a script, nohup) are not to be ignored by what the tests start: a
+    handler becomes the default in a child, a signal that is ignored stays ignored.
     """
-    for number in (signal.SIGINT, signal.SIGQUIT):
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda _number, _frame: None)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
