@@ -78,12 +78,14 @@ static __always_inline void stream_enter(fs_u64 stream)
 
 int on_sync_stream(struct pt_regs *ctx)
 {
+	stay_on_stack(ctx);
 	stream_enter(plain_stream(PT_REGS_PARM1(ctx), 0));
 	return 0;
 }
 
 int on_sync_stream_pt(struct pt_regs *ctx)
 {
+	stay_on_stack(ctx);
 	stream_enter(plain_stream(PT_REGS_PARM1(ctx), 1));
 	return 0;
 }
@@ -94,12 +96,14 @@ int on_sync_stream_pt(struct pt_regs *ctx)
  */
 int on_sync_copy(struct pt_regs *ctx)
 {
+	stay_on_stack(ctx);
 	stream_enter(FS_STREAM_LEGACY);
 	return 0;
 }
 
 int on_sync_copy_pt(struct pt_regs *ctx)
 {
+	stay_on_stack(ctx);
 	stream_enter(FS_STREAM_PER_THREAD);
 	return 0;
 }
@@ -110,6 +114,7 @@ int on_sync_ctx(struct pt_regs *ctx)
 	struct fs_ctx *c = ctx_at(slot);
 	struct mark m = {};
 
+	stay_on_stack(ctx);
 	if (!c)
 		return 0;
 	m.slot = slot;
@@ -124,6 +129,7 @@ int on_sync_event(struct pt_regs *ctx)
 	struct handle_key key = {.handle = PT_REGS_PARM1(ctx), .tgid = bpf_get_current_pid_tgid() >> 32};
 	struct mark *m = mark_by_event.lookup(&key);
 
+	stay_on_stack(ctx);
 	if (m)
 		remember(CALL_EVENT_SYNC, key.handle, bpf_ktime_get_ns(), m);
 	else
@@ -155,12 +161,14 @@ static __always_inline void record_event(fs_u64 event, fs_u64 stream)
 
 int on_record(struct pt_regs *ctx)
 {
+	stay_on_stack(ctx);
 	record_event(PT_REGS_PARM1(ctx), plain_stream(PT_REGS_PARM2(ctx), 0));
 	return 0;
 }
 
 int on_record_pt(struct pt_regs *ctx)
 {
+	stay_on_stack(ctx);
 	record_event(PT_REGS_PARM1(ctx), plain_stream(PT_REGS_PARM2(ctx), 1));
 	return 0;
 }
@@ -196,12 +204,14 @@ static __always_inline void wait_event(fs_u64 stream, fs_u64 event)
 
 int on_wait(struct pt_regs *ctx)
 {
+	stay_on_stack(ctx);
 	wait_event(plain_stream(PT_REGS_PARM1(ctx), 0), PT_REGS_PARM2(ctx));
 	return 0;
 }
 
 int on_wait_pt(struct pt_regs *ctx)
 {
+	stay_on_stack(ctx);
 	wait_event(plain_stream(PT_REGS_PARM1(ctx), 1), PT_REGS_PARM2(ctx));
 	return 0;
 }

@@ -12,6 +12,7 @@
 
 int on_init(struct pt_regs *ctx)
 {
+	stay_on_stack(ctx);
 	emit(FS_EDGE_PROC_NEW, FS_NO_SLOT, 0, 0, bpf_ktime_get_ns(), 0, BPF_RB_FORCE_WAKEUP);
 	return 0;
 }
@@ -19,6 +20,7 @@ int on_init(struct pt_regs *ctx)
 #define REMEMBER(name, kind, arg, arg2)       \
 	int name(struct pt_regs *ctx)         \
 	{                                     \
+		stay_on_stack(ctx);           \
 		remember(kind, arg, arg2, 0); \
 		return 0;                     \
 	}
@@ -42,6 +44,7 @@ int on_stream_drop(struct pt_regs *ctx)
 	struct fs_ctx *c = ctx_at(slot);
 	struct stream_key key = {.handle = PT_REGS_PARM1(ctx), .slot = slot};
 
+	stay_on_stack(ctx);
 	if (!c)
 		return 0;
 	key.generation = c->generation;
@@ -225,6 +228,7 @@ int on_sync_return(struct pt_regs *ctx)
 	fs_u64 id, now = bpf_ktime_get_ns();
 	struct call *call = returned(ctx, &id);
 
+	stay_on_stack(ctx);
 	if (!call)
 		return 0;
 	synced(call, now);
@@ -242,6 +246,7 @@ int on_return(struct pt_regs *ctx)
 	struct fs_ctx *c;
 	u32 slot;
 
+	stay_on_stack(ctx);
 	if (!call)
 		return 0;
 	switch (call->kind) {
@@ -285,6 +290,7 @@ int on_drop_return(struct pt_regs *ctx)
 	fs_u64 id;
 	struct call *call = returned(ctx, &id);
 
+	stay_on_stack(ctx);
 	if (!call)
 		return 0;
 	forget_one(id >> 32, call->kind == CALL_CTX_DROP ? call->arg : 0, call->arg2, bpf_ktime_get_ns());
@@ -298,6 +304,7 @@ int on_retain_return(struct pt_regs *ctx)
 	fs_u64 id;
 	struct call *call = returned(ctx, &id);
 
+	stay_on_stack(ctx);
 	if (!call)
 		return 0;
 	if (call->kind == CALL_CTX_NEW)

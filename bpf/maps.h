@@ -98,4 +98,21 @@ BPF_RINGBUF_OUTPUT(edges, FS_EDGE_PAGES);
 BPF_ARRAY(zero_delay, struct fs_delay, 1);
 BPF_ARRAY(zero_deps, struct deps, 1);
 
+/* The first work of a context or stream takes the long way, once: it keeps every other launch short. */
+BPF_PROG_ARRAY(long_ways, 1);
+#define LONG_WAY_SUBMIT 0
+#define NO_WAY 1 /* past the end: the call fails, and the program goes on */
+
+/*
+ * Every program on a uprobe begins with this. Since Linux 6.13 a program may be given a stack of its own for each
+ * processor, which is sound for programs that nothing interrupts. A uprobe's can be preempted (PREEMPT_LAZY and
+ * fuller models), another task then runs the same program on the same stack, and the first goes on with what that one
+ * left there: on 7.2 on_sync_return followed a NULL pointer in the kernel. A program with a tail call in it stays on
+ * the task's stack.
+ */
+static __always_inline void stay_on_stack(struct pt_regs *ctx)
+{
+	long_ways.call(ctx, NO_WAY);
+}
+
 #endif

@@ -83,10 +83,6 @@ static __always_inline void submit_to(u32 slot, struct fs_ctx *c, u32 index, u32
 	set_stream(slot, c, engine, 1ULL << (index & (FS_MAX_STREAMS - 1)), now);
 }
 
-/* The first work of a context or stream takes the long way, once: it keeps every other launch short. */
-BPF_PROG_ARRAY(long_ways, 1);
-#define LONG_WAY_SUBMIT 0
-
 int on_submit_first(struct pt_regs *ctx)
 {
 	fs_u64 id = bpf_get_current_pid_tgid();
@@ -94,6 +90,7 @@ int on_submit_first(struct pt_regs *ctx)
 	u32 slot = find_slot();
 	struct fs_ctx *c;
 
+	stay_on_stack(ctx);
 	if (!call || call->kind != CALL_SUBMIT)
 		return 0;
 	call->kind = 0;

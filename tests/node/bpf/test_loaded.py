@@ -148,3 +148,32 @@ def test_modules_in_the_working_directory_are_none_of_the_loaders(
     for fd in loaded.fds.values():
         os.close(fd)
     assert loaded.programs("life")
+
+
+# In a process of its own, as a loader is: machine code by program.
+CODE = """
+import ctypes, json
+from fairsched.bpf import loader, objects, syscall
+found = {}
+for name, fd in loader.load(multi=syscall.has_uprobe_multi())[1].items():
+    code = (ctypes.c_uint8 * (1 << 16))()
+    info = objects._ProgInfo(jited_prog_len=len(code), jited_prog_insns=ctypes.addressof(code))
+    objects.call(objects.OBJ_GET_INFO_BY_FD, objects._InfoAttr(fd, ctypes.sizeof(info), ctypes.addressof(info)))
+    found[name] = bytes(code[: info.jited_prog_len]).hex()
+print(json.dumps(found))
+"""
+ON_TRACEPOINTS = {"on_exit", "on_drain_end"}
+OWN_STACK = bytes.fromhex("654c030c25")
+"""``add %gs:..., %r9``: its stack is this processor's."""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="host: other machine code")
+def test_no_program_on_a_uprobe_has_a_stack_that_another_task_would_share() -> None:
+    """It can be preempted there: see stay_on_stack in maps.h."""
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = {name: bytes.fromhex(code) for name, code in json.loads(done.stdout).items()}
+    if not all(found.values()):
+        pytest.skip("host: the kernel does not show machine code")
+    assert len(found) > 40
+    assert [name for name, code in found.items() if OWN_STACK in code and name not in ON_TRACEPOINTS] == []
