@@ -50,7 +50,7 @@ class Steps(Process):
 
     def on_done(self, sim: Simulation) -> None:
         assert isinstance(sim, ClosedLoop)
-        sim.program(self, sim.now + round(sim.rng.expovariate(1 / WAKE_NS)), lambda: self._seen(sim))
+        sim.program(self, sim.now + max(1, round(sim.rng.expovariate(1 / WAKE_NS))), lambda: self._seen(sim))
 
     def _seen(self, sim: ClosedLoop) -> None:
         if self.is_seen:

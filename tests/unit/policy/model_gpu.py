@@ -217,6 +217,16 @@ class Simulation(Results):
 
     # -- silicon ------------------------------------------------------------------------------
 
+    def switch_ns(self) -> int:
+        return SWITCH_NS
+
+    def slice_ns(self, process: Process) -> int:
+        return SLICE_NS
+
+    def until_switch_ns(self, process: Process, slice_left_ns: int) -> int:
+        """How long it runs on if it has work and others wait."""
+        return slice_left_ns
+
     def kick(self, name: str) -> None:
         if self.gpus[name].running is None:
             self._next(name)
@@ -243,11 +253,11 @@ class Simulation(Results):
         process = gpu.runlist[chosen]
         switch = 0
         if not keep:
-            gpu.slice_left_ns = SLICE_NS
-            switch = SWITCH_NS if process is not gpu.current else 0
+            gpu.slice_left_ns = self.slice_ns(process)
+            switch = self.switch_ns() if process is not gpu.current else 0
         gpu.at, gpu.current, gpu.running = chosen, process, process
         gpu.chunk_start_ns = self.now + switch
-        gpu.chunk_ns = min(gpu.slice_left_ns, process.queue[0])
+        gpu.chunk_ns = min(self.until_switch_ns(process, gpu.slice_left_ns), process.queue[0])
         gpu.serial += 1
         serial = gpu.serial
         self.at(gpu.chunk_start_ns + gpu.chunk_ns, lambda: self._chunk_done(name, serial))
