@@ -58,6 +58,7 @@ static CUresult close_context(CUcontext c)
 		link = &(*link)->next_live;
 	*link = c->next_live;
 	stream_close_all(c);
+	memory_forget(c);
 	return client_rpc(SIM_RPC_CTX_DESTROY, c->gpu, c->region_index, 0, &reply);
 }
 
@@ -79,6 +80,13 @@ CUresult sim_cuCtxCreate_v3(CUcontext *out, void *params, int count, unsigned in
 {
 	(void)params;
 	(void)count;
+	return sim_cuCtxCreate_v2(out, flags, dev);
+}
+
+/* The parameters ask for MPS shares and for graphics, which are not there. */
+CUresult sim_cuCtxCreate_v4(CUcontext *out, void *params, unsigned int flags, CUdevice dev)
+{
+	(void)params;
 	return sim_cuCtxCreate_v2(out, flags, dev);
 }
 

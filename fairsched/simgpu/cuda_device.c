@@ -2,6 +2,7 @@
 /* Initialisation, devices, error names. */
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "cuda_api.h"
 
@@ -88,51 +89,34 @@ CUresult sim_cuDeviceGetPCIBusId(char *text, int len, CUdevice dev)
 	return CUDA_SUCCESS;
 }
 
-static const struct {
-	int attribute;
-	int value;
-} constants[] = {
-	{1, 1024}, /* MAX_THREADS_PER_BLOCK, then of each dimension */
-	{2, 1024},     {3, 1024},  {4, 64},    {5, 0x7fffffff}, /* MAX_GRID_DIM_X, Y, Z */
-	{6, 65535},    {7, 65535}, {8, 49152},                  /* MAX_SHARED_MEMORY_PER_BLOCK */
-	{10, 32},                                               /* WARP_SIZE */
-	{12, 65536},                                            /* MAX_REGISTERS_PER_BLOCK */
-	{13, 1700000},                                          /* CLOCK_RATE, kHz */
-	{17, 0},                                                /* KERNEL_EXEC_TIMEOUT */
-	{18, 0},                                                /* INTEGRATED */
-	{20, 0},                                                /* COMPUTE_MODE */
-	{34, 0},                                                /* PCI_DEVICE_ID */
-	{50, 0},                                                /* PCI_DOMAIN_ID */
-};
-
-enum {
-	ATTR_SM_COUNT = 16,
-	ATTR_PCI_BUS = 33,
-	ATTR_CC_MAJOR = 75,
-	ATTR_CC_MINOR = 76
-};
-
-/* Features nobody listed are there: 1. */
-CUresult sim_cuDeviceGetAttribute(int *value, int attribute, CUdevice dev)
+CUresult sim_cuDeviceGetByPCIBusId(CUdevice *out, const char *text)
 {
-	const struct sim_spec *spec;
+	char own[16];
 
+	for (CUdevice dev = 0; text && device(dev); dev++) {
+		sim_cuDeviceGetPCIBusId(own, sizeof(own), dev);
+		if (strcasecmp(own, text) && strcasecmp(own + 5, text)) /* with the domain or without */
+			continue;
+		*out = dev;
+		return CUDA_SUCCESS;
+	}
+	return client.is_ready ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult sim_cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
+{
 	if (!device(dev))
 		return no_device();
-	spec = &device(dev)->shm->spec;
-	*value = 1;
-	for (size_t i = 0; i < sizeof(constants) / sizeof(constants[0]); i++)
-		if (constants[i].attribute == attribute)
-			*value = constants[i].value;
-	if (attribute == ATTR_SM_COUNT)
-		*value = (int)spec->sm_count;
-	else if (attribute == ATTR_PCI_BUS)
-		*value = (int)spec->pci_bus;
-	else if (attribute == ATTR_CC_MAJOR)
-		*value = (int)spec->cc_major;
-	else if (attribute == ATTR_CC_MINOR)
-		*value = (int)spec->cc_minor;
+	*major = (int)device(dev)->shm->spec.cc_major;
+	*minor = (int)device(dev)->shm->spec.cc_minor;
 	return CUDA_SUCCESS;
+}
+
+/* Locally unique ids are Windows'. */
+CUresult sim_cuDeviceGetLuid(char *luid, unsigned int *mask, CUdevice dev)
+{
+	(void)luid, (void)mask;
+	return device(dev) ? CUDA_ERROR_NOT_SUPPORTED : no_device();
 }
 
 static const struct {
@@ -148,9 +132,18 @@ static const struct {
 	{CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
 	{CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
 	{CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+	{CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+	 "peer access is not supported between these two devices"},
+	{CUDA_ERROR_FILE_NOT_FOUND, "CUDA_ERROR_FILE_NOT_FOUND", "file not found"},
 	{CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
 	{CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
 	{CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+	{CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED",
+	 "peer access has not been enabled"},
+	{CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+	 "part or all of the requested memory range is already mapped"},
+	{CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+	 "pointer does not correspond to a registered memory region"},
 	{CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
 	{CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };

@@ -84,12 +84,103 @@
   X(cuMemsetD8Async, cuMemsetD8Async) X(cuMemsetD8Async_ptsz, cuMemsetD8Async_pt)                           \
   X(cuMemsetD32Async, cuMemsetD32Async) X(cuMemsetD32Async_ptsz, cuMemsetD32Async_pt)                       \
   X(cuMemPrefetchAsync, cuMemPrefetchAsync) X(cuMemPrefetchAsync_ptsz, cuMemPrefetchAsync_pt)               \
-  X(cuGetExportTable, cuGetExportTable)
+  X(cuGetExportTable, cuGetExportTable) CUDA_LATER_EXPORTS(X)
+
+/* What unmodified programs of numba-cuda, cuda-bindings and cuda.core ask for besides. */
+#define CUDA_LATER_EXPORTS(X) \
+  X(cuDeviceGetByPCIBusId, cuDeviceGetByPCIBusId)                                                         \
+  X(cuDeviceComputeCapability, cuDeviceComputeCapability) X(cuDeviceGetLuid, cuDeviceGetLuid)             \
+  X(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer) X(cuDeviceGetP2PAttribute, cuDeviceGetP2PAttribute)     \
+  X(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool) X(cuDeviceGetMemPool, cuDeviceGetMemPool)       \
+  X(cuDeviceSetMemPool, cuDeviceSetMemPool) X(cuCtxCreate_v4, cuCtxCreate_v4)                             \
+  X(cuCtxGetLimit, cuCtxGetLimit) X(cuCtxSetLimit, cuCtxSetLimit)                                         \
+  X(cuCtxGetCacheConfig, cuCtxGetCacheConfig) X(cuCtxSetCacheConfig, cuCtxSetCacheConfig)                 \
+  X(cuCtxGetSharedMemConfig, cuCtxGetSharedMemConfig)                                                     \
+  X(cuCtxSetSharedMemConfig, cuCtxSetSharedMemConfig)                                                     \
+  X(cuCtxResetPersistingL2Cache, cuCtxResetPersistingL2Cache) X(cuCtxSetFlags, cuCtxSetFlags)             \
+  X(cuCtxGetId, cuCtxGetId) X(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess)                               \
+  X(cuCtxDisablePeerAccess, cuCtxDisablePeerAccess) X(cuProfilerStart, cuProfilerStart)                   \
+  X(cuProfilerStop, cuProfilerStop) X(cuModuleLoad, cuModuleLoad)                                         \
+  X(cuModuleLoadDataEx, cuModuleLoadDataEx) X(cuModuleGetLoadingMode, cuModuleGetLoadingMode)             \
+  X(cuModuleGetFunctionCount, cuModuleGetFunctionCount)                                                   \
+  X(cuModuleEnumerateFunctions, cuModuleEnumerateFunctions) X(cuModuleLoadFatBinary, cuModuleLoadData)    \
+  X(cuModuleGetGlobal, cuModuleGetGlobal_v2) X(cuModuleGetGlobal_v2, cuModuleGetGlobal_v2)                \
+  X(cuLibraryLoadData, cuLibraryLoadData) X(cuLibraryLoadFromFile, cuLibraryLoadFromFile)                 \
+  X(cuLibraryUnload, cuLibraryUnload) X(cuLibraryGetModule, cuLibraryGetModule)                           \
+  X(cuLibraryGetKernel, cuModuleGetFunction) X(cuLibraryGetKernelCount, cuModuleGetFunctionCount)         \
+  X(cuLibraryEnumerateKernels, cuModuleEnumerateFunctions) X(cuLibraryGetGlobal, cuModuleGetGlobal_v2)    \
+  X(cuLibraryGetManaged, cuModuleGetGlobal_v2) X(cuKernelGetFunction, cuKernelGetFunction)                \
+  X(cuKernelGetAttribute, cuKernelGetAttribute) X(cuKernelSetAttribute, cuKernelSetAttribute)             \
+  X(cuKernelSetCacheConfig, cuKernelSetCacheConfig) X(cuFuncGetAttribute, cuFuncGetAttribute)             \
+  X(cuFuncSetAttribute, cuFuncSetAttribute) X(cuFuncSetCacheConfig, cuFuncSetCacheConfig)                 \
+  X(cuFuncSetSharedMemConfig, cuFuncSetSharedMemConfig) X(cuFuncGetName, cuFuncGetName)                   \
+  X(cuFuncGetModule, cuFuncGetModule) X(cuFuncGetParamInfo, cuFuncGetParamInfo)                           \
+  X(cuFuncLoad, cuFuncLoad) X(cuFuncIsLoaded, cuFuncIsLoaded) X(cuKernelGetName, cuFuncGetName)           \
+  X(cuKernelGetLibrary, cuFuncGetModule) X(cuKernelGetParamInfo, cuFuncGetParamInfo)                      \
+  X(cuLinkCreate, cuLinkCreate_v2) X(cuLinkCreate_v2, cuLinkCreate_v2)                                    \
+  X(cuLinkAddData, cuLinkAddData_v2) X(cuLinkAddData_v2, cuLinkAddData_v2)                                \
+  X(cuLinkAddFile, cuLinkAddFile_v2) X(cuLinkAddFile_v2, cuLinkAddFile_v2)                                \
+  X(cuLinkComplete, cuLinkComplete) X(cuLinkDestroy, cuLinkDestroy)                                       \
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor)             \
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)\
+  X(cuOccupancyMaxPotentialBlockSize, cuOccupancyMaxPotentialBlockSize)                                   \
+  X(cuOccupancyMaxPotentialBlockSizeWithFlags, cuOccupancyMaxPotentialBlockSizeWithFlags)                 \
+  X(cuOccupancyAvailableDynamicSMemPerBlock, cuOccupancyAvailableDynamicSMemPerBlock)                     \
+  X(cuOccupancyMaxPotentialClusterSize, cuOccupancyMaxPotentialClusterSize)                               \
+  X(cuOccupancyMaxActiveClusters, cuOccupancyMaxActiveClusters) X(cuMemAllocManaged, cuMemAllocManaged)   \
+  X(cuMemAllocPitch, cuMemAllocPitch_v2) X(cuMemAllocPitch_v2, cuMemAllocPitch_v2)                        \
+  X(cuMemHostRegister, cuMemHostRegister_v2) X(cuMemHostRegister_v2, cuMemHostRegister_v2)                \
+  X(cuMemHostUnregister, cuMemHostUnregister) X(cuMemHostGetFlags, cuMemHostGetFlags)                     \
+  X(cuMemGetAddressRange, cuMemGetAddressRange_v2) X(cuMemGetAddressRange_v2, cuMemGetAddressRange_v2)    \
+  X(cuPointerGetAttribute, cuPointerGetAttribute) X(cuPointerGetAttributes, cuPointerGetAttributes)       \
+  X(cuPointerSetAttribute, cuPointerSetAttribute) X(cuMemAdvise, cuMemAdvise)                             \
+  X(cuMemAdvise_v2, cuMemAdvise_v2) X(cuMemPoolCreate, cuMemPoolCreate)                                   \
+  X(cuMemPoolDestroy, cuMemPoolDestroy) X(cuMemPoolTrimTo, cuMemPoolTrimTo)                               \
+  X(cuMemPoolSetAttribute, cuMemPoolSetAttribute) X(cuMemPoolGetAttribute, cuMemPoolGetAttribute)         \
+  X(cuMemPoolSetAccess, cuMemPoolSetAccess) X(cuMemPoolGetAccess, cuMemPoolGetAccess)                     \
+  X(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync)                                                     \
+  X(cuMemAllocFromPoolAsync_ptsz, cuMemAllocFromPoolAsync_ptsz) X(cuStreamGetId, cuStreamGetId)           \
+  X(cuStreamGetId_ptsz, cuStreamGetId_ptsz) X(cuStreamGetDevice, cuStreamGetDevice)                       \
+  X(cuStreamGetDevice_ptsz, cuStreamGetDevice_ptsz) X(cuStreamAddCallback, cuStreamAddCallback)           \
+  X(cuStreamAddCallback_ptsz, cuStreamAddCallback_ptsz)                                                   \
+  X(cuStreamAttachMemAsync, cuStreamAttachMemAsync)                                                       \
+  X(cuStreamAttachMemAsync_ptsz, cuStreamAttachMemAsync_ptsz)                                             \
+  X(cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2)                                                 \
+  X(cuStreamGetCaptureInfo_v2_ptsz, cuStreamGetCaptureInfo_v2_ptsz)                                       \
+  X(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3)                                                 \
+  X(cuStreamGetCaptureInfo_v3_ptsz, cuStreamGetCaptureInfo_v3_ptsz)                                       \
+  X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode)                                 \
+  X(cuGraphClone, cuGraphClone) \
+  X(cuUserObjectCreate, cuUserObjectCreate) X(cuUserObjectRetain, cuUserObjectRetain) \
+  X(cuUserObjectRelease, cuUserObjectRelease) X(cuGraphRetainUserObject, cuGraphRetainUserObject)     \
+  X(cuGraphReleaseUserObject, cuGraphReleaseUserObject) X(cuGraphUpload, cuGraphUpload)                   \
+  X(cuGraphUpload_ptsz, cuGraphUpload_ptsz)                                                               \
+  X(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams)                                           \
+  X(cuGraphInstantiateWithParams_ptsz, cuGraphInstantiateWithParams_ptsz) X(cuMemcpy2D, cuMemcpy2D)       \
+  X(cuMemcpy2D_v2, cuMemcpy2D) X(cuMemcpy2D_v2_ptds, cuMemcpy2D_pt) X(cuMemcpy2DUnaligned, cuMemcpy2D)    \
+  X(cuMemcpy2DUnaligned_v2, cuMemcpy2D) X(cuMemcpy2DUnaligned_v2_ptds, cuMemcpy2D_pt)                     \
+  X(cuMemcpy3D, cuMemcpy3D) X(cuMemcpy3D_v2, cuMemcpy3D) X(cuMemcpy3D_v2_ptds, cuMemcpy3D_pt)             \
+  X(cuMemcpy2DAsync, cuMemcpy2DAsync) X(cuMemcpy2DAsync_v2, cuMemcpy2DAsync)                              \
+  X(cuMemcpy2DAsync_v2_ptsz, cuMemcpy2DAsync_pt) X(cuMemcpy3DAsync, cuMemcpy3DAsync)                      \
+  X(cuMemcpy3DAsync_v2, cuMemcpy3DAsync) X(cuMemcpy3DAsync_v2_ptsz, cuMemcpy3DAsync_pt)                   \
+  X(cuMemcpyPeer, cuMemcpyPeer) X(cuMemcpyPeer_ptds, cuMemcpyPeer_pt)                                     \
+  X(cuMemsetD16Async, cuMemsetD16Async) X(cuMemsetD16Async_ptsz, cuMemsetD16Async_pt)                     \
+  X(cuMemsetD2D8Async, cuMemsetD2D8Async) X(cuMemsetD2D8Async_ptsz, cuMemsetD2D8Async_pt)                 \
+  X(cuMemsetD2D16Async, cuMemsetD2D16Async) X(cuMemsetD2D16Async_ptsz, cuMemsetD2D16Async_pt)             \
+  X(cuMemsetD2D32Async, cuMemsetD2D32Async) X(cuMemsetD2D32Async_ptsz, cuMemsetD2D32Async_pt)             \
+  X(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2)                                                         \
+  X(cuMemPrefetchAsync_v2_ptsz, cuMemPrefetchAsync_v2_pt)
 
 /* The synchronous memsets start otherwise in the real library, and so here. */
 #define CUDA_PLAIN_EXPORTS(X) \
   X(cuMemsetD8, cuMemsetD8) X(cuMemsetD8_v2, cuMemsetD8) X(cuMemsetD8_v2_ptds, cuMemsetD8_pt)               \
-  X(cuMemsetD32, cuMemsetD32) X(cuMemsetD32_v2, cuMemsetD32) X(cuMemsetD32_v2_ptds, cuMemsetD32_pt)
+  X(cuMemsetD32, cuMemsetD32) X(cuMemsetD32_v2, cuMemsetD32) X(cuMemsetD32_v2_ptds, cuMemsetD32_pt)              \
+  X(cuMemsetD16, cuMemsetD16) X(cuMemsetD16_v2, cuMemsetD16) X(cuMemsetD16_v2_ptds, cuMemsetD16_pt)       \
+  X(cuMemsetD2D8, cuMemsetD2D8) X(cuMemsetD2D8_v2, cuMemsetD2D8)                                          \
+  X(cuMemsetD2D8_v2_ptds, cuMemsetD2D8_pt) X(cuMemsetD2D16, cuMemsetD2D16)                                \
+  X(cuMemsetD2D16_v2, cuMemsetD2D16) X(cuMemsetD2D16_v2_ptds, cuMemsetD2D16_pt)                           \
+  X(cuMemsetD2D32, cuMemsetD2D32) X(cuMemsetD2D32_v2, cuMemsetD2D32)                                      \
+  X(cuMemsetD2D32_v2_ptds, cuMemsetD2D32_pt)
 
 /* clang-format on */
 #endif

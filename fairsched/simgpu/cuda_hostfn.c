@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Host functions run on a thread of the owner, so a frozen owner stalls its stream; memory operations
+ * Host functions and callbacks run on a thread of the owner, so a frozen owner stalls its stream; memory operations
  * on pinned memory are the engine's own and do not.
  */
+#include <stdlib.h>
+
 #include "cuda_api.h"
 
 struct memory_op { /* CUstreamBatchMemOpParams: a union of 48 bytes */
@@ -115,5 +117,42 @@ CUresult sim_cuStreamBatchMemOp(CUstream handle, unsigned int count, const void 
 		else if (ops[i].operation == OP_WAIT_64 || ops[i].operation == OP_WRITE_64)
 			rc = CUDA_ERROR_NOT_SUPPORTED;
 	}
+	return rc;
+}
+
+struct callback {
+	CUstreamFn fn;
+	CUstream stream;
+	void *user;
+};
+
+static void run_callback(void *pointer)
+{
+	struct callback c = *(struct callback *)pointer;
+
+	free(pointer);
+	c.fn(c.stream, CUDA_SUCCESS, c.user);
+}
+
+CUresult sim_cuStreamAddCallback(CUstream handle, CUstreamFn fn, void *user, unsigned int flags)
+{
+	struct callback *c;
+	CUstream s;
+	CUresult rc = stream_resolve(handle, &s);
+
+	(void)flags;
+	if (rc != CUDA_SUCCESS)
+		return rc;
+	if (!fn)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (s->capture) /* as documented: it cannot be recorded */
+		return CUDA_ERROR_NOT_SUPPORTED;
+	c = malloc(sizeof(*c));
+	if (!c)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*c = (struct callback){fn, handle, user};
+	rc = sim_cuLaunchHostFunc(handle, run_callback, c);
+	if (rc != CUDA_SUCCESS)
+		free(c);
 	return rc;
 }

@@ -21,9 +21,14 @@ enum {
 	CUDA_ERROR_NO_DEVICE = 100,
 	CUDA_ERROR_INVALID_DEVICE = 101,
 	CUDA_ERROR_INVALID_CONTEXT = 201,
+	CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
+	CUDA_ERROR_FILE_NOT_FOUND = 301,
 	CUDA_ERROR_INVALID_HANDLE = 400,
 	CUDA_ERROR_NOT_FOUND = 500,
 	CUDA_ERROR_NOT_READY = 600,
+	CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705,
+	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+	CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
 	CUDA_ERROR_NOT_SUPPORTED = 801,
 	CUDA_ERROR_UNKNOWN = 999,
 };
@@ -40,10 +45,23 @@ struct cu_stream {
 	bool is_closed;
 };
 
+enum memory_kind {
+	MEMORY_DEVICE,
+	MEMORY_MANAGED,
+	MEMORY_HOST,      /* page-locked, allocated here */
+	MEMORY_REGISTERED /* page-locked, allocated by the application */
+};
+
 struct cu_memory {
 	struct cu_memory *next;
 	CUdeviceptr address;
-	uint64_t bytes;
+	uint64_t bytes; /* as asked for */
+	uint64_t taken_bytes;
+	enum memory_kind kind;
+	bool has_contents;
+	uint64_t id;
+	unsigned int flags;
+	struct cu_pool *pool;
 	uint32_t rm_handle;
 };
 
@@ -65,6 +83,7 @@ struct cu_ctx {
 	uint8_t pin_in_use[SIM_PIN_BYTES / 64];
 	_Atomic uint64_t order;
 	bool has_host_thread;
+	size_t limits[7];   /* 0: the usual */
 	uint32_t rm_client; /* root of this context's RM objects */
 };
 
@@ -77,13 +96,38 @@ struct cu_event {
 	uint64_t seq;
 };
 
+/* A module, or a library: the two are one thing here. */
+struct cu_module {
+	struct cu_image *image; /* NULL: a module without one, whose kernels are told their time */
+	struct cu_function *functions;
+	struct cu_global *globals;
+	pthread_mutex_t lock;
+};
+
+/*
+ * CUfunction_attribute by number: threads per block; shared, constant, local bytes; registers; PTX and binary
+ * version; cache mode; dynamic shared bytes; carveout (-1: none wished for); clusters.
+ */
+#define SIM_FUNCTION_ATTRIBUTES 16
+#define SIM_FUNCTION_DEFAULTS                                             \
+	{                                                                 \
+		1024, 0, 0, 0, 32, 90, 90, 0, 49152, -1, 0, 0, 0, 0, 0, 0 \
+	}
+
+/* A function, or a kernel. */
 struct cu_function {
+	struct cu_function *next;
+	struct cu_module *module;
+	char *name;
 	uint64_t default_ns;
+	bool is_told; /* kernelParams[0] points at its time */
+	int attributes[SIM_FUNCTION_ATTRIBUTES];
 };
 
 struct cu_graph {
 	uint64_t total_ns;
 	uint32_t kernels;
+	struct cu_user_reference *references;
 };
 
 typedef struct cu_ctx *CUcontext;
@@ -93,6 +137,7 @@ typedef struct cu_function *CUfunction;
 typedef struct cu_graph *CUgraph;
 typedef struct cu_graph *CUgraphExec;
 typedef void (*CUhostFn)(void *user);
+typedef void (*CUstreamFn)(CUstream s, CUresult status, void *user);
 
 #define CU_STREAM_LEGACY ((CUstream)1)
 #define CU_STREAM_PER_THREAD ((CUstream)2)
@@ -143,8 +188,52 @@ void stream_close_all(CUcontext c);
 /* cuda_hostfn.c */
 void host_thread_start(struct cu_ctx *c);
 
-/* cuda_pinned.c */
+/* cuda_memory.c */
+CUresult memory_alloc(CUdeviceptr *out, size_t bytes, enum memory_kind kind, struct cu_pool *pool);
+void memory_forget(CUcontext c);
 int64_t pinned_offset(const struct cu_ctx *c, uint64_t address);
+
+/* cuda_contents.c: the bytes in device memory. */
+struct copy_shape {
+	uint64_t dst, src;
+	uint64_t dst_pitch, src_pitch; /* bytes from row to row */
+	uint64_t dst_plane, src_plane; /* and from plane to plane */
+	uint64_t width, rows, planes;  /* bytes, rows, planes */
+};
+
+struct set_shape {
+	uint64_t dst;
+	uint32_t value;
+	uint32_t element; /* bytes of it that count: 1, 2 or 4 */
+	uint64_t width;   /* elements */
+	uint64_t rows, pitch;
+};
+
+void contents_map(struct cu_memory *m);
+void contents_unmap(struct cu_memory *m);
+bool memory_find(uint64_t address, struct cu_memory *out, CUcontext *owner);
+CUresult contents_check(const struct copy_shape *s, bool *moves);
+void contents_move(const struct copy_shape *s);
+CUresult contents_fill(const struct set_shape *s);
+
+/* cuda_userobject.c */
+CUresult user_objects_share(CUgraph to, CUgraph from);
+void user_objects_drop(CUgraph g);
+
+/* cuda_pool.c */
+void pool_give_back(struct cu_pool *pool, uint64_t bytes);
+
+/* cuda_image.c: what a module's image says of itself. */
+struct cu_image *image_load(const void *code, CUresult *rc);
+char *image_file(const char *path, size_t *bytes);
+void image_free(struct cu_image *image);
+bool image_has_kernel(const struct cu_image *image, const char *name);
+const char *image_kernel(const struct cu_image *image, uint32_t index); /* NULL: no more */
+bool image_global(const struct cu_image *image, const char *name, uint64_t *bytes);
+
+/* cuda_duration.c */
+CUresult duration_of(struct cu_function *f);
+uint64_t duration_ns(const struct cu_function *f, void **params);
 
 /* cuda_rm.c: what the kernel driver would be asked. */
 void rm_create_context(struct cu_ctx *c);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Memory: amounts and times, no contents. Device addresses are numbers below SIM_DEVICE_LIMIT; copies
- * take their time on the copy engine and move nothing; memsets are short kernels. Only pinned
- * allocations of up to 64 bytes (flags, semaphores) lie in memory the engine can write.
+ * Allocations: what the GPU's budget holds, and what is page-locked on the host. Device addresses are below
+ * SIM_DEVICE_LIMIT. Pinned allocations of up to 64 bytes (flags, semaphores) lie in memory the engine can write.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,13 +9,11 @@
 #include "cuda_api.h"
 
 #define GRANULE 512ull
-#define FIRST_ADDRESS 0x302000000ull
 #define PIN_SLOT 64u
-#define MEMSET_LATENCY_NS 2000ull
 
-static _Atomic uint64_t next_address = FIRST_ADDRESS;
+static _Atomic uint64_t next_id = 1;
 
-static CUresult need_context(CUcontext *c)
+CUresult need_context(CUcontext *c)
 {
 	*c = current_context();
 	if (*c && (*c)->is_live)
@@ -24,7 +21,16 @@ static CUresult need_context(CUcontext *c)
 	return client.is_ready ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-CUresult sim_cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
+static void link_memory(CUcontext c, struct cu_memory *m)
+{
+	m->id = atomic_fetch_add(&next_id, 1);
+	pthread_mutex_lock(&c->lock);
+	m->next = c->memory;
+	c->memory = m;
+	pthread_mutex_unlock(&c->lock);
+}
+
+CUresult memory_alloc(CUdeviceptr *out, size_t bytes, enum memory_kind kind, struct cu_pool *pool)
 {
 	uint64_t size = (bytes + GRANULE - 1) / GRANULE * GRANULE;
 	struct cu_memory *m;
@@ -34,9 +40,9 @@ CUresult sim_cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 
 	if (rc != CUDA_SUCCESS)
 		return rc;
-	if (!bytes || size < bytes)
+	if (!out || !bytes || size < bytes)
 		return CUDA_ERROR_INVALID_VALUE;
-	m = malloc(sizeof(*m));
+	m = calloc(1, sizeof(*m));
 	if (!m)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	rc = client_rpc(SIM_RPC_ALLOC, c->gpu, c->region_index, size, &reply);
@@ -45,23 +51,53 @@ CUresult sim_cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 		free(m);
 		return rc;
 	}
-	m->bytes = size;
-	m->address = atomic_fetch_add(&next_address, size);
-	pthread_mutex_lock(&c->lock);
-	m->next = c->memory;
-	c->memory = m;
-	pthread_mutex_unlock(&c->lock);
+	m->bytes = bytes;
+	m->taken_bytes = size;
+	m->kind = kind;
+	m->pool = pool;
+	contents_map(m);
+	link_memory(c, m);
 	*out = m->address;
 	return CUDA_SUCCESS;
 }
 
-static struct cu_memory *unlink_memory(CUcontext c, CUdeviceptr address)
+CUresult sim_cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
+{
+	return memory_alloc(out, bytes, MEMORY_DEVICE, NULL);
+}
+
+/* It never moves: one memory for host and device is what a program sees of migration. */
+CUresult sim_cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags)
+{
+	(void)flags;
+	return memory_alloc(out, bytes, MEMORY_MANAGED, NULL);
+}
+
+/* Rows as far apart as the texture units of a real one ask for. */
+CUresult sim_cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height,
+				unsigned int element)
+{
+	size_t row = (width + GRANULE - 1) / GRANULE * GRANULE;
+
+	if (!pitch || (element != 4 && element != 8 && element != 16) || row < width ||
+	    (height && row > SIZE_MAX / height))
+		return CUDA_ERROR_INVALID_VALUE;
+	*pitch = row;
+	return memory_alloc(out, row * height, MEMORY_DEVICE, NULL);
+}
+
+static bool is_on_device(const struct cu_memory *m)
+{
+	return m->kind == MEMORY_DEVICE || m->kind == MEMORY_MANAGED;
+}
+
+static struct cu_memory *unlink_memory(CUcontext c, uint64_t address, bool on_device)
 {
 	struct cu_memory *m = NULL;
 
 	pthread_mutex_lock(&c->lock);
 	for (struct cu_memory **link = &c->memory; *link; link = &(*link)->next)
-		if ((*link)->address == address) {
+		if ((*link)->address == address && is_on_device(*link) == on_device) {
 			m = *link;
 			*link = m->next;
 			break;
@@ -71,9 +107,23 @@ static struct cu_memory *unlink_memory(CUcontext c, CUdeviceptr address)
 }
 
 /* Any live context of the process may have made the allocation. */
-static CUresult free_memory(CUdeviceptr address, bool synchronise)
+static struct cu_memory *take_memory(uint64_t address, bool on_device, CUcontext *owner)
 {
 	struct cu_memory *m = NULL;
+
+	pthread_mutex_lock(&client.lock);
+	for (*owner = client.live; *owner; *owner = (*owner)->next_live) {
+		m = unlink_memory(*owner, address, on_device);
+		if (m)
+			break;
+	}
+	pthread_mutex_unlock(&client.lock);
+	return m;
+}
+
+static CUresult free_memory(CUdeviceptr address, bool synchronise)
+{
+	struct cu_memory *m;
 	struct sim_reply reply;
 	CUcontext c;
 	CUresult rc;
@@ -82,16 +132,16 @@ static CUresult free_memory(CUdeviceptr address, bool synchronise)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!address)
 		return CUDA_SUCCESS;
-	pthread_mutex_lock(&client.lock);
-	for (c = client.live; c && !(m = unlink_memory(c, address)); c = c->next_live)
-		;
-	pthread_mutex_unlock(&client.lock);
+	m = take_memory(address, true, &c);
 	if (!m)
 		return CUDA_ERROR_INVALID_VALUE;
 	rc = synchronise ? stream_wait_all(c, false) : CUDA_SUCCESS;
 	if (rc == CUDA_SUCCESS)
-		rc = client_rpc(SIM_RPC_FREE, c->gpu, c->region_index, m->bytes, &reply);
+		rc = client_rpc(SIM_RPC_FREE, c->gpu, c->region_index, m->taken_bytes, &reply);
 	rm_free_memory(c, m->rm_handle);
+	if (m->pool)
+		pool_give_back(m->pool, m->taken_bytes);
+	contents_unmap(m);
 	free(m);
 	return rc;
 }
@@ -101,16 +151,28 @@ CUresult sim_cuMemFree_v2(CUdeviceptr address)
 	return free_memory(address, true);
 }
 
-CUresult sim_cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream s)
-{
-	(void)s; /* taken at once rather than in stream order */
-	return sim_cuMemAlloc_v2(out, bytes);
-}
-
 CUresult sim_cuMemFreeAsync(CUdeviceptr address, CUstream s)
 {
 	(void)s;
 	return free_memory(address, false);
+}
+
+/* With the end of a context; the engine gives back what it held. */
+void memory_forget(CUcontext c)
+{
+	struct cu_memory *m, *next;
+
+	pthread_mutex_lock(&c->lock);
+	m = c->memory;
+	c->memory = NULL;
+	pthread_mutex_unlock(&c->lock);
+	for (; m; m = next) {
+		next = m->next;
+		if (m->pool)
+			pool_give_back(m->pool, m->taken_bytes);
+		contents_unmap(m);
+		free(m);
+	}
 }
 
 CUresult sim_cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
@@ -147,18 +209,33 @@ static void *take_pin_slot(CUcontext c)
 	return p;
 }
 
+static CUresult note_host(CUcontext c, void *p, size_t bytes, unsigned int flags, enum memory_kind kind)
+{
+	struct cu_memory *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	m->address = (uintptr_t)p;
+	m->bytes = bytes;
+	m->kind = kind;
+	m->flags = flags;
+	link_memory(c, m);
+	return CUDA_SUCCESS;
+}
+
 CUresult sim_cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
 {
 	CUcontext c;
 	CUresult rc = need_context(&c);
 
-	(void)flags;
 	if (rc != CUDA_SUCCESS)
 		return rc;
+	if (!out || !bytes)
+		return CUDA_ERROR_INVALID_VALUE;
 	*out = bytes <= PIN_SLOT ? take_pin_slot(c) : NULL;
 	if (!*out && posix_memalign(out, 4096, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	return CUDA_SUCCESS;
+	return note_host(c, *out, bytes, flags, MEMORY_HOST);
 }
 
 CUresult sim_cuMemAllocHost_v2(void **out, size_t bytes)
@@ -168,20 +245,58 @@ CUresult sim_cuMemAllocHost_v2(void **out, size_t bytes)
 
 CUresult sim_cuMemFreeHost(void *p)
 {
-	bool found = false;
+	CUcontext c;
+	struct cu_memory *m;
 
-	pthread_mutex_lock(&client.lock);
-	for (CUcontext c = client.live; c && !found; c = c->next_live) {
-		int64_t offset = pinned_offset(c, (uintptr_t)p);
-
-		if (offset < 0)
-			continue;
-		c->pin_in_use[offset / PIN_SLOT] = 0;
-		found = true;
-	}
-	pthread_mutex_unlock(&client.lock);
-	if (!found)
+	if (!client.is_ready)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	m = take_memory((uintptr_t)p, false, &c);
+	if (!m)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (pinned_offset(c, m->address) >= 0)
+		c->pin_in_use[pinned_offset(c, m->address) / PIN_SLOT] = 0;
+	else
 		free(p);
+	free(m);
+	return CUDA_SUCCESS;
+}
+
+CUresult sim_cuMemHostRegister_v2(void *p, size_t bytes, unsigned int flags)
+{
+	struct cu_memory m;
+	CUcontext c;
+	CUresult rc = need_context(&c);
+
+	if (rc != CUDA_SUCCESS)
+		return rc;
+	if (!p || !bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (memory_find((uintptr_t)p, &m, NULL))
+		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+	return note_host(c, p, bytes, flags, MEMORY_REGISTERED);
+}
+
+CUresult sim_cuMemHostUnregister(void *p)
+{
+	CUcontext c;
+	struct cu_memory *m;
+
+	if (!client.is_ready)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	m = take_memory((uintptr_t)p, false, &c);
+	if (!m)
+		return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+	free(m);
+	return CUDA_SUCCESS;
+}
+
+CUresult sim_cuMemHostGetFlags(unsigned int *flags, void *p)
+{
+	struct cu_memory m;
+
+	if (!memory_find((uintptr_t)p, &m, NULL) || is_on_device(&m))
+		return CUDA_ERROR_INVALID_VALUE;
+	*flags = m.flags;
 	return CUDA_SUCCESS;
 }
 
@@ -190,31 +305,4 @@ CUresult sim_cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *p, unsigned in
 	(void)flags;
 	*out = (uintptr_t)p; /* one address space, as on every current GPU */
 	return CUDA_SUCCESS;
-}
-
-static CUresult submit_bytes(CUstream handle, uint32_t op, uint64_t bytes, bool wait)
-{
-	struct sim_cmd cmd = {.op = op, .count = 1, .amount = bytes};
-	double rate;
-	uint64_t seq;
-	CUstream s;
-	CUresult rc = stream_resolve(handle, &s);
-
-	if (rc != CUDA_SUCCESS || s->capture)
-		return rc;
-	rate = (double)s->ctx->shm->spec.memset_bytes_per_s;
-	if (op == SIM_KERNEL)
-		cmd.amount = MEMSET_LATENCY_NS + (uint64_t)((double)bytes * 1e9 / rate);
-	rc = queue_submit(s, &cmd, &seq);
-	return rc == CUDA_SUCCESS && wait ? queue_wait(s, seq) : rc;
-}
-
-CUresult memory_copy(CUstream s, uint64_t bytes, bool wait)
-{
-	return submit_bytes(s, SIM_COPY, bytes, wait);
-}
-
-CUresult memory_set(CUstream s, uint64_t bytes, bool wait)
-{
-	return submit_bytes(s, SIM_KERNEL, bytes, wait);
 }

@@ -29,6 +29,7 @@ static const struct {
 	const char *newest;
 	int since;
 } versions[] = {
+	{"cuCtxCreate", "cuCtxCreate_v4", 12050},
 	{"cuCtxCreate", "cuCtxCreate_v3", 11040},
 	{"cuDeviceGetUuid", "cuDeviceGetUuid_v2", 11040},
 	{"cuGetProcAddress", "cuGetProcAddress_v2", 12000},
@@ -37,6 +38,10 @@ static const struct {
 	{"cuGraphInstantiate", "cuGraphInstantiate_v2", 11000},
 	{"cuStreamBeginCapture", "cuStreamBeginCapture_v2", 10010},
 	{"cuEventElapsedTime", "cuEventElapsedTime_v2", 12080},
+	{"cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v3", 12030},
+	{"cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v2", 11030},
+	{"cuMemAdvise", "cuMemAdvise_v2", 12020},
+	{"cuMemPrefetchAsync", "cuMemPrefetchAsync_v2", 12020},
 	{"cuStreamWaitValue32", "cuStreamWaitValue32_v2", 11070},
 	{"cuStreamWriteValue32", "cuStreamWriteValue32_v2", 11070},
 	{"cuStreamBatchMemOp", "cuStreamBatchMemOp_v2", 11070},

@@ -228,3 +228,33 @@ CUresult sim_cuStreamGetPriority(CUstream handle, int *priority)
 	*priority = 0;
 	return CUDA_SUCCESS;
 }
+
+/* Unlike that of any other stream there is. */
+CUresult sim_cuStreamGetId(CUstream handle, unsigned long long *id)
+{
+	CUstream s;
+	CUresult rc = stream_resolve(handle, &s);
+
+	if (rc == CUDA_SUCCESS)
+		*id = (uintptr_t)s;
+	return rc;
+}
+
+CUresult sim_cuStreamGetDevice(CUstream handle, CUdevice *out)
+{
+	CUstream s;
+	CUresult rc = stream_resolve(handle, &s);
+
+	if (rc == CUDA_SUCCESS)
+		*out = s->ctx->device;
+	return rc;
+}
+
+/* Managed memory can be seen from everywhere at any time. */
+CUresult sim_cuStreamAttachMemAsync(CUstream handle, CUdeviceptr address, size_t bytes, unsigned int flags)
+{
+	CUstream s;
+
+	(void)address, (void)bytes, (void)flags;
+	return stream_resolve(handle, &s);
+}

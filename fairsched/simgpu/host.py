@@ -55,7 +55,7 @@ class GpuSpec:
     copy_bytes_per_s: int = 12_000_000_000
     copy_latency_us: float = 10.0
     memset_bytes_per_s: int = 1_000_000_000_000
-    sm_count: int = 108
+    sm_count: int = 132
 
     def argument(self, default_uuid: str) -> str:
         """For ``simengine --gpu``."""

@@ -17,15 +17,19 @@ import pytest
 from fairsched.simgpu import GpuSpec, SimHost
 
 CLIENTS = Path(__file__).with_name("clients.py")
+CALLS = Path(__file__).with_name("calls.py")
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class Client:
-    """A running clients.py: what it says, line by line; its standard input holds it alive."""
+    """A running clients.py, or another: what it says, line by line; its standard input holds it alive."""
 
-    def __init__(self, host: SimHost, arguments: tuple[str, ...], env: dict[str, str]) -> None:
+    def __init__(
+        self, host: SimHost, arguments: tuple[str, ...], env: dict[str, str], program: Path = CLIENTS
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(CLIENTS), *arguments],
-            env={**os.environ, **host.env(), **env},
+            [sys.executable, str(program), *arguments],
+            env={**os.environ, "PYTHONPATH": str(ROOT), **host.env(), **env},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -71,3 +75,16 @@ def start() -> Iterator[Callable[..., Client]]:
             return client
 
         yield start_client
+
+
+@pytest.fixture
+def call() -> Iterator[Callable[..., dict[str, Any]]]:
+    """call(host, "scenario", ENV=value): what a scenario of calls.py says in the end."""
+    with contextlib.ExitStack() as stack:
+
+        def run(host: SimHost, *arguments: str, **env: str) -> dict[str, Any]:
+            client = Client(host, arguments, env, CALLS)
+            stack.callback(client.close)
+            return client.says()
+
+        yield run

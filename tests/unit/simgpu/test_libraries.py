@@ -46,7 +46,7 @@ def exports() -> dict[str, tuple[int, bytes]]:
 
 def test_every_export_but_the_synchronous_memsets_has_the_real_stub(exports):
     odd = {name for name, (_, code) in exports.items() if not STUB.match(code)}
-    assert odd and all(re.fullmatch(r"cuMemsetD(8|32)(_v2)?(_ptds)?", name) for name in odd)
+    assert odd and all(re.fullmatch(r"cuMemsetD(2D)?(8|16|32)(_v2)?(_ptds)?", name) for name in odd)
     assert len(exports) > 150
 
 
