@@ -8,7 +8,8 @@ judges (benchmarks/gpu, docs/gpu-validation.md).
 A skip can also hide a broken set-up. FAIRSCHED_REQUIRE_NODE=1 (continuous integration sets it) therefore
 turns a skipped node test into a failure, unless its reason begins with ``host:``. That word is a claim
 about the machine that no set-up could change (``host: no kprobes in this kernel``), never about a missing
-package or a missing mount.
+package or a missing mount. Nor does a reason that begins with ``extra:`` fail: what the usual set-up leaves out on
+purpose, because it is large, and installs when it is asked to (``make setup-numba``).
 
 A node test is played by some ten processes on a clock that is real, and a machine that others use as well can spoil
 any one of hundreds. So one that fails is played once more and the summary names it (RERUN, with what failed). A test
@@ -43,6 +44,7 @@ from tests import support
 TESTS = Path(__file__).resolve().parent
 TIERS = ("node", "vm")
 HOST_REASON = "host:"
+EXTRA_REASON = "extra:"
 HOW_TO_FORCE = {
     "node": "FAIRSCHED_REQUIRE_NODE=1 makes this a failure",
     "unit": "sudo make setup installs what is missing, and sudo make test-unit is root",
@@ -173,7 +175,7 @@ def pytest_report_header() -> list[str]:
 def judge_skip(tier: str, longrepr: object) -> str | None:
     """The text of the failure a skip becomes, or None when the skip may stand."""
     reason = str(longrepr[2] if isinstance(longrepr, tuple) else longrepr).removeprefix("Skipped: ")
-    if tier != "node" or not is_node_required() or reason.startswith(HOST_REASON):
+    if tier != "node" or not is_node_required() or reason.startswith((HOST_REASON, EXTRA_REASON)):
         return None
     return f"skipped, but FAIRSCHED_REQUIRE_NODE=1 forbids it: {reason}"
 
@@ -193,7 +195,7 @@ def say_how_to_force(tier: str, report: pytest.TestReport | pytest.CollectReport
     bare = reason.removeprefix("Skipped: ")
     if bare.startswith(HOST_REASON):
         reason += " (no set-up changes that: it runs on another host)"
-    elif not is_said_how(tier, bare):
+    elif not bare.startswith(EXTRA_REASON) and not is_said_how(tier, bare):
         reason += f" ({HOW_TO_FORCE[tier]})"
     report.longrepr = (path, line, reason)
 

@@ -27,6 +27,9 @@ def test_lacks_something():
 def test_cannot_run_on_this_host():
     pytest.skip("host: no kprobes in this kernel")
 
+def test_of_what_is_installed_on_request():
+    pytest.skip("extra: no numba: make setup-numba")
+
 @pytest.mark.xfail(reason="known")
 def test_known():
     assert False
@@ -100,7 +103,7 @@ def run(suite: Path, *args: str, required: str, second_chance: str = "1") -> sub
 def test_without_the_order_every_skip_stands(suite: Path) -> None:
     out = run(suite, "tests", required="0")
     assert out.returncode == 0
-    assert "4 skipped" in out.stdout
+    assert "6 skipped" in out.stdout
     assert "no tracefs: mount it (FAIRSCHED_REQUIRE_NODE=1 makes this a failure)" in out.stdout
     assert "no kprobes in this kernel (no set-up changes that" in out.stdout
 
@@ -108,8 +111,9 @@ def test_without_the_order_every_skip_stands(suite: Path) -> None:
 def test_with_the_order_a_skipped_node_test_fails_and_says_why(suite: Path) -> None:
     out = run(suite, "tests/node", required="1")
     assert out.returncode == 1
-    assert "1 failed, 1 passed, 1 skipped, 1 xfailed" in out.stdout
+    assert "1 failed, 1 passed, 2 skipped, 1 xfailed" in out.stdout
     assert "FAIRSCHED_REQUIRE_NODE=1 forbids it: no tracefs: mount it" in out.stdout
+    assert re.search(r"extra: no numba: make setup-numba$", out.stdout, re.MULTILINE), "it says how by itself"
 
 
 def test_the_order_is_for_node_tests_alone(suite: Path) -> None:
