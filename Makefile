@@ -107,6 +107,10 @@ setup-run: # the smaller set-up: what `demo` and `doctor` need
 setup-vm: # what test-vm needs besides: qemu, busybox, runc
 	@scripts/setup vm
 
+.PHONY: setup-numba
+setup-numba: ## Install numba-cuda (0.8 GB): a real client for tests
+	@scripts/setup numba
+
 .PHONY: install-service
 install-service: ## Install and enable the systemd service (root)
 	@scripts/install-service install
@@ -117,5 +121,5 @@ uninstall-service: ## Stop it, thaw everything, remove it (root)
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build results
-	@rm -rf .venv .setup.log build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-numba .setup.log build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
