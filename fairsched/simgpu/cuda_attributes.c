@@ -2,6 +2,7 @@
 /*
  * CUdevice_attribute as an H100 SXM5 answers, by number; what GpuSpec says comes from there. Of what the stand-in
  * does not have (IPC, virtual memory management, multicast) the answer is no: a program that asks goes without.
+ * From what is published of the chip and its driver; limits of textures, and 108 and 109, were read from no device.
  */
 #include "cuda_api.h"
 
