@@ -10,7 +10,28 @@ struct launch_config { /* CUlaunchConfig up to the part that is used */
 	CUstream stream;
 };
 
-static CUresult launch(CUfunction f, CUstream handle, void **params)
+/* Blocks of the grid and threads of a block in x, y, z; dynamic shared bytes. */
+#define SHAPE(...) ((const unsigned int[7]){__VA_ARGS__})
+#define MAX_GRID_YZ 65535u
+#define MAX_THREADS_Z 64u
+#define MAX_DYNAMIC_SHARED 8 /* CUfunction_attribute */
+
+/* As the driver refuses it: too large a grid or block, or more shared memory than was asked for beforehand. */
+static bool fits(const CUfunction f, const unsigned int shape[7])
+{
+	uint64_t threads = (uint64_t)shape[3] * shape[4] * shape[5];
+
+	for (int i = 0; i < 6; i++)
+		if (!shape[i])
+			return false;
+	if (shape[0] > INT32_MAX || shape[1] > MAX_GRID_YZ || shape[2] > MAX_GRID_YZ)
+		return false;
+	return shape[3] <= (unsigned int)f->attributes[0] && shape[4] <= (unsigned int)f->attributes[0] &&
+	       shape[5] <= MAX_THREADS_Z && threads <= (uint64_t)f->attributes[0] &&
+	       shape[6] <= (unsigned int)f->attributes[MAX_DYNAMIC_SHARED];
+}
+
+static CUresult launch(CUfunction f, const unsigned int shape[7], CUstream handle, void **params)
 {
 	struct sim_cmd cmd = {.op = SIM_KERNEL, .count = 1};
 	CUstream s;
@@ -20,6 +41,8 @@ static CUresult launch(CUfunction f, CUstream handle, void **params)
 		return rc;
 	if (!f)
 		return CUDA_ERROR_INVALID_HANDLE;
+	if (!fits(f, shape))
+		return CUDA_ERROR_INVALID_VALUE;
 	cmd.amount = duration_ns(f, params);
 	if (s->capture) {
 		s->capture->total_ns += cmd.amount;
@@ -33,16 +56,15 @@ CUresult sim_cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsi
 			    unsigned int by, unsigned int bz, unsigned int shared, CUstream s, void **params,
 			    void **extra)
 {
-	(void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)extra;
-	return launch(f, s, params);
+	(void)extra;
+	return launch(f, SHAPE(gx, gy, gz, bx, by, bz, shared), s, params);
 }
 
 CUresult sim_cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
 				       unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared,
 				       CUstream s, void **params)
 {
-	(void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared;
-	return launch(f, s, params);
+	return launch(f, SHAPE(gx, gy, gz, bx, by, bz, shared), s, params);
 }
 
 CUresult sim_cuLaunchKernelEx(const void *config, CUfunction f, void **params, void **extra)
@@ -50,7 +72,7 @@ CUresult sim_cuLaunchKernelEx(const void *config, CUfunction f, void **params, v
 	const struct launch_config *c = config;
 
 	(void)extra;
-	return c ? launch(f, c->stream, params) : CUDA_ERROR_INVALID_VALUE;
+	return c ? launch(f, c->grid_block_shared, c->stream, params) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult sim_cuLaunchHostFunc(CUstream handle, CUhostFn fn, void *user)

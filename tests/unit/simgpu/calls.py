@@ -194,6 +194,27 @@ def kernels() -> None:
     say(seen=seen, too_much=too_much, set=value.value, active=active, best=(grid.value, block.value))
 
 
+def refused() -> None:
+    """Launches of no thread, of too many, and with more shared memory than was asked for; and one that fits."""
+    cuda = Cuda()
+    kernel = kernel_of(cuda, load(cuda, PTX), b"one_k")
+    rcs = [
+        cuda.rc("cuLaunchKernel", kernel, *shape, None, None, None)
+        for shape in (
+            (0, 1, 1, 32, 1, 1, 0),
+            (1, 1, 1, 1025, 1, 1, 0),
+            (1, 1, 1, 32, 32, 2, 0),
+            (1, 1, 1, 1, 1, 65, 0),
+            (1, 65536, 1, 1, 1, 1, 0),
+            (1, 1, 1, 32, 1, 1, 49153),
+            (1 << 20, 1, 1, 1024, 1, 1, 49152),
+        )
+    ]
+    cuda.call("cuCtxSynchronize")
+    say(rcs=rcs)
+    sys.stdin.read()
+
+
 # ---- memory ----
 
 

@@ -54,6 +54,11 @@ def test_a_kernel_s_attributes_and_occupancy_are_those_of_a_small_one_on_an_h100
     assert seen["best"] == [2 * 132, 1024]
 
 
+def test_a_launch_that_no_gpu_has_room_for_is_refused(host, call):
+    assert call(host, "refused") == {"rcs": [INVALID_VALUE] * 6 + [0]}
+    assert host.truth()[0].kernels == 1
+
+
 # ---- memory ----
 
 
