@@ -8,9 +8,10 @@ Approach. For each GPU, between two changes of the set A(t) of leaves that want 
 delivered to all leaves together is owed to those in A(t), in the proportion of their entitlements (weighted
 processor sharing, normalised on delivery: what the hardware loses on switches is nobody's debt).
 
-What a leaf wants. From the first submission of a step to its end, as the step log says. Gaps up to GRACE_NS
-are the think time of a closed loop and belong to the demand. Time in which the leaf was held does not count
-as gap: who was frozen between two steps could not go on. A step that had not finished is in no log: after the
+What a leaf wants. From the first submission of a step to its end, as the step log says. Pauses between its launches
+(``launch_gap_us``) are in it, so a scenario must not owe a launch-bound leaf more than it can use. Gaps up to
+GRACE_NS are the think time of a closed loop and belong to the demand. Time in which the leaf was held does not
+count as gap: who was frozen between two steps could not go on. A step that had not finished is in no log: after the
 last step of a process, those sample intervals count in which the leaf's contexts ran or waited for at least
 half of it. A leaf whose logs tell nothing (``is_always_wanting``) wants from its first work to its end. On
 more than one GPU, demand for one of them is further limited to when the leaf's contexts there had work.

@@ -113,9 +113,16 @@ class Load(_Section):
     kernels: int = Field(default=20, ge=1, le=20_000, description="Launches per step.")
     kernel_us: Positive = Field(default=250.0, description="Mean GPU time of one kernel.")
     distribution: Literal["lognormal", "uniform"] = Field(default="lognormal", description="Of kernel times.")
-    spread_ratio: Ratio = Field(default=0.0, description="Relative spread of kernel times; the mean stays.")
+    spread_ratio: Ratio = Field(
+        default=0.0, description="Relative spread of kernel times; the mean stays. 0: all take kernel_us."
+    )
     cpu_us: NotNegative = Field(
         default=0.0, description="Between two steps, when nothing is submitted (slept)."
+    )
+    launch_gap_us: NotNegative = Field(
+        default=0.0,
+        description="Between two launches of a step (slept): above kernel_us the program is launch-bound, as eager "
+        "PyTorch is. A graph has none.",
     )
     queue_depth: int = Field(default=1, ge=1, le=256, description="Steps in flight; 1 = wait for each.")
     submit: Literal["launch", "graph"] = Field(
@@ -145,6 +152,8 @@ class Load(_Section):
             raise ValueError(f"no trick {self.trick!r}; there are {', '.join(TRICKS)}")
         if self.submit == "graph" and self.streams > 1:
             raise ValueError("a graph is launched into one stream: streams must be 1")
+        if self.submit == "graph" and self.launch_gap_us:
+            raise ValueError("a graph is one launch: launch_gap_us must be 0")
         return self
 
     @property
@@ -173,6 +182,7 @@ class Load(_Section):
             jitter_ratio=self.spread_ratio,
             jitter_kind=self.distribution,
             gap_us=self.cpu_us,
+            launch_gap_us=self.launch_gap_us,
             depth=self.queue_depth,
             contexts=self.contexts,
             streams=self.streams,

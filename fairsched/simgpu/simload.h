@@ -19,6 +19,7 @@ struct options {
 	double jitter_ratio;
 	double kernel_us;
 	double gap_us;
+	double launch_gap_us; /* slept between two launches of a step */
 	double rate_per_s;
 	double on_us;
 	double off_us;

@@ -20,8 +20,11 @@ static void launch(struct lane *l, void *stream)
 
 void launch_kernels(struct lane *l)
 {
-	for (int k = 0; k < l->o->kernels; k++)
+	for (int k = 0; k < l->o->kernels; k++) {
+		if (k)
+			sleep_us(l->o->launch_gap_us);
 		launch(l, l->streams[k % l->o->streams]);
+	}
 }
 
 /* From nowhere: the time alone. Moving the bytes would take this machine's memory and cores. */

@@ -73,6 +73,7 @@ static const struct {
 	{"jitter", REAL, offsetof(struct options, jitter_ratio)},
 	{"kernel-us", REAL, offsetof(struct options, kernel_us)},
 	{"gap-us", REAL, offsetof(struct options, gap_us)},
+	{"launch-gap-us", REAL, offsetof(struct options, launch_gap_us)},
 	{"rate-per-s", REAL, offsetof(struct options, rate_per_s)},
 	{"on-us", REAL, offsetof(struct options, on_us)},
 	{"off-us", REAL, offsetof(struct options, off_us)},

@@ -201,7 +201,8 @@ static void sleep_until(uint64_t at_ns)
 /* Other work for each launch after a step that took long, which is when others are there: turns look unequal. */
 static void feign(struct lane *l, uint64_t took_ns)
 {
-	double alone_us = l->o->kernel_us * l->stretch_ratio * l->o->kernels + l->o->gap_us;
+	double launched_us = l->o->launch_gap_us * (l->o->kernels - 1);
+	double alone_us = l->o->kernel_us * l->stretch_ratio * l->o->kernels + l->o->gap_us + launched_us;
 
 	l->stretch_ratio = (double)took_ns > CROWDED * 1e3 * alone_us ? l->o->feign_ratio : 1;
 }

@@ -60,6 +60,9 @@ class Workload:
     """Relative spread of the kernel times; the mean stays ``kernel_us``."""
     jitter_kind: str = "lognormal"
     gap_us: float = 0.0
+    launch_gap_us: float = 0.0
+    """Slept between two launches of a step, as a program does whose CPU is slower than its kernels. A graph is one
+    launch."""
     depth: int = 4
     contexts: int = 1
     """Each with a thread of its own that runs the load."""

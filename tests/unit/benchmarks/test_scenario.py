@@ -41,6 +41,7 @@ tenants:
     class: batch
     loads:
       - {processes: 2, kernels: 7, kernel_us: 90, spread_ratio: 0.2, distribution: uniform, cpu_us: 40,
+         launch_gap_us: 15,
          queue_depth: 5, wait: query,
          arrival: {pattern: onoff, on_ms: 10, off_ms: 30}, copy_bytes: 4096, gpu: 1, streams: 2, contexts: 3}
 """,
@@ -57,7 +58,8 @@ tenants:
         0.2,
         "uniform",
     )
-    assert (work.gap_us, work.depth, work.wait, work.arrival) == (40, 5, "query", "onoff")
+    assert (work.gap_us, work.launch_gap_us) == (40, 15)
+    assert (work.depth, work.wait, work.arrival) == (5, "query", "onoff")
     assert (work.on_us, work.off_us, work.copy_bytes, work.device) == (10_000, 30_000, 4096, 1)
     assert (work.streams, work.contexts, work.seed, work.processes) == (2, 3, 9, 1)
     spec = play.specs()["chat"]
@@ -89,6 +91,8 @@ def test_nested_tenants_are_leaves_by_path_and_promised_by_node(tmp_path: Path) 
         ("tenants: {a: {loads: [{arrival: {pattern: onoff, on_ms: 5}}]}}", ["off_ms"]),
         ("tenants: {a: {start_s: 3, stop_s: 2, loads: [{}]}}", ["stop_s"]),
         ("tenants: {a: {loads: [{submit: graph, streams: 2}]}}", ["streams must be 1"]),
+        ("tenants: {a: {loads: [{submit: graph, launch_gap_us: 2}]}}", ["launch_gap_us must be 0"]),
+        ("tenants: {a: {loads: [{launch_gap_us: -1}]}}", ["loads.0.launch_gap_us"]),
         ("tenants: {A B: {loads: [{}]}}", ["tenants.A B"]),
         ("tenants: {a: {loads: [{trick: fly}]}}", ["no trick 'fly'", "sigcont"]),
         ("tenants: {a: {loads: [{arrival: {rate_per_s: 5}}]}}", ["arrival", "give the pattern"]),

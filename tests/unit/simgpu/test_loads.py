@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.fair.scenario import Load
 from fairsched.bpf.elf import read_exports
 from fairsched.bpf.exports import choose_probe
 from fairsched.simgpu import SimHost, Step, Worker, Workload, build
@@ -105,6 +106,27 @@ def test_a_graph_of_twenty_thousand_nodes_is_one_launch(host: SimHost) -> None:
 def test_a_gap_lies_between_steps(host: SimHost) -> None:
     steps = play(host, replace(STEP, gap_us=5000)).steps()
     assert all(begun_ns([b])[0] - a.end_ns >= 5_000_000 for a, b in itertools.pairwise(steps))
+
+
+def test_a_launch_gap_lies_between_the_launches_of_a_step(host: SimHost) -> None:
+    worker = play(host, replace(STEP, launch_gap_us=1000))
+    count = worker.step_count()
+    assert executed(host, worker) == (count * STEP.kernels, count * STEP_NS), "the work stays the same"
+    assert all(step.latency_ns >= 7_000_000 + STEP_NS / STEP.kernels for step in worker.steps())
+
+
+@pytest.mark.parametrize("submit", ["launch", "graph"])
+@pytest.mark.parametrize("distribution", ["lognormal", "uniform"])
+def test_without_a_spread_every_kernel_takes_what_was_said(
+    host: SimHost, submit: str, distribution: str
+) -> None:
+    load = Load(kernels=1, kernel_us=473, spread_ratio=0.0, distribution=distribution, submit=submit)
+    worker = play(host, load.workload("libcuda.so.1", seed=3))
+    count = worker.step_count()
+    assert executed(host, worker) == (count, count * 473_000)
+    spread = load.model_copy(update={"spread_ratio": 0.1, "submit": "launch"})
+    worker = play(host, spread.workload("libcuda.so.1", seed=3))
+    assert executed(host, worker)[1] != worker.step_count() * 473_000, "and with one they do not"
 
 
 # ---- arrivals ----
