@@ -75,6 +75,10 @@ bench: setup ## Every scenario, two seeds, rivals on the headlines (root)
 bench-full: setup ## The same with five seeds; hours (root)
 	@$(CLEAN_ENV) $(BIN)/python benchmarks/fairness.py --suite full $(ARGS); $(OWN)
 
+.PHONY: bench-robust
+bench-robust: setup ## GPUs and mixes drawn at random, an hour (root)
+	@$(CLEAN_ENV) $(BIN)/python -m benchmarks.robustness $(ARGS); $(OWN)
+
 .PHONY: bench-scale
 bench-scale: setup ## Ticks, CPU and memory with up to 1,000 tenants (root)
 	@$(CLEAN_ENV) $(BIN)/python -m benchmarks.scale $(ARGS); $(OWN)

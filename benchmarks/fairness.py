@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
@@ -162,19 +162,22 @@ def batches_of(jobs: Sequence[Job]) -> list[tuple[Job, ...]]:
     return list(batches.values())
 
 
-def estimate_s(jobs: Sequence[Job]) -> float:
+Batching = Callable[[Sequence[Job]], Sequence[tuple[Job, ...]]]
+
+
+def estimate_s(jobs: Sequence[Job], batching: Batching = batches_of) -> float:
     """How long they take, without tables and pictures."""
     solos_s = len(solo.keys((job.play, job.seed) for job in jobs)) * _SOLO_S
-    return solos_s + sum(_batch_s(batch) for batch in batches_of(jobs))
+    return solos_s + sum(_batch_s(batch) for batch in batching(jobs))
 
 
 def _batch_s(batch: Sequence[Job]) -> float:
     return max(job.estimate_s for job in batch) + (_CHILD_S if len(batch) > 1 else 0.0)
 
 
-def bar_of(jobs: Sequence[Job]) -> Bar:
-    batches_s = sum(_batch_s(batch) for batch in batches_of(jobs))
-    return Bar(len(jobs), batches_s, estimate_s(jobs))
+def bar_of(jobs: Sequence[Job], batching: Batching = batches_of) -> Bar:
+    batches_s = sum(_batch_s(batch) for batch in batching(jobs))
+    return Bar(len(jobs), batches_s, estimate_s(jobs, batching))
 
 
 class Reuse(Enum):
@@ -186,10 +189,12 @@ class Reuse(Enum):
 
 
 class Performance:
-    """A list of jobs, done batch by batch; what is done already is left out."""
+    """A list of jobs, done batch by batch, at most two at a time; what is done already is left out."""
 
-    def __init__(self, jobs: Sequence[Job], root: Path, *, reuse: Reuse = Reuse.SAME) -> None:
-        self.jobs, self._root, self._reuse = jobs, root, reuse
+    def __init__(
+        self, jobs: Sequence[Job], root: Path, *, reuse: Reuse = Reuse.SAME, batching: Batching = batches_of
+    ) -> None:
+        self.jobs, self._root, self._reuse, self._batching = jobs, root, reuse, batching
         self.failed: list[str] = []
         self._others = 0
         """Results that lie there and do not count."""
@@ -211,10 +216,10 @@ class Performance:
             )
         with (
             tempfile.TemporaryDirectory(prefix="fairsched-bench-build-") as scratch,
-            bar_of(todo) as bar,
+            bar_of(todo, self._batching) as bar,
             ThreadPoolExecutor(_AT_ONCE) as pool,
         ):
-            for batch in batches_of(todo):
+            for batch in self._batching(todo):
                 bar.begin([job.title for job in batch], _batch_s(batch))
                 if len(batch) == 1:
                     self._one(batch[0], Path(scratch), bar)
