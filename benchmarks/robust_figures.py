@@ -80,6 +80,25 @@ FIGURES = (
     Figure("busy_ratio", "GPU busy", "percent", _whole("busy_ratio"), is_bad_when_large=False),
     Figure("hold_longest_ms", "longest hold", "ms", _whole("hold_longest_ms")),
 )
+TRAITS = (
+    "slice 1.02 ms",
+    "slice 2.05 ms",
+    "slice 2.1 ms",
+    "slice 9.96 ms",
+    "slice 29.9 ms",
+    "jitter",
+    "unequal",
+    "no preemption",
+    "two side by side",
+    "a stranger",
+    "constant kernels",
+    "launch-bound",
+    "one by one",
+    "on/off",
+    "Poisson",
+    "with copies",
+)
+"""Words of a description (robust_draws.describe)."""
 BARS = (
     Bar("share_error_median_points", "share error, median of the draws", 0.7, True, "points"),
     Bar("share_error_p90_points", "share error, nine of ten draws", 3.0, True, "points"),
@@ -170,7 +189,25 @@ def worst(summary: Summary, count: int = NAMED) -> list[tuple[str, Mapping[str, 
     return sorted(known, key=lambda one: -float(one[1][OURS]["share_error_points"]))[:count]
 
 
+def by_trait(summary: Summary) -> list[tuple[str, str, str, str, str]]:
+    """Share errors of the draws that have it: trait, how many, median under none and under fairsched, worst."""
+    rows = []
+    for trait in TRAITS:
+        has = [one for one in summary["draws"].values() if trait in one["description"]]
+        theirs, ours = (
+            distribution((one[policy]["share_error_points"] for one in has), is_bad_when_large=True)
+            for policy in (BASELINE, OURS)
+        )
+        if theirs and ours:
+            errors = (theirs["median"], ours["median"], ours["worst"])
+            middle, own, most = (show(error, "points") for error in errors)
+            rows.append((trait, str(len(has)), middle, own, most))
+    return rows
+
+
 # ---- in a terminal ----
+
+_TRAIT_HEAD = f"{BASELINE:>12}{OURS:>12}{'worst':>12}"
 
 
 def told(summary: Summary) -> list[str]:
@@ -180,6 +217,8 @@ def told(summary: Summary) -> list[str]:
         for policy in (BASELINE, OURS):
             if (cells := _cells(summary, policy, figure)) is not None:
                 lines.append(f"{figure.what:<26}{policy:<12}" + "".join(f"{cell:>12}" for cell in cells))
+    lines += ["", f"{'share error of draws with':<26}{'draws':>12}" + _TRAIT_HEAD, "-" * WIDTH]
+    lines += [f"{row[0]:<26}" + "".join(f"{cell:>12}" for cell in row[1:]) for row in by_trait(summary)]
     lines += ["", *render(BARS, summary, {}), "", "Furthest off under fairsched:"]
     for number, one in worst(summary):
         lines += textwrap.wrap(_line(number, one), WIDTH, initial_indent="  ", subsequent_indent="      ")
@@ -241,6 +280,16 @@ def _seed_section(summary: Summary) -> str:
             marked.table(("figure", "policy", "median", "p90", "worst"), rows),
             marked.table(("bar", "measured", "limit", "met"), judged),
             marked.table(("draw", BASELINE, OURS, "what it is"), named),
+            marked.table(
+                (
+                    "share error of draws with",
+                    "draws",
+                    f"{BASELINE}, median",
+                    f"{OURS}, median",
+                    f"{OURS}, worst",
+                ),
+                by_trait(summary),
+            ),
             _made(summary),
         )
     )

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from benchmarks import robust_draws as draws
+from benchmarks import robust_figures
 from benchmarks.fair import scenario
 from benchmarks.fair.scenario import Gpu, Load, Play, Scenario, Tenant
 from benchmarks.machine import ROOT
@@ -253,6 +254,11 @@ def test_most_is_owed_when_only_those_who_always_want_are_there() -> None:
     document = {"tenants": {name: {"weight": t.pop("weight"), "loads": [t]} for name, t in tenants.items()}}
     owed = draws.owed_at_most(Play("made", Scenario.model_validate(document)))
     assert owed == pytest.approx({"a": 0.75, "b": 0.25, "c": 0.5})
+
+
+@pytest.mark.parametrize("word", robust_figures.TRAITS)
+def test_what_figures_are_told_apart_by_is_in_the_descriptions(drawn: list[Drawn], word: str) -> None:
+    assert 0.05 < ratio(drawn, lambda one: word in one.one.description) < 0.8
 
 
 def test_a_draw_is_described_in_one_line(drawn: list[Drawn]) -> None:

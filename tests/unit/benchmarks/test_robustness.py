@@ -111,6 +111,14 @@ def test_nothing_played_meets_no_bar() -> None:
     assert "n/a" in "\n".join(robust_figures.told(found))
 
 
+def test_errors_are_told_by_what_the_draws_have() -> None:
+    found = summary((9.0, 1.0), (8.0, 2.0), (7.0, 6.0))
+    rows = {row[0]: row[1:] for row in robust_figures.by_trait(found)}
+    assert rows["one by one"] == ("3", "8.00 pt", "2.00 pt", "6.00 pt")
+    assert rows["unequal"] == ("1", "8.00 pt", "2.00 pt", "2.00 pt"), "the second has it"
+    assert "two side by side" not in rows
+
+
 # ---- what is shown ----
 
 
