@@ -207,6 +207,7 @@ def by_trait(summary: Summary) -> list[tuple[str, str, str, str, str]]:
 
 # ---- in a terminal ----
 
+_SEVERAL = "some plays are of another program than the last one"
 _TRAIT_HEAD = f"{BASELINE:>12}{OURS:>12}{'worst':>12}"
 
 
@@ -222,6 +223,8 @@ def told(summary: Summary) -> list[str]:
     lines += ["", *render(BARS, summary, {}), "", "Furthest off under fairsched:"]
     for number, one in worst(summary):
         lines += textwrap.wrap(_line(number, one), WIDTH, initial_indent="  ", subsequent_indent="      ")
+    if len(summary.get("code_hashes", ())) > 1:
+        lines.append(_SEVERAL.capitalize() + ".")
     if summary["not_played"]:
         missing = ", ".join(map(str, summary["not_played"]))
         lines += textwrap.wrap(f"Not played under both: {missing}", WIDTH)
@@ -302,7 +305,8 @@ def _met(bar: Bar, summary: Summary) -> str:
 def _made(summary: Summary) -> str:
     tuned = "looked at while the code was changed" if summary["is_tuned_on"] else "not tuned on"
     where = f"{summary['machine']}, {summary['cpus']} CPUs, Linux {summary['kernel']}"
-    return f"- {where}; commit {summary['commit']}, {summary['started'][:10]}; this seed was {tuned}"
+    made = f"- {where}; commit {summary['commit']}, {summary['started'][:10]}; this seed was {tuned}"
+    return f"{made}; {_SEVERAL}" if len(summary["code_hashes"]) > 1 else made
 
 
 def filled(text: str, summaries: Sequence[Summary], name: str = "the text") -> str:

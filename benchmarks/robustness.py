@@ -235,9 +235,14 @@ def _show(options: argparse.Namespace, draws: Sequence[Draw], jobs: Sequence[Seq
                 print("\n".join(["", *table.one_run(document)]))
         return False
     summary = summary_of(options, played)
-    path = options.output or summary_path(options.seed)
-    results.write_json(path, summary)
-    print("\n".join([*robust_figures.told(summary), "", f"written: {path}"]))
+    print("\n".join(robust_figures.told(summary)))
+    is_short = (options.seconds, options.settle) != (SECONDS, SETTLE_S)
+    if options.output or not is_short:
+        path = options.output or summary_path(options.seed)
+        results.write_json(path, summary)
+        print(f"\nwritten: {path}")
+    else:
+        print("\nnot written: of another length than what is committed; --output FILE keeps it")
     return bool(robust_figures.missed_bars(summary) or summary["not_played"])
 
 

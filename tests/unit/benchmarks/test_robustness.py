@@ -130,6 +130,7 @@ def test_lines_are_eighty_columns_wide_and_name_the_worst() -> None:
 
 def whole_summary(seed: int = 3, **changed: Any) -> dict[str, Any]:
     made = {"machine": "A processor", "cpus": 2, "kernel": "6.1", "commit": "c", "started": "2026-01-01T"}
+    made |= {"code_hashes": ["a"]}
     return {"seed": seed, "is_tuned_on": False, **made, **summary((9.0, 0.5), (9.0, 9.5)), **changed}
 
 
@@ -143,6 +144,14 @@ def test_the_page_gets_a_section_a_seed_and_keeps_the_rest() -> None:
     assert "| share error | none | 9.00 pt | 9.00 pt | 9.00 pt |" in filled
     assert robust_figures.filled(filled, [whole_summary(3), whole_summary(5, is_tuned_on=True)]) == filled
     assert "No run is committed yet." in robust_figures.filled(text, [])
+
+
+def test_plays_of_several_programs_are_pointed_out() -> None:
+    mixed = whole_summary(code_hashes=["a", "b"])
+    assert any("of another program" in line for line in robust_figures.told(mixed))
+    text = "<!-- robustness: measured -->\n<!-- robustness: end -->\n"
+    assert "of another program" in robust_figures.filled(text, [mixed])
+    assert "of another program" not in robust_figures.filled(text, [whole_summary()])
 
 
 def test_the_page_says_what_the_committed_summaries_say() -> None:
@@ -233,6 +242,16 @@ def test_a_missed_bar_is_an_exit_status_only_when_that_is_asked_for(
     assert command(tmp_path, "--draws", "1", "--strict") == 0
     assert command(tmp_path, "--draws", "3", "--strict") == 1, "one of them was not played"
     assert played
+
+
+def test_plays_of_another_length_do_not_replace_what_is_committed(
+    tmp_path: Path, played: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--results", str(tmp_path / "raw"), "--draws", "1", "--seed", "99999"]
+    assert robustness.main([*argv, "--seconds", "2"]) == 0
+    assert "not written" in capsys.readouterr().out
+    assert not robustness.summary_path(99999).exists()
+    assert len(played) == 2
 
 
 def jobs(tmp_path: Path, *numbers: int) -> list[fairness.Job]:
