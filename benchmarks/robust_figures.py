@@ -214,10 +214,10 @@ _TRAIT_HEAD = f"{BASELINE:>12}{OURS:>12}{'worst':>12}"
 def told(summary: Summary) -> list[str]:
     """Lines of 80 columns."""
     lines = [f"{'figure':<26}{'policy':<12}{'median':>12}{'p90':>12}{'worst':>12}", "-" * WIDTH]
-    for figure in FIGURES:
-        for policy in (BASELINE, OURS):
-            if (cells := _cells(summary, policy, figure)) is not None:
-                lines.append(f"{figure.what:<26}{policy:<12}" + "".join(f"{cell:>12}" for cell in cells))
+    lines += [
+        f"{what:<26}{policy:<12}" + "".join(f"{cell:>12}" for cell in cells)
+        for what, policy, *cells in _spread_rows(summary)
+    ]
     lines += ["", f"{'share error of draws with':<26}{'draws':>12}" + _TRAIT_HEAD, "-" * WIDTH]
     lines += [f"{row[0]:<26}" + "".join(f"{cell:>12}" for cell in row[1:]) for row in by_trait(summary)]
     lines += ["", *render(BARS, summary, {}), "", "Furthest off under fairsched:"]
@@ -254,52 +254,52 @@ def page_section(summaries: Sequence[Summary]) -> str:
 
 
 def _seed_section(summary: Summary) -> str:
-    rows = [
-        (figure.what, policy, *cells)
-        for figure in FIGURES
-        for policy in (BASELINE, OURS)
-        if (cells := _cells(summary, policy, figure)) is not None
-    ]
-    judged = [
-        (
-            bar.what,
-            show(summary[bar.key], bar.unit),
-            f"{bar.sign} {show(bar.limit, bar.unit)}",
-            _met(bar, summary),
-        )
-        for bar in BARS
-    ]
-    named = [
-        (
-            number,
-            *(show(one[policy]["share_error_points"], "points") for policy in (BASELINE, OURS)),
-            one["description"],
-        )
-        for number, one in worst(summary)
-    ]
+    errors = (
+        "share error of draws with",
+        "draws",
+        f"{BASELINE}, median",
+        f"{OURS}, median",
+        f"{OURS}, worst",
+    )
     return "\n\n".join(
         (
             f"### Seed {summary['seed']}, {summary['played']} draws",
-            marked.table(("figure", "policy", "median", "p90", "worst"), rows),
-            marked.table(("bar", "measured", "limit", "met"), judged),
-            marked.table(("draw", BASELINE, OURS, "what it is"), named),
-            marked.table(
-                (
-                    "share error of draws with",
-                    "draws",
-                    f"{BASELINE}, median",
-                    f"{OURS}, median",
-                    f"{OURS}, worst",
-                ),
-                by_trait(summary),
-            ),
+            marked.table(("figure", "policy", "median", "p90", "worst"), _spread_rows(summary)),
+            marked.table(("bar", "measured", "limit", "met"), _bar_rows(summary)),
+            marked.table(("draw", BASELINE, OURS, "what it is"), _worst_rows(summary)),
+            marked.table(errors, by_trait(summary)),
             _made(summary),
         )
     )
 
 
-def _met(bar: Bar, summary: Summary) -> str:
-    return {None: "-", True: "yes", False: "**NO**"}[bar.is_met(summary[bar.key])]
+def _spread_rows(summary: Summary) -> list[list[str]]:
+    return [
+        [figure.what, policy, *cells]
+        for figure in FIGURES
+        for policy in (BASELINE, OURS)
+        if (cells := _cells(summary, policy, figure)) is not None
+    ]
+
+
+def _bar_rows(summary: Summary) -> list[list[str]]:
+    return [
+        [
+            bar.what,
+            show(summary[bar.key], bar.unit),
+            f"{bar.sign} {show(bar.limit, bar.unit)}",
+            {None: "-", True: "yes", False: "**NO**"}[bar.is_met(summary[bar.key])],
+        ]
+        for bar in BARS
+    ]
+
+
+def _worst_rows(summary: Summary) -> list[list[str]]:
+    rows = []
+    for number, one in worst(summary):
+        errors = (show(one[policy]["share_error_points"], "points") for policy in (BASELINE, OURS))
+        rows.append([number, *errors, one["description"]])
+    return rows
 
 
 def _made(summary: Summary) -> str:

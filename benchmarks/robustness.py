@@ -156,6 +156,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _add_options(parser)
+    options = parser.parse_args(argv)
+    if not 0 < options.seconds <= fairness.MAX_S or not 0 <= options.settle <= 60:
+        parser.error("--seconds is more than 0 and at most an hour, --settle 0 to 60")
+    return options
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--draws", type=_positive, default=DRAWS, metavar="N", help=f"numbers 1 to N; default {DRAWS}")
     add("--seed", type=_positive, default=1, metavar="S", help="of the draws; default 1")
@@ -190,10 +198,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--list", action="store_true", help="what is drawn; plays nothing")
     add("--write", action="store_true", help="write the tables of docs/robustness.md; plays nothing")
     add("--strict", action="store_true", help="exit with 1 when a bar is missed")
-    options = parser.parse_args(argv)
-    if not 0 < options.seconds <= fairness.MAX_S or not 0 <= options.settle <= 60:
-        parser.error("--seconds is more than 0 and at most an hour, --settle 0 to 60")
-    return options
 
 
 def _list(draws: Sequence[Draw]) -> None:
