@@ -49,8 +49,9 @@ KERNEL_US = (20.0, 5000.0)
 LAUNCH_BOUND_KERNEL_US = (100.0, 1500.0)
 MOST_LAUNCHES = 600
 """Of a step that is no graph: each takes the two processors some 10 us."""
-MOST_QUEUED_US = 500_000.0
-"""Of a tenant, all its processes and steps in flight: more than that no server queues."""
+MOST_QUEUED_US = 250_000.0
+"""Of a tenant, all its processes and steps in flight: 1.7 points of 15 s. What the end of the measured part cuts of a
+queue is nobody's error."""
 MOST_QUERY_TENANTS = 2
 """Each asks 20,000 times a second."""
 MOST_COPY_RATIO = 0.25
@@ -222,14 +223,14 @@ def _load(dice: Dice, traits: _Traits, *, may_query: bool) -> _Mapping:
         "processes": dice.pick(((0.6, 1), (0.2, 2), (0.1, 3), (0.1, 4))),
         "queue_depth": 1 if dice.chance(0.4) else dice.whole(2, 8),
     }
-    if load["wait"] == "query":
-        load["processes"] = 1
-    load["queue_depth"] = max(1, min(load["queue_depth"], int(MOST_QUEUED_US / step_us / load["processes"])))
+    most = int(MOST_QUEUED_US / step_us)
+    load["processes"] = 1 if load["wait"] == "query" else min(load["processes"], most)
+    load["queue_depth"] = max(1, min(load["queue_depth"], most // load["processes"]))
     if is_launch_bound:
         load["launch_gap_us"] = round(load["kernel_us"] * dice.between(0.7, 1.6), 1)
     if traits.has_copies and dice.chance(0.5):
-        most = step_us * MOST_COPY_RATIO * GpuSpec.copy_bytes_per_s / 1e6
-        load["copy_bytes"] = int(min(dice.log_between(1e5, 6e7), most))
+        most_bytes = step_us * MOST_COPY_RATIO * GpuSpec.copy_bytes_per_s / 1e6
+        load["copy_bytes"] = int(min(dice.log_between(1e5, 6e7), most_bytes))
     return load | _pace(dice, step_us, load["processes"])
 
 
@@ -333,6 +334,8 @@ def _feed(load: _Mapping) -> None:
     if "arrival" not in load:
         load["cpu_us"] = 0.0
     load["queue_depth"] = max(load["queue_depth"], 2)
+    most = int(MOST_QUEUED_US / (load["kernels"] * load["kernel_us"]))
+    load["processes"] = max(1, min(load["processes"], most // load["queue_depth"]))
 
 
 def _loads(tenants: _Mapping, prefix: str = "") -> Iterator[tuple[str, _Mapping]]:
