@@ -8,7 +8,6 @@ steps; the simulated GPU knows everything. ``exec_ns`` and ``gpu_logs`` are None
 from __future__ import annotations
 
 import contextlib
-import os
 import uuid as uuid_module
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -225,10 +224,3 @@ class Simulated(Host):
 
 def root_of_checkout() -> Path:
     return Path(__file__).resolve().parents[2]
-
-
-def with_python_path(env: dict[str, str]) -> dict[str, str]:
-    """So that ``-m benchmarks...`` works from anywhere."""
-    inherited = os.environ.get("PYTHONPATH")
-    root = str(root_of_checkout())
-    return {**env, "PYTHONPATH": os.pathsep.join([root, inherited] if inherited else [root])}

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.gpu.facts import Facts
-from benchmarks.gpu.hosts import Crew, Host, Load, Member, with_python_path
+from benchmarks.gpu.hosts import Crew, Host, Load, Member
 from benchmarks.rig import BenchError, RunningDaemon, launched
+from fairsched.base.package import with_package
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef, find_mount
 from fairsched.errors import FairschedError, HostUnsupported
@@ -121,7 +122,7 @@ class Real(Host):
         with open(errors, "wb") as stderr:
             process = subprocess.Popen(
                 enter_command(build().load, [*argv, "--wait"], cgroup, True),
-                env=with_python_path({**os.environ, **self.env()}),
+                env=with_package({**os.environ, **self.env()}),
                 stdin=subprocess.PIPE,
                 stderr=stderr,
             )

@@ -10,7 +10,8 @@ processes that arrive one by one. A draw is a function of a seed and a number an
 want the GPU, so weights are what is due.
 
 ``python -m tests.unit.accounting.drawn_loop --draws 40 --seed 2`` prints the distribution of the share error and names
-the worst draws. docs/decisions/0020-account-off-the-tuned-gpu.md has what was measured with it.
+the worst draws; with ``--truth`` the law is told what everybody had, and what is left is its own error.
+docs/decisions/0020-account-off-the-tuned-gpu.md has what was measured with it.
 
 Not modelled: contexts side by side, copies, foreign contexts, slices that expire when contexts come and go.
 """
@@ -27,16 +28,17 @@ from dataclasses import dataclass
 
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.bpf import abi
-from fairsched.model import TenantClass, TenantSpec
+from fairsched.model import Snapshot, TenantClass, TenantSpec
 from tests.unit.accounting.closed_loop import ClosedLoop, Pipeline, Steps, pid_of
-from tests.unit.accounting.fake_probe import MS, FakeProbe
+from tests.unit.accounting.fake_probe import MS, SLOTS, FakeProbe
 from tests.unit.policy.model_gpu import Simulation, Tenant
 from tests.unit.policy.model_processes import Process
 
 S = 1000 * MS
-SLOTS = 64
 DOCUMENTED_SLICES_MS = (1.024, 2.0, 2.0972, 10.0, 30.0)
 SWITCHES_US = (34, 50, 100, 200)
+LOOK_NS = 200 * MS
+"""Between two steps of what the daemon does now and then."""
 _LEAST_SLICE_NS = 50_000
 _MOST_DUE = 0.75
 """Of what a tenant could use if it were alone: so that it wants all it is due."""
@@ -89,6 +91,8 @@ class LaunchBound(Steps):
         super().__init__(kernels, kernel_ns, jitter_ratio, 300_000)
         self.launch_ns = launch_ns
         self.left = 0
+        self.is_waiting = False
+        """For the end of the step: what ends while it is frozen is seen at once when it runs again."""
 
     def on_start(self, sim: Simulation) -> None:
         self.left = self.kernels
@@ -102,9 +106,12 @@ class LaunchBound(Steps):
         self.submit(sim, sim.kernel_ns(self))
         if self.left:
             sim.program(self, sim.now + self.launch_ns, lambda: self._launch(sim))
+        else:
+            self.is_waiting = True
 
     def on_done(self, sim: Simulation) -> None:
-        if not self.left and not self.queue:
+        if self.is_waiting and not self.queue:
+            self.is_waiting = False
             super().on_done(sim)
 
 
@@ -130,7 +137,9 @@ class DrawnLoop(ClosedLoop):
         seed: int,
         is_enforced: bool = True,
         account_of: AccountOf | None = None,
+        is_law_told: bool = False,
     ) -> None:
+        """``is_law_told``: the law sees the truth and not the account, so that what is left is its own error."""
         super().__init__(tenants, is_enforced=is_enforced, seed=seed)
         self.nature = nature
         self.probe.contexts_by_slot[:] = [abi.Ctx() for _ in range(SLOTS)]
@@ -149,10 +158,18 @@ class DrawnLoop(ClosedLoop):
         if nature.is_shuffled:
             self._random.shuffle(runlist)
         self.unsure_reads = self.reads = 0
+        self._next_look_ns = 0
+        self._is_law_told = is_law_told
 
     def _arrive(self, process: Process) -> None:
         slot = self.slots[process]
         self.probe.create(slot, pid_of(slot), self.groups[self.owner[process].name], t_ns=self.now)
+
+    def snapshot(self) -> Snapshot:
+        if not self._is_law_told:
+            return super().snapshot()
+        self.rows()
+        return Simulation.snapshot(self)
 
     def switch_ns(self) -> int:
         return self.nature.switch_ns
@@ -170,13 +187,16 @@ class DrawnLoop(ClosedLoop):
 
     def step_account(self) -> None:
         """What the daemon does now and then: look for another nature, doubt."""
-        for trust in self.account.trust.values():
-            trust.step(self.now)
+        for gpu, trust in self.account.trust.items():
+            if trust.step(self.now):
+                self.account.relearn(gpu)
             self.unsure_reads += trust.is_unsure
         self.reads += 1
 
     def tick(self) -> None:
-        self.step_account()
+        if self.now >= self._next_look_ns:
+            self._next_look_ns = self.now + LOOK_NS
+            self.step_account()
         super().tick()
 
 
@@ -256,12 +276,20 @@ def play(
     *,
     is_enforced: bool = True,
     account_of: AccountOf | None = None,
+    is_law_told: bool = False,
     settle_ns: int = 8 * S,
     measured_ns: int = 10 * S,
 ) -> Result:
     """One draw; ``account_of`` makes another account than the daemon's."""
     nature, tenants = draw(seed, number)
-    loop = DrawnLoop(tenants, nature, seed=1000 + number, is_enforced=is_enforced, account_of=account_of)
+    loop = DrawnLoop(
+        tenants,
+        nature,
+        seed=1000 + number,
+        is_enforced=is_enforced,
+        account_of=account_of,
+        is_law_told=is_law_told,
+    )
     marks: list[tuple[dict[str, int], dict[str, int]]] = []
 
     def mark() -> None:
@@ -295,10 +323,10 @@ def spread_of(values: Sequence[float]) -> str:
     return f"median {median:.1f}, p90 {ninth:.1f}, worst {ordered[-1]:.1f}"
 
 
-def _play_one(arguments: tuple[int, int, bool]) -> Result:
+def _play_one(arguments: tuple[int, int, bool, bool]) -> Result:
     logging.disable(logging.CRITICAL)
-    seed, number, is_enforced = arguments
-    return play(seed, number, is_enforced=is_enforced)
+    seed, number, is_enforced, is_law_told = arguments
+    return play(seed, number, is_enforced=is_enforced, is_law_told=is_law_told)
 
 
 def main() -> None:
@@ -307,9 +335,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--worst", type=int, default=6, help="how many of the worst are named")
     parser.add_argument("--observe", action="store_true", help="nobody is held")
+    parser.add_argument("--truth", action="store_true", help="the law sees the truth: its own error")
     chosen = parser.parse_args()
     with ProcessPoolExecutor() as pool:
-        plays = [(chosen.seed, number, not chosen.observe) for number in range(chosen.draws)]
+        how = (not chosen.observe, chosen.truth)
+        plays = [(chosen.seed, number, *how) for number in range(chosen.draws)]
         results = list(pool.map(_play_one, plays))
     print(f"share error, points: {spread_of([one.share_error for one in results])}")
     print(f"account error, points: {spread_of([one.account_error for one in results])}")

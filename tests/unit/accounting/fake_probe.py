@@ -14,6 +14,7 @@ from fairsched.bpf.gpu_time import Edge
 MS = 1_000_000
 SLICE_NS = 2 * MS
 SWITCH_NS = 100_000
+SLOTS = 64
 PAUSE = MS // 2
 WAITED = MS
 """A sync that really waited."""
@@ -23,7 +24,7 @@ WAITED = MS
 class FakeProbe:
     """Only what EbpfAccount asks for."""
 
-    contexts_by_slot: list[abi.Ctx] = field(default_factory=lambda: [abi.Ctx() for _ in range(16)])
+    contexts_by_slot: list[abi.Ctx] = field(default_factory=lambda: [abi.Ctx() for _ in range(SLOTS)])
     clocks: list[abi.Clock] = field(default_factory=lambda: [abi.Clock() for _ in range(4)])
     edges: list[Edge] = field(default_factory=list)
     dropped: int = 0

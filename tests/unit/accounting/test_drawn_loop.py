@@ -98,6 +98,33 @@ def test_a_launch_bound_program_leaves_gaps_when_it_is_alone() -> None:
     assert sum(loop.delivered.values()) / (2 * S) == pytest.approx(0.5, abs=0.03)
 
 
+def test_what_ends_while_it_is_frozen_does_not_make_it_begin_twice() -> None:
+    """Each of two kernels that had ended let it begin a step when it ran again, and its queue grew to half a minute."""
+    bound = LaunchBound(20, MS // 2, 0.0, MS // 4)
+    loop = DrawnLoop([Tenant(draw(1, 1)[1][0].spec, [bound])], ASSUMED, seed=1, is_enforced=False)
+    (tenant,) = loop.tenants.values()
+    for number in range(1, 20):
+        loop.at(number * 100 * MS, lambda: setattr(tenant, "is_frozen", True))
+        loop.at(number * 100 * MS + 30 * MS, lambda: loop._release(tenant))
+    most = 0
+
+    def look() -> None:
+        nonlocal most
+        most = max(most, len(bound.queue))
+        loop.at(loop.now + MS, look)
+
+    loop.at(0, look)
+    loop.run(2 * S)
+    assert 0 < most <= bound.kernels
+
+
+def test_a_law_that_is_told_the_truth_is_right_on_any_gpu() -> None:
+    """So whatever the account costs can be told from what the law does."""
+    told = [play(2, number, is_law_told=True) for number in range(8)]
+    assert max(one.share_error for one in told) < 4.0
+    assert max(one.account_error for one in told) > 4.0, "or it was not the account that it was spared"
+
+
 def with_nature(probe: FakeProbe, nature: Nature) -> EbpfAccount:
     """The daemon's account, told the truth about the GPU."""
     account = account_of(probe)
