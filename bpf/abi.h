@@ -86,7 +86,8 @@ enum fs_count {
 	FS_COUNT_THREAD_FULL = 14, /* which context a thread works in could not be kept */
 	FS_COUNT_STACK_DEEP = 15,  /* more contexts pushed than are kept: one below is forgotten */
 	FS_COUNT_SLOT_LOST = 16,   /* a slot could not be given back */
-	FS_COUNTS = 17,
+	FS_COUNT_EXIT_MISSED = 17, /* a context of a process that was gone was found by user space */
+	FS_COUNTS = 18,
 };
 
 enum fs_edge_kind {
@@ -206,6 +207,13 @@ struct fs_drain_args {
 	fs_u64 engine;
 };
 _Static_assert(sizeof(struct fs_drain_args) == 32, "fs_drain_args");
+
+/* Arguments of on_ctx_gone, run by user space for a context whose process is gone. */
+struct fs_slot_args {
+	fs_u64 slot;
+	fs_u64 generation;
+};
+_Static_assert(sizeof(struct fs_slot_args) == 16, "fs_slot_args");
 
 #include "abi_driver.h"
 

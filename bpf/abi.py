@@ -81,6 +81,7 @@ class Count(enum.IntEnum):
     THREAD_FULL = 14
     STACK_DEEP = 15
     SLOT_LOST = 16
+    EXIT_MISSED = 17
 
 
 class DriverCount(enum.IntEnum):
@@ -245,6 +246,10 @@ class DrainArgs(ctypes.Structure):
     _fields_ = (("slot", _u64), ("generation", _u64), ("v_end_ns", _u64), ("engine", _u64))
 
 
+class SlotArgs(ctypes.Structure):
+    _fields_ = (("slot", _u64), ("generation", _u64))
+
+
 class ObjectKey(ctypes.Structure):
     _fields_ = (("client", _u32), ("handle", _u32))
 
@@ -353,6 +358,7 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "fs_dev_key": DevKey,
     "fs_uuid": Uuid,
     "fs_drain_args": DrainArgs,
+    "fs_slot_args": SlotArgs,
     "fs_object_key": ObjectKey,
     "fs_object": Object,
     "fs_held": Held,

@@ -8,7 +8,7 @@ Documentation/bpf/btf.rst. A kernel has some 130,000 types: half a second in Pyt
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fairsched.errors import HostUnsupported
@@ -152,6 +152,11 @@ def file_defines(data: bytes) -> dict[str, int]:
     return {name: offset for name, offset in found.items() if offset is not None}
 
 
+def end_defines(data: bytes) -> dict[str, int]:
+    """``-D`` constants that lead from a task to whether it ends, and to the threads that its process still has."""
+    return _defines(data, {"FS_TASK_FLAGS": ("task_struct", "flags"), **_LIVE_OFFSETS})
+
+
 _PID_OFFSETS = {
     "FS_TASK_THREAD_PID": ("task_struct", "thread_pid"),
     "FS_TASK_LEADER": ("task_struct", "group_leader"),
@@ -178,9 +183,13 @@ def pid_defines(data: bytes) -> dict[str, int]:
 
 def cgroup_defines(data: bytes) -> dict[str, int]:
     """``-D`` constants that lead from a task to the ids of its cgroup and of those around it (Linux before 6.1)."""
-    btf = Btf(data, {structure for structure, _ in _CGROUP_OFFSETS.values()})
-    found = {name: btf.offset(*place) for name, place in _CGROUP_OFFSETS.items()}
-    missing = [".".join(place) for name, place in _CGROUP_OFFSETS.items() if found[name] is None]
+    return _defines(data, _CGROUP_OFFSETS)
+
+
+def _defines(data: bytes, places: Mapping[str, tuple[str, str]]) -> dict[str, int]:
+    btf = Btf(data, {structure for structure, _ in places.values()})
+    found = {name: btf.offset(*place) for name, place in places.items()}
+    missing = [".".join(place) for name, place in places.items() if found[name] is None]
     if missing:
         raise BtfError(f"not found in the kernel's types: {', '.join(missing)}")
     return {name: offset for name, offset in found.items() if offset is not None}

@@ -7,6 +7,7 @@
  * gets which program is decided by exports.py.
  */
 #include "complete.h"
+#include "task.h"
 
 /* ---- contexts and devices ---- */
 
@@ -73,7 +74,10 @@ static __always_inline void set_current(fs_u64 id, fs_u64 handle, int is_push)
 	stack->handle[(stack->depth - 1) & (FS_MAX_CTX_STACK - 1)] = handle;
 }
 
-/* The process is gone: all its contexts are. */
+/*
+ * The process is gone: all its contexts are. Who takes a slot out of its process gives it back, and nobody else: the last
+ * two threads may both find that they are the last, and a libcuda of a tenant's own may end a context twice at once.
+ */
 static __always_inline void forget_all(u32 tgid, fs_u64 now)
 {
 	struct proc *p = proc_by_tgid.lookup(&tgid);
@@ -90,8 +94,8 @@ static __always_inline void forget_all(u32 tgid, fs_u64 now)
 		c = ctx_at(have - 1);
 		if (!c || c->tgid != tgid)
 			continue;
-		p->slot[i] = 0;
-		drop_ctx(have - 1, c, now);
+		if (__sync_val_compare_and_swap(&p->slot[i], have, 0) == have)
+			drop_ctx(have - 1, c, now);
 	}
 }
 
@@ -100,8 +104,9 @@ static __always_inline void forget_all(u32 tgid, fs_u64 now)
 static __always_inline void forget_one(u32 tgid, fs_u64 handle, u32 ordinal, fs_u64 now)
 {
 	struct proc *p = proc_by_tgid.lookup(&tgid);
-	u32 place = FS_MAX_PROC_CTXS, slot;
+	u32 place = FS_MAX_PROC_CTXS;
 	struct fs_ctx *c;
+	fs_u64 have;
 
 	if (!p)
 		return;
@@ -115,11 +120,12 @@ static __always_inline void forget_one(u32 tgid, fs_u64 handle, u32 ordinal, fs_
 	}
 	if (place >= FS_MAX_PROC_CTXS)
 		return;
-	slot = p->slot[place] - 1;
-	p->slot[place] = 0;
-	c = ctx_at(slot);
+	have = __sync_lock_test_and_set(&p->slot[place], 0);
+	if (!have)
+		return;
+	c = ctx_at(have - 1);
 	if (c)
-		drop_ctx(slot, c, now);
+		drop_ctx(have - 1, c, now);
 	/* find_slot() relies on the first place being the one in use when there is only one */
 	FS_LOOP
 	for (int i = 1; i < FS_MAX_PROC_CTXS; i++) {
@@ -315,22 +321,48 @@ int on_retain_return(struct pt_regs *ctx)
 
 /* ---- life and death ---- */
 
-/*
- * At sched_process_exit and at sched_process_exec: a new image has none of the old one's contexts. The leader's exit
- * stands for the process: a killed process loses all threads at once. One whose leader leaves early goes on as an
- * unseen context at its next call.
- */
+/* At sched_process_exit and sched_process_exec. */
 int on_exit(struct bpf_raw_tracepoint_args *ctx)
 {
-	fs_u64 id = bpf_get_current_pid_tgid(), now;
-	u32 tgid = id >> 32;
+	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	fs_u64 now;
 
-	if ((u32)id != tgid || !proc_by_tgid.lookup(&tgid))
+	if (!proc_by_tgid.lookup(&tgid) || !is_image_gone())
 		return 0;
 	now = bpf_ktime_get_ns();
 	forget_all(tgid, now);
 	proc_by_tgid.delete(&tgid);
 	emit(FS_EDGE_PROC_EXIT, FS_NO_SLOT, 0, 0, now, 0, BPF_RB_FORCE_WAKEUP);
+	return 0;
+}
+
+/* Run by user space (BPF_PROG_TEST_RUN) for a context whose process it finds gone. */
+int on_ctx_gone(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 slot = ctx->args[0], tgid;
+	struct fs_ctx *c = ctx_at(slot);
+	fs_u64 mine = (fs_u64)slot + 1, others = 0;
+	int is_taken = 0;
+	struct proc *p;
+
+	if (!c || c->generation != (u32)ctx->args[1] || !(c->flags & FS_CTX_LIVE))
+		return 1;
+	tgid = c->tgid;
+	p = proc_by_tgid.lookup(&tgid);
+	if (!p)
+		return 1;
+	FS_LOOP
+	for (int i = 0; i < FS_MAX_PROC_CTXS; i++) {
+		if (__sync_val_compare_and_swap(&p->slot[i], mine, 0) == mine)
+			is_taken = 1;
+		others |= p->slot[i];
+	}
+	if (!others)
+		proc_by_tgid.delete(&tgid);
+	if (!is_taken)
+		return 1;
+	count(FS_COUNT_EXIT_MISSED);
+	drop_ctx(slot, c, bpf_ktime_get_ns());
 	return 0;
 }
 

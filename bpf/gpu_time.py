@@ -263,6 +263,13 @@ class GpuTimeProbe:
         args = abi.DrainArgs(slot, generation, v_end_ns, abi.COMPUTE)
         return syscall.run_raw_tracepoint(self._fds["on_drain_end"], args) == 0
 
+    def end_contexts(self, tgids: set[int]) -> None:
+        """Drop the contexts of processes that are gone and of whose end no program was told."""
+        for slot, context in self.contexts():
+            if context.tgid in tgids:
+                args = abi.SlotArgs(slot, context.generation)
+                syscall.run_raw_tracepoint(self._fds["on_ctx_gone"], args)
+
     def close(self) -> None:
         """Detach everything and wait until it is detached. Idempotent."""
         self._channel.close()

@@ -41,11 +41,13 @@ MAPS = (
     "edges",
 )
 """Maps user space reads or writes; the programs keep the others alive."""
+RUN_BY_DAEMON = ("on_drain_end", "on_ctx_gone")
+"""Programs on no hook at all."""
 
 
 def programs() -> dict[str, Kind]:
     """Of GPU time; those that the kernel takes longest to verify come first."""
-    slow = dict.fromkeys([*exports.RAW_TRACEPOINTS, "on_drain_end"], Kind.RAW_TRACEPOINT)
+    slow = dict.fromkeys([*exports.RAW_TRACEPOINTS, *RUN_BY_DAEMON], Kind.RAW_TRACEPOINT)
     return slow | dict.fromkeys([*exports.programs(), "on_submit_first"], Kind.KPROBE)
 
 
@@ -90,13 +92,22 @@ def load(*, multi: bool) -> tuple[dict[str, int], dict[str, int]]:
         return maps, loaded
 
     try:
-        return from_compiled(SOURCE, kinds, (), list, use)
+        return from_compiled(SOURCE, kinds, (), _end_defines, use)
     except OSError as error:
         raise _refused("the GPU time programs", error.strerror or str(error)) from error
     except HostUnsupported as error:
         if error.remedy:
             raise
         raise _refused("the GPU time programs", str(error)) from error
+
+
+def _end_defines() -> list[str]:
+    """``NAME=VALUE``: where a program learns whether a process has ended; none where the kernel does not tell."""
+    try:
+        found = btf.end_defines(btf.read_btf())
+    except btf.BtfError:
+        return []
+    return [f"{name}={value}" for name, value in sorted(found.items())]
 
 
 def _refused(what: str, why: str) -> HostUnsupported:
@@ -219,7 +230,7 @@ def main(argv: list[str]) -> int:
             return error.exit_status
         # prog array entries live only while somebody holds the array open
         kept = {name: maps[name] for name in (*MAPS, "long_ways")}
-        wanted = {**kept, "on_drain_end": loaded["on_drain_end"]}
+        wanted = {**kept, **{name: loaded[name] for name in RUN_BY_DAEMON}}
         names = json.dumps({"names": list(wanted), "is_multi": multi}).encode()
         try:
             socket.send_fds(channel, [names], list(wanted.values()))

@@ -6,28 +6,13 @@
 #define FAIRSCHED_NODES_H
 
 #include "rm_call.h"
+#include "task.h"
 
 /* Written by user space: what the minors of a major are (enum fs_node). 0 = nothing of ours. */
 BPF_ARRAY(node_by_major, u32, FS_MAX_MAJOR);
 #ifdef FS_PLAIN_NODES
 BPF_HASH(node_by_inode, struct fs_inode, u32, 1024);
 #endif
-
-static __always_inline fs_u64 kernel_word(fs_u64 from)
-{
-	fs_u64 word = 0;
-
-	bpf_probe_read_kernel(&word, sizeof(word), (void *)from);
-	return word;
-}
-
-static __always_inline u32 kernel_half(fs_u64 from)
-{
-	u32 half = 0;
-
-	bpf_probe_read_kernel(&half, sizeof(half), (void *)from);
-	return half;
-}
 
 #ifdef FS_PLAIN_NODES
 /* What is read of struct inode, in one read. */

@@ -324,7 +324,7 @@ static __always_inline void thread_gone(void)
 int on_task_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	thread_gone();
-	if (!kernel_half(kernel_word(bpf_get_current_task() + FS_TASK_SIGNAL) + FS_SIGNAL_LIVE))
+	if (is_last_thread())
 		process_gone();
 	return 0;
 }

@@ -20,7 +20,10 @@ class ProcessId:
 
     @classmethod
     def of(cls, pid: int, proc: str = "/proc") -> ProcessId | None:
-        """The process with this pid now; None when there is none, or only a zombie."""
+        """The process with this pid now; None when there is none, or only a zombie.
+
+        One whose first thread has ended goes on with the others, though its state says zombie.
+        """
         try:
             with open(f"{proc}/{pid}/stat", "rb") as file:
                 text = file.read()
@@ -28,7 +31,8 @@ class ProcessId:
             return None
         # the command name in parentheses may itself contain blanks and parentheses
         fields = text[text.rindex(b")") + 2 :].split()
-        return None if fields[0] in (b"Z", b"X") else cls(pid, int(fields[19]))
+        is_over = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+        return None if is_over else cls(pid, int(fields[19]))
 
     @classmethod
     def me(cls) -> ProcessId:

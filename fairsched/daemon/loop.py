@@ -321,6 +321,7 @@ class Daemon:
         self._control.handle_ready()
         self._applier.thaw_expired(now_ns)
         self._gate.refresh()
+        self._sensors.bury(now_ns)
         self._sensors.tune(now_ns, self._tree.tenant_of)
         self._sensors.driver.poll(now_ns, self._tree.tenant_of)
         config, is_acting = self._settings.config, self._mode() == "enforce"

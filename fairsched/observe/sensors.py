@@ -34,6 +34,7 @@ from fairsched.host.choose import choose_source, switched_off
 from fairsched.host.facts import NVML_LIMIT
 from fairsched.model import Source
 from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
+from fairsched.observe.life import LifeWatch
 from fairsched.observe.ordinals import Ordinals
 from fairsched.protocol.delays import AMinuteAgo
 
@@ -77,6 +78,7 @@ class Sensors:
         self.reason: str | None = None
         self.libraries = Libraries(config.gpu.libcuda, None)
         self._ordinals: Ordinals | None = None
+        self._life = LifeWatch()
         self._reload: ProbeReload | None = None
         self._delays, self.a_minute_ago = DelayBook(), AMinuteAgo()
         self._start(config, loader)
@@ -249,6 +251,18 @@ class Sensors:
         for pid in self.libraries.poll(now_ns):
             self._ordinals.resolve(pid)
         self.libraries.take_attached(now_ns)
+
+    def bury(self, now_ns: int) -> None:
+        """Drop the contexts of processes of whose end the kernel did not tell; a portion at each call."""
+        if self.probe is None or self._ordinals is None:
+            return
+        if self._life.is_due(now_ns):
+            self._life.begin((live.tgid for _, live in self.probe.contexts()), now_ns)
+        gone = self._life.gone()
+        if gone:
+            logger.warning("pids=%s gone=unnoticed", sorted(gone))
+            self.probe.end_contexts(gone)
+            self._ordinals.forget(gone)
 
     def _slots_of(self, pids: Set[int]) -> dict[int, set[int]]:
         """On which GPUs these processes compute, as the driver's ioctls, else NVML, tell."""

@@ -287,13 +287,15 @@ class SimHost:
         argv: Sequence[str],
         cgroup_path: Path | None = None,
         env: Mapping[str, str] | None = None,
+        stdout: int | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start any program as a tenant; ``argv[0]`` is a path. It dies with this host."""
+        """Start any program as a tenant; ``argv[0]`` is a path. It dies with this host. ``stdout``: as Popen's."""
         # The kernel sends the parent-death signal when the *thread* that forked ends, so it is only
         # asked for on the main one. The engine's leash covers the rest.
         on_main = threading.current_thread() is threading.main_thread()
         command = enter_command(self._parts.load, list(argv), cgroup_path, on_main)
-        process = subprocess.Popen(command, env={**os.environ, **self.env(), **(env or {})})
+        environ = {**os.environ, **self.env(), **(env or {})}
+        process = subprocess.Popen(command, env=environ, stdout=stdout)
         self.reader.request(layout.RPC_LEASH, process.pid)
         return process
 

@@ -162,7 +162,7 @@ for name, fd in loader.load(multi=syscall.has_uprobe_multi())[1].items():
     found[name] = bytes(code[: info.jited_prog_len]).hex()
 print(json.dumps(found))
 """
-ON_TRACEPOINTS = {"on_exit", "on_drain_end"}
+ON_TRACEPOINTS = {"on_exit", "on_drain_end", "on_ctx_gone"}
 OWN_STACK = bytes.fromhex("654c030c25")
 """``add %gs:..., %r9``: its stack is this processor's."""
 

@@ -100,6 +100,20 @@ def test_the_cgroups_around_a_task_are_found_where_the_kernel_keeps_their_ids() 
         btf.cgroup_defines(kernel().bytes())
 
 
+def test_what_tells_of_the_end_of_a_process_is_found_whole_or_not_at_all() -> None:
+    made = Maker()
+    word = made.add(INT, "long", 0, b"\0\0\0\1")
+    made.structure("task_struct", [("flags", word, 8 * 44), ("signal", word, 8 * 1840)])
+    with pytest.raises(btf.BtfError, match=r"signal_struct\.live"):
+        btf.end_defines(made.bytes())
+    made.structure("signal_struct", [("live", word, 8 * 4)])
+    assert btf.end_defines(made.bytes()) == {
+        "FS_TASK_FLAGS": 44,
+        "FS_TASK_SIGNAL": 1840,
+        "FS_SIGNAL_LIVE": 4,
+    }
+
+
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(btf.BtfError, match=r"file\.f_count"):
         btf.file_defines(kernel(count="renamed").bytes())

@@ -110,8 +110,8 @@ def test_journal_that_cannot_be_written_says_so(tmp_path: Path, journal: Journal
 
 
 def test_reused_pid_is_another_process(tmp_path: Path) -> None:
-    def stat_with(start_ticks: int, state: str = "S") -> None:
-        fields = [state, *["0"] * 18, str(start_ticks), "0"]
+    def stat_with(start_ticks: int, state: str = "S", threads: int = 1) -> None:
+        fields = [state, *["0"] * 16, str(threads), "0", str(start_ticks), "0"]
         (tmp_path / "77").mkdir(exist_ok=True)
         (tmp_path / "77/stat").write_text("77 (a (b) c) " + " ".join(fields))
 
@@ -123,6 +123,8 @@ def test_reused_pid_is_another_process(tmp_path: Path) -> None:
     assert not owner.is_alive(str(tmp_path))
     stat_with(1000, "Z")
     assert not owner.is_alive(str(tmp_path))
+    stat_with(1000, "Z", threads=2)
+    assert owner.is_alive(str(tmp_path)), "its first thread has ended, and it has another"
     shutil.rmtree(tmp_path / "77")
     assert not owner.is_alive(str(tmp_path))
 
