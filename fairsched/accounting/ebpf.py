@@ -372,14 +372,13 @@ class EbpfAccount:
 
     # ---- holds ----
 
-    def hold(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
-        """These cgroups were just frozen: their queues drain, nobody will tell when they are empty."""
+    def hold(self, cgroup_ids: Iterable[int], now_ns: int, *, by_others: bool = False) -> None:
+        """These cgroups were just frozen: their queues drain unseen. ``by_others``: they want nothing any more."""
         for context in self._contexts.of(cgroup_ids):
             if not context.is_held:
-                context.cached = None
-                context.held_with_demand = self._demand(context, now_ns)
+                context.cached, drains = None, self._drains[context.gpu]
+                context.held_with_demand = not by_others and self._demand(context, now_ns)
                 self._replays[context.gpu].advance(now_ns)
-                drains = self._drains[context.gpu]
                 drains.begin(context)
                 drains.estimate(context, self._probe.context(context.key[0]), now_ns)
 
