@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
 from dataclasses import replace
 from typing import Protocol
 
@@ -62,6 +62,8 @@ class Applier:
         """By tenant; ours only."""
         self.reserved: frozenset[str] = frozenset()
         """Tenants whose holds are not the share policy's business now: it sees them as held by somebody else."""
+        self.paused: Set[int] = frozenset()
+        """Ids of cgroups with GPU work that somebody else has paused: the end of our hold does not let them run."""
         self.records: deque[DecisionRecord] = deque(maxlen=_REMEMBER)
         self.held_ns: dict[str, int] = {}
         """Time held since the start, by tenant; finished holds only."""
@@ -127,9 +129,10 @@ class Applier:
         if view is None or not view.refs:
             return "its cgroup is gone"
         self._latency_dirty.add(action.tenant)
-        result = self._freezer.hold_gang(
-            list(view.refs.values()), action.tenant, action.deadline_ns, action.reason.code.value
-        )
+        refs = [ref for ref in view.refs.values() if ref.id not in view.foreign]
+        if not refs:
+            return f"not held: {HoldKind.FOREIGN.value}"
+        result = self._freezer.hold_gang(refs, action.tenant, action.deadline_ns, action.reason.code.value)
         if result.kind is not HoldKind.HELD:
             if result.kind is HoldKind.FOREIGN:
                 view.foreign |= {m.cgroup_id for m in result.members if m.kind is HoldKind.FOREIGN}
@@ -221,7 +224,7 @@ class Applier:
         self._latency_dirty.add(hold.tenant)
         view = self._tree.tenants.get(hold.tenant) or TenantView(hold.tenant)
         # a reload may have given them to another tenant meanwhile: their contexts must not stay held for ever
-        self._account.thaw(self._told.pop(hold.tenant, frozenset()) | view.cgroup_ids, now_ns)
+        self._account.thaw((self._told.pop(hold.tenant, frozenset()) | view.cgroup_ids) - self.paused, now_ns)
         lasted_ns = now_ns - hold.since_ns
         reason = self._reasons.pop(hold.tenant, ReasonCode.OVER_ENTITLEMENT)
         by_reason = self.held_by_reason_ns.setdefault(hold.tenant, {})
@@ -270,13 +273,17 @@ class Applier:
         foreign = {
             name: Hold(name, 0, 0, is_ours=False)
             for name, view in self._tree.tenants.items()
-            if name in self.reserved or (view.foreign and name not in self.holds)
+            if name in self.reserved or (view.is_paused and name not in self.holds)
         }
         return {**self.holds, **foreign}
 
+    def holds_cgroup(self, cgroup_id: int) -> bool:
+        """Whether we hold it: by itself, or with the tenant it belongs to."""
+        return cgroup_id in self._freezer.held or any(cgroup_id in told for told in self._told.values())
+
     def all_held(self) -> set[str]:
         """Tenants that are frozen now, by us or by others."""
-        return {*self.holds, *(name for name, view in self._tree.tenants.items() if view.foreign)}
+        return {*self.holds, *(name for name, view in self._tree.tenants.items() if view.is_paused)}
 
     def freeze_latency_ns(self) -> dict[str, int]:
         """Measured cost of holding each tenant; a gang costs what its slowest member does."""

@@ -49,6 +49,7 @@ from fairsched.errors import FairschedError
 from fairsched.guardian.keeper import GuardianKeeper
 from fairsched.model import Snapshot
 from fairsched.observe.libraries import ProbesLost
+from fairsched.observe.pauses import Pauses
 from fairsched.observe.sensors import Sensors, start_loader
 from fairsched.observe.tree import Observation, Tree, build_snapshot, refuse_own_cgroup, specs_in_force
 from fairsched.policy.decide import Decision, decide
@@ -152,6 +153,9 @@ class Daemon:
             self._undo.callback(self._pid_view.close)
         is_dry_run = self._mode() != "enforce"
         self._applier = Applier(self._freezer, self._tree, self._sensors, is_dry_run=is_dry_run)
+        self._pauses = Pauses(self._mount, self._tree, self._sensors, self._applier.holds_cgroup)
+        self._undo.callback(self._pauses.close)
+        self._applier.paused = self._pauses.paused
         self._misbehaviour = Misbehaviour(self._sensors, self._tree, self._applier, self._mount)
         self._undo.callback(self._misbehaviour.close)
         self._vram = VramLimits(self._sensors, self._tree, self._applier, self._mount)
@@ -237,6 +241,7 @@ class Daemon:
                 self._on_edges()
             elif fd == self._freezer.fileno():
                 self._applier.settle(time.monotonic_ns())
+                self._pauses.poll(time.monotonic_ns())  # a hold of ours may have become somebody's pause
             elif fd == self._gate.fileno():
                 self._gate.refresh()
             else:  # the guardian died, or the process that holds the probes has something to say or died
@@ -279,8 +284,10 @@ class Daemon:
         idle_since_ns = self._idle.take()
         rows = self._sensors.read(now_ns)
         self._misbehaviour.book(rows)
-        if self._tree.refresh(now_ns, self._freezer.held, {row.cgroup_id for row in rows}):
+        users = {row.cgroup_id for row in rows}
+        if self._tree.refresh(now_ns, self._freezer.held, users):
             self._take_in_tenants()
+        self._pauses.poll(now_ns, users)
         seen = Observation(
             now_ns=now_ns,
             interval_ns=interval_ns,
@@ -352,6 +359,7 @@ class Daemon:
         """Release all holds, as nothing is seen any more, and have the programs loaded again beside the loop."""
         logger.error("probes=lost error=%r held=%d", str(lost), len(self._applier.holds))
         self._applier.release_all(now_ns)
+        self._pauses.forget()
         if self._sensors.probe is not None:
             self._epoll.unregister(self._sensors.probe.fileno())  # its mapping would keep it in the set
             self._epoll.unregister(self._sensors.probe.channel_fileno())

@@ -202,7 +202,7 @@ class TenantReports:
         view = self._parts.tree.tenants.get(name)
         if name in self._parts.applier.holds:
             return TenantState.HELD
-        if view is not None and view.foreign:
+        if view is not None and view.is_paused:
             return TenantState.FOREIGN
         if view is None or not (gpus or is_seen or is_open):
             return TenantState.UNSEEN

@@ -201,10 +201,10 @@ class Sensors:
         """Whether no work is open on a GPU right now, as BPF knows it."""
         return self.probe is not None and self.probe.is_idle(slot)
 
-    def hold(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
+    def hold(self, cgroup_ids: Iterable[int], now_ns: int, *, by_others: bool = False) -> None:
         """Tell the account, if there is one, that these cgroups were just frozen."""
         if self.account is not None:
-            self.account.hold(cgroup_ids, now_ns)
+            self.account.hold(cgroup_ids, now_ns, by_others=by_others)
 
     def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
         """Tell the account, if there is one, that these cgroups run again."""

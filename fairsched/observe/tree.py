@@ -56,6 +56,12 @@ class TenantView:
     spec: TenantSpec | None = None
     """As the configuration said when its cgroups were matched."""
 
+    @property
+    def is_paused(self) -> bool:
+        """Somebody else has paused all of it. Of one in several cgroups the others are held as before: who pauses one
+        of its own frees none of them."""
+        return bool(self.foreign) and self.foreign >= self.refs.keys()
+
 
 def refuse_own_cgroup(owners: CgroupOwners, mount: Mount, file: str) -> None:
     """Raises ConfigError where the configuration would have us freeze ourselves."""
@@ -179,6 +185,13 @@ class Tree:
             return CgroupRef.open(self._mount, path)
         except FairschedError:
             return None
+
+    def look_for_pauses(self, cgroup_id: int) -> None:
+        """Look again at the tenant of a cgroup, whose pause began or ended."""
+        view = self.tenants.get(self._tenant_of.get(cgroup_id, ""))
+        if view is not None:
+            for ref in list(view.refs.values()):
+                self._look_for_pause(view, ref)
 
     def _look_for_pause(self, view: TenantView, ref: CgroupRef) -> None:
         try:

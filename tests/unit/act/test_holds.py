@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, KeysView, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -56,6 +56,10 @@ class FakeFreezer:
         for ref in refs:
             self.holds[ref.id] = SimpleNamespace(tenant=tenant)
         return GangResult(HoldKind.HELD, members)
+
+    @property
+    def held(self) -> KeysView[int]:
+        return self.holds.keys()
 
     def held_for(self, tenant: str) -> list[int]:
         return [cgroup_id for cgroup_id, entry in self.holds.items() if entry.tenant == tenant]
@@ -200,7 +204,31 @@ def test_a_pause_that_is_not_ours_is_left_alone_and_seen(world: World) -> None:
     assert world.account.told == []
     assert world.tenants["train"].foreign == {3}
     assert world.applier.records[-1].error == "not held: foreign"
+
+
+def test_who_pauses_one_of_its_cgroups_is_held_with_the_others(world: World) -> None:
+    world.tenants["train"].foreign.add(3)
+    assert world.applier.all_holds() == {}
+    world.hold("train")
+    assert set(world.freezer.holds) == {2}
+    assert world.applier.all_holds()["train"].is_ours
+
+
+def test_who_is_paused_whole_is_not_held(world: World) -> None:
+    world.tenants["train"].foreign |= {2, 3}
     assert world.applier.all_holds() == {"train": Hold("train", 0, 0, is_ours=False)}
+    assert world.applier.all_held() == {"train"}
+    world.hold("train")
+    assert (world.freezer.holds, world.applier.records[-1].error) == ({}, "not held: foreign")
+
+
+def test_the_end_of_our_hold_ends_no_pause_of_somebody_elses(world: World) -> None:
+    world.hold("train")
+    assert world.applier.holds_cgroup(30) and not world.applier.holds_cgroup(1)
+    world.applier.paused = {30}
+    world.thaw("train", 1)
+    assert world.account.told[-1] == ("thaw", frozenset({2, 3, 20}), 1)
+    assert not world.applier.holds_cgroup(30)
 
 
 def test_a_hold_of_ours_is_not_shown_as_somebody_elses(world: World) -> None:

@@ -55,6 +55,8 @@ def test_idle_is_when_nobody_wants_the_gpu_and_somebody_looks() -> None:
     asleep = [tenant("chat", state=TenantState.IDLE), tenant("mail", state=TenantState.UNSEEN)]
     assert read(report(asleep)).is_idle
     assert not read(report([*asleep, tenant("night")])).is_idle
+    asleep.append(tenant("frozen", state=TenantState.FOREIGN))
+    assert read(report(asleep)).is_idle, "whom somebody else has paused wants nothing"
     asleep.append(
         tenant("monitor", state=TenantState.EXEMPT, gpus=(TenantGpuStatus(GPU, None, 0.0, has_demand=False),))
     )
