@@ -82,6 +82,13 @@ class Nvml:
         name = _text(nvml.nvmlDeviceGetName(handle))
         return Gpu(_text(nvml.nvmlDeviceGetUUID(handle)), index, name, total)
 
+    def load(self, slot: int) -> float | None:
+        """Part of its last sampling period in which a GPU worked; None where NVML does not say."""
+        try:
+            return int(self._nvml.nvmlDeviceGetUtilizationRates(self._handles[slot]).gpu) / 100
+        except self._nvml.NVMLError:
+            return None
+
     def use(self, slot: int) -> GpuUse:
         """Memory, utilisation and temperature of one GPU; what NVML refuses to say is None."""
         if slot >= len(self._handles):

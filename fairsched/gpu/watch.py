@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
@@ -22,6 +23,9 @@ from fairsched.gpu.nvml import GpuUse, Nvml
 
 POLL_S = 1.0
 STALE_S = 5.0
+_CLOSE_S = 0.25
+_LOADS = 16
+"""Kept until they are taken."""
 _FRESH_S = 0.03
 
 
@@ -41,7 +45,12 @@ class GpuWatch:
         self._nvml = nvml
         self._changed = threading.Condition()
         self._answer = _Answer(0.0, time.monotonic())
-        self._poller = Poller("gpus", self._poll, lambda: poll_s, "state of the GPUs")
+        self._poll_s = poll_s
+        self.is_close = False
+        """The load is asked for every _CLOSE_S, and nothing else is more often than before."""
+        self._wants_all = True
+        self._loads: list[deque[float]] = [deque(maxlen=_LOADS) for _ in nvml.gpus]
+        self._poller = Poller("gpus", self._poll, self._pause_s, "state of the GPUs")
         self._poller.ask()
 
     def use(self, slot: int) -> GpuUse:
@@ -53,11 +62,16 @@ class GpuWatch:
 
     def listed(self) -> Mapping[tuple[int, int], int | None]:
         """VRAM in bytes by (process, slot), see :meth:`fairsched.gpu.nvml.Nvml.listed`; at worst as of before."""
-        now_s = time.monotonic()
+        now_s, self._wants_all = time.monotonic(), True
         self._poller.ask()
         with self._changed:
             self._changed.wait_for(lambda: self._answer.begun_s >= now_s, _FRESH_S)
         return self._answer.listed
+
+    def take_loads(self, slot: int) -> tuple[float, ...]:
+        """What was said of the load of a GPU while ``is_close``, since the call before."""
+        loads = self._loads[slot] if slot < len(self._loads) else ()
+        return tuple(loads.popleft() for _ in range(len(loads))) if loads else ()
 
     def slots_of(self, pids: Set[int]) -> dict[int, set[int]]:
         """On which GPUs these processes have compute contexts, as of the last answer."""
@@ -76,8 +90,19 @@ class GpuWatch:
         """End the thread; False: NVML keeps it, and would keep whoever calls it next."""
         return self._poller.close()
 
+    def _pause_s(self) -> float:
+        return min(_CLOSE_S, self._poll_s) if self.is_close else self._poll_s
+
     def _poll(self) -> None:
         begun_s = time.monotonic()
+        if self.is_close:
+            for slot, loads in enumerate(self._loads):
+                load = self._nvml.load(slot)
+                if load is not None:
+                    loads.append(load)
+            if not self._wants_all and begun_s - self._answer.begun_s < self._poll_s:
+                return
+        self._wants_all = False
         uses = tuple(self._nvml.use(slot) for slot in range(len(self._nvml.gpus)))
         answer = _Answer(begun_s, time.monotonic(), uses, self._nvml.listed())
         with self._changed:

@@ -30,6 +30,8 @@ class Driver:
         self.lets_go.set()
         self.processes: dict[tuple[int, int], int | None] = {(7, 0): 100, (8, 0): 1, (8, 1): None}
         self.is_broken = False
+        self.asked = 0
+        """For loads."""
 
     def use(self, slot: int) -> GpuUse:
         if self.is_broken:
@@ -37,6 +39,10 @@ class Driver:
         if slot == 1:
             self.lets_go.wait(PATIENCE_S)
         return GpuUse(memory_used_bytes=slot + 1, is_up=True)
+
+    def load(self, slot: int) -> float | None:
+        self.asked += 1
+        return 0.5 if slot == 0 else None
 
     def listed(self) -> dict[tuple[int, int], int | None]:
         return dict(self.processes)
@@ -100,3 +106,24 @@ def test_a_failure_is_not_the_end_of_asking(
     monkeypatch.setattr(gpu_watch, "_FRESH_S", PATIENCE_S)
     driver.is_broken, driver.processes = False, {(1, 0): 1}
     assert watch.listed() == {(1, 0): 1} != before
+
+
+def test_loads_are_asked_for_often_while_somebody_wants_them_and_nothing_else_is(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_watch, "_CLOSE_S", 0.001)
+    watch = GpuWatch(cast(Nvml, driver), poll_s=HOUR_S)
+    try:
+        wait_until(lambda: watch.use(0).is_up, PATIENCE_S, "it asks at once")
+        assert (watch.take_loads(0), driver.asked) == ((), 0)
+        driver.is_broken = True  # whoever asks for all fails
+        watch.is_close = True
+        watch._poller.ask()
+        wait_until(lambda: driver.asked > 40, PATIENCE_S, "again and again")
+        loads = watch.take_loads(0)
+        assert 0 < len(loads) <= 16 and set(loads) == {0.5}
+        assert watch.take_loads(1) == watch.take_loads(2) == ()
+        assert watch.silent_s() is None
+    finally:
+        watch.is_close = False
+        watch.close()
