@@ -165,6 +165,8 @@ class Snapshot:
     """UUIDs of GPUs with no outstanding work at all at ``now_ns``."""
     idle_since_ns: Mapping[str, int] = field(default_factory=dict)
     """By UUID: when a GPU last fell idle in this interval; absent = not known, or before."""
+    contradicted: frozenset[str] = frozenset()
+    """UUIDs of GPUs whose account was found to be wrong (policy/watchdog.py): nobody is held there for others."""
 
 
 class ContextWork(NamedTuple):
@@ -210,6 +212,7 @@ class ReasonCode(str, enum.Enum):
     SHUTDOWN = "shutdown"
     FOREIGN = "foreign"
     OVER_VRAM = "over_vram"
+    CONTRADICTED = "contradicted"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ _REASONS = {
     ReasonCode.SHUTDOWN: "fairsched stopped",
     ReasonCode.FOREIGN: "somebody else paused it",
     ReasonCode.OVER_VRAM: "it has more GPU memory than its limit",
+    ReasonCode.CONTRADICTED: "the GPU was idle though the account had it busy",
 }
 
 

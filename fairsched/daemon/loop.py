@@ -41,6 +41,7 @@ from fairsched.config import CgroupOwners, Config
 from fairsched.config.settings import Settings
 from fairsched.daemon.answers import Answers
 from fairsched.daemon.cost import OwnCost
+from fairsched.daemon.doubt import AccountWatch
 from fairsched.daemon.ledger import Ledger, StateFile
 from fairsched.daemon.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
 from fairsched.daemon.parts import Parts, Vitals
@@ -153,6 +154,7 @@ class Daemon:
             self._undo.callback(self._pid_view.close)
         is_dry_run = self._mode() != "enforce"
         self._applier = Applier(self._freezer, self._tree, self._sensors, is_dry_run=is_dry_run)
+        self._doubt = AccountWatch(self._sensors, self._applier.holds)
         self._pauses = Pauses(self._mount, self._tree, self._sensors, self._applier.holds_cgroup)
         self._undo.callback(self._pauses.close)
         self._applier.paused = self._pauses.paused
@@ -297,6 +299,7 @@ class Daemon:
             idle_slots=self._sensors.idle_gpus(),
             idle_since_ns=idle_since_ns,
             doubted=self._misbehaviour.doubted,
+            contradicted=self._doubt.poll(now_ns, interval_ns, rows, self._policy_state.gates),
         )
         snapshot, strangers = build_snapshot(seen, self._tree, self._sensors.gpus)
         self._ledger.add(snapshot, strangers)
@@ -443,4 +446,5 @@ class Daemon:
             companion=self._companion,
             guardian=self._guardian,
             control=self._control.counters,
+            doubts=self._doubt.doubts,
         )

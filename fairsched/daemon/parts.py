@@ -19,6 +19,7 @@ from fairsched.guardian.keeper import GuardianKeeper
 from fairsched.model import ShareView, TenantSpec
 from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import Tree
+from fairsched.policy.watchdog import Doubt
 from fairsched.protocol.server import ServerCounters
 from fairsched.protocol.status import GateStatus
 
@@ -56,3 +57,4 @@ class Parts:
     companion: CompanionKeeper
     guardian: GuardianKeeper
     control: ServerCounters
+    doubts: Mapping[int, Doubt]

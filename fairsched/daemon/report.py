@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fairsched import __version__
 from fairsched.config.settings import Settings
@@ -16,6 +16,7 @@ from fairsched.driver.gate import is_asked_for
 from fairsched.gpu.nvml import GpuUse, gpu_label
 from fairsched.model import Source
 from fairsched.observe.sensors import Sensors
+from fairsched.policy.watchdog import Doubt
 from fairsched.protocol.losses import DRIVER_LOSSES, GPU_TIME_LOSSES
 from fairsched.protocol.status import (
     GateState,
@@ -25,6 +26,9 @@ from fairsched.protocol.status import (
     TenantState,
     TenantStatus,
 )
+
+_TOLD_S = 60.0
+"""How long a contradiction of the account is a warning."""
 
 
 def build_status(parts: Parts) -> StatusReport:
@@ -61,9 +65,13 @@ def build_status(parts: Parts) -> StatusReport:
         driver_counts=sensors.driver.counts(),
         bpf_counts=sensors.probe.counts() if sensors.probe is not None else {},
         gate=gate,
-        gpus=_gpus(vitals, settings, sensors, parts.ledger, tenants),
+        gpus=_gpus(vitals, settings, sensors, parts.ledger, tenants, parts.doubts),
         tenants=tenants,
-        warnings=(*_warnings(vitals, settings, sensors), *_gate_warnings(settings, gate)),
+        warnings=(
+            *_warnings(vitals, settings, sensors),
+            *_contradictions(parts),
+            *_gate_warnings(settings, gate),
+        ),
     )
 
 
@@ -73,6 +81,7 @@ def _gpus(
     sensors: Sensors,
     ledger: Ledger,
     tenants: Iterable[TenantStatus],
+    doubts: Mapping[int, Doubt],
 ) -> tuple[GpuStatus, ...]:
     window_ns = max(1, settings.config.window_s) * 1_000_000_000
     found = []
@@ -92,6 +101,9 @@ def _gpus(
                 is_up=use.is_up,
                 utilization_ratio=use.busy_ratio,
                 temperature_celsius=use.temperature_celsius,
+                contradictions_total=doubts.get(slot, Doubt()).times
+                if sensors.source is Source.EBPF
+                else None,
                 jain_ratio=jain.get(gpu.uuid),
             )
         )
@@ -153,6 +165,14 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
     lost = {name: n for name, n in sensors.driver.counts().items() if n and name in DRIVER_LOSSES}
     for name, count in lost.items():
         yield f"calls to the driver: BPF counted {name}: {count}; contexts and VRAM may be wrong"
+
+
+def _contradictions(parts: Parts) -> Iterable[str]:
+    for slot, doubt in parts.doubts.items():
+        ago_s = (parts.vitals.now_ns - doubt.at_ns) / 1e9
+        if doubt.times and ago_s < _TOLD_S:
+            label = gpu_label(parts.sensors.gpus, slot)
+            yield f"{label}: its load contradicted the account {ago_s:.0f} s ago; all were let go ({doubt.said})"
 
 
 def _gate_warnings(settings: Settings, gate: GateStatus) -> Iterable[str]:

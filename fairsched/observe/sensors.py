@@ -38,6 +38,8 @@ from fairsched.observe.life import LifeWatch
 from fairsched.observe.ordinals import Ordinals
 from fairsched.protocol.delays import AMinuteAgo
 
+_SILENT_NS = 2_000_000_000
+"""Longer than most bursts take, and a GPU that works on a longer one is not idle."""
 _PROCESS_EDGES = (abi.EdgeKind.PROC_NEW, abi.EdgeKind.PROC_EXIT)
 
 logger = logging.getLogger(__name__)
@@ -200,6 +202,36 @@ class Sensors:
     def is_idle(self, slot: int) -> bool:
         """Whether no work is open on a GPU right now, as BPF knows it."""
         return self.probe is not None and self.probe.is_idle(slot)
+
+    def watch_loads(self, *, is_wanted: bool) -> None:
+        """Whether :meth:`take_loads` is going to be asked."""
+        if self.gpu_watch is not None:
+            self.gpu_watch.is_close = is_wanted
+
+    def take_loads(self, slot: int) -> tuple[float, ...]:
+        """What NVML has said of the load of a GPU since the call before; nothing where it does not."""
+        return self.gpu_watch.take_loads(slot) if self.gpu_watch is not None else ()
+
+    def silent_contexts(self, slot: int, now_ns: int) -> list[tuple[int, int]]:
+        """(slot, generation) of contexts on a GPU with open work of which nothing was heard for long."""
+        return [
+            (at, live.generation)
+            for at, live in (self.probe.contexts() if self.probe is not None else ())
+            if live.gpu == slot and live.busy[abi.COMPUTE].streams and now_ns - live.last_call_ns > _SILENT_NS
+        ]
+
+    def doubt(self, slot: int, now_ns: int) -> int:
+        """The account of a GPU is wrong: its silent work is over, and the rest is learnt anew.
+
+        Returns how many contexts had such work.
+        """
+        if self.account is None or self.probe is None:
+            return 0
+        silent = self.silent_contexts(slot, now_ns)
+        for at, generation in silent:
+            self.probe.end_drain(at, generation, 0)
+        self.account.relearn(slot)
+        return len(silent)
 
     def hold(self, cgroup_ids: Iterable[int], now_ns: int, *, by_others: bool = False) -> None:
         """Tell the account, if there is one, that these cgroups were just frozen."""

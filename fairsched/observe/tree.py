@@ -269,6 +269,8 @@ class Observation:
     """By slot, when GPUs last fell idle in this interval, where that is known."""
     doubted: Collection[tuple[str, str]] = ()
     """(tenant, UUID) whose account is not to be believed, whatever it says of itself."""
+    contradicted: frozenset[str] = frozenset()
+    """UUIDs of GPUs on which nobody is to be held now."""
 
 
 def build_snapshot(
@@ -300,5 +302,6 @@ def build_snapshot(
         freeze_latency_ns=seen.freeze_latency_ns,
         idle_gpus=frozenset(gpu_label(gpus, slot) for slot in seen.idle_slots),
         idle_since_ns={gpu_label(gpus, slot): since for slot, since in seen.idle_since_ns.items()},
+        contradicted=seen.contradicted,
     )
     return snapshot, strangers

@@ -14,7 +14,7 @@ hold i   when margin_i < -H_i and lag_i < -floor / 2 on some GPU, and somebody u
 thaw i   when margin_i >= -thaw_ratio x H_i on every contended GPU (CAUGHT_UP), or when
          its deadline has come (DEADLINE), nobody else unheld wants its GPUs (LAST_WITH_DEMAND), its GPU
          stands idle (GPU_IDLE), it wants nothing (NO_DEMAND), or it may not be held (EXEMPT,
-         LOW_CONFIDENCE).
+         LOW_CONFIDENCE, CONTRADICTED: the account of the GPU was found to be wrong, watchdog.py).
 
 A beneficiary is required for a hold and must itself run, so the last tenant that runs is never held.
 Dwell: dwell_latency_factor x freeze latency between two changes; thaws that protect somebody ignore it.
@@ -122,7 +122,10 @@ def _thaw_verdict(draft: Draft, hold: Hold) -> tuple[ReasonCode, JudgedUse | Non
         return ReasonCode.NO_DEMAND, worst
     if any(row.use.confidence is not Confidence.HIGH for row in rows):
         return ReasonCode.LOW_CONFIDENCE, worst
-    is_quota = draft.gates.get(tenant, Gate()).is_quota
+    gate = draft.gates.get(tenant, Gate())
+    is_quota = gate.is_quota
+    if not is_quota and gate.hold_gpu in draft.snapshot.contradicted:
+        return ReasonCode.CONTRADICTED, worst
     if is_quota and draft.over_quota(tenant, is_held=True) is not None:
         return None
     contended = draft.contended(tenant)
@@ -211,5 +214,7 @@ def _may_be_held(draft: Draft, tenant: str) -> bool:
 def _is_overdrawn(draft: Draft, row: JudgedUse) -> bool:
     """Whether it has taken so much that it is held if somebody who runs is behind."""
     if row.margin_ns >= -row.threshold_ns or not row.use.has_demand:
+        return False
+    if row.gpu in draft.snapshot.contradicted:
         return False
     return row.account.lag_ns < draft.lag_limit_ns(row)

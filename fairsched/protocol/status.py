@@ -94,6 +94,8 @@ class GpuStatus:
     temperature_celsius: float | None = None
     jain_ratio: float | None = None
     """Jain's index of used by entitled of the tenants with demand, last window; 1 = fair."""
+    contradictions_total: int | None = None
+    """How often its load contradicted the account while somebody was held, so that all were let go."""
 
 
 @dataclass(frozen=True)

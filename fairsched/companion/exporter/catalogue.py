@@ -185,6 +185,12 @@ GPUS = (
     _gauge("gpu_up", _NVML, _GPU, "1 while the driver answers for the GPU, 0 when it has lost it."),
     _gauge("gpu_busy_ratio", _ACCOUNT, _GPU, "Part of the last window in which it worked for anybody."),
     _gauge("gpu_unmanaged_ratio", _ACCOUNT, _GPU, "Part of the last window used by processes of no tenant."),
+    _counter(
+        "account_contradictions",
+        _ACCOUNT,
+        _GPU,
+        "How often its load contradicted the account while somebody was held, so that all were let go.",
+    ),
     _gauge(
         "gpu_utilization_ratio",
         _NVML,

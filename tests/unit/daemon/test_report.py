@@ -134,7 +134,7 @@ def test_of_gpus_the_loop_asks_who_asks_nvml_beside_it() -> None:
     watched = sensors(gpus=(Gpu("GPU-a"), Gpu("GPU-b")), nvml=object(), gpu_watch=watch)
     vitals = Vitals(0, 0, "enforce", None, 100, 0, OwnCost(0))
     settings = SimpleNamespace(config=SimpleNamespace(window_s=10))
-    found = report._gpus(vitals, cast(Any, settings), watched, Ledger(), ())
+    found = report._gpus(vitals, cast(Any, settings), watched, Ledger(), (), {})
     assert [(one.memory_used_bytes, one.is_up) for one in found] == [(7, True), (8, True)]
 
 

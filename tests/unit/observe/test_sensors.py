@@ -190,11 +190,27 @@ def test_a_gpu_that_fell_idle_is_named_with_the_time_and_is_not_urgent(
     assert sensors.peek() == (False, {0: 30 * MS})
 
 
+def test_the_silent_work_of_a_gpu_is_ended_and_nobody_elses(sensors: Sensors, probe: Peeked) -> None:
+    late_ns = 5_000 * MS
+    for slot, (pid, gpu, launched_ns) in enumerate([(21, 0, 20 * MS), (22, 0, late_ns), (23, 1, 20 * MS)], 1):
+        probe.create(slot, pid, 100, gpu=gpu)
+        probe.launch(slot, launched_ns)
+    generation = probe.contexts_by_slot[1].generation
+    assert sensors.silent_contexts(0, 2_000 * MS) == []
+    assert sensors.silent_contexts(0, late_ns) == [(1, generation)], (
+        "the first has no work, and one is just heard of"
+    )
+    assert sensors.doubt(0, late_ns) == 1
+    assert probe.drains_ended == [(1, generation, 0)]
+    assert sensors.silent_contexts(0, late_ns) == []
+
+
 def test_without_the_account_nothing_is_peeked_at_and_nothing_tuned(host: Host) -> None:
     host.has_bpf = False
     sampled = Sensors(config())
     sampled.tune(0, str)
     assert sampled.peek() == (False, {})
+    assert (sampled.silent_contexts(0, 10), sampled.doubt(0, 10), sampled.take_loads(0)) == ([], 0, ())
 
 
 def test_a_nature_that_was_learnt_is_said_and_what_rested_on_the_old_one_is_forgotten(
