@@ -20,7 +20,6 @@ RUN = {
     "prometheus-client": "prometheus_client",
     "psutil": "psutil",
     "pydantic": "pydantic",
-    "pyelftools": "elftools",
     "pyyaml": "yaml",
     "rich": "rich",
 }
