@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import mmap
 import os
 import struct
@@ -21,6 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fairsched.base.wait import is_readable
 from fairsched.bpf import abi, child, syscall
+from fairsched.bpf.channel import Channel
 from fairsched.bpf.ring import RingReader
 from fairsched.errors import FairschedError, HostUnsupported
 
@@ -67,6 +67,15 @@ class Library:
     """False: only its name is a libcuda's."""
     name: str = ""
     """What people call it, where that is not the path."""
+    is_lasting: bool = True
+    """False: it is on a mount that goes with a container."""
+
+
+class Dropped(NamedTuple):
+    """A file whose probes were let go."""
+
+    device: int
+    inode: int
 
 
 class _MappedArray(Generic[_Value]):
@@ -86,14 +95,14 @@ class GpuTimeProbe:
     """
 
     def __init__(self, loader: child.LoaderInStart | None = None) -> None:
-        self._channel, self._process = child.start() if loader is None else loader.take()
+        end, self._process = child.start() if loader is None else loader.take()
         try:
-            answer, self._fds = child.receive(self._channel, self._process)
+            answer, self._fds = child.receive(end, self._process)
             self.is_multi = bool(answer["is_multi"])
-            self._answers = b""
-            self._read_answer(child.TIMEOUT_S)
+            self._channel = Channel(end)
+            self._begin()
         except BaseException:
-            self._channel.close()
+            end.close()
             self._process.kill()
             self._process.wait()
             raise
@@ -122,51 +131,61 @@ class GpuTimeProbe:
         """Ask for probes on the libcuda at ``path``; :meth:`take_attached` tells what became of it.
 
         ``name``: what people call it, if not that. ``pid``: the process that chose it; None: the operator did.
+        Raises ConnectionError where the attacher is gone or does not read, as when it is asked much at a time.
         """
-        self._channel.sendall(json.dumps({"path": path, "name": name, "pid": pid}).encode() + b"\n")
+        self._channel.send({"path": path, "name": name, "pid": pid})
 
-    def take_attached(self) -> list[Library]:
-        """Libraries dealt with since the last call. Never blocks. Raises FairschedError if the attacher died."""
-        found = []
-        while b"\n" in self._answers or is_readable(self._channel):
-            found.append(self._note(self._read_answer(1.0)))
-        return found
+    def request_drop(self, device: int, inode: int) -> None:
+        """Ask to let go of a file, as the answer about it named it; otherwise as :meth:`request_library`."""
+        self._channel.send({"drop": [device, inode]})
+
+    def take_attached(self) -> list[Library | Dropped]:
+        """What was dealt with since the last call. Never waits. Raises FairschedError if the attacher died."""
+        return [self._note(answer) for answer in self._take()]
 
     def attach_library(self, path: str, timeout_s: float = 30.0) -> Library:
         """Ask and wait. Raises FairschedError when no probe could be attached."""
         self.request_library(path)
-        library = self._note(self._read_answer(timeout_s))
+        library = self._note(self._wait_for_answer(timeout_s))
+        assert isinstance(library, Library)
         if library.error is not None:
             raise FairschedError(library.error, remedy=library.remedy)
         return library
 
-    def _note(self, answer: dict[str, Any]) -> Library:
+    def _begin(self) -> None:
+        """Wait until it holds what is on no library."""
+        answer = self._wait_for_answer(child.TIMEOUT_S)
+        if "error" in answer:
+            raise HostUnsupported(
+                answer["error"], remedy="the kernel needs raw tracepoints (CONFIG_BPF_EVENTS)"
+            )
+
+    def _note(self, answer: dict[str, Any]) -> Library | Dropped:
+        if "drop" in answer:
+            gone = Dropped(*answer["drop"])
+            self.libraries = [one for one in self.libraries if (one.device, one.inode) != gone]
+            return gone
         library = Library(**answer)
         known = {(item.device, item.inode) for item in self.libraries}
         if library.error is None and (library.device, library.inode) not in known:
             self.libraries.append(library)
         return library
 
-    def _read_answer(self, timeout_s: float) -> dict[str, Any]:
+    def _take(self) -> list[dict[str, Any]]:
+        try:
+            return self._channel.take()
+        except ConnectionError as error:
+            raise FairschedError(
+                "the process that holds the probes is gone", remedy="see its stderr"
+            ) from error
+
+    def _wait_for_answer(self, timeout_s: float) -> dict[str, Any]:
         deadline_s = time.monotonic() + timeout_s
-        while b"\n" not in self._answers:
-            self._channel.settimeout(max(0.001, deadline_s - time.monotonic()))
-            try:
-                data = self._channel.recv(65536)
-            except TimeoutError:
-                data = b""
-            if not data:
-                raise FairschedError(
-                    "the process that holds the probes does not answer", remedy="see its stderr"
-                )
-            self._answers += data
-        line, _, self._answers = self._answers.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer and "path" not in answer:
-            raise HostUnsupported(
-                answer["error"], remedy="the kernel needs raw tracepoints (CONFIG_BPF_EVENTS)"
-            )
-        return answer
+        while is_readable(self._channel, deadline_s - time.monotonic()):
+            answers = self._take()
+            if answers:
+                return answers[0]
+        raise FairschedError("the process that holds the probes does not answer", remedy="see its stderr")
 
     # ---- reading ----
 

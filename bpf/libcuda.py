@@ -19,8 +19,9 @@ import heapq
 import os
 import re
 import subprocess
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from fairsched.bpf import served
@@ -30,6 +31,12 @@ _DELETED = " (deleted)"
 _FIRST_RETRY_NS = 100_000_000
 _LAST_RETRY_NS = 5_000_000_000
 _CONFIGURED_EVERY_NS = 3_000_000_000
+_MARK = b"/libcuda.so"
+_PART_BYTES = 1 << 16
+"""Of a map at one time: some 600 mappings, half a millisecond. A process may have 65,530 with names of 4,096 bytes."""
+_PARTS_AT_ONCE = 32
+MOST = 64
+"""Files of one process; a tenant has room for fewer (attachments.py)."""
 
 
 @dataclass(frozen=True)
@@ -65,28 +72,52 @@ class Mapped(NamedTuple):
     """As the kernel's map says. On an overlay or btrfs the device, and sometimes both, are not what stat says."""
 
 
+class Part(NamedTuple):
+    """Of a memory map."""
+
+    found: list[Mapped]
+    is_last: bool
+
+
+def read_map(pid: int, proc: str = "/proc") -> Iterator[Part]:
+    """The libcuda files that a process has mapped, each once, by a part of its map at a time; none beyond :data:`MOST`.
+
+    Raises OSError when it is gone.
+    """
+    known: set[tuple[str, int, int]] = set()
+    with open(f"{proc}/{pid}/maps", "rb") as file:
+        rest, is_last = b"", False
+        while not is_last:
+            data = file.read(_PART_BYTES)
+            # The kernel escapes \n in the name of a file, and nothing else: \r is no end of a line.
+            *lines, rest = (rest + data).split(b"\n")
+            found = []
+            for line in lines:
+                item = _mapped(line) if _MARK in line else None
+                if item is not None and (key := (item.path, item.device, item.inode)) not in known:
+                    known.add(key)
+                    found.append(item)
+            is_last = len(data) < _PART_BYTES or len(known) >= MOST
+            yield Part(found[: max(0, MOST - len(known) + len(found))], is_last)
+
+
+def _mapped(line: bytes) -> Mapped | None:
+    extent, _, _, device, inode, *rest = os.fsdecode(line).split(None, 5)
+    path = rest[0] if rest else ""
+    # A program may name memory that is no file as it likes: "[anon:/libcuda.so]".
+    if not path.startswith("/") or not NAME.search(path):
+        return None
+    major, _, minor = device.partition(":")
+    return Mapped(path.removesuffix(_DELETED), extent, os.makedev(int(major, 16), int(minor, 16)), int(inode))
+
+
 def mapped_libraries(pid: int, proc: str = "/proc") -> tuple[Mapped, ...] | None:
-    """The libcuda files that a process has mapped, each once; None when it is gone."""
-    found: dict[tuple[str, str, str], Mapped] = {}
+    """The libcuda files that a process has mapped, in what is read of its map at one time; None when it is gone."""
     try:
-        # The kernel escapes \n in the name of a file, and nothing else: \r is no end of a line.
-        with open(f"{proc}/{pid}/maps", errors="surrogateescape", newline="\n") as file:
-            for line in file:
-                # A program may name memory that is no file as it likes: "[anon:/libcuda.so]".
-                extent, _, _, device, inode, *rest = line.rstrip("\n").split(None, 5)
-                path = rest[0] if rest else ""
-                if path.startswith("/") and NAME.search(path):
-                    major, _, minor = device.partition(":")
-                    item = Mapped(
-                        path.removesuffix(_DELETED),
-                        extent,
-                        os.makedev(int(major, 16), int(minor, 16)),
-                        int(inode),
-                    )
-                    found.setdefault((path, device, inode), item)
+        parts = islice(read_map(pid, proc), _PARTS_AT_ONCE)
+        return tuple(item for part in parts for item in part.found)
     except OSError:
         return None
-    return tuple(found.values())
 
 
 def see(path: str) -> LibraryFile | None:
@@ -121,24 +152,37 @@ def _link_name(extent: str) -> str:
     return "-".join(f"{int(end, 16):x}" for end in extent.split("-"))
 
 
+@dataclass(frozen=True, order=True)
+class _Look:
+    when_ns: int
+    pid: int
+    delay_ns: int = field(compare=False)
+    parts: Iterator[Part] | None = field(default=None, compare=False)
+    """The rest of a map that is being read."""
+    has_one: bool = field(default=False, compare=False)
+
+
 class LibraryWatch:
-    """Finds libcuda files over time. ``poll`` does a bounded amount of work."""
+    """Finds libcuda files over time. ``poll`` does a bounded amount of work, for each tenant in turn."""
 
     def __init__(self, configured: Iterable[str] = (), *, per_call: int = 8) -> None:
         self._configured = tuple(configured)
         self._per_call = per_call
-        self._due: list[tuple[int, int, int]] = []
-        """(when, pid, delay) of processes without a libcuda so far."""
-        self._watched: set[int] = set()
+        self._due: dict[str, list[_Look]] = {}
+        """By tenant; of those served last the last ones."""
+        self._watched: Mapping[int, str] = {}
         self._next_disk_ns = 0
         self._cache: list[str] | None = None
 
-    def watch(self, pids: Iterable[int], now_ns: int) -> None:
-        """Take in which processes exist now; new ones are read next, gone ones are forgotten."""
-        alive = set(pids)
-        for pid in alive - self._watched:
-            heapq.heappush(self._due, (now_ns, pid, _FIRST_RETRY_NS))
-        self._watched = alive
+    def watch(self, pids: Mapping[int, str], now_ns: int) -> None:
+        """Take in which processes exist now, and of which tenants; new ones are read next, gone ones are forgotten."""
+        for pid in pids.keys() - self._watched.keys():
+            heapq.heappush(self._due.setdefault(pids[pid], []), _Look(now_ns, pid, _FIRST_RETRY_NS))
+        self._watched = pids
+
+    def tenant_of(self, pid: int) -> str | None:
+        """Of a process that is watched."""
+        return self._watched.get(pid)
 
     def poll(self, now_ns: int) -> list[LibraryFile]:
         """Files found since the last call; the same file may be reported again."""
@@ -147,19 +191,32 @@ class LibraryWatch:
             self._next_disk_ns = now_ns + _CONFIGURED_EVERY_NS
             found += self._look_on_disk()
         for _ in range(self._per_call):
-            if not self._due or self._due[0][0] > now_ns:
+            tenant = next((one for one, looks in self._due.items() if looks[0].when_ns <= now_ns), None)
+            if tenant is None:
                 break
-            _, pid, delay_ns = heapq.heappop(self._due)
-            if pid not in self._watched:
-                continue
-            mapped = mapped_libraries(pid)
-            if mapped is None:
-                continue
-            found += [item for one in mapped if (item := see_mapped(one, pid)) is not None]
-            # A process that has one may still load another (dlopen of a copy): look again, rarely.
-            next_ns = _LAST_RETRY_NS if mapped else delay_ns
-            heapq.heappush(self._due, (now_ns + next_ns, pid, min(2 * delay_ns, _LAST_RETRY_NS)))
+            looks = self._due.pop(tenant)
+            found += self._look(heapq.heappop(looks), looks, now_ns)
+            if looks:
+                self._due[tenant] = looks  # behind the others
         return found
+
+    def _look(self, look: _Look, looks: list[_Look], now_ns: int) -> list[LibraryFile]:
+        """Read a part of the map of a process; when it is to be looked at next goes to ``looks``."""
+        if look.pid not in self._watched:
+            return []
+        parts = read_map(look.pid) if look.parts is None else look.parts
+        try:
+            part = next(parts)
+        except OSError:
+            return []
+        has_one = look.has_one or bool(part.found)
+        if not part.is_last:  # before another of this tenant's is begun: each holds a descriptor
+            heapq.heappush(looks, _Look(0, look.pid, look.delay_ns, parts, has_one))
+        else:
+            # A process that has one may still load another (dlopen of a copy): look again, rarely.
+            next_ns = _LAST_RETRY_NS if has_one else look.delay_ns
+            heapq.heappush(looks, _Look(now_ns + next_ns, look.pid, min(2 * look.delay_ns, _LAST_RETRY_NS)))
+        return [item for one in part.found if (item := see_mapped(one, look.pid)) is not None]
 
     def _look_on_disk(self) -> list[LibraryFile]:
         if self._cache is None:

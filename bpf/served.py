@@ -75,6 +75,12 @@ def refuse(name: str, fd: int, pid: int, proc: str = "/proc") -> None:
         raise Served(f"{name}: is on an overlay that the host has not mounted", remedy=_REMEDY)
 
 
+def is_lasting(fd: int, proc: str = "/proc") -> bool:
+    """Whether the open file is on a mount of the host's own; False: its mount goes with a container."""
+    mount = _mounts(f"{proc}/1/mountinfo").get(_mount_of(fd))
+    return mount is not None and mount.file_system != "overlay"
+
+
 _REMEDY = "put libcuda where the host keeps it, or name the file in gpu.libcuda if you trust its server"
 
 

@@ -140,7 +140,7 @@ class Daemon:
         self._state_file = StateFile(config.state_dir / "state.json", self._ledger)
         self._undo.callback(self._state_file.close)
         self._policy_state = self._state_file.load()
-        self._sensors = Sensors(config, self._ledger.natures, loader)
+        self._sensors = Sensors(config, self._ledger.natures, loader, self._mount)
         self._undo.callback(self._sensors.close)
         self._tree = Tree(self._mount, owners)
         self._undo.callback(self._tree.close)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from fairsched import __version__
+from fairsched.bpf.attachments import BUDGET
 from fairsched.config.settings import Settings
 from fairsched.daemon.ledger import Ledger
 from fairsched.daemon.parts import Parts, Vitals
@@ -140,6 +141,8 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         yield "no libcuda was found yet: GPU work cannot be seen"
     if sensors.libraries.unprobed:
         yield f"{sensors.libraries.unprobed} libcuda could not be probed, calls through them are not seen: see the log"
+    for tenant in sorted(sensors.libraries.over_budget):
+        yield f"tenant {tenant}: has more than {BUDGET} libcuda files in use; calls through the others are not seen"
     if sensors.nvml is not None and sensors.nvml.error:
         yield f"NVML is not usable ({sensors.nvml.error}): GPUs are unnamed"
     silent_s = sensors.gpu_watch.silent_s() if sensors.gpu_watch is not None else None

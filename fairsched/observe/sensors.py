@@ -11,7 +11,7 @@ it as :class:`ProbesLost`, lets go of everybody and has the programs loaded agai
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
 from fairsched.accounting.context import Events, ProcessUse
 from fairsched.accounting.ebpf import EbpfAccount
@@ -24,7 +24,7 @@ from fairsched.bpf import abi
 from fairsched.bpf.child import LoaderInStart
 from fairsched.bpf.gpu_time import GpuTimeProbe
 from fairsched.bpf.reload import ProbeReload
-from fairsched.cgroup.path import find_mount
+from fairsched.cgroup.path import Mount, find_mount
 from fairsched.config import Config
 from fairsched.driver.watch import DriverWatch
 from fairsched.errors import HostUnsupported
@@ -56,13 +56,18 @@ class Sensors:
     """Observes the GPUs for the daemon. ``account`` and ``probe`` are None where BPF is off or refused."""
 
     def __init__(
-        self, config: Config, natures: Natures | None = None, loader: LoaderInStart | None = None
+        self,
+        config: Config,
+        natures: Natures | None = None,
+        loader: LoaderInStart | None = None,
+        mount: Mount | None = None,
     ) -> None:
         """``natures``: what is known of how the GPUs take turns; kept up to date. ``loader``: of :func:`start_loader`.
+        ``mount``: of the cgroups.
 
         Raises HostUnsupported when eBPF is required and refused.
         """
-        self._natures = Natures() if natures is None else natures
+        self._natures, self._mount = Natures() if natures is None else natures, mount
         self._configured_nature = SliceTiming(config.gpu.timeslice_us * 1000, config.gpu.switch_us * 1000)
         self.nvml = Nvml() if config.mechanisms.nvml != "off" else None
         if self.nvml is not None and self.nvml.error and config.mechanisms.nvml == "required":
@@ -134,7 +139,7 @@ class Sensors:
             nature_of=self._nature_of,
             started_ns=_started_ns,
         )
-        self.libraries = Libraries(config.gpu.libcuda, probe)
+        self.libraries = Libraries(config.gpu.libcuda, probe, self._mount)
         self._ordinals = Ordinals(probe, self.account, self.gpus)
 
     def _nature_of(self, slot: int) -> SliceTiming:
@@ -179,6 +184,7 @@ class Sensors:
         gone = set(self.account.events.gone_processes)
         if gone:
             self._ordinals.forget(gone)
+            self.libraries.forget(gone, now_ns)
         return rows
 
     def idle_gpus(self) -> set[int]:
@@ -267,8 +273,8 @@ class Sensors:
         """What the last read said besides time."""
         return self.account.events if self.account is not None else Events()
 
-    def look_for_libraries(self, pids: Iterable[int] | None, now_ns: int) -> None:
-        """Attach to libcuda files not seen before. ``pids``: the processes to watch from now on.
+    def look_for_libraries(self, pids: Mapping[int, str] | None, now_ns: int) -> None:
+        """Attach to libcuda files not seen before. ``pids``: the processes to watch from now on, and of which tenants.
 
         Raises ProbesLost.
         """

@@ -93,7 +93,7 @@ class Tree:
         self._held: Collection[int] = ()
         self._unlisted: list[str] | None = None
         """Tenants whose processes are still to be listed; None = not asked for."""
-        self._pids: list[int] = []
+        self._pids: dict[int, str] = {}
         self.changes = 0
         """How often the tenants were built anew."""
         self.tenants: dict[str, TenantView] = {}
@@ -203,10 +203,10 @@ class Tree:
         else:
             view.foreign.discard(ref.id)
 
-    def pids(self, *, begin: bool) -> list[int] | None:
+    def pids(self, *, begin: bool) -> dict[int, str] | None:
         """Every process of every tenant, once; None while that takes further calls. ``begin``: again, if it is over."""
         if begin and self._unlisted is None:
-            self._unlisted, self._pids = list(self.tenants), []
+            self._unlisted, self._pids = list(self.tenants), {}
         if self._unlisted is None:
             return None
         portion, rest = self._unlisted[:_PIDS_PORTION], self._unlisted[_PIDS_PORTION:]
@@ -214,7 +214,7 @@ class Tree:
             view = self.tenants.get(name)
             for ref in view.refs.values() if view is not None else ():
                 with contextlib.suppress(FairschedError, OSError):
-                    self._pids += tree.read_pids_recursive(self._mount, ref.path)
+                    self._pids |= dict.fromkeys(tree.read_pids_recursive(self._mount, ref.path), name)
         self._unlisted = rest or None
         return None if rest else self._pids
 

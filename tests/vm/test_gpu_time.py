@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import subprocess
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -127,6 +128,29 @@ def test_gpu_time_is_charged_to_the_cgroup_that_used_it(eye: Eye, cgroups: Cgrou
     assert losses == {}
     assert any(sum(delay.bucket) for _, delay in eye.probe.delays()), "queue delays are counted"
     record(CHARGED, "works", "")
+
+
+def test_a_launch_through_one_of_two_overlays_of_one_directory_counts_once(
+    eye: Eye, cgroups: Cgroups, tmp_path: Path
+) -> None:
+    empty, roots = tmp_path / "empty", [tmp_path / "first", tmp_path / "second"]
+    empty.mkdir()
+    with contextlib.ExitStack() as undo:
+        for root in roots:
+            root.mkdir()
+            options = f"ro,lowerdir={empty}:{Path(eye.library.path).parent}"
+            subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", str(root)], check=True)
+            undo.callback(subprocess.run, ["umount", "--lazy", str(root)], check=True)
+            library = eye.probe.attach_library(str(root / "libcuda.so.1"), ATTACH_S)
+            assert (library.probes, library.failures) == (eye.library.probes, {})
+        seen = Eye(eye.probe, library, eye.host)
+        worker = seen.spawn(cgroups.make("overlaid"))
+        undo.callback(worker.kill)
+        wait_until(lambda: seen.true_ns(worker) > COMPARED_NS, PATIENCE_S, "GPU time passes")
+        (slot,) = seen.contexts_of(worker)
+        kernels = sum(one.kernels for one in eye.host.truth_of(worker))
+        # In each step of two kernels one copy; a step may be under way.
+        assert kernels <= eye.probe.context(slot).submitted < 1.8 * kernels
 
 
 def test_a_process_that_is_killed_amid_its_work_leaves_no_context(eye: Eye, cgroups: Cgroups) -> None:

@@ -3,60 +3,88 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import errno
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairsched.bpf import attacher as attacher_module
-from fairsched.bpf import elf, served
+from fairsched.bpf import served
 from fairsched.bpf.attacher import Attacher, Request, serve
+from fairsched.bpf.channel import Channel
 from fairsched.bpf.elf import Export
+from fairsched.bpf.examine import Examined
+from fairsched.bpf.pagecache import FirstPage
+from tests.support import open_descriptors, wait_until
 
 PATIENCE_S = 10.0
 
 
 def test_what_is_asked_in_one_breath_is_all_answered() -> None:
-    """Several files are found in one look, as when the daemon starts."""
-    ours, theirs = socket.socketpair()
-    requests = [Request(f"/{name}", f"its {name}", 7) for name in "abcdef"]
-    with ours, theirs:
-        ours.settimeout(PATIENCE_S)
-        ours.sendall(b"".join(json.dumps(request._asdict()).encode() + b"\n" for request in requests))
-        answer = (theirs, lambda request: request._asdict())
-        thread = threading.Thread(target=serve, args=answer, daemon=True)
-        thread.start()
-        with ours.makefile("r", encoding="utf-8") as lines:
-            answered = [Request(**json.loads(lines.readline())) for _ in requests]
-        ours.shutdown(socket.SHUT_RDWR)
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive(), "it ends with the other end"
+    ours, theirs = (Channel(end) for end in socket.socketpair())
+    requests = [{"path": f"/{name}", "name": f"its {name}", "pid": 7} for name in "abcdef"]
+    for request in requests:
+        ours.send(request)
+    ends: list[type[Exception]] = []
+
+    def answer() -> None:
+        try:
+            serve(theirs, lambda request: request)
+        except ConnectionError as error:
+            ends.append(type(error))
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    answered: list[dict[str, Any]] = []
+    wait_until(lambda: answered.extend(ours.take()) or len(answered) == len(requests), PATIENCE_S, "all are")
+    ours.close()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), "it ends with the other end"
+    assert ends
     assert answered == requests
 
 
 class Kernel:
-    """Libraries that are read and probes that are put, without either."""
+    """Libraries that are examined and probes that are put, without either."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.read: list[str] = []
-        self.judged: list[tuple[str, int]] = []
-        self.probed: set[int] = set()
-        """Inodes."""
-        monkeypatch.setattr(elf, "read_exports", self._read)
+        self.examined: list[tuple[str, int | None]] = []
+        self.before: Callable[[], object] = lambda: None
+        self.same_as: Callable[[int], int | None] = lambda _known: None
+        self.is_lasting = True
+        self.errno: int | None = None
+        self._held: dict[int, int] = {}
         monkeypatch.setattr(attacher_module.syscall, "link_uprobes", self._link)
-        monkeypatch.setattr(served, "refuse", lambda name, _fd, pid: self.judged.append((name, pid)))
+        monkeypatch.setattr(attacher_module, "find_same", lambda _page, others: 0 if others else None)
 
-    def _read(self, path: str, name: str) -> list[Export]:
-        self.read.append(name)
-        return [Export("cuCtxSynchronize", 64, 0)]
+    def look(self, _fd: int, name: str, pid: int | None, known: Sequence[FirstPage]) -> Examined:
+        self.examined.append((name, pid))
+        self.before()
+        return Examined((Export("cuCtxSynchronize", 64, 0),), self.same_as(len(known)), self.is_lasting)
 
     def _link(self, _program: int, path: str, _offsets: list[int], *, is_return: bool) -> int:
-        self.probed.add(os.stat(path).st_ino)
-        return os.open("/dev/null", os.O_RDONLY)
+        if self.errno is not None:
+            raise OSError(self.errno, os.strerror(self.errno))
+        fd = os.open("/dev/null", os.O_RDONLY)
+        self._held[fd] = os.stat(path).st_ino
+        return fd
+
+    @property
+    def held(self) -> set[int]:
+        """Inodes with a link that is open."""
+        null = os.stat("/dev/null")
+        found = set()
+        for fd, inode in self._held.items():
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(fd), null):
+                    found.add(inode)
+        return found
 
 
 @pytest.fixture
@@ -70,8 +98,8 @@ class _AnyProgram(dict[str, int]):
 
 
 @pytest.fixture
-def attacher() -> Iterator[Attacher]:
-    found = Attacher(_AnyProgram(), is_multi=True)
+def attacher(kernel: Kernel) -> Iterator[Attacher]:
+    found = Attacher(_AnyProgram(), is_multi=True, look=kernel.look)
     yield found
     found.close()
 
@@ -90,24 +118,23 @@ def test_a_file_gets_its_probes_once_under_any_name(
     link.hardlink_to(library)
     first = attacher.attach(Request(str(library)))
     second = attacher.attach(Request(str(link), "/its/name", 7))
-    assert kernel.probed == {library.stat().st_ino}
-    assert kernel.read == [str(library)]
+    assert kernel.held == {library.stat().st_ino}
+    assert kernel.examined == [(str(library), None)]
     assert (first["path"], first["name"]) == (str(library), "")
     assert (second["path"], second["name"]) == (str(link), "/its/name")
     assert first["inode"] == second["inode"] == library.stat().st_ino
-    assert kernel.judged == [("/its/name", 7)], "what the operator has chosen is not"
 
 
 def test_the_file_that_was_judged_gets_them_not_one_put_in_its_place(
-    attacher: Attacher, kernel: Kernel, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attacher: Attacher, kernel: Kernel, library: Path, tmp_path: Path
 ) -> None:
     inode, other = library.stat().st_ino, tmp_path / "other"
     other.write_bytes(b"two")
-    monkeypatch.setattr(served, "refuse", lambda *_: os.replace(other, library))
+    kernel.before = lambda: os.replace(other, library)
     answer = attacher.attach(Request(str(library), pid=7))
     assert library.stat().st_ino != inode
     assert answer["inode"] == inode
-    assert kernel.probed == {inode}
+    assert kernel.held == {inode}
 
 
 def test_what_is_no_file_is_not_opened(attacher: Attacher, kernel: Kernel, tmp_path: Path) -> None:
@@ -117,22 +144,98 @@ def test_what_is_no_file_is_not_opened(attacher: Attacher, kernel: Kernel, tmp_p
     answer = attacher.attach(Request(str(pipe), pid=7))
     assert answer["error"] == f"{pipe}: not a regular file"
     assert not answer["is_libcuda"]
-    assert kernel.read == []
+    assert kernel.examined == []
 
 
 def test_what_its_owner_may_serve_gets_none_and_excuses_nobody(
-    attacher: Attacher, kernel: Kernel, library: Path, monkeypatch: pytest.MonkeyPatch
+    attacher: Attacher, kernel: Kernel, library: Path
 ) -> None:
-    def refuse(name: str, _fd: int, _pid: int) -> None:
-        raise served.Served(f"{name}: is on a FUSE", remedy="trust it")
+    def refuse() -> None:
+        raise served.Served("/its/name: is on a FUSE", remedy="trust it")
 
-    monkeypatch.setattr(served, "refuse", refuse)
+    kernel.before = refuse
     answer = attacher.attach(Request(str(library), "/its/name", 7))
     assert (answer["error"], answer["remedy"]) == ("/its/name: is on a FUSE", "trust it")
     assert (answer["is_libcuda"], answer["is_gone"]) == (False, False)
-    assert not kernel.probed
-    assert kernel.read == []
+    assert not kernel.held
+    kernel.before = lambda: None
     assert attacher.attach(Request(str(library)))["probes"] > 0, "by the operator's word"
+
+
+@pytest.mark.parametrize(
+    ("code", "pid", "is_libcuda"),
+    [(errno.ENOMEM, 7, True), (errno.EINVAL, 7, False), (errno.EINVAL, None, True)],
+    ids=["no memory", "made so that none can be put", "the operator's"],
+)
+def test_who_makes_a_file_on_which_no_probe_can_be_put_is_not_excused_for_it(
+    attacher: Attacher, kernel: Kernel, library: Path, code: int, pid: int | None, is_libcuda: bool
+) -> None:
+    """Else one such file would save everybody on the node from being ended."""
+    kernel.errno = code
+    answer = attacher.attach(Request(str(library), pid=pid))
+    assert os.strerror(code) in answer["error"]
+    assert answer["is_libcuda"] == is_libcuda
+
+
+def _containers(kernel: Kernel, tmp_path: Path, count: int) -> list[Path]:
+    """Files that are one to the kernel."""
+    found = [tmp_path / f"container{number}" for number in range(count)]
+    for path in found:
+        path.write_bytes(b"one")
+    kernel.same_as = lambda known: 0 if known else None
+    return found
+
+
+def _key(path: Path) -> tuple[int, int]:
+    return path.stat().st_dev, path.stat().st_ino
+
+
+def test_files_that_are_one_to_the_kernel_get_their_probes_once(
+    attacher: Attacher, kernel: Kernel, tmp_path: Path
+) -> None:
+    first, second = _containers(kernel, tmp_path, 2)
+    answers = [attacher.attach(Request(str(path), pid=7)) for path in (first, second)]
+    assert kernel.held == {first.stat().st_ino}
+    assert [(one["device"], one["inode"]) for one in answers] == [_key(first), _key(second)]
+    assert answers[0]["probes"] == answers[1]["probes"] == 2
+
+
+def test_the_probes_go_with_the_last_name_and_never_keep_one_that_is_let_go(
+    attacher: Attacher, kernel: Kernel, tmp_path: Path
+) -> None:
+    first, second, third = _containers(kernel, tmp_path, 3)
+    for path in (first, second, third):
+        attacher.attach(Request(str(path), pid=7))
+    attacher.drop(_key(second))
+    assert kernel.held == {first.stat().st_ino}
+    assert attacher.handle({"drop": list(_key(first))}) == {"drop": list(_key(first))}
+    assert kernel.held == {third.stat().st_ino}, "whose mount they keep busy is one that is used"
+    attacher.drop(_key(third))
+    assert not kernel.held
+    attacher.drop(_key(third))
+    assert attacher.attach(Request(str(second), pid=7))["probes"] == 2
+    assert kernel.held == {second.stat().st_ino}
+
+
+def test_probes_stay_where_they_are_rather_than_go_to_a_file_that_became_another(
+    attacher: Attacher, kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner has written to it, and the overlay has copied it up. Others map what it was."""
+    first, second = _containers(kernel, tmp_path, 2)
+    for path in (first, second):
+        attacher.attach(Request(str(path), pid=7))
+    monkeypatch.setattr(attacher_module, "find_same", lambda *_: None)
+    attacher.drop(_key(first))
+    assert kernel.held == {first.stat().st_ino}
+
+
+def test_nothing_is_held_after_the_end(attacher: Attacher, kernel: Kernel, tmp_path: Path) -> None:
+    before = open_descriptors()
+    for path in _containers(kernel, tmp_path, 3):
+        attacher.attach(Request(str(path), pid=7))
+    attacher.close()
+    assert not kernel.held
+    assert open_descriptors().keys() <= before.keys()
 
 
 def test_a_file_that_is_gone_is_called_so(attacher: Attacher, kernel: Kernel, tmp_path: Path) -> None:

@@ -15,7 +15,17 @@ from typing import Any
 import pytest
 
 from fairsched.bpf import libcuda
-from fairsched.bpf.libcuda import LibraryFile, LibraryWatch, Mapped, mapped_libraries, see, see_mapped
+from fairsched.bpf.libcuda import (
+    MOST,
+    LibraryFile,
+    LibraryWatch,
+    Mapped,
+    Part,
+    mapped_libraries,
+    read_map,
+    see,
+    see_mapped,
+)
 
 MS = 1_000_000
 S = 1000 * MS
@@ -27,18 +37,22 @@ class FakeProc:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.maps: dict[int, set[str]] = {}
+        self.parts: dict[int, int] = {}
         self.looks: dict[int, int] = {}
 
-    def mapped(self, pid: int) -> tuple[Mapped, ...] | None:
+    def read_map(self, pid: int) -> Iterator[Part]:
         self.looks[pid] = self.looks.get(pid, 0) + 1
-        paths = self.maps.get(pid)
-        return None if paths is None else tuple(Mapped(path, "0-1000", 0, 0) for path in paths)
+        if pid not in self.maps:
+            raise ProcessLookupError
+        for _ in range(1, self.parts.get(pid, 1)):
+            yield Part([], False)
+        yield Part([Mapped(path, "0-1000", 0, 0) for path in self.maps[pid]], True)
 
 
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProc:
     fake = FakeProc(tmp_path)
-    monkeypatch.setattr(libcuda, "mapped_libraries", fake.mapped)
+    monkeypatch.setattr(libcuda, "read_map", fake.read_map)
     monkeypatch.setattr(libcuda, "linker_cache", list)
     # the file a process means, without its mount namespace and its mappings
     monkeypatch.setattr(libcuda, "see_mapped", lambda item, _pid: see(item.path))
@@ -55,14 +69,14 @@ def library(tmp_path: Path) -> str:
 def test_a_library_of_a_process_is_seen_at_once(proc: FakeProc, library: str) -> None:
     watch = LibraryWatch()
     proc.maps[7] = {library}
-    watch.watch([7], 0)
+    watch.watch({7: "chat"}, 0)
     assert [item.path for item in watch.poll(0)] == [library]
 
 
 def test_a_process_without_one_is_looked_at_ever_more_rarely(proc: FakeProc) -> None:
     watch = LibraryWatch()
     proc.maps[7] = set()
-    watch.watch([7], 0)
+    watch.watch({7: "chat"}, 0)
     times = []
     for now in range(0, 60 * S, 50 * MS):
         before = proc.looks.get(7, 0)
@@ -78,7 +92,7 @@ def test_a_process_without_one_is_looked_at_ever_more_rarely(proc: FakeProc) -> 
 def test_one_loaded_late_is_still_found(proc: FakeProc, library: str) -> None:
     watch = LibraryWatch()
     proc.maps[7] = set()
-    watch.watch([7], 0)
+    watch.watch({7: "chat"}, 0)
     for now in range(0, 20 * S, 100 * MS):
         assert watch.poll(now) == []
     proc.maps[7] = {library}
@@ -89,7 +103,7 @@ def test_one_loaded_late_is_still_found(proc: FakeProc, library: str) -> None:
 def test_a_call_looks_at_a_few_processes_and_comes_to_all(proc: FakeProc) -> None:
     watch = LibraryWatch(per_call=8)
     proc.maps = {pid: set() for pid in range(100)}
-    watch.watch(range(100), 0)
+    watch.watch(dict.fromkeys(range(100), "chat"), 0)
     for _ in range(13):
         before = sum(proc.looks.values())
         watch.poll(0)
@@ -97,11 +111,31 @@ def test_a_call_looks_at_a_few_processes_and_comes_to_all(proc: FakeProc) -> Non
     assert set(proc.looks) == set(range(100))
 
 
+def test_who_has_many_processes_keeps_nobody_waiting(proc: FakeProc, library: str) -> None:
+    watch = LibraryWatch(per_call=8)
+    proc.maps = {pid: set() for pid in range(1000)} | {2000: {library}}
+    watch.watch({**dict.fromkeys(range(1000), "flood"), 2000: "late"}, 0)
+    assert [item.path for item in watch.poll(0)] == [library]
+
+
+def test_a_large_map_is_read_in_parts_and_keeps_nobody_waiting(proc: FakeProc, library: str) -> None:
+    watch = LibraryWatch(per_call=8)
+    proc.maps, proc.parts = {5: {library}, 2: set(), 9: {library}}, {5: 100}
+    watch.watch({5: "large"}, S)
+    assert watch.poll(S) == []
+    watch.watch({5: "large", 2: "large", 9: "late"}, S)
+    assert len(watch.poll(S)) == 1
+    assert proc.looks == {5: 1, 9: 1}, "a process of the same tenant is begun when this one is done"
+    found = [item for _ in range(20) for item in watch.poll(S)]
+    assert len(found) == 1
+    assert proc.looks == {5: 1, 2: 1, 9: 1}
+
+
 def test_processes_that_are_gone_are_not_looked_at(proc: FakeProc, library: str) -> None:
     watch = LibraryWatch()
     proc.maps = {7: {library}, 8: {library}}
-    watch.watch([7, 8], 0)
-    watch.watch([8], 0)
+    watch.watch({7: "chat", 8: "chat"}, 0)
+    watch.watch({8: "chat"}, 0)
     del proc.maps[8]  # gone since
     assert watch.poll(0) == []
     assert proc.looks == {8: 1}
@@ -149,6 +183,19 @@ def test_mappings_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
         Mapped("/opt/a b/libcuda.so.1", "7f02-7f03", disk, 2),
     )
     assert mapped_libraries(8, str(tmp_path)) is None
+
+
+def test_a_map_is_read_in_parts_and_of_one_process_so_many_files(tmp_path: Path) -> None:
+    """A process may have 65,530 mappings, under names of 4,096 bytes."""
+    (tmp_path / "7").mkdir()
+    name = "/" + "x" * 1000
+    rows = [f"7f{n:06x}-7f{n + 1:06x} r--p 0 fe:00 {n} {name}/libcuda.so.{n}\n" for n in range(1, 3000)]
+    (tmp_path / "7" / "maps").write_text("".join(["00-01 r--p 0 fe:00 1 /bin/x\n" * 10_000, *rows]))
+    parts = list(read_map(7, str(tmp_path)))
+    assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
+    assert sum(len(part.found) for part in parts) == MOST
+    assert parts[0].found == []
+    assert len(parts) < 10
 
 
 class Mapping:

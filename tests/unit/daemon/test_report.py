@@ -48,7 +48,7 @@ def sensors(**values: Any) -> Any:
         "gpu_watch": None,
         "driver": driver(),
         "a_minute_ago": AMinuteAgo(),
-        "libraries": SimpleNamespace(unprobed=0),
+        "libraries": SimpleNamespace(unprobed=0, over_budget=frozenset()),
     }
     return SimpleNamespace(**{**default, **values})
 
@@ -95,8 +95,14 @@ def test_what_bpf_could_not_count_is_said(what: str) -> None:
     assert warnings(probe=probe(**{what: 3, "dep_dropped": 5})) == [f"BPF counted {what}: 3"]
 
 
+def test_who_has_more_libraries_than_get_probes_is_named() -> None:
+    libraries = SimpleNamespace(unprobed=0, over_budget=frozenset({"flood"}))
+    (said,) = warnings(probe=probe(), libraries=libraries)
+    assert said.startswith("tenant flood: has more than 32 libcuda files")
+
+
 def test_libraries_without_probes_are_said() -> None:
-    (said,) = warnings(probe=probe(), libraries=SimpleNamespace(unprobed=2))
+    (said,) = warnings(probe=probe(), libraries=SimpleNamespace(unprobed=2, over_budget=frozenset()))
     assert said.startswith("2 libcuda could not be probed")
 
 

@@ -307,6 +307,7 @@ def test_a_process_is_watched_since_the_last_of_its_libraries_has_probes(
     assert sensors.libraries.watched_since_ns(1, 50) == 0, "it maps none"
     assert not sensors.libraries.is_attaching, "nothing was asked for"
     assert sensors.libraries.watched_since_ns(2, 50) == 50, "not yet"
+    sensors.look_for_libraries(None, 50)
     assert sensors.libraries.is_attaching
     assert sensors.libraries.watched_since_ns(2, 60) == 60
     assert probe.requested == ["/a"], "asked for once"
