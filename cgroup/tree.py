@@ -10,13 +10,23 @@ Everything here tolerates cgroups and processes that vanish between two steps: t
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from fairsched.cgroup.path import CGROUP_PROCS, CgroupRef, Mount
 from fairsched.errors import CgroupGone, KernelRefused
+
+_FILEID_KERNFS = 0xFE
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Handle(ctypes.Structure):
+    """struct file_handle with eight bytes."""
+
+    _fields_ = (("bytes", ctypes.c_uint), ("type", ctypes.c_int), ("id", ctypes.c_uint64))
 
 
 class Node(NamedTuple):
@@ -26,15 +36,41 @@ class Node(NamedTuple):
     path: str
 
 
-def walk(mount: Mount, under: str = "/") -> Iterator[Node]:
-    """Each cgroup below ``under`` (itself not included), parents before children."""
+def walk(
+    mount: Mount, under: str = "/", is_enough: Callable[[str], bool] = lambda _path: False
+) -> Iterator[Node]:
+    """Each cgroup below ``under`` (itself not included), parents before children.
+
+    ``is_enough``: whether no more of the children of a cgroup, given by its path, are wanted.
+    """
     pending = [(mount.absolute(under), "" if under == "/" else under)]
     while pending:
         absolute, path = pending.pop()
         for name, cgroup_id, has_children in _children(absolute):
+            if is_enough(path):
+                break
             yield Node(cgroup_id, f"{path}/{name}")
             if has_children:
                 pending.append((f"{absolute}/{name}", f"{path}/{name}"))
+
+
+def path_of_id(mount: Mount, cgroup_id: int) -> str | None:
+    """Where the cgroup with this id is, without a walk; None when it is gone or the kernel does not say.
+
+    A file handle of a cgroup is its id (Linux 5.5). To open one needs CAP_DAC_READ_SEARCH.
+    """
+    handle = _Handle(8, _FILEID_KERNFS, cgroup_id)
+    root = os.open(mount.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fd = _libc.open_by_handle_at(root, ctypes.byref(handle), os.O_PATH | os.O_CLOEXEC)
+    finally:
+        os.close(root)
+    if fd < 0:
+        return None
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").removeprefix(mount.path.rstrip("/"))
+    finally:
+        os.close(fd)
 
 
 def find_ids(mount: Mount, cgroup_ids: Collection[int]) -> dict[int, str]:
@@ -71,6 +107,15 @@ def read_pids(ref: CgroupRef) -> list[int]:
             return []
         raise
     return [int(line) for line in text.split()]
+
+
+def read_pids_at(mount: Mount, path: str) -> list[int]:
+    """The processes directly in the cgroup that is at ``path`` now; [] when there is none."""
+    try:
+        with open(f"{mount.absolute(path)}/{CGROUP_PROCS}", "rb") as file:
+            return [int(line) for line in file.read().split()]
+    except OSError:
+        return []
 
 
 def read_pids_recursive(mount: Mount, path: str) -> list[int]:
@@ -149,13 +194,15 @@ def _children(absolute: str) -> Iterator[tuple[str, int, bool]]:
     """(name, cgroup id, whether it has children) of each child directory; nothing if it vanished."""
     try:
         with os.scandir(absolute) as entries:
-            names = [(entry.name, entry.inode()) for entry in entries if entry.is_dir(follow_symlinks=False)]
+            # One at a time: somebody may have made 100,000.
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    continue
+                try:
+                    links = os.stat(f"{absolute}/{entry.name}").st_nlink
+                except OSError:
+                    continue
+                # 2 = no children; 1 = a file system that does not count (then look)
+                yield entry.name, entry.inode(), links != 2
     except OSError:
         return
-    for name, inode in names:
-        try:
-            links = os.stat(f"{absolute}/{name}").st_nlink
-        except OSError:
-            continue
-        # 2 = no children; 1 = a file system that does not count (then look)
-        yield name, inode, links != 2

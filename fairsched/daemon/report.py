@@ -18,6 +18,7 @@ from fairsched.gpu.nvml import GpuUse, gpu_label
 from fairsched.model import Source
 from fairsched.observe.sensors import Sensors
 from fairsched.policy.watchdog import Doubt
+from fairsched.observe.tree import MOST_CGROUPS
 from fairsched.protocol.losses import DRIVER_LOSSES, GPU_TIME_LOSSES
 from fairsched.protocol.status import (
     GateState,
@@ -71,6 +72,7 @@ def build_status(parts: Parts) -> StatusReport:
         warnings=(
             *_warnings(vitals, settings, sensors),
             *_contradictions(parts),
+            *_crowd_warnings(parts.tree.crowded),
             *_gate_warnings(settings, gate),
         ),
     )
@@ -176,6 +178,11 @@ def _contradictions(parts: Parts) -> Iterable[str]:
         if doubt.times and ago_s < _TOLD_S:
             label = gpu_label(parts.sensors.gpus, slot)
             yield f"{label}: its load contradicted the account {ago_s:.0f} s ago; all were let go ({doubt.said})"
+
+
+def _crowd_warnings(crowded: Iterable[str]) -> Iterable[str]:
+    for tenant in sorted(crowded):
+        yield f"tenant {tenant}: has {MOST_CGROUPS} cgroups or more; what is beyond is looked at once it uses a GPU"
 
 
 def _gate_warnings(settings: Settings, gate: GateStatus) -> Iterable[str]:

@@ -10,18 +10,20 @@ directory descriptor when it is first seen.
 
 A look is a walk, the tenants built anew where the walk found something else than the one before, and a glance at
 each tenant's cgroup for pauses that are not ours. No tick does more than _PORTION of it: a tree of thousands of cgroups
-is looked at over many ticks, a small one at once.
+is looked at over many ticks, a small one at once. A tenant may make as many cgroups as it likes: of each the walk takes
+in MOST_CGROUPS. A cgroup beyond that is found by its id, without a walk, once it uses a GPU.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from fairsched.accounting.context import ProcessUse
+from fairsched.base.printable import word
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.state import read_state
@@ -29,14 +31,24 @@ from fairsched.config.owners import CgroupOwners
 from fairsched.errors import ConfigError, FairschedError
 from fairsched.gpu.nvml import Gpu, gpu_label
 from fairsched.model import Confidence, Hold, Snapshot, TenantSpec, Use
+from fairsched.observe.processes import ProcessLists
 
 _WALK_EVERY_NS = 1_000_000_000
 _WALK_AGAIN_NS = 50_000_000
 _PORTION = 256
 """Of a look, at one time: so many cgroups walked over, or a quarter of that looked into."""
 _LOOK_COST = 4
-_PIDS_PORTION = 64
-"""Tenants whose processes are listed at one time."""
+_LEAST = 64
+_LONGEST_NS = 2_000_000
+"""Of a look, at one time: no more than _LEAST once it has taken so long."""
+_MATCHED_PER_COST = 8
+"""Cgroups that are matched in the time in which one is walked over."""
+MOST_CGROUPS = 2048
+"""Of one tenant, its children included; a node of Kubernetes has some 110 pods of four or five in all."""
+_MOST_UNKNOWN = 32
+"""Cgroups found by their ids in one tick: some 20 us each."""
+_MOST_BEYOND = 1024
+"""Kept of those, on the node."""
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +73,11 @@ class TenantView:
         """Somebody else has paused all of it. Of one in several cgroups the others are held as before: who pauses one
         of its own frees none of them."""
         return bool(self.foreign) and self.foreign >= self.refs.keys()
+
+
+def _top(tenant: str) -> str:
+    """The tenant of the configuration that a leaf tenant is, or is below."""
+    return tenant.partition("/")[0]
 
 
 def refuse_own_cgroup(owners: CgroupOwners, mount: Mount, file: str) -> None:
@@ -91,9 +108,13 @@ class Tree:
         self._strangers: set[int] = set()
         """Cgroups of no tenant that use a GPU: no reason to walk again."""
         self._held: Collection[int] = ()
-        self._unlisted: list[str] | None = None
-        """Tenants whose processes are still to be listed; None = not asked for."""
-        self._pids: dict[int, str] = {}
+        self._processes = ProcessLists(mount)
+        self._counts: dict[str, int] = {}
+        """Of the walk that goes on, by tenant: its cgroups, those of its children included."""
+        self._beyond: dict[int, str] = {}
+        """The paths of cgroups that no walk has taken in, and that use a GPU."""
+        self.crowded: frozenset[str] = frozenset()
+        """Tenants with more than MOST_CGROUPS."""
         self.changes = 0
         """How often the tenants were built anew."""
         self.tenants: dict[str, TenantView] = {}
@@ -104,6 +125,7 @@ class Tree:
         self._next_walk_ns = 0
         self._nodes = self._look = None
         self._strangers.clear()
+        self._beyond.clear()
 
     @property
     def paths(self) -> Mapping[int, str] | None:
@@ -116,7 +138,7 @@ class Tree:
 
     def has_cgroup(self, cgroup_id: int) -> bool:
         """Whether a cgroup was there at the last look, of a tenant or not; True before the first."""
-        return self._nodes is None or cgroup_id in self._nodes
+        return self._nodes is None or cgroup_id in self._nodes or cgroup_id in self._beyond
 
     def refresh(self, now_ns: int, held: Collection[int], users: Iterable[int] = ()) -> bool:
         """Look at the tree if it is time, or if one of ``users`` (cgroup ids with GPU work) is not known yet.
@@ -124,7 +146,7 @@ class Tree:
         True when tenants or their cgroups are not what they were. ``held``: cgroup ids we hold ourselves.
         """
         if self._look is None:
-            unknown = set(users) - self._tenant_of.keys() - self._strangers
+            unknown = self._find(set(users) - self._tenant_of.keys() - self._strangers)
             due_ns = self._next_walk_ns
             if unknown:
                 due_ns = min(due_ns, self._next_walk_ns - _WALK_EVERY_NS + _WALK_AGAIN_NS)
@@ -132,27 +154,77 @@ class Tree:
                 return False
             self._next_walk_ns = now_ns + _WALK_EVERY_NS
             self._look = self._look_at_all(unknown)
-        self._held, before, cost = held, self.changes, 0
+        self._held, before, cost, begun_ns = held, self.changes, 0, time.monotonic_ns()
         for part in self._look:
             cost += part
+            is_enough = cost >= _PORTION or (cost >= _LEAST and time.monotonic_ns() - begun_ns > _LONGEST_NS)
             # Nothing can be done before all has been seen once.
-            if cost >= _PORTION and self._nodes is not None:
+            if is_enough and self._nodes is not None:
                 return self.changes != before
         self._look = None
         return self.changes != before
 
     def _look_at_all(self, unknown: set[int]) -> Iterator[int]:
         found: dict[int, str] = {}
-        for node in tree.walk(self._mount):
+        self._counts = {}
+        for node in tree.walk(self._mount, is_enough=self._is_enough):
             found[node.id] = node.path
+            owner = self._owners.owner(node.path)
+            if owner is not None:
+                name = _top(owner.tenant)
+                self._counts[name] = self._counts.get(name, 0) + 1
             yield 1
+        self._note_crowded()
+        yield len(found) // _MATCHED_PER_COST
         if found != self._nodes:
             self._match(found)
+        for cgroup_id, path in list(self._beyond.items()):
+            if cgroup_id in found or tree.path_of_id(self._mount, cgroup_id) != path:
+                self._forget(cgroup_id)
+            yield 1
         self._strangers |= unknown - self._tenant_of.keys()
         for view in list(self.tenants.values()):
             for ref in list(view.refs.values()):
                 self._look_for_pause(view, ref)
                 yield _LOOK_COST
+
+    def _is_enough(self, path: str) -> bool:
+        owner = self._owners.owner(path)
+        return owner is not None and self._counts.get(_top(owner.tenant), 0) >= MOST_CGROUPS
+
+    def _note_crowded(self) -> None:
+        crowded = frozenset(name for name, count in self._counts.items() if count >= MOST_CGROUPS)
+        for name in crowded - self.crowded:
+            logger.warning("cgroups=many tenant=%s at_least=%d", word(name), MOST_CGROUPS)
+        for name in self.crowded - crowded:
+            logger.info("cgroups=few tenant=%s", word(name))
+        self.crowded = crowded
+
+    def _find(self, unknown: set[int]) -> set[int]:
+        """Take in cgroups of tenants that no walk has taken in, by their ids; those that are still unknown."""
+        if not self.crowded:
+            return unknown
+        for cgroup_id in sorted(unknown)[:_MOST_UNKNOWN]:
+            path = tree.path_of_id(self._mount, cgroup_id)
+            owner = None if path is None else self._owners.owner(path)
+            view = None if owner is None else self.tenants.get(owner.tenant)
+            if path is not None and owner is None:
+                self._strangers.add(cgroup_id)
+            if path is None or view is None:
+                continue
+            while len(self._beyond) >= _MOST_BEYOND:
+                self._forget(next(iter(self._beyond)))
+            self._beyond[cgroup_id], self._tenant_of[cgroup_id] = path, view.name
+            view.cgroup_ids.add(cgroup_id)
+        return unknown - self._tenant_of.keys() - self._strangers
+
+    def _forget(self, cgroup_id: int) -> None:
+        """Of a cgroup that was found by its id."""
+        del self._beyond[cgroup_id]
+        if self._nodes is not None and cgroup_id not in self._nodes:
+            name = self._tenant_of.pop(cgroup_id, None)
+            if name in self.tenants:
+                self.tenants[name].cgroup_ids.discard(cgroup_id)
 
     def _match(self, found: dict[int, str]) -> None:
         """Build the tenants anew; what is known of a cgroup that is still there is kept."""
@@ -178,6 +250,11 @@ class Tree:
                 view.foreign |= foreign & {ref.id}
         for ref in old_refs.values():
             ref.close()
+        for cgroup_id, path in self._beyond.items():
+            owner = self._owners.owner(path)
+            if owner is not None and cgroup_id not in found and owner.tenant in self.tenants:
+                self._tenant_of[cgroup_id] = owner.tenant
+                self.tenants[owner.tenant].cgroup_ids.add(cgroup_id)
         self.changes += 1
 
     def _open(self, path: str) -> CgroupRef | None:
@@ -205,18 +282,11 @@ class Tree:
 
     def pids(self, *, begin: bool) -> dict[int, str] | None:
         """Every process of every tenant, once; None while that takes further calls. ``begin``: again, if it is over."""
-        if begin and self._unlisted is None:
-            self._unlisted, self._pids = list(self.tenants), {}
-        if self._unlisted is None:
-            return None
-        portion, rest = self._unlisted[:_PIDS_PORTION], self._unlisted[_PIDS_PORTION:]
-        for name in portion:
-            view = self.tenants.get(name)
-            for ref in view.refs.values() if view is not None else ():
-                with contextlib.suppress(FairschedError, OSError):
-                    self._pids |= dict.fromkeys(tree.read_pids_recursive(self._mount, ref.path), name)
-        self._unlisted = rest or None
-        return None if rest else self._pids
+        own = {name: view.cgroup_ids for name, view in self.tenants.items() if view.refs}
+        return self._processes.step(own, self._path_of, begin=begin)
+
+    def _path_of(self, cgroup_id: int) -> str | None:
+        return (self._nodes or {}).get(cgroup_id) or self._beyond.get(cgroup_id)
 
     def close(self) -> None:
         """Give the descriptors back."""

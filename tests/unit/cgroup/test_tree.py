@@ -33,6 +33,23 @@ def test_walk_of_a_vanished_cgroup_is_empty(fake: FakeTree) -> None:
     assert list(tree.walk(fake.mount, "/never")) == []
 
 
+def test_a_walk_leaves_the_rest_of_a_cgroup_when_that_is_enough(fake: FakeTree, ids: dict[str, int]) -> None:
+    for number in range(20):
+        fake.make(f"/gpu.slice/a/{number}").close()
+    found: list[str] = []
+    for node in tree.walk(fake.mount, is_enough=lambda path: path == "/gpu.slice/a" and len(found) >= 7):
+        if node.path.startswith("/gpu.slice/a/"):
+            found.append(node.path)
+    assert len(found) == 7
+    assert "/gpu.slice/b/c" in [
+        node.path for node in tree.walk(fake.mount, is_enough=lambda path: path.endswith("/a"))
+    ]
+
+
+def test_no_id_of_what_is_no_cgroup_leads_anywhere(fake: FakeTree, ids: dict[str, int]) -> None:
+    assert tree.path_of_id(fake.mount, ids["/gpu.slice/a"]) is None
+
+
 def test_ids_are_found_wherever_they_are(fake: FakeTree, ids: dict[str, int]) -> None:
     wanted = {ids["/gpu.slice/b/c"], 1}
     assert tree.find_ids(fake.mount, wanted) == {ids["/gpu.slice/b/c"]: "/gpu.slice/b/c"}

@@ -95,6 +95,11 @@ def test_what_bpf_could_not_count_is_said(what: str) -> None:
     assert warnings(probe=probe(**{what: 3, "dep_dropped": 5})) == [f"BPF counted {what}: 3"]
 
 
+def test_who_has_more_cgroups_than_are_looked_at_is_named() -> None:
+    (said,) = report._crowd_warnings({"flood"})
+    assert said.startswith("tenant flood: has 2048 cgroups or more")
+
+
 def test_who_has_more_libraries_than_get_probes_is_named() -> None:
     libraries = SimpleNamespace(unprobed=0, over_budget=frozenset({"flood"}))
     (said,) = warnings(probe=probe(), libraries=libraries)

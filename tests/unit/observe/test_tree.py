@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from fairsched.config import CgroupOwners, from_bytes
 from fairsched.errors import KernelRefused
 from fairsched.gpu.nvml import Gpu
 from fairsched.model import Confidence, Hold, Use
+from fairsched.observe import processes
 from fairsched.observe import tree as observe_tree
 from fairsched.observe.tree import Observation, Tree, build_snapshot, specs_in_force
 from tests.support import FakeTree
@@ -82,9 +84,9 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     begun: list[str] = []
     walk = cgroup_tree.walk
 
-    def counted(mount: Mount, under: str = "/") -> Iterator[Node]:
+    def counted(mount: Mount, under: str = "/", **options: Any) -> Iterator[Node]:
         begun.append(under)
-        return walk(mount, under)
+        return walk(mount, under, **options)
 
     monkeypatch.setattr(cgroup_tree, "walk", counted)
     return begun
@@ -123,6 +125,61 @@ def test_a_large_tree_is_looked_at_a_portion_at_a_time(
     assert 2 <= steps.index(True) < 5, "25 cgroups, 8 at a time"
     assert sum(steps) == 1
     assert tree.tenants["t/new"].foreign == {new}, "its 21 tenants, 2 at a time"
+
+
+@pytest.fixture
+def crowd(files: FakeTree, monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
+    """More cgroups of ``chat`` than are taken in; the paths of the tree by id, as the kernel would tell them."""
+    monkeypatch.setattr(observe_tree, "MOST_CGROUPS", 10)
+    monkeypatch.setattr(
+        cgroup_tree, "path_of_id", lambda _mount, number: known.get(number) if number in _ids(files) else None
+    )
+    for number in range(30):
+        files.make(f"/gpu/chat/worker/{number}").close()
+    known = {id_of(files, f"/gpu/chat/worker/{number}"): f"/gpu/chat/worker/{number}" for number in range(30)}
+    known[id_of(files, "/other")] = "/other"
+    return known
+
+
+def _ids(files: FakeTree) -> set[int]:
+    return {path.stat().st_ino for path in files.root.rglob("*")}
+
+
+def test_of_a_tenant_so_many_cgroups_are_taken_in_and_it_is_named(
+    tree: Tree, files: FakeTree, crowd: dict[int, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    tree.refresh(S, ())
+    assert len(tree.tenants["chat"].cgroup_ids) == 10
+    assert tree.tenants["train"].cgroup_ids == {id_of(files, "/gpu/train")}
+    assert tree.crowded == {"chat"}
+    assert [line for line in caplog.messages if "cgroups=" in line] == [
+        "cgroups=many tenant=chat at_least=10"
+    ]
+    shutil.rmtree(files.root / "gpu/chat/worker")
+    tree.refresh(2 * S, ())
+    assert tree.crowded == frozenset()
+
+
+def test_a_cgroup_that_no_walk_has_taken_in_is_its_tenants_once_it_uses_a_gpu(
+    tree: Tree, files: FakeTree, crowd: dict[int, str]
+) -> None:
+    tree.refresh(S, ())
+    user = next(
+        number for number, path in crowd.items() if tree.tenant_of(number) is None and path != "/other"
+    )
+    assert not tree.has_cgroup(user)
+    tree.refresh(S + 1, (), [user])
+    assert tree.tenant_of(user) == "chat"
+    assert user in tree.tenants["chat"].cgroup_ids, "who holds the tenant tells the account of it"
+    assert tree.has_cgroup(user)
+    files.make("/gpu/train/new").close()
+    tree.refresh(2 * S, (), [user])
+    assert tree.tenant_of(user) == "chat", "also after the tenants were built anew"
+    shutil.rmtree(files.root / crowd[user].strip("/"))
+    tree.refresh(3 * S, ())
+    tree.refresh(4 * S, ())
+    assert not tree.has_cgroup(user)
+    assert tree.tenant_of(user) is None
 
 
 def test_what_could_not_be_opened_is_tried_again(
@@ -212,11 +269,33 @@ def test_the_processes_of_all_tenants_are_listed(tree: Tree, files: FakeTree) ->
 def test_the_processes_of_many_tenants_are_listed_a_portion_at_a_time(
     tree: Tree, files: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observe_tree, "_PIDS_PORTION", 1)
+    monkeypatch.setattr(processes, "_PORTION", 2)
     files.make("/gpu/chat", pids=[1, 2]).close()
     files.make("/gpu/train", pids=[3]).close()
     assert tree.pids(begin=True) is None
-    assert sorted(tree.pids(begin=True) or []) == [1, 2, 3], "begun once, though asked for twice"
+    assert tree.pids(begin=True) == {1: "chat", 2: "chat", 3: "train"}, "begun once, though asked for twice"
+
+
+def test_who_has_many_cgroups_is_listed_in_turns_and_keeps_nobody_waiting(
+    tree: Tree, files: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_PORTION", 10)
+    monkeypatch.setattr(processes, "_TURN", 8)
+    for number in range(30):
+        files.make(f"/gpu/chat/{number}", pids=[1000 + number]).close()
+    files.make("/gpu/train", pids=[3]).close()
+    tree.refresh(S, ())
+    rounds = [tree.pids(begin=True) for _ in range(4)]
+    assert all(found is not None and found[3] == "train" for found in rounds)
+    assert len(rounds[0] or ()) < 10
+    assert rounds[3] == {3: "train", **{1000 + number: "chat" for number in range(30)}}
+    files.make("/gpu/chat/new", pids=[7]).close()
+    shutil.rmtree(files.root / "gpu/chat/0")
+    tree.refresh(2 * S, ())
+    found = tree.pids(begin=True)
+    assert found is not None
+    assert found[7] == "chat", "a new one comes first"
+    assert 1000 not in found
 
 
 # ---- what was promised to them ----
