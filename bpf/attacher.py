@@ -7,8 +7,8 @@ before it could thaw.
 
 Approach: this process holds them. It serves one request at a time (``{"path", "name", "pid"}``), attaches with one link
 per program where the kernel can (6.6), else one perf event per probe, and ends, closing in parallel, when the daemon's
-end of the socket is closed, however that came about. Files are judged and read by a child that has a second for each
-(examine.py). Probes are on what the kernel takes for one file: containers of one image have as many files, and one
+end of the socket is closed, however that came about. Files are judged and read by a child that has three seconds for
+each (examine.py). Probes are on what the kernel takes for one file: containers of one image have as many files, and one
 libcuda (pagecache.py).
 
 Answer per request: path and name as asked, device, inode, probes, cheap, failures {symbol: why}, is_lasting, or error,
@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import resource
 import signal
 import socket
 import stat
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -39,6 +41,10 @@ from fairsched.errors import FairschedError
 
 _MOST_CLOSERS = 512
 """Closing waits for the kernel, not for a processor: all at once."""
+_LONGEST_S = 1.0
+"""Of a processor, for all probes on a file; 20 ms are usual. The kernel writes each probe into each mapping of it,
+and meanwhile no probe is put elsewhere: of 5,000 mappings all take a second, and a process may have 65,530."""
+_TOO_LONG = errno.ETIME
 _OF_THE_HOST = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EPERM, errno.EACCES)
 """Why no probe could be put, through nothing that whoever made the file can bring about."""
 
@@ -127,7 +133,10 @@ class Attacher:
             same.fds[key] = fd
             same.told["is_lasting"] &= seen.is_lasting
             return same
-        links, failures = self._put(fd, seen.exports)
+        links, failures = self._put(fd, seen.exports, math.inf if pid is None else _LONGEST_S)
+        if _TOO_LONG in failures.values():
+            _close_all(links)
+            raise elf.NotLibcuda(f"{name}: probes on it take too long: it is mapped too often")
         places = [export for group in _sites(seen.exports).values() for export in group]
         good = [export for export in places if export.name not in failures]
         if not good:
@@ -146,14 +155,26 @@ class Attacher:
             return elf.NotLibcuda(why)
         return FairschedError(why, remedy="fairsched doctor shows whether uprobes work here")
 
-    def _put(self, fd: int, wanted: Sequence[elf.Export]) -> tuple[list[int], dict[str, int]]:
-        """The links, and which symbols got none: errno."""
+    def _put(
+        self, fd: int, wanted: Sequence[elf.Export], longest_s: float = math.inf
+    ) -> tuple[list[int], dict[str, int]]:
+        """The links, and which symbols got none: errno, _TOO_LONG once ``longest_s`` of a processor are over."""
+        end_s = time.process_time() + longest_s
         put = self._put_multi if self._is_multi else self._put_single
         links: list[int] = []
         failures: dict[str, int] = {}
         path = f"/proc/self/fd/{fd}"
-        with ThreadPoolExecutor(16) as pool:
-            list(pool.map(lambda item: put(path, item[0], item[1], links, failures), _sites(wanted).items()))
+
+        def put_in_time(item: tuple[Site, list[elf.Export]]) -> None:
+            site, group = item
+            if time.process_time() < end_s:
+                put(path, site, group, links, failures)
+            else:
+                failures.update({export.name: _TOO_LONG for export in group})
+
+        # An event waits for the kernel, a link for nobody.
+        with ThreadPoolExecutor(1 if self._is_multi else 16) as pool:
+            list(pool.map(put_in_time, _sites(wanted).items()))
         return links, failures
 
     def _put_multi(

@@ -27,6 +27,8 @@ BUDGET = 32
 """Files of one tenant: images with a libcuda of their own in use at a time. Each takes 30 links or 150 events."""
 _FIRST_RETRY_NS = 1_000_000_000
 _LAST_RETRY_NS = 60_000_000_000
+_LONG_NS = 1_000_000_000
+"""What took so long and failed is not tried again soon: the others wait for it."""
 _FORGET_NS = 300_000_000_000
 """What failed and nobody was seen to map for so long is no longer held against the account."""
 _ON_DISK_NS = 10_000_000_000
@@ -203,8 +205,8 @@ class Attachments:
             if not entry.by_user:
                 del self._entries[key]
             return not entry.by_user
-        before = entry.failure
-        delay_ns = _FIRST_RETRY_NS if before is None else min(2 * before.delay_ns, _LAST_RETRY_NS)
+        before, first_ns = entry.failure, _FIRST_RETRY_NS if now_ns - asked[2] < _LONG_NS else _LAST_RETRY_NS
+        delay_ns = first_ns if before is None else min(2 * before.delay_ns, _LAST_RETRY_NS)
         entry.failure = _Failure(delay_ns, now_ns + delay_ns, answer.is_libcuda)
         return before is None
 

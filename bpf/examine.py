@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examines a file that a tenant calls libcuda, in a child process that has a second for it.
+"""Examines a file that a tenant calls libcuda, in a child process that has three seconds for it.
 
 Problem: to judge such a file means to open and read it, and its owner has a say in how long that takes: the file system
 may not answer, the namespace of the process may have 100,000 mounts. The process that holds the probes of all others
 must not wait for that, nor die of it.
 
-Approach: a child of the attacher does all that. It is killed after a second, and when the daemon ends. A file that took
-so long is refused, and the next one has its turn. elf.py bounds what is read and remembered.
+Approach: a child of the attacher does all that. It is killed after three seconds, and when the daemon ends. A file that
+took so long is refused, and the next one has its turn. elf.py bounds what is read and remembered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from fairsched.bpf import elf, exports, served
 from fairsched.bpf.pagecache import FirstPage, find_same
 from fairsched.errors import FairschedError
 
-DEADLINE_S = 1.0
+DEADLINE_S = 3.0
+"""Of the clock, so that a busy machine is no reason; a libcuda takes some milliseconds."""
 MOST_PROBES = 512
 """On one file. libcuda 595 has 230 exports that get one."""
 _DEATH_SIGNAL = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import socket
 import threading
@@ -175,6 +176,22 @@ def test_who_makes_a_file_on_which_no_probe_can_be_put_is_not_excused_for_it(
     answer = attacher.attach(Request(str(library), pid=pid))
     assert os.strerror(code) in answer["error"]
     assert answer["is_libcuda"] == is_libcuda
+
+
+@pytest.mark.parametrize("pid", [7, None])
+def test_a_file_on_which_probes_take_long_gets_none_unless_the_operator_wants_them(
+    attacher: Attacher, kernel: Kernel, library: Path, pid: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process maps it 65,530 times, and the kernel writes each probe into each mapping."""
+    seconds = itertools.count()
+    monkeypatch.setattr(attacher_module.time, "process_time", lambda: float(next(seconds)))
+    answer = attacher.attach(Request(str(library), pid=pid))
+    if pid is None:
+        assert answer["probes"] == 2
+    else:
+        assert "mapped too often" in answer["error"]
+        assert not answer["is_libcuda"]
+        assert not kernel.held, "those that were put are let go"
 
 
 def _containers(kernel: Kernel, tmp_path: Path, count: int) -> list[Path]:

@@ -133,6 +133,15 @@ def test_what_failed_is_asked_for_ever_more_rarely_but_for_ever(book: Attachment
     assert set(gaps[6:]) == {60}
 
 
+def test_what_took_long_and_failed_is_not_tried_again_soon(book: Attachments) -> None:
+    book.note(FAILED, 2 * S)
+    for now_s in range(2, 62):
+        book.found(ONE, "chat", now_s * S)
+        assert book.request(now_s * S) is None
+    book.found(ONE, "chat", 62 * S)
+    assert book.request(62 * S) == Request(ONE)
+
+
 def test_what_succeeds_at_last_has_probes_from_then_on(book: Attachments) -> None:
     book.note(FAILED, 0)
     book.found(ONE, "chat", 2 * S)
