@@ -229,12 +229,11 @@ class Daemon:
     def _wait(self) -> None:
         """Sleep until the next tick or something to serve; an urgent event makes a tick due now."""
         # Housekeeping waits for a tick that comes soon: together they wake the processor once.
-        due_ns = min(self._next_tick_ns, self._next_housekeeping_ns + _JOIN_NS, self._idle.due_ns)
-        due_ns = min(due_ns, self._applier.look_ns)
-        timeout_s = max(0, due_ns - time.monotonic_ns()) / 1e9
+        look_ns = min(self._idle.due_ns, self._applier.look_ns)
+        due_ns = min(self._next_tick_ns, self._next_housekeeping_ns + _JOIN_NS, look_ns) - time.monotonic_ns()
         probe = self._sensors.probe
         ring, channel = (-1, -1) if probe is None else (probe.fileno(), probe.channel_fileno())
-        for fd, _ in self._epoll.poll(timeout_s):
+        for fd, _ in self._epoll.poll(max(0, due_ns) / 1e9):
             if fd == self._wake_fd:
                 with contextlib.suppress(BlockingIOError):
                     os.read(fd, 4096)
@@ -247,22 +246,13 @@ class Daemon:
                 self._pauses.poll(time.monotonic_ns())  # a hold of ours may have become somebody's pause
             elif fd == self._gate.fileno():
                 self._gate.refresh()
-            elif fd == channel:
-                self._take_answers()
-            else:  # the guardian died
+            elif fd != channel or not self._sensors.take_answers(time.monotonic_ns()):  # one of them died
                 self._next_housekeeping_ns = self._next_watchdog_ns = 0
         now_ns = time.monotonic_ns()
         if now_ns >= self._applier.look_ns:
             self._applier.hold_filled(now_ns)
         if now_ns >= self._idle.due_ns and self._idle.is_confirmed(now_ns, self._sensors.is_idle):
             self._next_tick_ns = min(self._next_tick_ns, now_ns)
-
-    def _take_answers(self) -> None:
-        """Of the process that holds the probes; no more than that: a tenant of many libcudas makes it say much."""
-        try:
-            self._sensors.libraries.take_attached(time.monotonic_ns())
-        except ProbesLost:  # which housekeeping finds, too
-            self._next_housekeeping_ns = self._next_watchdog_ns = 0
 
     def _on_edges(self) -> None:
         """Tick at once for a process that came or went, and for an idle GPU when that is more than a pause."""

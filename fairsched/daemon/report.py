@@ -17,8 +17,8 @@ from fairsched.driver.gate import is_asked_for
 from fairsched.gpu.nvml import GpuUse, gpu_label
 from fairsched.model import Source
 from fairsched.observe.sensors import Sensors
-from fairsched.policy.watchdog import Doubt
 from fairsched.observe.tree import MOST_CGROUPS
+from fairsched.policy.watchdog import Doubt
 from fairsched.protocol.losses import DRIVER_LOSSES, GPU_TIME_LOSSES
 from fairsched.protocol.status import (
     GateState,

@@ -302,6 +302,17 @@ class Sensors:
             self.probe.end_contexts(gone)
             self._ordinals.forget(gone)
 
+    def take_answers(self, now_ns: int) -> bool:
+        """What the process that holds the probes says; no more, for a tenant of many libcudas makes it say much.
+
+        False: it has ended.
+        """
+        try:
+            self.libraries.take_attached(now_ns)
+        except ProbesLost:
+            return False
+        return True
+
     def _slots_of(self, pids: Set[int]) -> dict[int, set[int]]:
         """On which GPUs these processes compute, as the driver's ioctls, else NVML, tell."""
         listed = self.gpu_watch.slots_of(pids) if self.gpu_watch is not None else {}
