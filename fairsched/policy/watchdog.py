@@ -17,8 +17,9 @@ have to keep the others from working:
 When one of them contradicts the account while somebody is held, all holds on that GPU end, nobody is held there for
 LET_GO_NS, and the silent work is over for the account. Quotas are kept: they hold although a GPU is idle.
 
-What that can be worth: who has two tenants may feign silent work with one, so that the other is let go, for LET_GO_NS
-every three seconds at best, and only where the honest leave the GPU idle. That is a point or two of a GPU at most.
+What that can be worth (reckoned, not measured): who has two tenants may feign silent work with one, so that the other
+is let go, for LET_GO_NS every three seconds at best, and only where the honest leave the GPU idle. That is a point or
+two of a GPU at most.
 """
 
 from __future__ import annotations
