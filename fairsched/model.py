@@ -136,6 +136,8 @@ class Use(NamedTuple):
     wait_ns: int = 0
     """Time its work waited while others ran, in the interval."""
     launches: int = 0
+    unmeasured_ns: int = 0
+    """GPU time of a burst of each of its contexts of whose costs too little is known; 0: enough is, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,7 @@ class ReasonCode(str, enum.Enum):
     OVER_ENTITLEMENT = "over_entitlement"
     OVER_QUOTA = "over_quota"
     DEEP_QUEUE = "deep_queue"
+    MEASURING = "measuring"
     CAUGHT_UP = "caught_up"
     GPU_IDLE = "gpu_idle"
     LAST_WITH_DEMAND = "last_with_demand"

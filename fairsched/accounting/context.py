@@ -32,6 +32,8 @@ class ProcessUse:
     outstanding_ns: int
     confidence: Confidence
     launches: int
+    unmeasured_ns: int = 0
+    """GPU time of a burst of each context of whose costs too little is known."""
 
 
 ProcessUses = dict[tuple[int, int, int], ProcessUse]
@@ -52,6 +54,7 @@ class CachedLook:
     has_demand: bool
     outstanding_ns: int
     sure: Confidence
+    unmeasured_ns: int
 
 
 @dataclass(slots=True)
@@ -83,6 +86,10 @@ class Context:
     held_with_demand: bool = False
     is_unseen: bool = False
     """Older than our probes."""
+    held_ns: int = 0
+    """When it was last held."""
+    held_seq: int = 0
+    """What had been proven complete by then."""
     drain_ns: int = 0
     """The last drain as it was estimated."""
     drain_doubt_ns: int = 0
@@ -114,6 +121,13 @@ class Context:
     def is_anchor(self, waited_ns: int) -> bool:
         """Whether the work ended as the call that proved it returned: it had waited, and not through a hold."""
         return waited_ns >= WAITED_NS and not self.is_tainted
+
+    def is_of_one_piece(self, proven_seq: int) -> bool:
+        """Whether what a proof up to there is charged is the time of just that.
+
+        Not for what was queued when it was held and is proven bit by bit: the first proof has the charge of all of it.
+        """
+        return self.seq >= self.drain_seq or (self.seq == self.held_seq and proven_seq >= self.drain_seq)
 
     def is_end_of_drain(self, proven_seq: int) -> bool:
         """Whether progress up to there closes it: for BPF, told earlier that the drain is over, it had been idle."""

@@ -39,6 +39,12 @@ _KNOWN_SAMPLES = 2
 """Bursts after which a context can be a witness."""
 _PHASE = 0.25
 """Standard deviation of what the replay charges for a burst, in slices."""
+_SPARE_RATIO, _UNKNOWN_RATIO = 0.5, 2.0
+"""Of the time a drain should have lasted: so much later it is taken to be over by who needs to be sure, and as much as
+the second one more, shared among the bursts that were observed ..."""
+_SPARE_DOUBTS = 1.5
+"""... and at least so many times the doubt about it."""
+_SPARE_NS = 2_000_000
 _LINDY = 0.2
 """Of what it has run, a burst that outlasted its estimate is taken to run on for."""
 _LONGEST_BURST_NS = 1_000_000_000
@@ -78,22 +84,24 @@ class Drains:
     def __init__(
         self,
         replay: Replay,
-        launch_of: Callable[[Context], LaunchTime],
+        remaining: Callable[[Context, int, int], tuple[int, int]],
         end_in_bpf: Callable[[int, int, int], bool],
     ) -> None:
-        """``launch_of`` tells what is known of a context; ``end_in_bpf`` tells BPF that a drain is over."""
+        """``remaining``: GPU time left of so many launches of a context that have run for so long, and the doubt.
+        ``end_in_bpf`` tells BPF that a drain is over."""
         self._replay = replay
-        self._launch_of = launch_of
+        self._remaining_of = remaining
         self._end_in_bpf = end_in_bpf
         self._recent: dict[ContextKey, Context] = {}
         """Contexts held now or so lately that a burst may still overlap their drain."""
 
     # ---- hold and thaw ----
 
-    def begin(self, context: Context) -> None:
+    def begin(self, context: Context, now_ns: int) -> None:
         """It is held from now on; what it has queued is estimated by the calls of :meth:`estimate` that follow."""
         context.is_held = context.is_tainted = True
         context.is_drain_known = False
+        context.held_ns, context.held_seq = now_ns, context.seq
         context.drain_seq, context.thawed_ns = -1, None
         self._recent[context.key] = context
 
@@ -189,6 +197,19 @@ class Drains:
             rest_ns = self._weigh(witness, other, told[rest_ns, is_running], is_running, rest_ns, now_ns)
         return moved_ns, gain < 0.5 and not steady
 
+    def may_run(self, context: Context, now_ns: int) -> bool:
+        """Whether a context may have work on the GPU: for who needs to be sure that it has not."""
+        if self._replay.is_runnable(context.key):
+            return True
+        if not context.is_open:
+            return False
+        if not context.launch.samples:
+            return True
+        ratio = _SPARE_RATIO + _UNKNOWN_RATIO / (1 + context.launch.observed)
+        lasted_ns = context.believed_ns - context.held_ns
+        spare_ns = max(_SPARE_NS, ratio * lasted_ns, _SPARE_DOUBTS * context.drain_doubt_ns)
+        return now_ns - context.believed_ns < spare_ns
+
     # ---- mechanism ----
 
     def _overlapping(
@@ -276,7 +297,7 @@ class Drains:
         self._close(context, now_ns)
 
     def _remaining(self, context: Context) -> tuple[int, int]:
-        return self._launch_of(context).remaining(context.drain_seq - context.seq, self._spent_ns(context))
+        return self._remaining_of(context, context.drain_seq - context.seq, self._spent_ns(context))
 
     def _spent_ns(self, context: Context) -> int:
         return self._replay.exec_ns(context.key) - context.seq_exec_ns

@@ -4,11 +4,10 @@
 Problem: BPF counts (clock, contexts, edges); somebody has to turn that into "tenant X received 31 ms since the last
 look, has 12 ms queued, and we are sure of it".
 
-Approach: the edges drive one :class:`Replay` per GPU, which is the account. The processor-sharing clock kept in
-BPF is the second opinion: used while edges are being lost, and where the replay misses too often (the hardware is not
-what it assumes) until a search for another nature has ended (turns.py). The work still queued is estimated from the
-learnt GPU time per launch; for a held context that estimate is the drain after which its interval is closed, in the
-replay and in BPF.
+Approach: the edges drive one :class:`Replay` per GPU, which divides time among those who have work; what is proven
+complete is charged what it costs (engine.py). The processor-sharing clock kept in BPF is the second opinion, used while
+edges are being lost. The work still queued is estimated from the learnt GPU time per launch; for a held context that
+estimate is the drain after which its interval is closed, in the replay and in BPF.
 
 Terms: *drain* is what a held context still executes. *tau* is the learnt execution time per launch of a context.
 *Demand* is outstanding work, now or within the last DEMAND_LINGER_NS: the few hundred microseconds a decoder spends
@@ -17,7 +16,7 @@ on the CPU between two tokens are no idleness.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 
 from fairsched.accounting import outstanding
 from fairsched.accounting.confidence import confidence
@@ -31,18 +30,13 @@ from fairsched.accounting.context import (
     row_of,
 )
 from fairsched.accounting.contexts import Contexts
-from fairsched.accounting.drains import Drains
+from fairsched.accounting.engine import REMEMBERED_CGROUPS, Engine
 from fairsched.accounting.launch_time import LaunchMemory, LaunchTime
 from fairsched.accounting.pauses import Pauses
 from fairsched.accounting.replay import Replay
-from fairsched.accounting.tuner import SliceTiming
-from fairsched.accounting.turns import ReplayTrust
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
-from fairsched.model import Confidence, ContextWork
-
-REMEMBERED_CGROUPS = 1024
-"""Whose time per launch is kept after their last process has ended."""
+from fairsched.model import Confidence, ContextKey, ContextWork
 
 _LIVE = int(abi.CtxFlag.LIVE)
 _GUESSED = int(abi.CtxFlag.GPU_GUESSED | abi.CtxFlag.UNSEEN)
@@ -66,21 +60,18 @@ class EbpfAccount:
         probe: GpuTimeProbe,
         *,
         gpus: int,
-        nature_of: Callable[[int], SliceTiming],
+        nature: tuple[int, int],
         started_ns: Callable[[int], int | None] = lambda _pid: None,
     ) -> None:
-        """``nature_of`` a GPU: the turns it is taken to take at first. ``started_ns`` tells when a process started
-        (CLOCK_MONOTONIC), for contexts older than our probes."""
+        """``nature``: the length of a slice a GPU is taken to have, and what a switch costs, in ns.
+        ``started_ns`` tells when a process started (CLOCK_MONOTONIC), for contexts older than our probes."""
         self._probe = probe
         self._started_ns, self._gpus = started_ns, gpus
-        self._nature_of = nature_of
-        self._replays: dict[int, Replay] = {}
+        self._nature = nature
+        self._engines: dict[int, Engine] = {}
         self._pauses = Pauses()
         self._contexts = Contexts()
         self._dropped = 0
-        self._drains: dict[int, Drains] = {}
-        self.trust: dict[int, ReplayTrust] = {}
-        """By GPU; step them between two reads."""
         self._launches = LaunchMemory(REMEMBERED_CGROUPS)
         self.single_gpu_processes: set[int] = set()
         """Processes that can see one GPU only: which one a context of theirs is on needs no guess."""
@@ -104,17 +95,16 @@ class EbpfAccount:
         has_lost, self._dropped = dropped != self._dropped, dropped
         if has_lost:
             self._adopt_unknown(now_ns, rows)
-        for gpu, replay in self._replays.items():
-            replay.advance(now_ns)
-            self._end_drains(gpu)
-        trusted = {gpu for gpu in self._replays if not has_lost and self.trust[gpu].is_replay_trusted}
+        for gpu, engine in self._engines.items():
+            engine.is_intruded = gpu in self.intruded
+            engine.replay.advance(now_ns)
+            self._end_drains(engine)
         for context in self._contexts.all():  # looking may drop one
-            if context.gpu not in trusted or not self._is_unchanged(context, now_ns, rows):
+            if has_lost or not self._is_unchanged(context, now_ns, rows):
                 self._refresh(context, now_ns, has_lost, rows)
-        unsure = self.intruded | {gpu for gpu, trust in self.trust.items() if trust.is_unsure}
-        if unsure:
+        if self.intruded:
             for row in rows.values():
-                row.confidence = Confidence.LOW if row.gpu in unsure else row.confidence
+                row.confidence = Confidence.LOW if row.gpu in self.intruded else row.confidence
         return list(rows.values())
 
     def _is_unchanged(self, context: Context, now_ns: int, rows: ProcessUses) -> bool:
@@ -127,7 +117,7 @@ class EbpfAccount:
             return False
         live = self._probe.context(context.key[0])
         if (
-            (cached.exec_ns, cached.is_running) != self._replays[context.gpu].state(context.key)
+            (cached.exec_ns, cached.is_running) != self._engines[context.gpu].replay.state(context.key)
             or cached.submitted != live.submitted
             or cached.last_call_ns != live.last_call_ns
             or cached.tau_ns != context.launch.tau_ns
@@ -139,6 +129,7 @@ class EbpfAccount:
         if cached.has_demand:
             row.has_demand = True
             row.outstanding_ns += cached.outstanding_ns
+        row.unmeasured_ns += cached.unmeasured_ns
         if cached.sure is not Confidence.HIGH:
             row.confidence = cached.sure
         return True
@@ -149,7 +140,8 @@ class EbpfAccount:
             if has_lost:
                 self._drop(context, now_ns, rows)
             return
-        replay, drains = self._replays[context.gpu], self._drains[context.gpu]
+        engine = self._engines[context.gpu]
+        replay, drains = engine.replay, engine.drains
         if has_lost:
             self._resync(context, live, replay, now_ns)
         if context.is_held:
@@ -158,10 +150,11 @@ class EbpfAccount:
             outstanding.end_unless_seen(context, live, replay, self.seen_running, now_ns)
         else:
             drains.step(context, live, now_ns)
+        is_there = engine.look(context, now_ns)
         is_running = replay.is_runnable(context.key)
         if is_running:
             context.busy_ns = now_ns
-        if has_lost or not self.trust[context.gpu].is_replay_trusted:
+        if has_lost:
             used_ns = self._take_clock(context, live, replay, now_ns)
         else:
             used_ns = self._take(context, replay)
@@ -172,19 +165,22 @@ class EbpfAccount:
         row.launches += launches
         has_demand = self._demand(context, now_ns)
         row.has_demand |= has_demand
-        is_borne_out = self.trust[context.gpu].silence.poll(context, live, now_ns)
+        is_borne_out = engine.silence.poll(context, live, now_ns)
         launch, left_ns = self._launch(context), 0
         if is_running:
             spent_ns = replay.exec_ns(context.key) - context.seq_exec_ns
             left_ns = launch.left_ns(live.submitted - context.seq, spent_ns)
             row.outstanding_ns += left_ns
+        unmeasured_ns = engine.unmeasured_ns(context)
+        row.unmeasured_ns += unmeasured_ns
         is_guess = self._gpus > 1 and live.flags & _GUESSED and context.tgid not in self.single_gpu_processes
         sure = confidence(launch, is_borne_out, is_guess=bool(is_guess))
         if sure is not Confidence.HIGH:
             row.confidence = sure
-        if not used_ns and not launches and not is_guess and context.may_be_cached(live, now_ns):
+        is_clear = not is_guess and is_there is is_running
+        if not used_ns and not launches and is_clear and context.may_be_cached(live, now_ns):
             seen = (context.launches, live.last_call_ns, *replay.state(context.key), launch.tau_ns)
-            context.cached = CachedLook(*seen, has_demand, left_ns, sure)
+            context.cached = CachedLook(*seen, has_demand, left_ns, sure, unmeasured_ns)
 
     def _take_clock(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> int:
         """What the clock added since the last row; the first time there is only the replay to go by."""
@@ -220,31 +216,34 @@ class EbpfAccount:
         if edge.kind == _GPU_IDLE or edge.engine != abi.COMPUTE or edge.gpu == abi.NO_GPU:
             return
         context = self._context_of(edge, rows)
-        replay = self._replays[context.gpu]
+        engine = self._engines[context.gpu]
+        replay = engine.replay
         context.cached = None
         replay.advance(edge.t_ns)
-        self._end_drains(context.gpu)
+        self._end_drains(engine)
         if edge.cgroup_id != context.cgroup_id:
             self._book(context, replay, rows)
             self.events.moves.append(self._contexts.move(context, edge.cgroup_id, edge.t_ns))
         if edge.kind == _OPEN:
-            self._drains[context.gpu].answer(context, edge.t_ns)
+            engine.drains.answer(context, edge.t_ns)
             context.is_ended_in_bpf = False
             self._pauses.note(context.gpu, edge.t_ns - context.closed_at_ns)
             replay.open(context.key, edge.t_ns)
             context.busy_ns = edge.t_ns
-            self._begin_burst(context, replay, edge)
+            engine.begin(context, edge)
         elif edge.kind in (_CLOSE, _PROGRESS):
             is_end = edge.kind == _CLOSE or context.is_end_of_drain(edge.seq)
             prove, is_anchor = replay.close if is_end else replay.progress, context.is_anchor(edge.arg)
-            self.trust[context.gpu].hear(context, prove(context.key, edge.t_ns, is_anchor=is_anchor))
+            engine.silence.hear(context, prove(context.key, edge.t_ns, is_anchor=is_anchor))
             if is_end:
                 context.busy_ns = context.closed_at_ns = edge.t_ns
-            self._learn(context, replay, edge)
+            self._prove(context, engine, edge)
         elif edge.kind == _RESUBMIT:
-            self._resubmit(context, replay, edge)
+            self._resubmit(context, engine, edge)
         elif edge.kind == _CTX_GONE:
             self._drop(context, edge.t_ns, rows)
+            return
+        engine.look(context, edge.t_ns)
 
     def _context_of(self, edge: Edge, rows: ProcessUses) -> Context:
         key = (edge.slot, edge.generation)
@@ -256,8 +255,10 @@ class EbpfAccount:
             context.is_unseen = edge.arg == 0 or edge.kind != _CTX_NEW
             self._contexts.add(context)
             context.rank = self._rank(edge)
-            self._replay(edge.gpu).add(key, context.rank)
-            self.trust[edge.gpu].note_change(edge.t_ns, is_late=context.is_unseen)
+            engine = self._engine(edge.gpu)
+            engine.replay.add(key, context.rank)
+            if context.is_unseen:  # it may have worked before we saw it: whoever seemed to be alone was not
+                engine.costs.forget()
         return context
 
     def _adopt_unknown(self, now_ns: int, rows: ProcessUses) -> None:
@@ -270,16 +271,14 @@ class EbpfAccount:
 
     def _move(self, context: Context, edge: Edge, rows: ProcessUses) -> None:
         """Its GPU had been a guess and has been named: it goes on, between two bursts, on the right one."""
-        replay = self._replays[context.gpu]
+        engine = self._engines[context.gpu]
         context.cached = None
-        replay.advance(edge.t_ns)
-        self._book(context, replay, rows)
-        replay.remove(context.key, edge.t_ns)
-        self._drains[context.gpu].forget(context)
-        self.trust[context.gpu].forget(context.key, edge.t_ns)
+        engine.replay.advance(edge.t_ns)
+        self._book(context, engine.replay, rows)
+        engine.replay.remove(context.key, edge.t_ns)
+        engine.forget(context, edge.t_ns)
         context.gpu, context.reported_ns, context.seq_exec_ns = edge.gpu, 0, 0
-        self._replay(edge.gpu).add(context.key, context.rank)
-        self.trust[edge.gpu].note_change(edge.t_ns)
+        self._engine(edge.gpu).replay.add(context.key, context.rank)
 
     def _rank(self, edge: Edge) -> tuple[int, ...]:
         """Place in the runlist: contexts are taken to stand there in the order they were created.
@@ -290,61 +289,33 @@ class EbpfAccount:
         born_ns = None if was_seen else self._started_ns(edge.tgid)
         return (edge.t_ns if born_ns is None else born_ns, edge.tgid, edge.slot)
 
-    def _replay(self, gpu: int) -> Replay:
-        if gpu not in self._replays:
-            replay = self._replays[gpu] = Replay(*self._nature_of(gpu))
-            self._drains[gpu] = Drains(replay, self._launch, self._probe.end_drain)
-            self.trust[gpu] = ReplayTrust(replay, lambda cgroup_id: self.tenant_of(cgroup_id) or cgroup_id)
-        return self._replays[gpu]
+    def _engine(self, gpu: int) -> Engine:
+        if gpu not in self._engines:
+            replay = Replay(*self._nature)
+            self._engines[gpu] = Engine(replay, self._launch, self._owner, self._probe.end_drain)
+        return self._engines[gpu]
 
-    def _begin_burst(self, context: Context, replay: Replay, edge: Edge) -> None:
-        """Nothing older is outstanding, so the next proof measures what is submitted from here on.
+    def _owner(self, cgroup_id: int) -> Hashable:
+        return self.tenant_of(cgroup_id) or cgroup_id
 
-        Except in a context older than our probes: what it had queued before is in its first proof.
-        """
-        context.is_tainted = context.is_held or (context.is_unseen and context.seq == 0)
-        context.seq = max(context.seq, edge.seq - 1)
-        context.seq_exec_ns, context.seq_ns = replay.exec_ns(context.key), edge.t_ns
-        self.trust[context.gpu].begin(context, edge.t_ns)
-
-    def _learn(self, context: Context, replay: Replay, edge: Edge) -> None:
+    def _prove(self, context: Context, engine: Engine, edge: Edge) -> None:
         context.proven_ns = edge.t_ns
-        self._drains[context.gpu].answer(context, edge.t_ns)
-        launches = edge.seq - context.seq
-        if launches <= 0:
-            return
-        exec_ns = replay.exec_ns(context.key)
-        spent_ns = exec_ns - context.seq_exec_ns
-        if replay.tape is not None:
-            replay.tape.note("burst", context.key, launches, not context.is_tainted)
-        if not context.is_tainted and spent_ns > 0:
-            moved_ns, is_clean = self._drains[context.gpu].witnessed(context, spent_ns, launches, edge.t_ns)
-            spent_ns -= moved_ns
-            self.trust[context.gpu].end(context, spent_ns, launches, edge.t_ns)
-            if spent_ns > 0 and is_clean:
-                context.launch.learn(spent_ns, launches)
-                self._launches.remember(context.cgroup_id, context.launch)
-            exec_ns = replay.exec_ns(context.key)
-        elif not context.is_held and context.seq < context.drain_seq <= edge.seq and spent_ns > 0:
-            # All it had queued when it was held. An estimate nobody confirmed teaches less than a measurement.
-            learn = context.launch.learn if context.is_drain_known else context.launch.impute
-            learn(spent_ns, launches)
-        context.is_tainted = context.is_held
-        context.seq, context.seq_exec_ns, context.seq_ns = edge.seq, exec_ns, edge.t_ns
+        engine.drains.answer(context, edge.t_ns)
+        if engine.end(context, edge):
+            self._launches.remember(context.cgroup_id, context.launch)
 
-    def _resubmit(self, context: Context, replay: Replay, edge: Edge) -> None:
+    def _resubmit(self, context: Context, engine: Engine, edge: Edge) -> None:
         """It polls, and saw the end of its last burst a pause ago; as long as its neighbours' is the best guess."""
-        replay.close_before(context.key, edge.t_ns, self._pauses.mean_ns(context.gpu))
-        replay.open(context.key, edge.t_ns)
-        self.trust[context.gpu].silence.measure(context, edge.seq, edge.t_ns)
+        engine.replay.close_before(context.key, edge.t_ns, self._pauses.mean_ns(context.gpu))
+        engine.replay.open(context.key, edge.t_ns)
+        engine.silence.measure(context, edge.seq, edge.t_ns)
 
     def _drop(self, context: Context, t_ns: int, rows: ProcessUses) -> None:
-        replay = self._replays[context.gpu]
-        replay.advance(t_ns)
-        self._book(context, replay, rows)
-        replay.remove(context.key, t_ns)
-        self._drains[context.gpu].forget(context)
-        self.trust[context.gpu].forget(context.key, t_ns)
+        engine = self._engines[context.gpu]
+        engine.replay.advance(t_ns)
+        self._book(context, engine.replay, rows)
+        engine.replay.remove(context.key, t_ns)
+        engine.forget(context, t_ns)
         self._contexts.drop(context)
 
     def _resync(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> None:
@@ -365,7 +336,7 @@ class EbpfAccount:
 
     def _launch(self, context: Context) -> LaunchTime:
         """What is known of the context, else of another in its cgroup."""
-        context.launch = self.trust[context.gpu].silence.launch_of(context) or context.launch
+        context.launch = self._engines[context.gpu].silence.launch_of(context) or context.launch
         if not context.launch.samples:
             context.launch = self._launches.borrow(context.cgroup_id) or context.launch
         return context.launch
@@ -376,18 +347,19 @@ class EbpfAccount:
         """These cgroups were just frozen: their queues drain unseen. ``by_others``: they want nothing any more."""
         for context in self._contexts.of(cgroup_ids):
             if not context.is_held:
-                context.cached, drains = None, self._drains[context.gpu]
+                engine = self._engines[context.gpu]
+                context.cached = None
                 context.held_with_demand = not by_others and self._demand(context, now_ns)
-                self._replays[context.gpu].advance(now_ns)
-                drains.begin(context)
-                drains.estimate(context, self._probe.context(context.key[0]), now_ns)
+                engine.replay.advance(now_ns)
+                engine.drains.begin(context, now_ns)
+                engine.drains.estimate(context, self._probe.context(context.key[0]), now_ns)
 
     def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
         """These cgroups run again."""
         for context in self._contexts.of(cgroup_ids):
             if context.is_held:
                 context.cached = None
-                self._drains[context.gpu].thaw(context, now_ns)
+                self._engines[context.gpu].drains.thaw(context, now_ns)
 
     def is_comeback(self, edge: Edge) -> bool:
         """Whether an edge says that somebody wants a GPU again after a long pause of its own."""
@@ -395,46 +367,66 @@ class EbpfAccount:
         return context is not None and edge.t_ns - context.busy_ns > abi.COMEBACK_NS
 
     def relearn(self, gpu: int) -> None:
-        """What was learnt of the work there was measured by another nature."""
+        """What was learnt of the work there was wrong: somebody was taken to be there who was not.
+
+        What was learnt of those who were alone is right all the same.
+        """
         self._launches = LaunchMemory(REMEMBERED_CGROUPS)
         for context in self._contexts.all():
             if context.gpu == gpu:
                 context.launch = LaunchTime()
                 context.is_tainted = True
 
+    def is_charged(self, key: ContextKey) -> bool:
+        """Whether a context is taken to be working, so that it is charged while time goes by."""
+        context = self._contexts.get(key)
+        return context is not None and self._engines[context.gpu].replay.is_runnable(key)
+
+    def end(self, key: ContextKey, now_ns: int) -> None:
+        """The work of a context is over, whatever was heard of it."""
+        context = self._contexts.get(key)
+        if context is not None:
+            engine = self._engines[context.gpu]
+            engine.replay.advance(now_ns)
+            engine.replay.close(key, now_ns, is_anchor=False)
+            context.thawed_ns = context.cached = None
+            engine.look(context, now_ns)
+
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """GPU time these cgroups have submitted since they were last held, whatever has been read of it."""
         return outstanding.queued_ns(self._contexts.of(cgroup_ids), self._probe.context, self._launch)
 
-    def _end_drains(self, gpu: int) -> None:
-        for key, t_ns in self._replays[gpu].take_drained():
+    def _end_drains(self, engine: Engine) -> None:
+        for key, t_ns in engine.replay.take_drained():
             context = self._contexts.get(key)
             if context is not None:
-                self._drains[gpu].drained(context, t_ns)
+                engine.drains.drained(context, t_ns)
 
     def next_drain_end_ns(self) -> int | None:
         """When a GPU on which nothing but a drain runs falls idle; worth waking up for. None: none does."""
-        alone = [replay for replay in self._replays.values() if replay.runnable == 1]
+        alone = [one.replay for one in self._engines.values() if one.replay.runnable == 1]
         return min((end for replay in alone if (end := replay.drain_end_ns()) is not None), default=None)
 
     # ---- facts for others ----
 
     def idle_gpus(self) -> set[int]:
         """Slots with contexts, none of which has work."""
-        return {gpu for gpu, replay in self._replays.items() if not replay.runnable}
+        return {gpu for gpu, engine in self._engines.items() if not engine.replay.runnable}
 
     def work(self) -> Iterator[ContextWork]:
         """What every context has outstanding."""
         for context in self._contexts.all():
-            live, replay = self._probe.context(context.key[0]), self._replays[context.gpu]
+            live, replay = self._probe.context(context.key[0]), self._engines[context.gpu].replay
             if live.generation == context.key[1]:
                 yield outstanding.work_of(context, live, replay.exec_ns(context.key))
 
     def stand_in_for(self, unseen: Set[tuple[int, int]], now_ns: int) -> None:
         """These (process, GPU) always have work that no edge tells of: the others have their turns with them."""
-        for gpu in outstanding.place_stand_ins(self._replays, unseen, self._started_ns, now_ns):
-            if self.trust[gpu].note_stand_in(now_ns, is_there=any(where == gpu for _, where in unseen)):
-                self.relearn(gpu)
+        for gpu, engine in self._engines.items():
+            here = {pid for pid, where in unseen if where == gpu}
+            placed = outstanding.place_stand_ins(engine.replay, here, self._started_ns, now_ns)
+            if placed is not None:
+                engine.stand_in(*placed, now_ns)
 
     def guessed_processes(self) -> set[int]:
         """Processes with a context whose GPU is a guess."""
@@ -444,6 +436,6 @@ class EbpfAccount:
             if live.flags & _GUESSED and live.tgid not in self.single_gpu_processes
         }
 
-    def hit_ratios(self) -> dict[int, float]:
-        """How well the replay of each GPU agrees with what is observed."""
-        return {gpu: replay.hit_ratio for gpu, replay in self._replays.items()}
+    def contradicted_gpus(self) -> set[int]:
+        """Slots of GPUs that take turns otherwise than the replay: who was not measured may be charged wrongly."""
+        return {gpu for gpu, engine in self._engines.items() if engine.costs.is_contradicted}

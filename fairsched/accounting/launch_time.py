@@ -85,20 +85,25 @@ class LaunchTime:
         """Of tau, relative: one burst is off by half a slice or so, many bursts average that out."""
         return max(_LEAST_UNCERTAINTY, 0.4 / (1.0 + self.samples))
 
-    def remaining(self, launches: int, spent_ns: int) -> tuple[int, int]:
-        """Execution time left of ``launches`` that have run for ``spent_ns``, and the doubt about it, in ns."""
-        if launches <= 0 or not self.tau_ns:
+    def remaining(self, launches: int, spent_ns: int, mean_ns: float | None = None) -> tuple[int, int]:
+        """Execution time left of ``launches`` that have run for ``spent_ns``, and the doubt about it, in ns.
+
+        ``mean_ns``: what so many launches take, where more is known of that.
+        """
+        mean_ns = self.tau_ns * launches if mean_ns is None else mean_ns
+        if launches <= 0 or not mean_ns:
             return 0, 0
-        left, sigma, z, hazard = self._left(launches, spent_ns)
+        left, sigma, z, hazard = self._left(launches, spent_ns, mean_ns)
         chance = sigma * math.sqrt(max(0.0, 1.0 - hazard * (hazard - z)))
         return round(left), round(math.hypot(chance, left * self.uncertainty))
 
     def left_ns(self, launches: int, spent_ns: int) -> int:
         """The first of :meth:`remaining`, for whoever asks for no more."""
-        return round(self._left(launches, spent_ns)[0]) if launches > 0 and self.tau_ns else 0
+        if launches <= 0 or not self.tau_ns:
+            return 0
+        return round(self._left(launches, spent_ns, self.tau_ns * launches)[0])
 
-    def _left(self, launches: int, spent_ns: int) -> tuple[float, float, float, float]:
-        mean = self.tau_ns * launches
+    def _left(self, launches: int, spent_ns: int, mean: float) -> tuple[float, float, float, float]:
         # Until the spread has been observed it is taken to be large.
         spread = max(_LEAST_SPREAD, self.spread, _UNKNOWN_SPREAD / (1 + self.observed))
         sigma = mean * spread * math.sqrt(self.launches / launches)

@@ -17,7 +17,7 @@ from fairsched.accounting.context import Context
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.accounting.replay import Replay
 from fairsched.bpf import abi
-from fairsched.model import ContextWork
+from fairsched.model import ContextKey, ContextWork
 
 UNSYNCED_IDLE_NS = 1_000_000_000
 """No call at all from a context that never asked for completion for this long: its work is taken as ended."""
@@ -68,29 +68,25 @@ def clock_ns(live: abi.Ctx, clock: abi.Clock, now_ns: int) -> int:
 
 
 def place_stand_ins(
-    replays: Mapping[int, Replay],
-    unseen: Set[tuple[int, int]],
-    started_ns: Callable[[int], int | None],
-    now_ns: int,
-) -> list[int]:
-    """A context that always has work in the runlist of a GPU, for each (process, GPU) in ``unseen`` and no other.
+    replay: Replay, pids: Set[int], started_ns: Callable[[int], int | None], now_ns: int
+) -> tuple[set[ContextKey], set[ContextKey]] | None:
+    """A context that always has work in the runlist, for each process in ``pids`` and no other.
 
-    Contexts have slots of 0 and more, so a slot below 0 is none of theirs. Returns the GPUs where that changed
-    anything.
+    Contexts have slots of 0 and more, so a slot below 0 is none of theirs. Returns the keys of those that are there now
+    and of those that went; None where nothing changed.
     """
-    changed = []
-    for gpu, replay in replays.items():
-        wanted = {(-pid, 0): pid for pid, where in unseen if where == gpu}
-        present = {key for key in replay.keys() if isinstance(key, tuple) and key[0] < 0}  # noqa: SIM118 - a method
-        if present != wanted.keys():
-            changed.append(gpu)
-        for key in present - wanted.keys():
-            replay.remove(key, now_ns)
-        for key, pid in wanted.items():
-            born_ns = started_ns(pid)
-            replay.add(key, (now_ns if born_ns is None else born_ns, pid, 0))
-            replay.open(key, now_ns)
-    return changed
+    wanted = {(-pid, 0): pid for pid in pids}
+    present = {key for key in replay.keys() if isinstance(key, tuple) and key[0] < 0}  # noqa: SIM118 - a method
+    if present == wanted.keys():
+        return None
+    gone = present - wanted.keys()
+    for key in gone:
+        replay.remove(key, now_ns)
+    for key, pid in wanted.items():
+        born_ns = started_ns(pid)
+        replay.add(key, (now_ns if born_ns is None else born_ns, pid, 0))
+        replay.open(key, now_ns)
+    return set(wanted), gone
 
 
 def queued_ns(

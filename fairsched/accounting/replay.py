@@ -13,8 +13,8 @@ the replay computes the slices between. Every completion somebody waited for is 
 can only have ended while its context was running, so the replay must have it on the GPU at that moment. If it does,
 that is a *hit*; if not, a *miss*, and the replay is set right. In the same model it is within 0.2 %, and the share of
 hits says whether the model of the hardware (order, slice, switch cost) holds: above .9 when it does, mostly below .6
-when the order or the slice length is wrong (not where every burst fits into one slice). Below
-:data:`TRUSTED_HIT_RATIO` the caller falls back to the clock and looks for another nature (tuner.py).
+when the order or the slice length is wrong (not where every burst fits into one slice). Where it is wrong, what was
+proven complete is charged what it costs all the same (costs.py).
 
 Where in its slice the running context is (the *phase*) is known from when one began on an idle GPU, or when somebody's
 work was seen to end and the next one had its turn. It is lost where a turn ended unseen: with a drain, which is an
@@ -30,20 +30,13 @@ All times are integers, nanoseconds of CLOCK_MONOTONIC. Keys are any hashable; r
 from __future__ import annotations
 
 import bisect
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 DEFAULT_SLICE_NS = 2_000_000
 DEFAULT_SWITCH_NS = 100_000
-TRUSTED_HIT_RATIO = 0.6
 _HIT_MEMORY = 1 / 64
-
-
-class Recorder(Protocol):
-    """Takes down calls, to be made again."""
-
-    def note(self, name: str, *arguments: Any) -> None: ...
 
 
 @dataclass(slots=True)
@@ -80,15 +73,11 @@ class Replay:
         self._drained: list[tuple[Any, int]] = []
         self._doubted: set[Hashable] = set()
         self._is_phase_known = False
-        self.tape: Recorder | None = None
-        """Whoever wants to hear what this replay is told."""
 
     # ---- what is observed ----
 
     def add(self, key: Hashable, rank: tuple[int, ...]) -> None:
         """A context exists; contexts of lower rank come earlier in the circle. Idempotent."""
-        if self.tape is not None:
-            self.tape.note("add", key, rank)
         if key in self._contexts:
             return
         context = _Context(key, rank)
@@ -100,8 +89,6 @@ class Replay:
 
     def open(self, key: Hashable, t_ns: int) -> None:
         """The context has outstanding work from now on."""
-        if self.tape is not None:
-            self.tape.note("open", key, t_ns)
         self.advance(t_ns)
         context = self._contexts[key]
         context.left_ns = None
@@ -118,8 +105,6 @@ class Replay:
 
         Returns whether the replay had it on the GPU; None when that could not be judged.
         """
-        if self.tape is not None:
-            self.tape.note("close", key, t_ns, is_anchor)
         self.advance(t_ns)
         context, is_hit = self._contexts[key], None
         if not context.is_runnable:
@@ -134,8 +119,6 @@ class Replay:
 
         If that was within its last slice, the next context had its turn earlier than the replay thought.
         """
-        if self.tape is not None:
-            self.tape.note("close_before", key, t_ns, late_ns)
         self.advance(t_ns)
         context = self._contexts[key]
         if not context.is_runnable:
@@ -159,8 +142,6 @@ class Replay:
 
     def progress(self, key: Hashable, t_ns: int, *, is_anchor: bool) -> bool | None:
         """Some of its work is complete and it goes on with the rest. Returns what ``close`` does."""
-        if self.tape is not None:
-            self.tape.note("progress", key, t_ns, is_anchor)
         self.advance(t_ns)
         context = self._contexts[key]
         if is_anchor and context.is_runnable and self._runnable > 1:
@@ -169,8 +150,6 @@ class Replay:
 
     def remove(self, key: Hashable, t_ns: int) -> None:
         """The context is gone; whatever it had queued is gone with it. Its total is forgotten."""
-        if self.tape is not None:
-            self.tape.note("remove", key, t_ns)
         self.advance(t_ns)
         context = self._contexts.pop(key, None)
         if context is None:
@@ -185,8 +164,6 @@ class Replay:
 
     def doubt(self, key: Hashable, *, is_open: bool = True) -> None:
         """Whether the context still runs is not known: until it is, anchors correct the replay but do not judge it."""
-        if self.tape is not None:
-            self.tape.note("doubt", key, is_open)
         if is_open:
             self._doubted.add(key)
         else:
@@ -194,8 +171,6 @@ class Replay:
 
     def drain(self, key: Hashable, t_ns: int, left_ns: int) -> None:
         """Nothing more will be submitted: the context stops by itself after ``left_ns`` of execution."""
-        if self.tape is not None:
-            self.tape.note("drain", key, t_ns, left_ns)
         self.advance(t_ns)
         context = self._contexts[key]
         if context.is_runnable:
@@ -203,15 +178,8 @@ class Replay:
 
     def resume(self, key: Hashable, t_ns: int) -> None:
         """The context may submit again: observed edges end its work from now on."""
-        if self.tape is not None:
-            self.tape.note("resume", key, t_ns)
         self.advance(t_ns)
         self._contexts[key].left_ns = None
-
-    def lose_phase(self, t_ns: int) -> None:
-        """Where in its slice the running context is at ``t_ns`` is not known."""
-        self.advance(t_ns)
-        self._is_phase_known = False
 
     def transfer(self, source: Hashable, target: Hashable, ns: int) -> None:
         """Execution time charged to ``source`` was ``target``'s (negative: the other way round)."""
@@ -219,37 +187,9 @@ class Replay:
             self._contexts[source].exec_ns -= ns
             self._contexts[target].exec_ns += ns
 
-    # ---- nature ----
-
-    def set_nature(self, slice_ns: int, switch_ns: int) -> None:
-        """From now on turns are these; whether they fit is to be seen."""
-        self.slice_ns, self.switch_ns = slice_ns, switch_ns
-        self._is_phase_known = False
-        self.hit_ratio = 1.0
-
-    def set_order(self, keys: Sequence[Hashable]) -> None:
-        """From now on these stand in the circle in this order, in the places that they have between them."""
-        contexts = [self._contexts[key] for key in keys if key in self._contexts]
-        ranks = sorted(context.rank for context in contexts)
-        for context, rank in zip(contexts, ranks, strict=True):
-            context.rank = rank
-        self._circle.sort(key=lambda context: context.rank)
-        self._ranks = [context.rank for context in self._circle]
-        self._number(0)
-        self._is_phase_known = False
-        self.hit_ratio = 1.0
-
-    def as_calls(self, t_ns: int) -> list[tuple[str, tuple[Any, ...]]]:
-        """What makes another replay know the contexts of this one, which of them have work and which are doubted."""
-        calls: list[tuple[str, tuple[Any, ...]]] = [("add", (c.key, c.rank)) for c in self._circle]
-        for context in self._circle:
-            if context.is_runnable:
-                calls.append(("open", (context.key, t_ns)))
-                if context.left_ns is not None:
-                    calls.append(("drain", (context.key, t_ns, context.left_ns)))
-        calls.append(("lose_phase", (t_ns,)))
-        calls.extend(("doubt", (key, True)) for key in self._doubted)
-        return calls
+    def settle(self, key: Hashable, ns: int) -> None:
+        """It had so much more than was charged (negative: less), as is known now from what it did."""
+        self._contexts[key].exec_ns += ns
 
     # ---- what is computed ----
 
@@ -300,11 +240,6 @@ class Replay:
     def keys(self) -> list[Hashable]:
         """Contexts in the circle."""
         return list(self._contexts)
-
-    @property
-    def is_doubted(self) -> bool:
-        """Whether some context runs is not known now."""
-        return bool(self._doubted)
 
     @property
     def runnable(self) -> int:

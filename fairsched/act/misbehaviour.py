@@ -186,8 +186,7 @@ class Misbehaviour:
     def _unsure(self, account: EbpfAccount | None) -> frozenset[str]:
         if account is None:
             return frozenset()
-        slots = (slot for slot, trust in account.trust.items() if trust.is_unsure)
-        return frozenset(gpu_label(self._sensors.gpus, slot) for slot in slots)
+        return frozenset(gpu_label(self._sensors.gpus, slot) for slot in account.contradicted_gpus())
 
     def _watched_since_ns(self, now_ns: int) -> dict[int, int]:
         """Of the suspects; one who is gone is none."""

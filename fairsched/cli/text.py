@@ -17,6 +17,7 @@ _REASONS = {
     ReasonCode.OVER_ENTITLEMENT: "it is ahead of its share",
     ReasonCode.OVER_QUOTA: "it used up its quota",
     ReasonCode.DEEP_QUEUE: "it queued what its turn was for at once",
+    ReasonCode.MEASURING: "another tenant has the GPU for a moment, to measure what its work costs",
     ReasonCode.CAUGHT_UP: "the others caught up",
     ReasonCode.GPU_IDLE: "the GPU would have idled",
     ReasonCode.LAST_WITH_DEMAND: "nobody else wants the GPU",

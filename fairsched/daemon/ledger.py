@@ -2,7 +2,7 @@
 """Keeps what the daemon remembers: totals that survive restarts, and the recent past for ``status``.
 
 Totals are GPU time in ns per (tenant, GPU UUID). While a daemon lives they never fall. They are written, with the
-policy's debts and how the GPUs take turns, to ``state_dir/state.json`` every ten seconds and at the end, atomically:
+policy's debts, to ``state_dir/state.json`` every ten seconds and at the end, atomically:
 after ``kill -9`` or a crash the next daemon goes on from what was written last, up to ten seconds earlier. Who reads
 them as a Prometheus counter sees a reset. A damaged file is set aside and said so, because an account is worth less
 than a node that schedules. Totals of tenants that are long gone are dropped (departed.py).
@@ -17,14 +17,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairsched.accounting.natures import Natures
 from fairsched.base.files import replace_file
 from fairsched.daemon.departed import Departed
 from fairsched.model import Snapshot
-from fairsched.policy.lag import PolicyState
+from fairsched.policy.lag import PolicyState, Solos
 
 VERSION = 1
 WINDOW_NS = 10_000_000_000
@@ -39,7 +39,6 @@ class Ledger:
     def __init__(self) -> None:
         self.total_ns: dict[tuple[str, str], int] = {}
         self.stranger_total_ns: dict[str, int] = {}
-        self.natures = Natures()
         self.departed = Departed()
         self.last: Snapshot | None = None
         """What was booked last."""
@@ -78,7 +77,7 @@ class Ledger:
 
 
 def load_state(path: Path, ledger: Ledger) -> PolicyState:
-    """Read totals and natures into ``ledger``; returns the policy's state.
+    """Read totals into ``ledger``; returns the policy's state.
 
     No file, or a damaged one, is a fresh start.
     """
@@ -87,11 +86,11 @@ def load_state(path: Path, ledger: Ledger) -> PolicyState:
         if data["version"] != VERSION:
             raise ValueError(f"version {data['version']}")
         totals = {(tenant, gpu): int(ns) for tenant, gpu, ns in data["total_ns"]}
-        state = PolicyState.from_dict(data["policy"])
+        # What was measured is measured anew: that it was tried says nothing.
+        state = replace(PolicyState.from_dict(data["policy"]), solos=Solos())
         now_ns = time.monotonic_ns()
-        # a file of before they were remembered has neither
+        # a file of before they were remembered has none
         since_ns = {name: now_ns - int(s * 1e9) for name, s in data.get("departed_s", {}).items()}
-        ledger.natures.restore(data.get("natures", ()))
     except FileNotFoundError:
         return PolicyState()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -164,6 +163,5 @@ def _to_text(ledger: Ledger, state: PolicyState) -> str:
         "total_ns": [[*key, ns] for key, ns in sorted(ledger.total_ns.items())],
         "departed_s": {name: (now_ns - ns) // 10**9 for name, ns in sorted(ledger.departed.since_ns.items())},
         "policy": state.to_dict(),
-        "natures": ledger.natures.to_list(),
     }
     return json.dumps(document)  # in one piece: json.dump is written in Python, and takes many times as long

@@ -140,7 +140,7 @@ class Daemon:
         self._state_file = StateFile(config.state_dir / "state.json", self._ledger)
         self._undo.callback(self._state_file.close)
         self._policy_state = self._state_file.load()
-        self._sensors = Sensors(config, self._ledger.natures, loader, self._mount)
+        self._sensors = Sensors(config, loader, self._mount)
         self._undo.callback(self._sensors.close)
         self._tree = Tree(self._mount, owners)
         self._undo.callback(self._tree.close)
@@ -332,7 +332,7 @@ class Daemon:
         self._applier.thaw_expired(now_ns)
         self._gate.refresh()
         self._sensors.bury(now_ns)
-        self._sensors.tune(now_ns, self._tree.tenant_of)
+        self._sensors.name_tenants(self._tree.tenant_of)
         self._sensors.driver.poll(now_ns, self._tree.tenant_of)
         config, is_acting = self._settings.config, self._mode() == "enforce"
         self._misbehaviour.poll(now_ns, self._specs, config, is_acting=is_acting)

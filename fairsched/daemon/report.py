@@ -151,14 +151,9 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
     if silent_s is not None:
         yield f"NVML has not answered for {silent_s:.0f} s: a GPU may be lost; memory and load are not known"
     if sensors.account is not None:
-        for slot, ratio in sensors.account.hit_ratios().items():
+        for slot in sorted(sensors.account.intruded):
             label = gpu_label(sensors.gpus, slot)
-            if sensors.account.trust[slot].is_unsure:
-                yield f"{label}: takes turns in a way the account cannot follow; nobody is held there"
-            elif slot in sensors.account.intruded:
-                yield f"{label}: work that comes and goes there is in no account; nobody is held there"
-            elif not sensors.account.trust[slot].is_replay_trusted:
-                yield f"{label}: the time-slice replay agrees in {ratio:.0%} of cases; using the clock"
+            yield f"{label}: work that comes and goes there is in no account; nobody is held there"
     if vitals.errors:
         yield f"{vitals.errors} ticks or actions have failed; see the log"
     if sensors.probe is not None:

@@ -15,10 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
 from fairsched.accounting.context import Events, ProcessUse
 from fairsched.accounting.ebpf import EbpfAccount
-from fairsched.accounting.natures import Natures
 from fairsched.accounting.nvml import NvmlAccount, open_account
 from fairsched.accounting.queue_delay import Counts, DelayBook
-from fairsched.accounting.tuner import SliceTiming
 from fairsched.base.process import ProcessId
 from fairsched.bpf import abi
 from fairsched.bpf.child import LoaderInStart
@@ -56,19 +54,14 @@ class Sensors:
     """Observes the GPUs for the daemon. ``account`` and ``probe`` are None where BPF is off or refused."""
 
     def __init__(
-        self,
-        config: Config,
-        natures: Natures | None = None,
-        loader: LoaderInStart | None = None,
-        mount: Mount | None = None,
+        self, config: Config, loader: LoaderInStart | None = None, mount: Mount | None = None
     ) -> None:
-        """``natures``: what is known of how the GPUs take turns; kept up to date. ``loader``: of :func:`start_loader`.
-        ``mount``: of the cgroups.
+        """``loader``: of :func:`start_loader`. ``mount``: of the cgroups.
 
         Raises HostUnsupported when eBPF is required and refused.
         """
-        self._natures, self._mount = Natures() if natures is None else natures, mount
-        self._configured_nature = SliceTiming(config.gpu.timeslice_us * 1000, config.gpu.switch_us * 1000)
+        self._mount = mount
+        self._nature = (config.gpu.timeslice_us * 1000, config.gpu.switch_us * 1000)
         self.nvml = Nvml() if config.mechanisms.nvml != "off" else None
         if self.nvml is not None and self.nvml.error and config.mechanisms.nvml == "required":
             raise HostUnsupported(
@@ -136,23 +129,11 @@ class Sensors:
         self.account = EbpfAccount(
             self.probe,
             gpus=max(1, len(self.gpus)),
-            nature_of=self._nature_of,
+            nature=self._nature,
             started_ns=_started_ns,
         )
         self.libraries = Libraries(config.gpu.libcuda, probe, self._mount)
         self._ordinals = Ordinals(probe, self.account, self.gpus)
-
-    def _nature_of(self, slot: int) -> SliceTiming:
-        """The slice timing with which the account of a GPU begins."""
-        nature = self._natures.of(self._uuid(slot), self._configured_nature)
-        if nature != self._configured_nature:
-            logger.warning(
-                "gpu=%d turns=remembered slice_us=%d switch_us=%d", slot, *(ns // 1000 for ns in nature)
-            )
-        return nature
-
-    def _uuid(self, slot: int) -> str | None:
-        return self.gpus[slot].uuid if slot < len(self.gpus) else None
 
     def restart(self, config: Config) -> None:
         """Begin to load the programs again after ProbesLost; until :meth:`is_restarted` nothing is accounted."""
@@ -219,11 +200,19 @@ class Sensors:
         return self.gpu_watch.take_loads(slot) if self.gpu_watch is not None else ()
 
     def silent_contexts(self, slot: int, now_ns: int) -> list[tuple[int, int]]:
-        """(slot, generation) of contexts on a GPU with open work of which nothing was heard for long."""
+        """(slot, generation) of contexts on a GPU with open work of which nothing was heard for long.
+
+        Open for the programs or for the account: a drain that was taken to be over goes on for the account, if who had
+        it is silent after the hold as well.
+        """
+        if self.probe is None or self.account is None:
+            return []
         return [
             (at, live.generation)
-            for at, live in (self.probe.contexts() if self.probe is not None else ())
-            if live.gpu == slot and live.busy[abi.COMPUTE].streams and now_ns - live.last_call_ns > _SILENT_NS
+            for at, live in self.probe.contexts()
+            if live.gpu == slot
+            and now_ns - live.last_call_ns > _SILENT_NS
+            and (live.busy[abi.COMPUTE].streams or self.account.is_charged((at, live.generation)))
         ]
 
     def doubt(self, slot: int, now_ns: int) -> int:
@@ -236,6 +225,7 @@ class Sensors:
         silent = self.silent_contexts(slot, now_ns)
         for at, generation in silent:
             self.probe.end_drain(at, generation, 0)
+            self.account.end((at, generation), now_ns)
         self.account.relearn(slot)
         return len(silent)
 
@@ -249,20 +239,10 @@ class Sensors:
         if self.account is not None:
             self.account.thaw(cgroup_ids, now_ns)
 
-    def tune(self, now_ns: int, tenant_of: Callable[[int], str | None]) -> None:
-        """Let the account find out how the GPUs take turns; some milliseconds, when it has to.
-
-        ``tenant_of``: of a cgroup; what the cgroups of one tenant say about a GPU counts once.
-        """
-        account = self.account
-        if account is None:
-            return
-        account.tenant_of = tenant_of
-        for slot, trust in account.trust.items():
-            if trust.step(now_ns):
-                account.relearn(slot)
-                logger.warning("gpu=%d turns=learnt %s", slot, trust.learnt)
-            self._natures.note(self._uuid(slot), trust.nature, self._configured_nature)
+    def name_tenants(self, tenant_of: Callable[[int], str | None]) -> None:
+        """``tenant_of`` a cgroup: who is alone on a GPU is a question of tenants."""
+        if self.account is not None:
+            self.account.tenant_of = tenant_of
 
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """See :meth:`EbpfAccount.queued_since_hold_ns`; 0 without an account."""

@@ -321,6 +321,7 @@ def _sum(one: ProcessUse, other: ProcessUse) -> ProcessUse:
         outstanding_ns=one.outstanding_ns + other.outstanding_ns,
         confidence=other.confidence if other.confidence is not Confidence.HIGH else one.confidence,
         launches=one.launches + other.launches,
+        unmeasured_ns=one.unmeasured_ns + other.unmeasured_ns,
     )
 
 
@@ -363,7 +364,8 @@ def build_snapshot(
     for key, row in found.items():
         sure = row.confidence if key not in seen.doubted else Confidence.LOW
         tenant, gpu = key
-        uses.append(Use(tenant, gpu, row.used_ns, row.has_demand, row.outstanding_ns, sure, 0, row.launches))
+        told = (row.used_ns, row.has_demand, row.outstanding_ns, sure, 0, row.launches, row.unmeasured_ns)
+        uses.append(Use(tenant, gpu, *told))
     snapshot = Snapshot(
         now_ns=seen.now_ns,
         interval_ns=seen.interval_ns,

@@ -43,6 +43,7 @@ from fairsched.model import (
     Snapshot,
     TenantSpec,
 )
+from fairsched.policy import solo
 from fairsched.policy.draft import Draft, JudgedUse, by_margin
 from fairsched.policy.horizon import quiet_until, wake
 from fairsched.policy.lag import Gate, PolicyState, advance
@@ -83,12 +84,14 @@ def decide(
     books = advance(snapshot, state, parked, specs, params)
     draft = Draft(snapshot, specs, params, books, dict(state.gates))
     draft.sync_gates()
+    draft.solos = solo.go_on(draft, state.solos)
     _plan_thaws(draft)
     if snapshot.interval_ns > 0:
         _plan_holds(draft)
         _thaw_stranded(draft)
+        draft.solos = solo.begin(draft, draft.solos)
     gates = {tenant: gate for tenant, gate in draft.gates.items() if tenant in draft.rows}
-    after = PolicyState(books.accounts, books.gpus, books.quota_level_ns, gates)
+    after = PolicyState(books.accounts, books.gpus, books.quota_level_ns, gates, draft.solos)
     return Decision(tuple(draft.plan), after, draft.is_contended, quiet_until(draft), wake(draft), draft)
 
 
@@ -131,6 +134,8 @@ def _thaw_verdict(draft: Draft, hold: Hold) -> tuple[ReasonCode, JudgedUse | Non
     contended = draft.contended(tenant)
     if not contended and not is_quota:
         return ReasonCode.LAST_WITH_DEMAND, worst
+    if any(draft.solos.on(row.gpu) is not None for row in rows):
+        return None
     has_caught_up = all(row.margin_ns >= -draft.params.thaw_ratio * row.threshold_ns for row in contended)
     if has_caught_up and now - hold.since_ns >= draft.dwell_ns(tenant):
         return ReasonCode.CAUGHT_UP, min(contended, key=lambda row: row.margin_ns, default=worst)
@@ -204,6 +209,8 @@ def _plan_holds(draft: Draft) -> None:
 def _may_be_held(draft: Draft, tenant: str) -> bool:
     rows = draft.rows[tenant]
     is_free = draft.snapshot.now_ns >= draft.gates.get(tenant, Gate()).free_ns
+    if any(draft.solos.on(row.gpu) == tenant for row in rows):
+        return False
     return (
         is_free
         and any(row.use.has_demand for row in rows)

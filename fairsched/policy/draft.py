@@ -22,7 +22,7 @@ from fairsched.model import (
     Use,
 )
 from fairsched.policy import deep
-from fairsched.policy.lag import Account, Books, Gate, entitled_ratio, used_ratio
+from fairsched.policy.lag import Account, Books, Gate, Solos, entitled_ratio, used_ratio
 from fairsched.policy.shares import ancestors, spec_for
 
 IN_TURN = (ReasonCode.CAUGHT_UP, ReasonCode.DEADLINE)
@@ -53,6 +53,7 @@ class Draft:
     books: Books
     gates: dict[str, Gate]
     plan: list[Action] = field(default_factory=list)
+    solos: Solos = field(default_factory=Solos)
     rows: dict[str, list[JudgedUse]] = field(default_factory=dict)
     """By tenant, in the order of the GPUs' UUIDs."""
     is_contended: bool = False
@@ -251,6 +252,10 @@ class Draft:
         back_ns, now_ns = self.books.gpus[row.gpu].back_ns, self.snapshot.now_ns
         is_now = back_ns is not None and 0 <= now_ns - back_ns <= self.params.give_way_ns
         return is_now and self.is_batch(row.use.tenant)
+
+    def gates_quota(self, tenant: str) -> bool:
+        """Whether it is held for its quota."""
+        return tenant in self.held and self.gates.get(tenant, Gate()).is_quota
 
     def is_batch(self, tenant: str) -> bool:
         return spec_for(tenant, self.specs).tenant_class is TenantClass.BATCH

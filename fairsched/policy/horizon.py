@@ -83,6 +83,7 @@ def _pace(gpu: GpuAccount) -> float:
 def wake(draft: Draft) -> int | None:
     moments = [hold.deadline_ns for hold in draft.snapshot.holds.values() if hold.tenant in draft.held]
     moments += [action.deadline_ns for action in draft.plan if action.kind is ActionKind.HOLD]
+    moments += [one.until_ns for one in draft.solos.latest.values() if not one.is_over]
     if draft.held:
         for account in draft.books.gpus.values():
             if account.idle_since_ns is not None:

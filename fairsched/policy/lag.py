@@ -40,6 +40,8 @@ from typing import Any, NamedTuple
 from fairsched.model import Confidence, PolicyParams, Snapshot, TenantClass, TenantGpu, TenantSpec, Use
 from fairsched.policy.shares import ancestors, entitlements, spec_for
 
+SOLO_PAUSE_RATIO = 1
+"""Of the length of a solo: before the next one on that GPU."""
 _FORGOTTEN_NS = 1_000.0
 """An absent tenant's account is dropped when its debt has shrunk to this."""
 
@@ -79,6 +81,34 @@ class Gate:
     """It may not be held before this moment (minimum dwell or minimum run)."""
 
 
+class Solo(NamedTuple):
+    """A moment in which one tenant has a GPU to itself (solo.py)."""
+
+    tenant: str
+    begin_ns: int
+    until_ns: int
+    is_over: bool = False
+
+    @property
+    def next_ns(self) -> int:
+        """Not before this does another one begin."""
+        return self.until_ns + SOLO_PAUSE_RATIO * (self.until_ns - self.begin_ns)
+
+
+@dataclass(frozen=True)
+class Solos:
+    """The latest on each GPU, and how many there were of each tenant."""
+
+    latest: Mapping[str, Solo] = field(default_factory=dict)
+    tries: Mapping[TenantGpu, tuple[int, int]] = field(default_factory=dict)
+    """And when the last one was."""
+
+    def on(self, gpu: str) -> str | None:
+        """Who has it now."""
+        solo = self.latest.get(gpu)
+        return None if solo is None or solo.is_over else solo.tenant
+
+
 @dataclass(frozen=True)
 class PolicyState:
     """Everything the policy remembers between two decisions. Treat as immutable."""
@@ -87,6 +117,7 @@ class PolicyState:
     gpus: Mapping[str, GpuAccount] = field(default_factory=dict)
     quota_level_ns: Mapping[TenantGpu, float] = field(default_factory=dict)
     gates: Mapping[str, Gate] = field(default_factory=dict)
+    solos: Solos = field(default_factory=Solos)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, so that debt survives a restart of the daemon."""
@@ -95,6 +126,10 @@ class PolicyState:
             "gpus": {gpu: dict(vars(account)) for gpu, account in sorted(self.gpus.items())},
             "quota_level_ns": [[*key, level] for key, level in sorted(self.quota_level_ns.items())],
             "gates": {tenant: dict(vars(gate)) for tenant, gate in sorted(self.gates.items())},
+            "solos": {
+                "latest": [[gpu, *solo] for gpu, solo in sorted(self.solos.latest.items())],
+                "tries": [[*key, *tried] for key, tried in sorted(self.solos.tries.items())],
+            },
         }
 
     @classmethod
@@ -104,6 +139,12 @@ class PolicyState:
             gpus={gpu: GpuAccount(**kept) for gpu, kept in data["gpus"].items()},
             quota_level_ns={(node, gpu): level for node, gpu, level in data["quota_level_ns"]},
             gates={tenant: Gate(**kept) for tenant, kept in data["gates"].items()},
+            solos=Solos(
+                {gpu: Solo(*kept) for gpu, *kept in data["solos"]["latest"]},
+                {(tenant, gpu): (many, at_ns) for tenant, gpu, many, at_ns in data["solos"]["tries"]},
+            )
+            if "solos" in data  # a state of before there were any
+            else Solos(),
         )
 
 

@@ -22,6 +22,7 @@ REASON_TEXTS = {
     "over_entitlement": "ahead of its share",
     "over_quota": "quota used up",
     "deep_queue": "deep queue",
+    "measuring": "another is measured",
     "over_vram": "memory beyond its limit",
 }
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account is right on GPUs of another nature than the one it assumes, or says that it is not sure and lets go.
+"""Shares hold on GPUs of another nature than the one that the account assumes.
 
 Every nature is played as `make bench` plays it, two at once, but shorter. What such a play does not decide, longer
-ones do that have the machine to themselves: an error of three seconds is some points off by chance, and beside another
-play the account may rightly stay unsure.
+ones do that have the machine to themselves: an error of three seconds is some points off by chance.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import statistics
 import subprocess
 import sys
 import threading
@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fair import bars, results
+from benchmarks.fair import bars, results, summary
 from benchmarks.fair.scenario import shipped
 from tests.node.benchmarks.plays import cgroups
 from tests.node.promptness import Stopwatch, Took
@@ -35,14 +35,15 @@ SECONDS = 3.0
 LONGER_S = 15.0
 TOO_LONG_S = 120.0
 AT_ONCE = 2
-KNOWN = {f"nature-{name}" for name in ("foreign", "slice-1", "slice-2", "slice-6", "switch-0")}
-"""Natures that the account can follow: here it may not get away with never being sure. With switches of 0.5 ms it was
-never sure in one play of five (docs/fairness.md)."""
+KNOWN = {f"nature-{name}" for name in ("foreign", "slice-1", "slice-2", "slice-6")}
+"""Natures like the assumed one but for the length of slices: here the account must be right, too. On the others it is
+the share that counts: it may err by as much as half of what it errs by where nobody is held."""
+HELD_RATIO = 0.5
 (BAR,) = (bar for bar in bars.BARS if bar.scenarios == "nature-*")
 BUSY_RATIO = 0.15
 """Of the time of a play. Alone on a quiet machine .03 to .09 was measured, beside compilers .2: 10 % off were seen."""
 MAJORITY = 2
-"""Of three. Longer plays of `nature-switch-0` are off by 1 to 8 %; one in which no nature could be learnt was, by 9."""
+"""Of three."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,22 @@ def verdict(played: Played) -> bars.Verdict:
     return found
 
 
+def share_error(document: Mapping[str, Any]) -> float:
+    return float(document["measures"]["whole"]["share_error_max_points"])
+
+
+def nobody_held(name: str) -> float:
+    """The share error without a daemon, as it was measured (mean of the committed seeds)."""
+    found = [share_error(one) for one in summary.read() if (one["scenario"], one["policy"]) == (name, "none")]
+    return statistics.fmean(found)
+
+
 def is_decided(played: Played) -> bool:
-    found = verdict(played)
-    return found.is_met is True and (found.value is not None or played.document["scenario"] not in KNOWN)
+    document = played.document
+    if document["scenario"] in KNOWN:
+        found = verdict(played)
+        return found.is_met is True and found.value is not None
+    return share_error(document) <= HELD_RATIO * nobody_held(document["scenario"])
 
 
 class Performances:
@@ -155,13 +169,12 @@ def test_there_are_all_natures_that_were_promised() -> None:
 
 @pytest.mark.timeout(900)  # some of them may want three plays of 40 s, one after the other
 @pytest.mark.parametrize("name", NAMES)
-def test_the_account_is_right_or_says_so_and_does_not_enforce(performances: Performances, name: str) -> None:
+def test_shares_hold_whatever_turns_the_gpu_takes(performances: Performances, name: str) -> None:
     played = performances.take(name)
     document = played.document
     shares = results.leaf_values(document, "share_ratio")
     assert sum((share or 0.0) >= 0.1 for share in shares.values()) >= 2, "there is somebody to judge"
     assert not document["misbehaviour"], "however wrong the account is, it accuses nobody"
-    judged = verdict(played)
-    assert judged.is_met, (judged.value, judged.note, played.took, document["seconds"], document["measures"])
-    assert name not in KNOWN or judged.value is not None, ("it was sure of somebody", document["measures"])
+    judged, told = verdict(played), (played.took, document["seconds"], document["measures"])
+    assert is_decided(played), (judged.value, judged.note, share_error(document), nobody_held(name), told)
     assert played.cgroups == []

@@ -105,30 +105,6 @@ def test_sigterm_thaws_and_leaves_nothing_behind(site: Site) -> None:
     journal.close()
 
 
-def test_how_a_gpu_takes_turns_is_known_again_after_a_restart(site: Site) -> None:
-    site.configure(TENANTS)
-    site.start()
-    (gpu,) = site.status()["gpus"]
-    assert site.stop() == 0
-    path = site.state_dir / "state.json"
-    state = json.loads(path.read_text())
-    assert state["natures"] == [], "nobody has found anything yet"
-    state["natures"] = [[gpu["uuid"], 6_000_000, 100_000, 2_000_000, 100_000]]
-    path.write_text(json.dumps(state))
-    load(site)
-    site.start()
-    wait_until(
-        lambda: logged(site.log(), "gpu=0 turns=remembered slice_us=6000 switch_us=100"),
-        PATIENCE_S,
-        "the account begins with what was found",
-    )
-    assert site.stop() == 0
-    kept = json.loads(path.read_text())["natures"]
-    assert kept == state["natures"] or logged(site.log(), "turns=learnt"), (
-        "it does not fit here, and may be found out"
-    )
-
-
 def test_totals_of_who_has_been_gone_for_a_day_are_dropped(site: Site) -> None:
     site.configure(TENANTS)
     site.start()

@@ -202,6 +202,7 @@ class ClosedLoop(Simulation):
                 row.has_demand or (was is not None and was.has_demand),
                 row.outstanding_ns + (was.outstanding_ns if was else 0),
                 row.confidence if was is None else max(row.confidence, was.confidence, key=lambda c: c.value),
+                unmeasured_ns=row.unmeasured_ns + (was.unmeasured_ns if was else 0),
             )
         idle = frozenset("gpu0" for _ in self.account.idle_gpus())
         return Snapshot(

@@ -37,8 +37,6 @@ from tests.unit.policy.model_processes import Process
 S = 1000 * MS
 DOCUMENTED_SLICES_MS = (1.024, 2.0, 2.0972, 10.0, 30.0)
 SWITCHES_US = (34, 50, 100, 200)
-LOOK_NS = 200 * MS
-"""Between two steps of what the daemon does now and then."""
 _LEAST_SLICE_NS = 50_000
 _MOST_DUE = 0.75
 """Of what a tenant could use if it were alone: so that it wants all it is due."""
@@ -79,7 +77,6 @@ class Result:
     """Largest of any tenant, against its weight."""
     account_error: float
     """Largest of any tenant: its share as the account has it, against the truth."""
-    unsure_ratio: float
     busy_ratio: float
     words: str
 
@@ -157,8 +154,6 @@ class DrawnLoop(ClosedLoop):
         runlist.sort(key=lambda process: process.start_ns)
         if nature.is_shuffled:
             self._random.shuffle(runlist)
-        self.unsure_reads = self.reads = 0
-        self._next_look_ns = 0
         self._is_law_told = is_law_told
 
     def _arrive(self, process: Process) -> None:
@@ -184,20 +179,6 @@ class DrawnLoop(ClosedLoop):
         if not self.nature.is_run_to_completion or process.kernels == 1:
             return slice_left_ns
         return -(-slice_left_ns // process.kernel_ns) * process.kernel_ns
-
-    def step_account(self) -> None:
-        """What the daemon does now and then: look for another nature, doubt."""
-        for gpu, trust in self.account.trust.items():
-            if trust.step(self.now):
-                self.account.relearn(gpu)
-            self.unsure_reads += trust.is_unsure
-        self.reads += 1
-
-    def tick(self) -> None:
-        if self.now >= self._next_look_ns:
-            self._next_look_ns = self.now + LOOK_NS
-            self.step_account()
-        super().tick()
 
 
 def draw_nature(rng: random.Random) -> Nature:
@@ -310,7 +291,6 @@ def play(
         number,
         100 * max(abs(real[name] / whole - due[name]) for name in due),
         100 * max(abs(billed[name] / whole_billed - real[name] / whole) for name in due),
-        loop.unsure_reads / max(1, loop.reads),
         whole / measured_ns,
         f"[{nature}] {shares}",
     )
@@ -343,9 +323,8 @@ def main() -> None:
         results = list(pool.map(_play_one, plays))
     print(f"share error, points: {spread_of([one.share_error for one in results])}")
     print(f"account error, points: {spread_of([one.account_error for one in results])}")
-    print(f"unsure for a tenth of the time or more: {sum(one.unsure_ratio > 0.1 for one in results)} draws")
     for one in sorted(results, key=lambda one: -one.share_error)[: chosen.worst]:
-        told = f"account {one.account_error:.1f} off, unsure {one.unsure_ratio:.0%} of the time"
+        told = f"account {one.account_error:.1f} off"
         print(f"#{one.number}: {one.share_error:.1f} off, {told}; {one.words}")
 
 

@@ -115,7 +115,7 @@ def account_of(probe: FakeProbe, *, gpus: int = 1, born: dict[int, int] | None =
     return EbpfAccount(
         probe,  # type: ignore[arg-type]
         gpus=gpus,
-        nature_of=lambda _gpu: (SLICE_NS, SWITCH_NS),
+        nature=(SLICE_NS, SWITCH_NS),
         started_ns=started,
     )
 

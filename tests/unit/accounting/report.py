@@ -33,7 +33,7 @@ def main() -> None:
         numbers = range(1, seeds + 1)
         runs = [with_greedy(seed) if kinds == DEMO else mix(*kinds.split("+"), seed=seed) for seed in numbers]
         errors = [run.errors(3000 * MS, 23_000 * MS) for run in runs]
-        print(f"\n{kinds}, hit ratio {statistics.fmean(run.account.hit_ratios()[0] for run in runs):.2f}")
+        print(f"\n{kinds}")
         for name in errors[0]:
             of_one = [100 * found[name] for found in errors]
             print(f"  {name:12} {statistics.fmean(of_one):+6.2f} {max(of_one, key=abs):+6.2f}")

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.accounting.context import Context
-from fairsched.accounting.drains import SURE, evidence
+from fairsched.accounting.costs import Cost
+from fairsched.accounting.drains import SURE, Drains, evidence
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.model import ReasonCode, TenantSpec
@@ -90,6 +91,9 @@ TAUGHT = (100,) * 6
 def _held(last_ms: int, hold_ms: int, *, beside: Process | None = None) -> tuple[ClosedLoop, int]:
     """A tenant is held 20 ms after it launched a kernel of ``last_ms``; how wrong that makes its account, in ns."""
     loop: Kernels = Kernels(*TAUGHT, last_ms, 1)
+    loop.start_ns = (
+        1500 * MS
+    )  # until then whoever is beside it is alone, and the replay is right about that one
     tenants = [Tenant(TenantSpec("long"), [loop])]
     if beside is not None:
         tenants.append(Tenant(TenantSpec("chat"), [beside]))
@@ -111,7 +115,7 @@ def _held(last_ms: int, hold_ms: int, *, beside: Process | None = None) -> tuple
         sim.at(thaw_ns + max(60, 2 * last_ms - hold_ms) * MS, mark)
 
     sim.at(MS, look_for_it)
-    sim.run(4000 * MS)
+    sim.run(6000 * MS)
     before_ns, after_ns = errors_ns
     return sim, after_ns - before_ns
 
@@ -163,8 +167,6 @@ def test_a_crowd_does_not_spoil_the_account_of_those_that_are_not_held() -> None
     errors = sim.errors(3000 * MS, 23_000 * MS)
     assert max(abs(errors["decode"]), abs(errors["graph"])) <= 0.04, errors
     assert max(map(abs, errors.values())) <= 0.2, errors
-    # What an anchor contradicts while a drain is open is its estimate, not the order or the slices of the runlist.
-    assert sim.account.hit_ratios()[0] >= 0.88
 
 
 # ---- programs that poll ----
@@ -185,6 +187,17 @@ def test_a_wrong_guess_of_the_pause_is_bounded_by_the_pause() -> None:
     tenants = [Tenant(TenantSpec("chat"), [chat]), Tenant(TenantSpec("polls"), [polls])]
     errors = ClosedLoop(tenants, is_enforced=False).errors(2000 * MS, 7000 * MS)
     assert -0.13 <= errors["chat"] <= 0.0
+
+
+def test_a_neighbour_whom_the_replay_charges_wrongly_is_no_witness(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(Drains, "witnessed", lambda *_: asked.append(1) or (0, True))
+    mix("decode", "trainer", seed=1).run(3000 * MS)
+    assert asked
+    asked.clear()
+    monkeypatch.setattr(Cost, "is_confirmed", lambda _self, _launches: False)
+    mix("decode", "trainer", seed=1).run(3000 * MS)
+    assert not asked
 
 
 # ---- edge by edge ----
@@ -226,8 +239,11 @@ def test_when_a_drain_is_taken_to_end_does_not_depend_on_when_it_is_read(probe: 
     assert _context(account, 0).believed_ns == pytest.approx(now + 20 * MS, abs=MS)
 
 
-def test_what_is_seen_after_a_drain_counts_after_its_end(probe: FakeProbe) -> None:
+def test_what_is_seen_after_a_drain_counts_after_its_end(
+    probe: FakeProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The end of the estimate and a burst that says that it runs on, in one read."""
+    monkeypatch.setattr(Cost, "is_confirmed", lambda _self, _launches: True)
     account, now = _two(probe)
     probe.launch(0, now, 10)
     account.read(now)

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from fairsched.accounting.ebpf import EbpfAccount
-from fairsched.accounting.replay import Replay
 from tests.unit.accounting import drawn_loop
 from tests.unit.accounting.closed_loop import Pipeline, Steps
 from tests.unit.accounting.drawn_loop import DrawnLoop, LaunchBound, Nature, S, draw, play
@@ -128,7 +127,7 @@ def test_a_law_that_is_told_the_truth_is_right_on_any_gpu() -> None:
 def with_nature(probe: FakeProbe, nature: Nature) -> EbpfAccount:
     """The daemon's account, told the truth about the GPU."""
     account = account_of(probe)
-    account._nature_of = lambda _gpu: (nature.slice_ns, nature.switch_ns)  # type: ignore[assignment,return-value]
+    account._nature = (nature.slice_ns, nature.switch_ns)
     return account
 
 
@@ -142,6 +141,5 @@ def test_an_account_that_is_told_the_nature_is_right_where_the_model_is_its_own(
     assert max(told) < 1.0
     shuffled = replace(plain, slice_ns=20 * MS, is_shuffled=True)
     monkeypatch.setattr(drawn_loop, "draw_nature", lambda _rng: shuffled)
-    monkeypatch.setattr(Replay, "set_order", lambda _self, _keys: None)
     broken = [play(1, number, is_enforced=False, account_of=with_nature).account_error for number in range(6)]
     assert max(broken) > 3.0, "a model that is not the account's own shows what it is worth"

@@ -8,7 +8,7 @@ import pytest
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.accounting.outstanding import SEEN_FOR_NS
 from fairsched.model import Confidence, ContextWork
-from tests.unit.accounting.fake_probe import MS, SLICE_NS, SWITCH_NS, FakeProbe, account_of, taught, used
+from tests.unit.accounting.fake_probe import MS, FakeProbe, account_of, taught, used
 
 CHAT, PID = 100, 11
 S = 1000 * MS
@@ -123,26 +123,10 @@ def test_asking_twice_is_asking_once(probe: FakeProbe) -> None:
     alone(probe, account, range(0, 1))
     for now_s in range(1, 4):
         account.stand_in_for({(77, 0)}, now_s * S)
-    (replay,) = account._replays.values()
+    replay = account._engines[0].replay
     assert replay.keys() == [(0, 1), (-77, 0)]
     account.stand_in_for({(78, 0)}, 4 * S)
     assert replay.keys() == [(0, 1), (-78, 0)]
-
-
-def test_what_was_learnt_of_turns_before_anybody_knew_of_unseen_work_is_forgotten(probe: FakeProbe) -> None:
-    account = account_of(probe)
-    alone(probe, account, range(0, 1))
-    one = account.trust[0]
-    one.replay.set_nature(3 * MS, MS // 10)
-    one.tuner._before = (1 * S, (SLICE_NS, SWITCH_NS))
-    account.stand_in_for({(77, 0)}, 2 * S)
-    assert (one.replay.slice_ns, one.has_stand_in) == (SLICE_NS, True)
-    assert account._contexts.all()[0].is_tainted, "what a launch takes is learnt anew"
-    one.replay.set_nature(3 * MS, MS // 10)
-    account.stand_in_for({(77, 0)}, 3 * S)
-    assert one.replay.slice_ns == 3 * MS, "nobody came"
-    account.stand_in_for(set(), 4 * S)
-    assert (one.replay.slice_ns, one.has_stand_in) == (3 * MS, False), "that was learnt beside it"
 
 
 def test_beside_unseen_work_that_comes_and_goes_nobody_is_sure(probe: FakeProbe) -> None:

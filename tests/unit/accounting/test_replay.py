@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.accounting.replay import TRUSTED_HIT_RATIO, Replay
+from fairsched.accounting.replay import Replay
 from tests.unit.accounting.model import MIXES, MS, SLICE_NS, SWITCH_NS, replayed, simulate, worst_error
 from tests.unit.accounting.random_calls import KEYS, act, steps
 
@@ -44,14 +44,14 @@ def test_every_context_is_charged_what_it_executed(mix: str, seed: int) -> None:
 @pytest.mark.parametrize("slice_ms", [1, 4])
 def test_a_wrong_slice_shows_in_the_hit_ratio(mix: str, slice_ms: int) -> None:
     replay = replayed(simulate(mix), slice_ns=slice_ms * MS)
-    assert replay.hits / (replay.hits + replay.misses) < TRUSTED_HIT_RATIO
+    assert replay.hits / (replay.hits + replay.misses) < 0.6
 
 
 @pytest.mark.parametrize("mix", WRONG_ORDER_SHOWS)
 def test_a_wrong_order_shows_in_the_hit_ratio(mix: str) -> None:
     truth = simulate(mix)
     replay = replayed(truth, ranks=range(len(truth.exec_ns))[::-1])
-    assert replay.hits / (replay.hits + replay.misses) < TRUSTED_HIT_RATIO
+    assert replay.hits / (replay.hits + replay.misses) < 0.6
 
 
 # ---- slices ----
@@ -249,12 +249,13 @@ def test_a_context_without_work_has_nothing_to_drain() -> None:
     assert replay.left_ns("a") is None
 
 
-def test_time_that_is_transferred_is_neither_made_nor_lost() -> None:
+def test_what_is_settled_is_had_from_then_on() -> None:
     replay = two()
     replay.advance(10 * MS)
     before = [replay.exec_ns(key) for key in "ab"]
-    replay.transfer("a", "b", 7)
-    assert [replay.exec_ns(key) for key in "ab"] == [before[0] - 7, before[1] + 7]
+    replay.settle("a", -7)
+    replay.settle("b", 5)
+    assert [replay.exec_ns(key) for key in "ab"] == [before[0] - 7, before[1] + 5]
 
 
 # ---- whatever comes in ----
@@ -364,7 +365,7 @@ def test_a_miss_leaves_the_phase_open_until_somebodys_end_tells_it() -> None:
     assert (replay.hits, replay.misses) == (1, 1)
 
 
-@pytest.mark.parametrize("how", ["drain", "late", "gone", "nature", "order", "told"])
+@pytest.mark.parametrize("how", ["drain", "late", "gone"])
 def test_a_turn_that_ended_unseen_leaves_the_phase_open(how: str) -> None:
     replay = in_company()
     replay.add("c", (ord("c"),))
@@ -374,14 +375,8 @@ def test_a_turn_that_ended_unseen_leaves_the_phase_open(how: str) -> None:
         replay.drain("a", MS // 2, MS // 4)
     elif how == "late":
         replay.close_before("a", MS, MS // 4)
-    elif how == "gone":
-        replay.remove("a", MS)
-    elif how == "nature":
-        replay.set_nature(3 * MS, SWITCH_NS)
-    elif how == "order":
-        replay.set_order(["a", "c", "b"])
     else:
-        replay.lose_phase(MS)
+        replay.remove("a", MS)
     assert replay.progress("b", 2 * MS, is_anchor=True) is None
     assert (replay.hits, replay.misses) == (1, 0)
 
@@ -404,12 +399,3 @@ def test_contexts_that_always_have_work_and_are_held_in_turn_say_nothing_about_t
             replay.progress(other, now + MS // 3, is_anchor=True)
     assert replay.hits + replay.misses < 12
     assert replay.hit_ratio > 0.9
-
-
-def test_a_replay_made_from_calls_does_not_know_the_phase() -> None:
-    replay = in_company()
-    other = Replay(SLICE_NS, SWITCH_NS)
-    for name, arguments in replay.as_calls(MS // 2):
-        getattr(other, name)(*arguments)
-    assert other.progress("a", MS, is_anchor=True) is None
-    assert replay.progress("a", MS, is_anchor=True) is True

@@ -195,10 +195,10 @@ def test_nor_in_the_account() -> None:
     for t_ns in (0, UNSYNCED_NS + MS):
         probe.launch(0, t_ns)
     account.read(UNSYNCED_NS + MS)
-    assert account.trust[0].silence._silent
+    assert account._engines[0].silence._silent
     probe.end(0, UNSYNCED_NS + 2 * MS)
     account.read(UNSYNCED_NS + 2 * MS)
-    assert not account.trust[0].silence._silent
+    assert not account._engines[0].silence._silent
 
 
 def test_where_no_pause_is_seen_it_is_measured_every_two_seconds() -> None:

@@ -79,15 +79,6 @@ def test_what_waits_is_held_as_any_other(probe: FakeProbe) -> None:
     assert rows[22].used_ns > 100 * MS and rows[22].outstanding_ns == 0, "its drain ran, and is over"
 
 
-def test_an_idle_context_is_charged_by_the_clock_when_the_replay_is_not_trusted(probe: FakeProbe) -> None:
-    account = account_of(probe)
-    now = two_waiting(probe, account)
-    account._replays[0].hit_ratio = 0.0
-    account.read(now)
-    probe.contexts_by_slot[1].busy[abi.COMPUTE].gpu_time_ns += 7 * MS
-    assert {row.tgid: row for row in account.read(now)}[22].used_ns == 7 * MS
-
-
 def test_what_the_clock_added_while_the_replay_was_the_account_is_not_charged_later(probe: FakeProbe) -> None:
     account = account_of(probe)
     now = two_waiting(probe, account)

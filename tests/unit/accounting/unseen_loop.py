@@ -34,7 +34,7 @@ class Reading:
 
 
 class Watched(ClosedLoop):
-    """As the daemon does it: turns are watched five times a second, misbehaviour is looked for about once."""
+    """As the daemon does it: misbehaviour is looked for about once."""
 
     def __init__(self, tenants: list[Tenant], *, seed: int) -> None:
         super().__init__(tenants, seed=seed)
@@ -68,9 +68,6 @@ class Watched(ClosedLoop):
         seen = super().snapshot()
         if self.now >= self._next_ns:
             self._next_ns = self.now + HOUSEKEEPING_NS
-            for gpu, one in self.account.trust.items():
-                if one.step(self.now):
-                    self.account.relearn(gpu)
             self._look()
         doubted = {episode.tenant for episode in self.watch_state.episodes.values()}
         uses = tuple(
@@ -124,7 +121,7 @@ class Watched(ClosedLoop):
             charged_ns=charged,
             watched_since_ns=dict.fromkeys(self.watch_state.suspects, 0),
             is_blind=self.now < BLIND_NS,
-            unsure=frozenset({GPU} if any(one.is_unsure for one in self.account.trust.values()) else ()),
+            unsure=frozenset({GPU} if self.account.contradicted_gpus() else ()),
         )
 
     def _works(self) -> dict[tuple[int, str], tuple[ContextWork, ...]]:

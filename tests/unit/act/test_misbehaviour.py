@@ -73,13 +73,16 @@ class Account:
         self.seen_running: Any = {}
         self.hidden: set[tuple[int, int]] = set()
         self.intruded: set[int] = set()
-        self.trust: dict[int, Any] = {}
+        self.contradicted: set[int] = set()
 
     def stand_in_for(self, unseen: set[tuple[int, int]], _now_ns: int) -> None:
         self.hidden = unseen
 
     def work(self) -> list[ContextWork]:
         return self.works
+
+    def contradicted_gpus(self) -> set[int]:
+        return self.contradicted
 
     def guessed_processes(self) -> set[int]:
         return self.guessed
@@ -298,7 +301,7 @@ def test_what_was_charged_explains_what_was_seen(node: Node) -> None:
 def test_what_was_charged_says_little_where_turns_cannot_be_followed() -> None:
     for is_unsure in (True, False):
         node = Node()
-        node.account.trust[0] = SimpleNamespace(is_unsure=is_unsure)
+        node.account.contradicted = {0} if is_unsure else set()
         for now_s in range(1, 40):
             node.it.book([ProcessUse(CGROUP, PID, 0, S // 5, True, 0, Confidence.LOW, 1)])
             node.see(now_s)

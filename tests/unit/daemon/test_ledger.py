@@ -79,23 +79,6 @@ def test_totals_survive_a_restart(tmp_path: Path) -> None:
     assert again.total_ns == ledger.total_ns
 
 
-def test_how_a_gpu_takes_turns_survives_a_restart_and_an_older_file_knows_of_none(tmp_path: Path) -> None:
-    path = tmp_path / "state.json"
-    ledger = Ledger()
-    ledger.natures.note("GPU-a", LONG, CONFIGURED)
-    save_state(path, ledger, PolicyState())
-    again = Ledger()
-    load_state(path, again)
-    assert again.natures.of("GPU-a", CONFIGURED) == LONG
-    document = json.loads(path.read_text())
-    del document["natures"]
-    path.write_text(json.dumps(document))
-    older = Ledger()
-    load_state(path, older)
-    assert older.natures.to_list() == []
-    assert path.exists(), "that is no damage"
-
-
 def test_no_file_is_a_fresh_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ledger = Ledger()
     assert load_state(tmp_path / "state.json", ledger) == PolicyState()
@@ -117,7 +100,6 @@ def test_no_file_is_a_fresh_start(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         json.dumps({"version": 1, "total_ns": [["a", "g", float("inf")]], "policy": {}}),
         json.dumps({"version": 1, "total_ns": [], "policy": NO_POLICY, "departed_s": ["a"]}),
         json.dumps({"version": 1, "total_ns": [], "policy": NO_POLICY, "departed_s": {"a": "long"}}),
-        json.dumps({"version": 1, "total_ns": [["a", "g", 5]], "policy": {}, "natures": [["g", 1, 2]]}),
         "\x00\x01 not text",
     ],
 )

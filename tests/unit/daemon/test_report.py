@@ -149,26 +149,10 @@ def test_of_gpus_the_loop_asks_who_asks_nvml_beside_it() -> None:
     assert [(one.memory_used_bytes, one.is_up) for one in found] == [(7, True), (8, True)]
 
 
-def turns(**doubts: str) -> SimpleNamespace:
-    """An account of GPUs that are in doubt, or not (""); their anchors hit in half of the cases."""
-    by_slot = {int(name[3:]): doubt for name, doubt in doubts.items()}
-    return SimpleNamespace(
-        trust={
-            slot: SimpleNamespace(is_unsure=doubt == "unsure", is_replay_trusted=doubt == "")
-            for slot, doubt in by_slot.items()
-        },
-        hit_ratios=lambda: dict.fromkeys(by_slot, 0.5),
-        intruded={slot for slot, doubt in by_slot.items() if doubt == "intruded"},
-    )
-
-
-def test_a_gpu_whose_turns_cannot_be_followed_is_named_and_that_nobody_is_held_there() -> None:
-    gpus = (Gpu("GPU-a"), Gpu("GPU-b"), Gpu("GPU-c"), Gpu("GPU-d"))
-    said = warnings(account=turns(gpu0="searching", gpu1="unsure", gpu2="intruded", gpu3=""), gpus=gpus)
-    assert said == [
-        "GPU-a: the time-slice replay agrees in 50% of cases; using the clock",
-        "GPU-b: takes turns in a way the account cannot follow; nobody is held there",
-        "GPU-c: work that comes and goes there is in no account; nobody is held there",
+def test_a_gpu_with_work_in_no_account_is_named_and_that_nobody_is_held_there() -> None:
+    gpus = (Gpu("GPU-a"), Gpu("GPU-b"))
+    assert warnings(account=SimpleNamespace(intruded={1}), gpus=gpus) == [
+        "GPU-b: work that comes and goes there is in no account; nobody is held there",
     ]
 
 

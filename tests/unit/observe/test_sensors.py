@@ -6,15 +6,11 @@ And what it asks of that account between two reads: who is back, and how the GPU
 
 from __future__ import annotations
 
-import logging
 import os
 from types import SimpleNamespace
 
 import pytest
 
-from fairsched.accounting.natures import Natures
-from fairsched.accounting.replay import Replay
-from fairsched.accounting.turns import ReplayTrust
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, Library
 from fairsched.bpf.libcuda import LibraryFile
@@ -205,73 +201,39 @@ def test_the_silent_work_of_a_gpu_is_ended_and_nobody_elses(sensors: Sensors, pr
     assert sensors.silent_contexts(0, late_ns) == []
 
 
-def test_without_the_account_nothing_is_peeked_at_and_nothing_tuned(host: Host) -> None:
+def test_silent_work_counts_that_only_the_account_takes_to_be_open(sensors: Sensors, probe: Peeked) -> None:
+    """The drain of a hold was over as it was estimated, and after the hold nothing more was heard."""
+    late_ns = 5_000 * MS
+    probe.create(1, 21, 100, gpu=0)
+    probe.launch(1, 10 * MS)
+    probe.sync(1, 19 * MS)
+    probe.launch(1, 20 * MS)
+    sensors.read(20 * MS)
+    sensors.hold([100], 21 * MS)
+    probe.end_drain(1, probe.contexts_by_slot[1].generation, 0)
+    sensors.thaw([100], 400 * MS)
+    sensors.read(late_ns)
+    key = (1, probe.contexts_by_slot[1].generation)
+    assert not probe.contexts_by_slot[1].busy[abi.COMPUTE].streams
+    assert sensors.silent_contexts(0, late_ns) == [key]
+    assert sensors.doubt(0, late_ns) == 1
+    assert sensors.silent_contexts(0, late_ns) == []
+
+
+def test_without_the_account_nothing_is_peeked_at_and_nobody_named(host: Host) -> None:
     host.has_bpf = False
     sampled = Sensors(config())
-    sampled.tune(0, str)
+    sampled.name_tenants(str)
     assert sampled.peek() == (False, {})
     assert (sampled.silent_contexts(0, 10), sampled.doubt(0, 10), sampled.take_loads(0)) == ([], 0, ())
 
 
-def test_a_nature_that_was_learnt_is_said_and_what_rested_on_the_old_one_is_forgotten(
-    sensors: Sensors, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    relearnt: list[int] = []
-    stepped: list[tuple[int, int]] = []
-
-    def turns(slot: int, *, is_another: bool) -> SimpleNamespace:
-        def step(now_ns: int) -> bool:
-            stepped.append((slot, now_ns))
-            return is_another
-
-        real = ReplayTrust(Replay(6 * MS, 50_000))
-        return SimpleNamespace(step=step, learnt=real.learnt, nature=real.nature)
-
-    assert sensors.account is not None
-    watched = {0: turns(0, is_another=False), 1: turns(1, is_another=True)}
-    monkeypatch.setattr(sensors.account, "trust", watched)
-    monkeypatch.setattr(sensors.account, "relearn", relearnt.append)
-    caplog.set_level(logging.INFO, sensors_module.__name__)
-    sensors.tune(77, {7: "chat"}.get)
-    assert (stepped, relearnt) == ([(0, 77), (1, 77)], [1])
-    assert caplog.messages == ["gpu=1 turns=learnt slice_us=6000 switch_us=50 order=same"]
-
-
-LONG = (6 * MS, 100_000)
-CONFIGURED = (2 * MS, 100_000)
-
-
-def test_a_nature_in_force_is_noted_and_the_next_account_begins_with_it(
-    probe: Peeked, caplog: pytest.LogCaptureFixture
-) -> None:
-    natures = Natures()
-    first = Sensors(config(), natures)
-    first.read(10 * MS)
-    assert first.account is not None
-    first.tune(20 * MS, str)
-    assert natures.to_list() == [], "it is as configured"
-    first.account.trust[0].replay.set_nature(*LONG)
-    first.tune(30 * MS, str)
-    assert natures.of("GPU-a", CONFIGURED) == LONG
-    probe.create(1, 12, 100)
-    second = Sensors(config(), natures)
-    second.read(40 * MS)
-    assert second.account is not None
-    assert second.account.trust[0].nature == LONG
-    assert caplog.messages[-1] == "gpu=0 turns=remembered slice_us=6000 switch_us=100"
-    second.account.trust[0].replay.set_nature(*CONFIGURED)  # as when unseen work explains what was found
-    second.tune(50 * MS, str)
-    assert natures.to_list() == []
-
-
-def test_what_is_configured_since_wins_over_what_is_remembered(probe: Peeked) -> None:
-    natures = Natures()
-    natures.note("GPU-a", LONG, CONFIGURED)
-    found = Sensors(config("gpu: {timeslice_us: 1000}"), natures)
+def test_the_account_begins_with_the_slices_that_are_configured(probe: Peeked) -> None:
+    found = Sensors(config("gpu: {timeslice_us: 1000}"))
     probe.create(1, 12, 100)
     found.read(10 * MS)
     assert found.account is not None
-    assert found.account.trust[0].nature == (1 * MS, 100_000)
+    assert found.account._engines[0].replay.slice_ns == 1 * MS
 
 
 # ---- whose calls are seen ----

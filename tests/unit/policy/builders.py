@@ -31,8 +31,10 @@ def use(
     demand: bool = True,
     gpu: str = "gpu0",
     confidence: Confidence = Confidence.HIGH,
+    unmeasured: float = 0,
 ) -> Use:
-    return Use(tenant, gpu, round(used * MS), demand, round(queued * MS), confidence)
+    told = (round(used * MS), demand, round(queued * MS), confidence)
+    return Use(tenant, gpu, *told, unmeasured_ns=round(unmeasured * MS))
 
 
 def hold(tenant: str, since: float = 0, deadline: float = 10_000, *, ours: bool = True) -> Hold:

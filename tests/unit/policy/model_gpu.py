@@ -378,6 +378,7 @@ class Simulation(Results):
 
     def _hold(self, name: str, deadline_ns: int, why: ReasonCode) -> None:
         tenant = self.tenants[name]
+        tenant.grant_ns = None
         assert name not in self.holds, f"{name} is held already"
         self.holds[name] = Hold(name, self.now, deadline_ns, True)
         tenant.had_work = any(tenant.wants(gpu, self.now) for gpu in tenant.gpus())

@@ -60,6 +60,7 @@ def worlds(draw: st.DrawFn) -> tuple[dict[str, TenantSpec], list[dict[str, Any]]
                             st.booleans(),
                             st.integers(0, 200),
                             st.sampled_from([Confidence.HIGH] * 5 + [Confidence.LOW]),
+                            st.sampled_from([0, 0, 5]),
                         ),
                         unique_by=lambda row: row[:2],
                         max_size=8,
@@ -89,9 +90,9 @@ def contended(draw: st.DrawFn) -> tuple[dict[str, TenantSpec], list[dict[str, An
     for taker in draw(st.lists(st.sampled_from(names), min_size=1, max_size=5)):
         wanting = draw(st.sampled_from([names, names, [taker]]))  # the others may leave while it is held
         for _ in range(draw(st.integers(1, 8))):
-            interval = draw(st.sampled_from([20, 20, 60]))
+            interval, unknown = draw(st.sampled_from([20, 20, 60])), draw(st.sampled_from([0, 0, 5]))
             rows = [
-                (name, "gpu0", interval if name == taker else 0, name in wanting, 0, Confidence.HIGH)
+                (name, "gpu0", interval if name == taker else 0, name in wanting, 0, Confidence.HIGH, unknown)
                 for name in names
             ]
             steps.append({"interval": interval, "rows": rows, "foreign": None, "idle": set()})
@@ -109,8 +110,8 @@ def replay(known: dict[str, TenantSpec], steps: list[dict[str, Any]]) -> list[tu
         else:
             holds = {name: hold for name, hold in holds.items() if hold.is_ours}
         uses = tuple(
-            Use(name, gpu, used * MS, demand, queued * MS, confidence)
-            for name, gpu, used, demand, queued, confidence in step["rows"]
+            Use(name, gpu, used * MS, demand, queued * MS, confidence, unmeasured_ns=unmeasured * MS)
+            for name, gpu, used, demand, queued, confidence, unmeasured in step["rows"]
         )
         snapshot = Snapshot(now, step["interval"] * MS, uses, dict(holds), {}, frozenset(step["idle"]))
         decision = decide(snapshot, state, known, PARAMS)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the eBPF account keeps of one GPU: its replay, and what sets that right.
+
+The replay divides the time until the next proof of completion; what was proven complete is charged what it costs
+(costs.py). A cost is learnt from bursts that had the GPU to themselves (company.py); where nothing is known the replay
+stands. Drains are estimates that the next proof settles (drains.py), and contexts that never prove anything are borne
+out by their neighbours (silent.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from fairsched.accounting.company import Company
+from fairsched.accounting.context import Context
+from fairsched.accounting.costs import Costs
+from fairsched.accounting.drains import Drains
+from fairsched.accounting.launch_time import LaunchTime
+from fairsched.accounting.replay import Replay
+from fairsched.accounting.silent import Silence
+from fairsched.bpf.gpu_time import Edge
+from fairsched.model import ContextKey
+
+REMEMBERED_CGROUPS = 1024
+"""Whose costs are kept after their last process has ended."""
+
+
+class Engine:
+    """The compute engine of one GPU."""
+
+    def __init__(
+        self,
+        replay: Replay,
+        launch_of: Callable[[Context], LaunchTime],
+        tenant_of: Callable[[int], Hashable],
+        end_in_bpf: Callable[[int, int, int], bool],
+    ) -> None:
+        """``launch_of``: what is known of a context's time per launch. ``tenant_of`` a cgroup: whose it is."""
+        self.replay = replay
+        self.drains = Drains(replay, self._remaining, end_in_bpf)
+        self.silence = Silence(replay)
+        self.costs = Costs(REMEMBERED_CGROUPS)
+        self._company = Company()
+        self._launch_of = launch_of
+        self._tenant_of = tenant_of
+        self._is_shared = False
+        """Somebody whom no edge tells of is there: nobody is ever alone."""
+        self.is_intruded = False
+        """Work comes and goes here that is in no account: nobody is known to be alone."""
+
+    def look(self, context: Context, now_ns: int) -> bool:
+        """Whether it has work, or may have: that may have changed."""
+        is_there = self.drains.may_run(context, now_ns)
+        self._company.note(context.key, self._tenant_of(context.cgroup_id), now_ns, is_there=is_there)
+        return is_there
+
+    def forget(self, context: Context, now_ns: int) -> None:
+        """The context is gone."""
+        self._company.note(context.key, None, now_ns, is_there=False)
+        self.silence.forget(context.key)
+        self.drains.forget(context)
+
+    def stand_in(self, keys: set[ContextKey], gone: set[ContextKey], now_ns: int) -> None:
+        """Somebody whom no edge tells of is there from now on, or no longer: what was learnt was not alone."""
+        self._is_shared = bool(keys)
+        for key in gone:
+            self._company.note(key, None, now_ns, is_there=False)
+        for key in keys:
+            self._company.note(key, key, now_ns, is_there=True)
+        self.costs.forget()
+
+    # ---- bursts ----
+
+    def begin(self, context: Context, edge: Edge) -> None:
+        """Nothing older is outstanding, so the next proof measures what is submitted from here on.
+
+        Except in a context older than our probes: what it had queued before is in its first proof.
+        """
+        is_first = context.is_unseen and context.seq == 0
+        if not is_first:
+            self._settle(context, edge.seq - 1 - context.seq)
+        context.is_tainted = context.is_held or is_first
+        context.seq = max(context.seq, edge.seq - 1)
+        context.seq_exec_ns, context.seq_ns = self.replay.exec_ns(context.key), edge.t_ns
+
+    def end(self, context: Context, edge: Edge) -> bool:
+        """Launches up to ``edge.seq`` are proven complete. Whether that teaches something about them.
+
+        Whoever was alone had all the time there was, and of a drain that neighbours told the end of that is known, too.
+        """
+        launches = edge.seq - context.seq
+        if launches <= 0:
+            return False
+        spent_ns = self._spent_ns(context)
+        is_whole, is_clean = not context.is_tainted and spent_ns > 0, True
+        if is_whole and self.costs.of(context.cgroup_id).is_confirmed(launches):
+            moved_ns, is_clean = self.drains.witnessed(context, spent_ns, launches, edge.t_ns)
+            spent_ns -= moved_ns
+            is_whole = spent_ns > 0
+        if is_whole and not self.is_intruded:
+            is_alone = self._is_alone(context)
+            self.costs.learn(context.cgroup_id, spent_ns, launches, is_alone=is_alone, waited_ns=edge.arg)
+        # All it had queued when it was held: learning from whole bursts alone would forget the long ones.
+        is_cut = not context.is_held and context.seq < context.drain_seq <= edge.seq
+        is_exact = context.is_of_one_piece(edge.seq) and (
+            self._is_alone(context) or (is_cut and context.is_drain_known)
+        )
+        spent_ns = self._spent_ns(context) if is_exact else self._settle(context, launches, is_whole=is_whole)
+        if spent_ns > 0 and is_whole and is_clean:
+            context.launch.learn(spent_ns, launches)
+        elif spent_ns > 0 and is_cut:
+            # An estimate nobody confirmed teaches less than a measurement.
+            (context.launch.learn if context.is_drain_known else context.launch.impute)(spent_ns, launches)
+        context.is_tainted = context.is_held
+        context.seq, context.seq_ns = edge.seq, edge.t_ns
+        context.seq_exec_ns = self.replay.exec_ns(context.key)
+        return is_whole
+
+    def _settle(self, context: Context, launches: int, *, is_whole: bool = False) -> int:
+        """Charge what so many launches cost; returns that."""
+        spent_ns = self._spent_ns(context)
+        if launches <= 0:
+            return spent_ns
+        owed_ns = self.costs.charge_ns(context.cgroup_id, spent_ns, launches, is_whole=is_whole)
+        self.replay.settle(context.key, owed_ns - spent_ns)
+        return owed_ns
+
+    def _spent_ns(self, context: Context) -> int:
+        """What the replay charged since its last proof."""
+        return self.replay.exec_ns(context.key) - context.seq_exec_ns
+
+    def _is_alone(self, context: Context) -> bool:
+        """Whether no other tenant was there since its last proof."""
+        return self._company.is_alone(self._tenant_of(context.cgroup_id), context.seq_ns)
+
+    # ---- what is to come ----
+
+    def _remaining(self, context: Context, launches: int, spent_ns: int) -> tuple[int, int]:
+        mean_ns = self.costs.of(context.cgroup_id).expected_ns(launches) if launches > 0 else None
+        return self._launch_of(context).remaining(launches, spent_ns, mean_ns)
+
+    def unmeasured_ns(self, context: Context) -> int:
+        """What a burst of it takes, if too little is known of what it costs; else 0.
+
+        Of who is alone more can be learnt, and more is enough.
+        """
+        launch, cost = context.launch, self.costs.of(context.cgroup_id)
+        is_alone = self._company.is_alone(self._tenant_of(context.cgroup_id), context.seq_ns)
+        if self.silence.launch_of(context) is not None:
+            return 0  # it never proves anything
+        if (
+            self.is_intruded
+            or self._is_shared
+            or self.costs.is_replay_right
+            or not launch.samples
+            or (cost.is_settled if is_alone else cost.is_measured)
+        ):
+            return 0
+        return round(launch.tau_ns * launch.launches)
