@@ -21,7 +21,8 @@ typedef unsigned long long fs_u64;
 
 #define FS_ABI_VERSION 1
 #define FS_MAX_GPUS 32
-#define FS_MAX_CTXS 1024
+/* All may be busy at once on one GPU: as many as n has bits for. */
+#define FS_MAX_CTXS 2048
 /* Streams told apart in one context; the rest share the last index, which only a context sync closes. */
 #define FS_MAX_STREAMS 64
 #define FS_MAX_PROC_CTXS 16
@@ -29,6 +30,7 @@ typedef unsigned long long fs_u64;
 #define FS_MAX_DEPS 4
 #define FS_MAX_USES 16384
 #define FS_MAX_PROCS 8192
+#define FS_MAX_DEVS (8 * FS_MAX_PROCS) /* ordinals, of as many processes on a node of eight GPUs */
 #define FS_MAX_HANDLES 32768
 #define FS_DELAY_BUCKETS 40
 #define FS_EDGE_PAGES 256
@@ -42,6 +44,11 @@ typedef unsigned long long fs_u64;
 #define FS_TIGHT_LAUNCHES 2
 /* A context whose last burst began longer ago than this wants the GPU anew. */
 #define FS_COMEBACK_NS 250000000
+/* Tenants that are told apart where the room in a table is given out; 0 stands for whoever is in none. */
+#define FS_MAX_OWNERS 4096
+#define FS_STRANGERS 0
+/* A tenant is looked for at each of the outermost so many levels of a task's cgroup. */
+#define FS_MAX_OWNER_LEVELS 16
 /* The device gate. A rule is looked up at each of the outermost so many levels of a task's cgroup. */
 #define FS_MAX_GATES 16384
 #define FS_MAX_GATE_LEVELS 32
@@ -50,10 +57,11 @@ typedef unsigned long long fs_u64;
 #define FS_GATE_WORDS 4
 #define FS_GATE_MAGIC 0x66736761746531ULL
 
-/* clock word: n in the top 8 bits, B in the low 56, V(t) = B + t/n */
-#define FS_CLOCK_SHIFT 56
+/* clock word: n in the top 12 bits, B in the low 52, V(t) = B + t/n */
+#define FS_CLOCK_SHIFT 52
 #define FS_CLOCK_MASK ((1ULL << FS_CLOCK_SHIFT) - 1)
-#define FS_CLOCK_MAX_N 255
+#define FS_CLOCK_MAX_N 4095
+_Static_assert(FS_MAX_CTXS <= FS_CLOCK_MAX_N, "n");
 
 enum fs_engine {
 	FS_COMPUTE = 0,
@@ -87,7 +95,8 @@ enum fs_count {
 	FS_COUNT_STACK_DEEP = 15,  /* more contexts pushed than are kept: one below is forgotten */
 	FS_COUNT_SLOT_LOST = 16,   /* a slot could not be given back */
 	FS_COUNT_EXIT_MISSED = 17, /* a context of a process that was gone was found by user space */
-	FS_COUNTS = 18,
+	FS_COUNT_OVER_BUDGET = 18, /* a tenant wanted more than its part: fs_budget */
+	FS_COUNTS = 19,
 };
 
 enum fs_edge_kind {
@@ -101,6 +110,15 @@ enum fs_edge_kind {
 	FS_EDGE_CTX_GONE = 8,
 	FS_EDGE_RESUBMIT = 9, /* a new burst of a context that never asks: the one before is over */
 };
+
+/* What a tenant has a budget of. */
+enum fs_table {
+	FS_TABLE_CONTEXTS = 0,
+	FS_TABLE_PROCESSES = 1,
+	FS_TABLE_EDGES = 2,
+	FS_TABLES = 3,
+};
+#define FS_ENTRY_TABLES 2 /* of these, the ones with entries that end; an edge is gone once it is read */
 
 /* One engine of one context. */
 struct fs_busy {
@@ -130,9 +148,13 @@ struct fs_ctx {
 	fs_u64 tight;       /* launches in quick succession, while completion was never asked for */
 	fs_u64 stream_used; /* stream indexes given out */
 	fs_u64 blocking;    /* of these, the ones the legacy default stream waits for */
+	fs_u64 charged_id;  /* the cgroup of the tenant that is charged; cgroup_id where there is none */
+	fs_u32 owner;       /* whose entry of ctx_by_slot this is */
+	fs_u32 room;        /* enum fs_room: out of which it was given */
+	fs_u64 muted;       /* bit per engine: the edge that opened its interval was not let through */
 	struct fs_busy busy[FS_ENGINES];
 };
-_Static_assert(sizeof(struct fs_ctx) == 200, "fs_ctx");
+_Static_assert(sizeof(struct fs_ctx) == 224, "fs_ctx");
 
 /* One GPU. wake_on_idle is written by user space, everything else by BPF. */
 struct fs_clock {
@@ -198,6 +220,33 @@ struct fs_uuid {
 	fs_u8 bytes[16];
 };
 _Static_assert(sizeof(struct fs_uuid) == 16, "fs_uuid");
+
+/* Where the room of an entry came from. */
+enum fs_room {
+	FS_ROOM_NONE = 0,
+	FS_ROOM_OWN = 1,    /* what is kept for its tenant */
+	FS_ROOM_SHARED = 2, /* what whoever comes first gets */
+};
+
+/* What one tenant has in the tables, and how often it was refused more. */
+struct fs_budget {
+	fs_u64 used[FS_ENTRY_TABLES];
+	fs_u64 refused[FS_TABLES];
+	fs_u64 refused_ns[FS_TABLES]; /* when last */
+	fs_u64 edges_ns;              /* its edges are paid for up to this moment */
+};
+_Static_assert(sizeof(struct fs_budget) == 72, "fs_budget");
+
+/* What every tenant may have; written by user space, except shared_used. */
+struct fs_limits {
+	fs_u64 reserve[FS_ENTRY_TABLES]; /* kept for each tenant */
+	fs_u64 ceiling[FS_ENTRY_TABLES]; /* of each tenant, its reserve included */
+	fs_u64 shared[FS_ENTRY_TABLES];  /* beyond the reserves, of all tenants together */
+	fs_u64 shared_used[FS_ENTRY_TABLES];
+	fs_u64 edge_ns;       /* between two edges of a tenant, on average; 0: as many as it likes */
+	fs_u64 edge_burst_ns; /* so far ahead of that it may be */
+};
+_Static_assert(sizeof(struct fs_limits) == 80, "fs_limits");
 
 /* Arguments of on_drain_end, run by user space when a held context's queue must have drained. */
 struct fs_drain_args {

@@ -12,7 +12,7 @@ import enum
 
 ABI_VERSION = 1
 MAX_GPUS = 32
-MAX_CTXS = 1024
+MAX_CTXS = 2048
 MAX_STREAMS = 64
 DELAY_BUCKETS = 40
 EDGE_PAGES = 256
@@ -23,6 +23,10 @@ TIGHT_NS = 100_000
 PAUSE_NS = 500_000
 TIGHT_LAUNCHES = 2
 COMEBACK_NS = 250_000_000
+MAX_PROCS = 8192
+MAX_OWNERS = 4096
+STRANGERS = 0
+ENTRY_TABLES = 2
 MAX_OBJECTS = 131072
 GPU_UNKNOWN = 32
 GPUS_HELD = 33
@@ -36,7 +40,7 @@ GATE_MAGIC = 0x66736761746531
 MAX_CGROUP_DEPTH = 12
 MAX_LIMIT_CGROUPS = 32
 MAX_LIMIT_LEVELS = 3
-CLOCK_SHIFT = 56
+CLOCK_SHIFT = 52
 CLOCK_MASK = (1 << CLOCK_SHIFT) - 1
 
 VIEW_LIST_MAX = 950
@@ -82,6 +86,19 @@ class Count(enum.IntEnum):
     STACK_DEEP = 15
     SLOT_LOST = 16
     EXIT_MISSED = 17
+    OVER_BUDGET = 18
+
+
+class Table(enum.IntEnum):
+    CONTEXTS = 0
+    PROCESSES = 1
+    EDGES = 2
+
+
+class Room(enum.IntEnum):
+    NONE = 0
+    OWN = 1
+    SHARED = 2
 
 
 class DriverCount(enum.IntEnum):
@@ -183,6 +200,10 @@ class Ctx(ctypes.Structure):
         ("tight", _u64),
         ("stream_used", _u64),
         ("blocking", _u64),
+        ("charged_id", _u64),
+        ("owner", _u32),
+        ("room", _u32),
+        ("muted", _u64),
         ("busy", Busy * ENGINES),
     )
 
@@ -240,6 +261,26 @@ class DevKey(ctypes.Structure):
 
 class Uuid(ctypes.Structure):
     _fields_ = (("bytes", _u8 * 16),)
+
+
+class Budget(ctypes.Structure):
+    _fields_ = (
+        ("used", _u64 * ENTRY_TABLES),
+        ("refused", _u64 * len(Table)),
+        ("refused_ns", _u64 * len(Table)),
+        ("edges_ns", _u64),
+    )
+
+
+class Limits(ctypes.Structure):
+    _fields_ = (
+        ("reserve", _u64 * ENTRY_TABLES),
+        ("ceiling", _u64 * ENTRY_TABLES),
+        ("shared", _u64 * ENTRY_TABLES),
+        ("shared_used", _u64 * ENTRY_TABLES),
+        ("edge_ns", _u64),
+        ("edge_burst_ns", _u64),
+    )
 
 
 class DrainArgs(ctypes.Structure):
@@ -357,6 +398,8 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "fs_edge": Edge,
     "fs_dev_key": DevKey,
     "fs_uuid": Uuid,
+    "fs_budget": Budget,
+    "fs_limits": Limits,
     "fs_drain_args": DrainArgs,
     "fs_slot_args": SlotArgs,
     "fs_object_key": ObjectKey,
@@ -384,7 +427,7 @@ def clock_n(word: int) -> int:
 
 
 def clock_v(word: int, now_ns: int) -> int:
-    """V in ns at ``now_ns``, modulo 2^56; twin of clock_v() in clock.h."""
+    """V in ns at ``now_ns``, modulo 2^52; twin of clock_v() in clock.h."""
     n = clock_n(word)
     return ((word & CLOCK_MASK) + (now_ns // n if n else 0)) & CLOCK_MASK
 

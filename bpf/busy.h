@@ -9,15 +9,7 @@
 #ifndef FAIRSCHED_BUSY_H
 #define FAIRSCHED_BUSY_H
 
-#include "maps.h"
-
-static __always_inline void count(u32 what)
-{
-	fs_u64 *n = counts_by_what.lookup(&what);
-
-	if (n)
-		__sync_fetch_and_add(n, 1);
-}
+#include "budget.h"
 
 static __always_inline void emit(u32 kind, u32 slot, struct fs_ctx *c, u32 engine, fs_u64 now, fs_u64 seq,
 				 fs_u64 wake)
@@ -46,7 +38,7 @@ static __always_inline void emit(u32 kind, u32 slot, struct fs_ctx *c, u32 engin
 
 static __always_inline void add_delay(struct fs_ctx *c, fs_u64 wait)
 {
-	struct fs_delay_key key = {.cgroup_id = c->cgroup_id, .gpu = c->gpu};
+	struct fs_delay_key key = {.cgroup_id = c->charged_id, .gpu = c->gpu};
 	u32 first = 0;
 	struct fs_delay *zero = zero_delay.lookup((int *)&first), *d;
 	/* 64 bits each: Linux 6.1 forgets the bound of an index that is cut to 32 bits after it was compared. */
@@ -75,7 +67,7 @@ static __always_inline void add_delay(struct fs_ctx *c, fs_u64 wait)
 /* Add `service` to the account of the context and of (cgroup, process, GPU). */
 static __always_inline void charge(struct fs_ctx *c, u32 engine, fs_u64 service, fs_u64 wait, fs_u64 bursts)
 {
-	struct fs_use_key key = {.cgroup_id = c->cgroup_id, .tgid = c->tgid, .gpu = c->gpu};
+	struct fs_use_key key = {.cgroup_id = c->charged_id, .tgid = c->tgid, .gpu = c->gpu};
 	struct fs_use zero = {}, *use;
 	fs_u64 submitted = c->submitted;
 	fs_u64 counted = __sync_lock_test_and_set(&c->counted, submitted);
@@ -124,7 +116,13 @@ static __always_inline void open_busy(u32 slot, struct fs_ctx *c, u32 engine, fs
 		wake = BPF_RB_FORCE_WAKEUP;
 	b->v_open_ns = v;
 	b->open_ns = now;
-	emit(FS_EDGE_OPEN, slot, c, engine, now, c->submitted, wake);
+	/* The close of it, and a GPU that falls idle with it, are paid for as well: a pair is told whole or not at all. */
+	if (admit_edges(c->owner, 3, now)) {
+		__sync_fetch_and_and(&c->muted, ~(1ULL << (engine & 1)));
+		emit(FS_EDGE_OPEN, slot, c, engine, now, c->submitted, wake);
+	} else {
+		__sync_fetch_and_or(&c->muted, 1ULL << (engine & 1));
+	}
 }
 
 /*
@@ -159,6 +157,8 @@ static __always_inline void close_busy(u32 slot, struct fs_ctx *c, u32 engine, f
 	charge(c, engine, service, wait, 1);
 	if (engine == FS_COMPUTE)
 		add_delay(c, wait);
+	if (c->muted >> (engine & 1) & 1)
+		return;
 	emit(FS_EDGE_CLOSE, slot, c, engine, now, c->completed, BPF_RB_NO_WAKEUP);
 	if (n == 1 && engine == FS_COMPUTE && clock->wake_on_idle)
 		emit(FS_EDGE_GPU_IDLE, slot, c, engine, now, 0, BPF_RB_FORCE_WAKEUP);
@@ -185,14 +185,13 @@ static __always_inline void set_stream(u32 slot, struct fs_ctx *c, u32 engine, f
 /* Charge what is open to the cgroup the process was in, and go on under the one it is in now. */
 static __always_inline void follow_cgroup(struct fs_ctx *c, fs_u64 now)
 {
+	struct owner owner = find_owner();
 	fs_u64 id = bpf_get_current_cgroup_id();
 	struct fs_busy *b = &c->busy[FS_COMPUTE];
 	u32 gpu = c->gpu;
 	struct fs_clock *clock;
 	fs_u64 v, v_open = b->v_open_ns;
 
-	if (c->cgroup_id == id)
-		return;
 	clock = clock_by_gpu.lookup(&gpu);
 	if (clock && b->streams && b->open_ns) {
 		v = clock_v(clock->word[FS_COMPUTE], now);
@@ -200,6 +199,7 @@ static __always_inline void follow_cgroup(struct fs_ctx *c, fs_u64 now)
 			charge(c, FS_COMPUTE, clock_since(v, v_open), 0, 0);
 	}
 	c->cgroup_id = id;
+	c->charged_id = owner.cgroup_id;
 }
 
 #endif

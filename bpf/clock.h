@@ -74,7 +74,7 @@ static __always_inline fs_u64 clock_n(fs_u64 word)
 	return word >> FS_CLOCK_SHIFT;
 }
 
-/* V at `now` in ns, modulo 2^56 (2.2 years). */
+/* V at `now` in ns, modulo 2^52 (52 days). */
 static __always_inline fs_u64 clock_v(fs_u64 word, fs_u64 now)
 {
 	fs_u64 n = clock_n(word);

@@ -39,7 +39,7 @@ static __always_inline void complete(u32 slot, struct fs_ctx *c, fs_u64 covered,
 	busy = c->busy[FS_COMPUTE].streams | c->busy[FS_COPY].streams;
 	gone = finished(seqs, busy & covered, seq);
 	if (!gone) {
-		if (seq > before)
+		if (seq > before && !(c->muted & 1) && admit_edges(c->owner, 1, now))
 			emit(FS_EDGE_PROGRESS, slot, c, FS_COMPUTE, now, seq, BPF_RB_NO_WAKEUP);
 		return;
 	}

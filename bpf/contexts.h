@@ -10,14 +10,37 @@ static __always_inline struct fs_ctx *ctx_at(u32 slot)
 	return ctx_by_slot.lookup(&slot);
 }
 
+static __always_inline u32 *place_of_gpu(struct proc *p, u32 ordinal)
+{
+	fs_u64 index = ordinal;
+
+	/* Opaque, and bounded just before it is used: else Linux 6.1 does not see the bound. */
+	asm volatile("" : "+r"(index));
+	return &p->gpu[index & (FS_MAX_GPUS - 1)];
+}
+
+/* The GPU + 1 that the process, or else user space, has named for an ordinal; 0 = nobody has. */
+static __always_inline u32 named_gpu(u32 tgid, u32 ordinal)
+{
+	struct fs_dev_key key = {.tgid = tgid, .ordinal = ordinal};
+	struct proc *p = proc_by_tgid.lookup(&tgid);
+	u32 *gpu, said = 0;
+
+	if (p && ordinal < FS_MAX_GPUS)
+		said = *place_of_gpu(p, ordinal);
+	if (said)
+		return said;
+	gpu = gpu_by_dev.lookup(&key);
+	return gpu ? *gpu + 1 : 0;
+}
+
 /* Which GPU an ordinal of this process is; the ordinal itself, and a count, until anybody has said. */
 static __always_inline u32 gpu_of(u32 tgid, u32 ordinal, fs_u16 *flags)
 {
-	struct fs_dev_key key = {.tgid = tgid, .ordinal = ordinal};
-	u32 *gpu = gpu_by_dev.lookup(&key);
+	u32 gpu = named_gpu(tgid, ordinal);
 
 	if (gpu)
-		return *gpu < FS_MAX_GPUS ? *gpu : FS_NO_GPU;
+		return gpu <= FS_MAX_GPUS ? gpu - 1 : FS_NO_GPU;
 	*flags |= FS_CTX_GPU_GUESSED;
 	count(FS_COUNT_GPU_GUESSED);
 	return ordinal < FS_MAX_GPUS ? ordinal : 0;
@@ -26,12 +49,11 @@ static __always_inline u32 gpu_of(u32 tgid, u32 ordinal, fs_u16 *flags)
 /* Somebody may have named the GPU since. Only between intervals: an open one belongs to the clock it opened on. */
 static __always_inline void name_gpu(struct fs_ctx *c)
 {
-	struct fs_dev_key key = {.tgid = c->tgid, .ordinal = c->ordinal};
-	u32 *gpu = gpu_by_dev.lookup(&key);
+	u32 gpu = named_gpu(c->tgid, c->ordinal);
 
 	if (!gpu || c->busy[FS_COMPUTE].streams | c->busy[FS_COPY].streams)
 		return;
-	c->gpu = *gpu < FS_MAX_GPUS ? *gpu : FS_NO_GPU;
+	c->gpu = gpu <= FS_MAX_GPUS ? gpu - 1 : FS_NO_GPU;
 	c->flags &= ~FS_CTX_GPU_GUESSED;
 }
 
@@ -41,24 +63,76 @@ static __always_inline void give_back(u32 slot)
 		count(FS_COUNT_SLOT_LOST);
 }
 
-/* Give a context of this process a slot; FS_NO_SLOT when there is none left. */
+/* What is kept of a process, made when it is first heard of; 0: its tenant has its part of the table. */
+static __always_inline struct proc *enter_proc(u32 tgid)
+{
+	struct proc *p = proc_by_tgid.lookup(&tgid), *zero;
+	struct owner owner;
+	int first = 0;
+	u32 room;
+
+	if (p)
+		return p;
+	zero = zero_proc.lookup(&first);
+	if (!zero)
+		return 0;
+	owner = find_owner();
+	room = take_room(owner.number, FS_TABLE_PROCESSES);
+	if (room == FS_ROOM_NONE)
+		return 0;
+	p = proc_by_tgid.lookup_or_try_init(&tgid, zero);
+	if (!p)
+		count(FS_COUNT_PROC_FULL);
+	/* Another thread of it may have been here meanwhile. */
+	if (!p || __sync_val_compare_and_swap(&p->whose, 0, (fs_u64)owner.number << 8 | room))
+		give_room(owner.number, FS_TABLE_PROCESSES, room);
+	return p;
+}
+
+/* Whether it works in contexts that are not told apart, as its tenant has no room for them; counts that it does. */
+static __always_inline int is_refused(u32 tgid)
+{
+	struct proc *p = proc_by_tgid.lookup(&tgid);
+	struct fs_budget *budget;
+	u32 owner;
+
+	if (!p || !p->is_refused)
+		return 0;
+	owner = p->whose >> 8;
+	budget = budget_by_owner.lookup(&owner);
+	if (budget)
+		refuse(budget, FS_TABLE_CONTEXTS);
+	return 1;
+}
+
+/* Give a context of this process a slot; FS_NO_SLOT when its tenant may have no more. */
 static __always_inline u32 add_ctx(u32 tgid, fs_u64 handle, u32 ordinal, fs_u16 flags)
 {
 	struct handle_key key = {.handle = handle, .tgid = tgid};
-	struct proc fresh = {}, *p;
+	struct fs_budget *budget;
+	struct owner owner;
+	struct proc *p;
 	struct fs_ctx *c;
-	u32 slot, *have = ctx_by_handle.lookup(&key);
+	fs_u64 now = bpf_ktime_get_ns();
+	u32 slot, room, *have = ctx_by_handle.lookup(&key);
 	int kept = 0;
 
 	if (have)
 		return *have; /* a primary context that is retained again */
-	p = proc_by_tgid.lookup_or_try_init(&tgid, &fresh);
-	if (!p) {
-		count(FS_COUNT_PROC_FULL);
+	p = enter_proc(tgid);
+	if (!p)
+		return FS_NO_SLOT;
+	owner = find_owner();
+	/* Paid for with it: that it is there, that it is gone, and the end of its process. */
+	room = admit_edges(owner.number, 3, now) ? take_room(owner.number, FS_TABLE_CONTEXTS) : FS_ROOM_NONE;
+	if (room == FS_ROOM_NONE) {
+		p->is_refused = 1;
 		return FS_NO_SLOT;
 	}
 	if (free_slots.pop(&slot)) {
 		count(FS_COUNT_CTX_FULL);
+		give_room(owner.number, FS_TABLE_CONTEXTS, room);
+		p->is_refused = 1;
 		return FS_NO_SLOT;
 	}
 	c = ctx_at(slot);
@@ -66,6 +140,10 @@ static __always_inline u32 add_ctx(u32 tgid, fs_u64 handle, u32 ordinal, fs_u16 
 		return FS_NO_SLOT;
 	c->handle = handle;
 	c->cgroup_id = bpf_get_current_cgroup_id();
+	c->charged_id = owner.cgroup_id;
+	c->owner = owner.number;
+	c->room = room;
+	c->muted = 0;
 	c->tgid = tgid;
 	c->generation++;
 	c->ordinal = ordinal;
@@ -82,13 +160,18 @@ static __always_inline u32 add_ctx(u32 tgid, fs_u64 handle, u32 ordinal, fs_u16 
 			kept = 1;
 	}
 	if (!kept) { /* nobody would find it again when the process ends */
-		count(FS_COUNT_PROC_FULL);
+		budget = budget_by_owner.lookup(&owner.number);
+		if (budget)
+			refuse(budget, FS_TABLE_CONTEXTS);
+		p->is_refused = 1;
 		c->flags = 0;
 		ctx_by_handle.delete(&key);
+		give_room(owner.number, FS_TABLE_CONTEXTS, room);
 		give_back(slot);
 		return FS_NO_SLOT;
 	}
-	emit(FS_EDGE_CTX_NEW, slot, c, 0, bpf_ktime_get_ns(), 0, BPF_RB_NO_WAKEUP);
+	p->is_told = 1;
+	emit(FS_EDGE_CTX_NEW, slot, c, 0, now, 0, BPF_RB_NO_WAKEUP);
 	return slot;
 }
 
@@ -101,13 +184,14 @@ static __always_inline void drop_ctx(u32 slot, struct fs_ctx *c, fs_u64 now)
 	clear_streams(slot, c, FS_COPY, ~0ULL, now, 0);
 	c->flags = 0;
 	emit(FS_EDGE_CTX_GONE, slot, c, 0, now, 0, BPF_RB_NO_WAKEUP);
+	give_room(c->owner, FS_TABLE_CONTEXTS, c->room);
 	ctx_by_handle.delete(&key);
 	give_back(slot);
 }
 
 /*
  * The context the calling thread works in: the one it made current, else the only one of its process, else
- * the one that stands for those we have not seen created; FS_NO_SLOT when there is none yet.
+ * the one that stands for those we have not seen created; FS_NO_SLOT when there is none.
  */
 static __always_inline u32 find_slot(void)
 {
@@ -124,6 +208,8 @@ static __always_inline u32 find_slot(void)
 			return *slot;
 	}
 	p = proc_by_tgid.lookup(&tgid);
+	if (p && p->is_refused && stack && stack->depth)
+		return FS_NO_SLOT; /* one that its tenant had no room for: no other answers for it */
 	if (p && p->slot[0] && !p->slot[1])
 		return p->slot[0] - 1;
 	key.handle = 0;

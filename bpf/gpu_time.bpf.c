@@ -13,8 +13,16 @@
 
 int on_init(struct pt_regs *ctx)
 {
+	fs_u64 now = bpf_ktime_get_ns();
+	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	struct proc *p = enter_proc(tgid);
+
 	stay_on_stack(ctx);
-	emit(FS_EDGE_PROC_NEW, FS_NO_SLOT, 0, 0, bpf_ktime_get_ns(), 0, BPF_RB_FORCE_WAKEUP);
+	/* Once, however often it calls; its end is paid for as well. */
+	if (!p || p->is_told || !admit_edges(p->whose >> 8, 2, now))
+		return 0;
+	p->is_told = 1;
+	emit(FS_EDGE_PROC_NEW, FS_NO_SLOT, 0, 0, now, 0, BPF_RB_FORCE_WAKEUP);
 	return 0;
 }
 
@@ -138,9 +146,12 @@ static __always_inline void forget_one(u32 tgid, fs_u64 handle, u32 ordinal, fs_
 
 static __always_inline void learn_uuid(u32 tgid, struct call *call)
 {
-	struct fs_dev_key key = {.tgid = tgid, .ordinal = call->arg2};
 	struct fs_uuid uuid, other = {};
-	u32 *gpu;
+	u32 *gpu, ordinal = call->arg2;
+	struct proc *p;
+
+	if (ordinal >= FS_MAX_GPUS)
+		return; /* no node has so many */
 
 	if (bpf_probe_read_user(&uuid, sizeof(uuid), (void *)call->arg)) {
 		count(FS_COUNT_BAD_READ);
@@ -149,8 +160,9 @@ static __always_inline void learn_uuid(u32 tgid, struct call *call)
 	gpu = gpu_by_uuid.lookup(&uuid);
 	if (!gpu) /* a GPU nobody told us of: not ours, unless nobody told us of any */
 		gpu = gpu_by_uuid.lookup(&other);
-	if (gpu && gpu_by_dev.update(&key, gpu))
-		count(FS_COUNT_PROC_FULL);
+	p = gpu ? enter_proc(tgid) : 0;
+	if (p)
+		*place_of_gpu(p, ordinal) = *gpu + 1;
 }
 
 static __always_inline void learn_ctx(fs_u64 id, struct call *call, int is_new)
@@ -324,15 +336,19 @@ int on_retain_return(struct pt_regs *ctx)
 /* At sched_process_exit and sched_process_exec. */
 int on_exit(struct bpf_raw_tracepoint_args *ctx)
 {
-	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	u32 tgid = bpf_get_current_pid_tgid() >> 32, is_told;
+	struct proc *p = proc_by_tgid.lookup(&tgid);
 	fs_u64 now;
 
-	if (!proc_by_tgid.lookup(&tgid) || !is_image_gone())
+	if (!p || !is_image_gone())
 		return 0;
 	now = bpf_ktime_get_ns();
 	forget_all(tgid, now);
+	is_told = p->is_told;
+	give_room(p->whose >> 8, FS_TABLE_PROCESSES, p->whose & 0xff);
 	proc_by_tgid.delete(&tgid);
-	emit(FS_EDGE_PROC_EXIT, FS_NO_SLOT, 0, 0, now, 0, BPF_RB_FORCE_WAKEUP);
+	if (is_told)
+		emit(FS_EDGE_PROC_EXIT, FS_NO_SLOT, 0, 0, now, 0, BPF_RB_FORCE_WAKEUP);
 	return 0;
 }
 
@@ -357,8 +373,10 @@ int on_ctx_gone(struct bpf_raw_tracepoint_args *ctx)
 			is_taken = 1;
 		others |= p->slot[i];
 	}
-	if (!others)
+	if (!others) {
+		give_room(p->whose >> 8, FS_TABLE_PROCESSES, p->whose & 0xff);
 		proc_by_tgid.delete(&tgid);
+	}
 	if (!is_taken)
 		return 1;
 	count(FS_COUNT_EXIT_MISSED);

@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from fairsched.base.wait import is_readable
-from fairsched.bpf import abi, child, syscall
+from fairsched.bpf import abi, budgets, child, syscall
 from fairsched.bpf.channel import Channel
 from fairsched.bpf.ring import RingReader
 from fairsched.errors import FairschedError, HostUnsupported
 
 _PAGE = mmap.PAGESIZE
 _STOP_TIMEOUT_S = 20.0
-_Value = TypeVar("_Value", abi.Ctx, abi.Clock, ctypes.c_uint64)
+_Value = TypeVar("_Value", abi.Ctx, abi.Clock, abi.Budget, abi.Limits, ctypes.c_uint64)
 EDGE = struct.Struct("=QQQQIIIHBB")
 """struct fs_edge, in the order of Edge's fields; a test compares it with abi.Edge."""
 
@@ -114,6 +114,8 @@ class GpuTimeProbe:
         self._counts = _MappedArray(self._fds["counts_by_what"], ctypes.c_uint64, len(abi.Count))
         self._uses = syscall.BatchReader(self._fds["gpu_time_by_key"], abi.UseKey, abi.Use)
         self._delays = syscall.BatchReader(self._fds["delay_by_key"], abi.DelayKey, abi.Delay)
+        self._budgets = _MappedArray(self._fds["budget_by_owner"], abi.Budget, abi.MAX_OWNERS)
+        self._limits = _MappedArray(self._fds["limits_of_all"], abi.Limits, 1)
         self._edges = RingReader(self._fds["edges"], abi.EDGE_PAGES * _PAGE)
 
     # ---- probes ----
@@ -249,6 +251,30 @@ class GpuTimeProbe:
     def is_idle(self, gpu: int) -> bool:
         """Whether no context has work open on a GPU slot now. That of a held one stays open until its drain ends."""
         return abi.clock_n(self._clocks.items[gpu].word[abi.COMPUTE]) == 0
+
+    # ---- budgets ----
+
+    def budget(self, owner: int) -> abi.Budget:
+        """The live budget of a tenant, by its number (values change under the reader)."""
+        return self._budgets.items[owner]
+
+    @property
+    def limits(self) -> abi.Limits:
+        """What each tenant may have now."""
+        return self._limits.items[0]
+
+    def share_room(self, owners: int) -> None:
+        """Divide the tables among so many tenants, those in none counting as one."""
+        budgets.write(self.limits, owners)
+
+    def set_owner(self, cgroup_id: int, owner: int) -> None:
+        """Whose what is created in a cgroup, and in all below it, is. Raises OSError when there is no room."""
+        syscall.update(self._fds["owner_by_cgroup"], ctypes.c_uint64(cgroup_id), ctypes.c_uint64(owner))
+
+    def forget_owner(self, cgroup_id: int) -> None:
+        """It belongs to whom the cgroups above belong."""
+        with contextlib.suppress(FileNotFoundError):
+            syscall.delete(self._fds["owner_by_cgroup"], ctypes.c_uint64(cgroup_id))
 
     # ---- writing ----
 

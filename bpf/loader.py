@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
-from fairsched.bpf import abi, ancestor, btf, cache, exports, syscall, typed_task
+from fairsched.bpf import abi, ancestor, btf, budgets, cache, exports, syscall, typed_task
 from fairsched.bpf.compiled import Compiled, close_all, create_maps, load_programs
 from fairsched.bpf.compiler import HERE, cflags, compile_programs, flatten
 from fairsched.bpf.instructions import ATOMICS, EXIT_0
@@ -39,6 +39,9 @@ MAPS = (
     "gpu_by_dev",
     "gpu_by_uuid",
     "edges",
+    "budget_by_owner",
+    "limits_of_all",
+    "owner_by_cgroup",
 )
 """Maps user space reads or writes; the programs keep the others alive."""
 RUN_BY_DAEMON = ("on_drain_end", "on_ctx_gone")
@@ -78,12 +81,18 @@ def from_compiled(
 def load(*, multi: bool) -> tuple[dict[str, int], dict[str, int]]:
     """Descriptors of all maps and of all programs of GPU time, by name. Raises HostUnsupported."""
     kinds = programs()
+    walks = not ancestor.can_ask(is_tracing=True)  # then a program finds the cgroups around a task by itself
+
+    def defines() -> list[str]:
+        found = btf.cgroup_defines(btf.read_btf()) if walks else {}
+        return [*(f"{name}={value}" for name, value in sorted(found.items())), *_end_defines()]
 
     def use(compiled: Compiled) -> tuple[dict[str, int], dict[str, int]]:
         maps = create_maps(compiled)
         try:
             loaded = load_programs(compiled, maps, kinds, multi=multi)
             syscall.update(maps["long_ways"], ctypes.c_int(0), ctypes.c_int(loaded["on_submit_first"]))
+            syscall.update(maps["limits_of_all"], ctypes.c_int(0), budgets.write(abi.Limits(), 1))
             for slot in reversed(range(abi.MAX_CTXS)):
                 syscall.push(maps["free_slots"], ctypes.c_uint32(slot))
         except (HostUnsupported, OSError):
@@ -92,7 +101,7 @@ def load(*, multi: bool) -> tuple[dict[str, int], dict[str, int]]:
         return maps, loaded
 
     try:
-        return from_compiled(SOURCE, kinds, (), _end_defines, use)
+        return from_compiled(SOURCE, kinds, [f"walks={walks}"], defines, use)
     except OSError as error:
         raise _refused("the GPU time programs", error.strerror or str(error)) from error
     except HostUnsupported as error:

@@ -9,6 +9,7 @@
 #include "clock.h"
 
 #define FS_MMAPABLE 1024 /* BPF_F_MMAPABLE */
+#define FS_NO_PREALLOC 1 /* BPF_F_NO_PREALLOC */
 #define FS_NO_INDEX 0xffffffffu
 /* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD, the handles that stand for the two default streams */
 #define FS_STREAM_LEGACY 1
@@ -54,6 +55,10 @@ struct deps {
 
 struct proc {
 	fs_u64 slot[FS_MAX_PROC_CTXS]; /* slot + 1; 0 = free */
+	fs_u64 whose;                  /* owner << 8 | enum fs_room; 0 = not yet */
+	fs_u32 is_told;                /* user space knows of it, and is told of its end */
+	fs_u32 is_refused;             /* it has contexts that are not told apart */
+	fs_u32 gpu[FS_MAX_GPUS];       /* by ordinal, as it said itself: GPU + 1; 0 = it has not */
 };
 
 struct ctx_stack {
@@ -73,14 +78,19 @@ struct call {
 BPF_F_TABLE("array", u32, struct fs_ctx, ctx_by_slot, FS_MAX_CTXS, FS_MMAPABLE);
 BPF_F_TABLE("array", u32, struct fs_clock, clock_by_gpu, FS_MAX_GPUS, FS_MMAPABLE);
 BPF_F_TABLE("array", u32, fs_u64, counts_by_what, FS_COUNTS, FS_MMAPABLE);
+BPF_F_TABLE("array", u32, struct fs_budget, budget_by_owner, FS_MAX_OWNERS, FS_MMAPABLE);
+/* Written by user space, but for what is in use of the shared room. */
+BPF_F_TABLE("array", u32, struct fs_limits, limits_of_all, 1, FS_MMAPABLE);
+/* Written by user space: the cgroups of tenants, not those below them. */
+BPF_HASH(owner_by_cgroup, fs_u64, fs_u64, FS_MAX_OWNERS);
 /* Written here, read by user space one batch a tick; user space deletes the entries of dead processes. */
 BPF_HASH(gpu_time_by_key, struct fs_use_key, struct fs_use, FS_MAX_USES);
 BPF_HASH(delay_by_key, struct fs_delay_key, struct fs_delay, 4096);
 /*
- * Written by user space (what it knows of ordinals and UUIDs), and by on_return for cuDeviceGetUuid. The all-zero
- * UUID stands for every GPU that is not named: FS_NO_GPU, its work is not accounted.
+ * Written by user space: what it knows of ordinals and UUIDs. What a process says itself is in its struct proc. The
+ * all-zero UUID stands for every GPU that is not named: FS_NO_GPU, its work is not accounted.
  */
-BPF_HASH(gpu_by_dev, struct fs_dev_key, u32, FS_MAX_PROCS);
+BPF_F_TABLE("hash", struct fs_dev_key, u32, gpu_by_dev, FS_MAX_DEVS, FS_NO_PREALLOC);
 BPF_HASH(gpu_by_uuid, struct fs_uuid, u32, 2 * FS_MAX_GPUS);
 /* Filled once by user space with every slot number. */
 BPF_QUEUESTACK("stack", free_slots, u32, FS_MAX_CTXS, 0);
@@ -97,6 +107,7 @@ BPF_RINGBUF_OUTPUT(edges, FS_EDGE_PAGES);
 /* Initial values too large for the 512 bytes of BPF stack. Never written. */
 BPF_ARRAY(zero_delay, struct fs_delay, 1);
 BPF_ARRAY(zero_deps, struct deps, 1);
+BPF_ARRAY(zero_proc, struct proc, 1);
 
 /* The first work of a context or stream takes the long way, once: it keeps every other launch short. */
 BPF_PROG_ARRAY(long_ways, 1);

@@ -60,7 +60,8 @@ static __always_inline void note_pause(u32 slot, struct fs_ctx *c, fs_u64 now)
 	if (pause < FS_TIGHT_NS) {
 		c->tight++;
 	} else if (pause > FS_PAUSE_NS) {
-		if (c->tight >= FS_TIGHT_LAUNCHES && c->busy[FS_COMPUTE].streams)
+		if (c->tight >= FS_TIGHT_LAUNCHES && c->busy[FS_COMPUTE].streams && !(c->muted & 1) &&
+		    admit_edges(c->owner, 1, now))
 			emit(FS_EDGE_RESUBMIT, slot, c, FS_COMPUTE, now, c->submitted, BPF_RB_NO_WAKEUP);
 		c->tight = 0;
 	}
@@ -73,7 +74,6 @@ static __always_inline void submit_to(u32 slot, struct fs_ctx *c, u32 index, u32
 
 	if (!seqs)
 		return;
-	follow_cgroup(c, now);
 	if (c->flags & FS_CTX_GPU_GUESSED)
 		name_gpu(c);
 	if (!c->synced)
@@ -94,11 +94,13 @@ int on_submit_first(struct pt_regs *ctx)
 	if (!call || call->kind != CALL_SUBMIT)
 		return 0;
 	call->kind = 0;
-	if (slot == FS_NO_SLOT)
+	if (slot == FS_NO_SLOT && !is_refused(id >> 32))
 		slot = add_ctx(id >> 32, 0, FS_ORDINAL_UNSEEN, FS_CTX_UNSEEN);
 	c = ctx_at(slot);
 	if (!c)
 		return 0;
+	if (c->cgroup_id != bpf_get_current_cgroup_id())
+		follow_cgroup(c, bpf_ktime_get_ns());
 	submit_to(slot, c, add_index(slot, c, call->arg, call->arg <= FS_STREAM_PER_THREAD), call->arg2);
 	return 0;
 }
@@ -108,7 +110,8 @@ static __always_inline void submit(struct pt_regs *ctx, fs_u64 stream, u32 engin
 	u32 slot = find_slot(), index = FS_NO_INDEX;
 	struct fs_ctx *c = ctx_at(slot);
 
-	if (c)
+	/* A process that has moved takes the long way, too: whose it is now is to be found out. */
+	if (c && c->cgroup_id == bpf_get_current_cgroup_id())
 		index = find_index(slot, c, stream);
 	if (!c || index == FS_NO_INDEX) {
 		remember(CALL_SUBMIT, stream, engine, 0);

@@ -8,31 +8,12 @@
 #ifndef FAIRSCHED_VRAM_H
 #define FAIRSCHED_VRAM_H
 
+#include "ancestors.h"
+
 /* Written here; read by the limit (vram_gate.h) and by user space, which deletes those of cgroups that are gone. */
 BPF_HASH(vram_by_cgroup, fs_u64, struct fs_cgroup_vram, FS_MAX_VRAM_CGROUPS);
 /* An initial value too large for the BPF stack. Never written. */
 BPF_ARRAY(zero_vram, struct fs_cgroup_vram, 1);
-
-#ifdef FS_TASK_CGROUPS
-/* Kernels whose programs may not ask for it: task->cgroups->dfl_cgrp->ancestor_ids[level]. */
-static __always_inline fs_u64 ancestor_at(fs_u64 level)
-{
-	fs_u64 at = bpf_get_current_task(), id = 0;
-	u32 depth = 0;
-
-	bpf_probe_read_kernel(&at, sizeof(at), (void *)(at + FS_TASK_CGROUPS));
-	bpf_probe_read_kernel(&at, sizeof(at), (void *)(at + FS_CSET_CGROUP));
-	bpf_probe_read_kernel(&depth, sizeof(depth), (void *)(at + FS_CGROUP_LEVEL));
-	if (level <= depth)
-		bpf_probe_read_kernel(&id, sizeof(id), (void *)(at + FS_CGROUP_IDS + level * sizeof(id)));
-	return id;
-}
-#else
-static __always_inline fs_u64 ancestor_at(fs_u64 level)
-{
-	return bpf_get_current_ancestor_cgroup_id(level);
-}
-#endif
 
 static __always_inline void note_above(struct fs_client *c)
 {

@@ -315,6 +315,7 @@ class Daemon:
     def _take_in_tenants(self) -> None:
         self._specs = specs_in_force(self._settings.config.tenant_specs(), self._tree.tenants)
         self._ledger.departed.see(self._specs)
+        self._sensors.take_in_tenants(self._tree.tenants)
 
     # ---- between ticks ----
 
@@ -344,6 +345,7 @@ class Daemon:
             self._let_go_of_probes(lost, now_ns)
         if self._sensors.is_restarted(self._settings.config):
             self._watch_probe()
+            self._take_in_tenants()
         if not is_time:
             return
         self._next_watchdog_ns = now_ns + _HOUSEKEEPING_NS

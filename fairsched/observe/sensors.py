@@ -34,6 +34,8 @@ from fairsched.model import Source
 from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
 from fairsched.observe.life import LifeWatch
 from fairsched.observe.ordinals import Ordinals
+from fairsched.observe.owners import Owners
+from fairsched.observe.tree import TenantView
 from fairsched.protocol.delays import AMinuteAgo
 
 _SILENT_NS = 2_000_000_000
@@ -79,6 +81,7 @@ class Sensors:
         self.libraries = Libraries(config.gpu.libcuda, None)
         self._ordinals: Ordinals | None = None
         self._life = LifeWatch()
+        self._owners: Owners | None = None
         self._reload: ProbeReload | None = None
         self._delays, self.a_minute_ago = DelayBook(), AMinuteAgo()
         self._start(config, loader)
@@ -134,12 +137,14 @@ class Sensors:
         )
         self.libraries = Libraries(config.gpu.libcuda, probe, self._mount)
         self._ordinals = Ordinals(probe, self.account, self.gpus)
+        self._owners = Owners(probe)
 
     def restart(self, config: Config) -> None:
         """Begin to load the programs again after ProbesLost; until :meth:`is_restarted` nothing is accounted."""
         lost, self.probe, self.account = self.probe, None, None
         self.reason = "the probes were lost and are being put back"
         self.libraries, self._ordinals = Libraries(config.gpu.libcuda, None), None
+        self._owners = None
         if lost is not None:
             self._reload = ProbeReload(lost)
 
@@ -160,6 +165,8 @@ class Sensors:
         if self.account is None or self._ordinals is None:
             return self.sampled.read(now_ns) if self.sampled is not None else []
         rows = self.account.read(now_ns)
+        if self._owners is not None:
+            self._owners.look(now_ns)
         for pid in self.account.events.new_processes:
             self._ordinals.resolve(pid)
         gone = set(self.account.events.gone_processes)
@@ -167,6 +174,16 @@ class Sensors:
             self._ordinals.forget(gone)
             self.libraries.forget(gone, now_ns)
         return rows
+
+    @property
+    def over_budget(self) -> Mapping[str, tuple[abi.Table, ...]]:
+        """Tenants that want more than their part of tables of ours: what they do beyond it is not seen."""
+        return {} if self._owners is None else self._owners.over
+
+    def take_in_tenants(self, tenants: Mapping[str, TenantView]) -> None:
+        """Whose which cgroups are, as far as that has changed."""
+        if self._owners is not None:
+            self._owners.refresh(tenants)
 
     def idle_gpus(self) -> set[int]:
         """Slots of GPUs that have contexts, none of which has work."""

@@ -25,8 +25,9 @@ ONLY_IN_C = {
     "FS_MAX_CTX_STACK",
     "FS_MAX_DEPS",
     "FS_MAX_USES",
-    "FS_MAX_PROCS",
+    "FS_MAX_DEVS",
     "FS_MAX_HANDLES",
+    "FS_MAX_OWNER_LEVELS",
     "FS_MAX_MAJORS",
     "FS_CLOCK_MAX_N",
     "FS_MAX_CLIENTS",
@@ -40,6 +41,8 @@ ONLY_IN_C = {
 
 OF_ENUM = {
     "FS_COUNT_": abi.Count,
+    "FS_TABLE_": abi.Table,
+    "FS_ROOM_": abi.Room,
     "FS_EDGE_": abi.EdgeKind,
     "FS_CTX_": abi.CtxFlag,
     "FS_DRIVER_COUNT_": abi.DriverCount,
@@ -51,6 +54,8 @@ OF_ENUM = {
 }
 OTHERWISE = {
     "FS_COUNTS": len(abi.Count),
+    "FS_TABLES": len(abi.Table),
+    "FS_ENTRY_TABLES": abi.ENTRY_TABLES,
     "FS_DRIVER_COUNTS": len(abi.DriverCount),
     "FS_VIEW_KINDS": len(abi.ViewKind),
     "FS_VIEW_COUNTS": len(abi.ViewCount),

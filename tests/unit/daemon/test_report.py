@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from fairsched.bpf import abi
 from fairsched.daemon import report
 from fairsched.daemon import tenants as tenants_module
 from fairsched.daemon.cost import OwnCost
@@ -49,6 +50,7 @@ def sensors(**values: Any) -> Any:
         "driver": driver(),
         "a_minute_ago": AMinuteAgo(),
         "libraries": SimpleNamespace(unprobed=0, over_budget=frozenset()),
+        "over_budget": {},
     }
     return SimpleNamespace(**{**default, **values})
 
@@ -104,6 +106,11 @@ def test_who_has_more_libraries_than_get_probes_is_named() -> None:
     libraries = SimpleNamespace(unprobed=0, over_budget=frozenset({"flood"}))
     (said,) = warnings(probe=probe(), libraries=libraries)
     assert said.startswith("tenant flood: has more than 32 libcuda files")
+
+
+def test_who_is_over_its_budget_is_named_and_of_what() -> None:
+    (said,) = warnings(probe=probe(over_budget=9), over_budget={"hog": (abi.Table.CONTEXTS, abi.Table.EDGES)})
+    assert said.startswith("hog is over its budget of contexts, edges: ")
 
 
 def test_libraries_without_probes_are_said() -> None:

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A libcuda that a tenant has built: nothing behind it, every call succeeds at once. Its handles are numbers.
+ *
+ * play_*: what a hostile program does with it, in C, because it has to be quick. They call the exports by their own
+ * addresses, as any caller does.
+ */
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default"), noinline, noclone))
+#define KEEP asm volatile("" ::: "memory")
+
+EXPORT int cuInit(unsigned flags)
+{
+	KEEP;
+	return (int)(flags >> 31);
+}
+
+EXPORT int cuCtxCreate_v2(void **context, unsigned flags, int device)
+{
+	static uintptr_t made;
+
+	KEEP;
+	*context = (void *)(0x1000 + ++made * 16 + flags);
+	(void)device;
+	return 0;
+}
+
+EXPORT int cuCtxDestroy_v2(void *context)
+{
+	KEEP;
+	return context == 0;
+}
+
+EXPORT int cuCtxSetCurrent(void *context)
+{
+	KEEP;
+	return context == 0;
+}
+
+EXPORT int cuDeviceGetUuid(void *uuid, int device)
+{
+	KEEP;
+	memset(uuid, 0, 16);
+	memcpy(uuid, &device, sizeof(device));
+	return 0;
+}
+
+EXPORT int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+			  unsigned bz, unsigned shared, void *stream, void **arguments, void **extra)
+{
+	KEEP;
+	(void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream;
+	(void)arguments, (void)extra;
+	return 0;
+}
+
+EXPORT int cuStreamSynchronize(void *stream)
+{
+	KEEP;
+	(void)stream;
+	return 0;
+}
+
+static double now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static int launch(void)
+{
+	return cuLaunchKernel((void *)16, 1, 1, 1, 1, 1, 1, 0, (void *)0, 0, 0);
+}
+
+/* `processes` children with `contexts` each, not all at once; every one launches so often, and none ever asks. */
+EXPORT void play_contexts(int processes, int contexts, int launches)
+{
+	for (int i = 0; i < processes; i++) {
+		if (fork()) {
+			usleep(15000);
+			continue;
+		}
+		cuInit(0);
+		for (int j = 0; j < contexts; j++) {
+			void *context;
+
+			cuCtxCreate_v2(&context, 0, 0);
+			cuCtxSetCurrent(context);
+			for (int k = 0; k < launches; k++)
+				launch();
+		}
+		for (;;)
+			pause();
+	}
+}
+
+EXPORT long play_init(double seconds)
+{
+	double end = now_s() + seconds;
+	long calls = 0;
+
+	while (now_s() < end)
+		for (int i = 0; i < 1000; i++, calls++)
+			cuInit(0);
+	return calls;
+}
+
+/* Work that is over as soon as it is asked for: two events a turn. */
+EXPORT long play_bursts(double seconds)
+{
+	double end = now_s() + seconds;
+	long calls = 0;
+	void *context;
+
+	cuInit(0);
+	cuCtxCreate_v2(&context, 0, 0);
+	cuCtxSetCurrent(context);
+	while (now_s() < end) {
+		for (int i = 0; i < 1000; i++, calls++) {
+			launch();
+			cuStreamSynchronize(0);
+		}
+	}
+	return calls;
+}
+
+EXPORT void play_devices(int processes, int ordinals)
+{
+	for (int i = 0; i < processes; i++) {
+		char uuid[16];
+
+		if (fork())
+			continue;
+		cuInit(0);
+		for (int device = 0; device < ordinals; device++)
+			cuDeviceGetUuid(uuid, device);
+		for (;;)
+			pause();
+	}
+}

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One tenant fills a table that all share. Its neighbours notice nothing, and nobody else is named or ended.
+
+What its neighbours get is the engine's truth. Tolerances are those of a busy machine: without budgets each of these
+plays moved a share by 15 to 47 points, or ended a process that did nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fairsched.bpf import abi, budgets
+from tests.node.daemon.conftest import MakeSite
+from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
+from tests.node.hostile.hollow import Hollow
+from tests.support import let_run, wait_until
+
+pytestmark = pytest.mark.alone
+
+WEIGHTS = {"chat": 4, "late": 1}
+DUE = {"chat": 0.8, "late": 0.2}
+SHARE_ERROR = 0.12
+SECONDS = 4.0
+PER_PROCESS = 16
+"""Contexts that are told apart (FS_MAX_PROC_CTXS)."""
+SILENT_S = 2.0
+"""Work that was never asked for counts as over after one."""
+FLOOD_CPU_RATIO = 0.1
+"""Of a core; the daemon needs a third of that here. It was .4, with four fifths of the flood thrown away."""
+
+
+def prepare(site: Site, tmp_path: Path, play: str, *numbers: float) -> Hollow:
+    """A daemon that ends who misbehaves, and a hostile tenant that is about to play."""
+    tenants = {name: {"weight": weight} for name, weight in WEIGHTS.items()}
+    site.configure({**tenants, "hog": {}}, tenant_defaults={"on_misbehaviour": "terminate"})
+    site.start()
+    site.attach()
+    return Hollow(site, "hog", tmp_path, play, *numbers)
+
+
+@contextmanager
+def unharmed(site: Site, device: int = 0) -> Iterator[None]:
+    """In the body the play begins, after one neighbour and before the other; then both have what they are due."""
+    workload = replace(STEADY, device=device)
+    workers = [site.spawn("chat", workload)]
+    yield
+    workers.append(site.spawn("late", workload))
+    wait_until(lambda: site.gpu_time_s("late") > 0.05, PATIENCE_S, "the one that comes later is accounted")
+    let_run(1)
+    shares = site.shares(list(DUE), SECONDS)
+    assert abs(shares["chat"] - DUE["chat"]) < SHARE_ERROR, (shares, site.status()["warnings"])
+    assert logged(site.log(), "misbehaviour=|terminate=|tick failed|exception=") == []
+    assert all(worker.is_running for worker in workers)
+    with site.maps() as maps:
+        counts = maps.counts()
+    lost = ("ctx_full", "proc_full", "use_full", "handle_full", "clock_range", "edge_dropped")
+    assert not any(counts[what] for what in lost), counts
+
+
+def test_who_opens_thousands_of_contexts_has_them_to_itself(site: Site, tmp_path: Path) -> None:
+    part = budgets.divide(1 + len(WEIGHTS) + 1)[abi.Table.CONTEXTS]
+    hog = prepare(site, tmp_path, "play_contexts", part.ceiling // PER_PROCESS + 10, PER_PROCESS, 0)
+    with unharmed(site):
+        hog.play()
+        wait_until(lambda: "hog" in "".join(site.status()["warnings"]), PATIENCE_S, "status names it")
+    assert logged(site.log(), "budget=exceeded tenant=hog tables=contexts")
+    assert not logged(site.log(), "budget=exceeded tenant=(chat|late)")
+    with site.maps() as maps:
+        assert len(maps.contexts()) == part.ceiling + len(DUE)
+
+
+def test_three_hundred_busy_contexts_of_one_tenant_are_counted(site: Site, tmp_path: Path) -> None:
+    """A clock used to count to 255: who came then was in no account, and ended for it."""
+    hog = prepare(site, tmp_path, "play_contexts", 19, PER_PROCESS, 1)
+    with unharmed(site):
+        hog.play()
+        let_run(SILENT_S)
+        with site.maps() as maps:
+            assert maps.busy_contexts() > 300
+
+
+def test_who_calls_cuinit_without_end_is_heard_once(site: Site, tmp_path: Path) -> None:
+    hog = prepare(site, tmp_path, "play_init", 60.0)
+    daemon = psutil.Process(site.pid)
+    with unharmed(site):
+        hog.go()
+        before = daemon.cpu_times()
+        let_run(2)
+        after = daemon.cpu_times()
+        assert after.user + after.system - before.user - before.system < 2 * FLOOD_CPU_RATIO
+
+
+def test_who_makes_more_events_than_it_may_is_charged_for_all_it_may_have_used(
+    site: Site, tmp_path: Path
+) -> None:
+    hog = prepare(site, tmp_path, "play_bursts", 60.0)
+    daemon = psutil.Process(site.pid)
+    with unharmed(site):
+        hog.go()
+        wait_until(lambda: "hog" in "".join(site.status()["warnings"]), PATIENCE_S, "status names it")
+        before = daemon.cpu_times()
+        let_run(2)
+        after = daemon.cpu_times()
+        assert after.user + after.system - before.user - before.system < 2 * FLOOD_CPU_RATIO
+    assert logged(site.log(), "budget=exceeded tenant=hog tables=edges")
+    assert site.tenant("hog")["held_s"] > 1, "it is held for what nobody can see"
+
+
+def test_gpus_that_do_not_exist_fill_no_table(make_site: MakeSite, tmp_path: Path) -> None:
+    site = make_site(gpus=2)
+    hog = prepare(site, tmp_path, "play_devices", 8, 9000)
+    with unharmed(site, device=1):
+        hog.play()
+        let_run(1)
+    first, second = (gpu["uuid"] for gpu in site.status()["gpus"])
+    for name in DUE:
+        on = site.tenant(name)["gpu_time_by_gpu_s"]
+        assert on.get(first, 0) == 0 < on[second], "each is charged where it works"

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose which cgroups are, as BPF is told, and who wanted more than its part."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any, cast
+
+import pytest
+
+from fairsched.bpf import abi
+from fairsched.observe.owners import Owners
+from fairsched.observe.tree import TenantView
+
+S = 1_000_000_000
+
+
+class Probe:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.owner_of: dict[int, int] = {}
+        self.owners = 0
+        self.budgets = [abi.Budget() for _ in range(8)]
+        self.counted = 0
+        self.is_full = False
+
+    def budget(self, owner: int) -> abi.Budget:
+        return self.budgets[owner]
+
+    def count(self, what: abi.Count) -> int:
+        assert what is abi.Count.OVER_BUDGET
+        return self.counted
+
+    def share_room(self, owners: int) -> None:
+        self.owners = owners
+
+    def set_owner(self, cgroup_id: int, owner: int) -> None:
+        if self.is_full:
+            raise OSError(errno.E2BIG, "full")
+        self.owner_of[cgroup_id] = owner
+
+    def forget_owner(self, cgroup_id: int) -> None:
+        del self.owner_of[cgroup_id]
+
+    def refuse(self, owner: int, table: abi.Table, now_ns: int) -> None:
+        self.counted += 1
+        self.budgets[owner].refused_ns[table] = now_ns
+
+
+@pytest.fixture
+def probe() -> Probe:
+    return Probe()
+
+
+@pytest.fixture
+def owners(probe: Probe) -> Owners:
+    return Owners(cast(Any, probe))
+
+
+def view(name: str, *refs: int, below: tuple[int, ...] = (), is_leaf: bool = True) -> TenantView:
+    return TenantView(name, is_leaf, {ref: cast(Any, None) for ref in refs}, {*refs, *below})
+
+
+def tenants(*views: TenantView) -> dict[str, TenantView]:
+    return {one.name: one for one in views}
+
+
+def test_a_tenants_own_cgroups_are_named_and_those_below_need_not_be(owners: Owners, probe: Probe) -> None:
+    owners.refresh(tenants(view("a", 10, 11, below=(12, 13)), view("b", 20)))
+    assert probe.owner_of.keys() == {10, 11, 20}
+    assert probe.owner_of[10] == probe.owner_of[11] != probe.owner_of[20]
+    assert abi.STRANGERS not in probe.owner_of.values()
+    assert probe.owners == 3, "who is in no tenant has a part, too"
+
+
+def test_a_parent_that_is_no_leaf_is_named_by_its_own_cgroup(owners: Owners, probe: Probe) -> None:
+    parent = TenantView("a", False, {}, {10})
+    owners.refresh(tenants(parent, view("a/x", 11)))
+    assert probe.owner_of.keys() == {10, 11}
+
+
+def test_what_is_gone_is_forgotten_and_its_number_kept_while_anything_is_charged_to_it(
+    owners: Owners, probe: Probe
+) -> None:
+    owners.refresh(tenants(view("a", 10)))
+    probe.budgets[1].used[abi.Table.CONTEXTS] = 2
+    owners.refresh(tenants(view("b", 20)))
+    assert probe.owner_of == {20: 2}
+    probe.budgets[1].used[abi.Table.CONTEXTS] = 0
+    owners.refresh(tenants(view("b", 20), view("c", 30)))
+    assert probe.owner_of == {20: 2, 30: 1}
+
+
+def test_a_map_without_room_is_said_and_the_others_go_on(
+    owners: Owners, probe: Probe, caplog: pytest.LogCaptureFixture
+) -> None:
+    probe.is_full = True
+    owners.refresh(tenants(view("a", 10)))
+    assert "budgets=incomplete tenants=1 error='full'" in caplog.text
+
+
+def test_who_was_refused_is_over_its_budget_for_some_seconds_and_nobody_else_is(
+    owners: Owners, probe: Probe, caplog: pytest.LogCaptureFixture
+) -> None:
+    owners.refresh(tenants(view("a", 10), view("b", 20)))
+    owners.look(100 * S)
+    assert owners.over == {}
+    probe.refuse(probe.owner_of[20], abi.Table.CONTEXTS, 100 * S)
+    owners.look(101 * S)
+    assert owners.over == {"b": (abi.Table.CONTEXTS,)}
+    assert "budget=exceeded tenant=b tables=contexts" in caplog.text
+    owners.look(104 * S)
+    assert owners.over.keys() == {"b"}, "though nothing was refused since: it may be held"
+    owners.look(106 * S)
+    assert owners.over == {}, "it ages"
+
+
+def test_strangers_are_nobodys_concern(owners: Owners, probe: Probe) -> None:
+    owners.refresh(tenants(view("a", 10)))
+    probe.refuse(abi.STRANGERS, abi.Table.EDGES, 100 * S)
+    owners.look(100 * S)
+    assert owners.over == {}
