@@ -138,6 +138,22 @@ class Use(NamedTuple):
     launches: int = 0
     unmeasured_ns: int = 0
     """GPU time of a burst of each of its contexts of whose costs too little is known; 0: enough is, or nothing."""
+    most_ns: int | None = None
+    """The most GPU time it may have had, where ``used_ns`` is known not to be all, or to be a bound and no measure: it
+    is charged that, and held for it. None = it is charged ``used_ns``, if the confidence is high."""
+
+    may_be_owed: bool = True
+    """False: whether it wants the GPU at all is not known, so it earns no credit by being held."""
+
+    @property
+    def charged_ns(self) -> int:
+        """What moves its lag."""
+        return self.used_ns if self.most_ns is None or self.most_ns < self.used_ns else self.most_ns
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether it may be held for what it is charged."""
+        return self.confidence is Confidence.HIGH or self.most_ns is not None
 
 
 @dataclass(frozen=True)

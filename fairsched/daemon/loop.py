@@ -152,8 +152,7 @@ class Daemon:
         self._pid_view = pid_view.keep(config.mechanisms.pid_view)
         if self._pid_view is not None:
             self._undo.callback(self._pid_view.close)
-        is_dry_run = self._mode() != "enforce"
-        self._applier = Applier(self._freezer, self._tree, self._sensors, is_dry_run=is_dry_run)
+        self._applier = Applier(self._freezer, self._tree, self._sensors, is_dry_run=self._mode() != "enforce")
         self._doubt = AccountWatch(self._sensors, self._applier.holds)
         self._pauses = Pauses(self._mount, self._tree, self._sensors, self._applier.holds_cgroup)
         self._undo.callback(self._pauses.close)
@@ -177,8 +176,7 @@ class Daemon:
         self._epoll = select.epoll()
         self._undo.callback(self._epoll.close)
         self._wake_fd, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        previous = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        self._undo.callback(lambda: signal.set_wakeup_fd(previous))
+        self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False))
         for fd in (self._wake_fd, self._control.fileno(), self._freezer.fileno(), self._gate.fileno()):
             self._epoll.register(fd, select.EPOLLIN)
         self._watch_probe()
@@ -283,7 +281,6 @@ class Daemon:
     def _observe(self, now_ns: int) -> Snapshot:
         """The world now."""
         interval_ns, self._last_tick_ns = now_ns - self._last_tick_ns, now_ns
-        idle_since_ns = self._idle.take()
         rows = self._sensors.read(now_ns)
         self._misbehaviour.book(rows)
         users = {row.cgroup_id for row in rows}
@@ -297,9 +294,10 @@ class Daemon:
             holds=self._applier.all_holds(),
             freeze_latency_ns=self._applier.freeze_latency_ns(),
             idle_slots=self._sensors.idle_gpus(),
-            idle_since_ns=idle_since_ns,
+            idle_since_ns=self._idle.take(),
             doubted=self._misbehaviour.doubted,
             contradicted=self._doubt.poll(now_ns, interval_ns, rows, self._policy_state.gates),
+            over_budget=self._sensors.over_budget,
         )
         snapshot, strangers = build_snapshot(seen, self._tree, self._sensors.gpus)
         self._ledger.add(snapshot, strangers)

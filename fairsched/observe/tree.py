@@ -342,6 +342,24 @@ class Observation:
     """(tenant, UUID) whose account is not to be believed, whatever it says of itself."""
     contradicted: frozenset[str] = frozenset()
     """UUIDs of GPUs on which nobody is to be held now."""
+    over_budget: Collection[str] = ()
+    """Tenants that have work which no table of ours has room for."""
+
+
+def _overdrawn(uses: list[Use], seen: Observation) -> list[Use]:
+    """With what who is over its budget may have used: a whole GPU, wherever others work, unless it was held.
+
+    It wants all that, as far as anybody can tell; where nobody else has work it is not held for it.
+    """
+    found = {(use.tenant, use.gpu): use for use in uses}
+    for tenant in seen.over_budget:
+        most_ns = 0 if tenant in seen.holds else seen.interval_ns
+        for gpu in {use.gpu for use in uses}:
+            use = found.get((tenant, gpu)) or Use(tenant, gpu, 0, True, 0, Confidence.LOW)
+            found[tenant, gpu] = use._replace(
+                has_demand=True, confidence=Confidence.LOW, most_ns=most_ns, may_be_owed=False
+            )
+    return list(found.values())
 
 
 def build_snapshot(
@@ -366,6 +384,7 @@ def build_snapshot(
         tenant, gpu = key
         told = (row.used_ns, row.has_demand, row.outstanding_ns, sure, 0, row.launches, row.unmeasured_ns)
         uses.append(Use(tenant, gpu, *told))
+    uses = _overdrawn(uses, seen) if seen.over_budget else uses
     snapshot = Snapshot(
         now_ns=seen.now_ns,
         interval_ns=seen.interval_ns,

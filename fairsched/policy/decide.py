@@ -35,7 +35,6 @@ from dataclasses import dataclass, field
 from fairsched.model import (
     Action,
     ActionKind,
-    Confidence,
     Hold,
     PolicyParams,
     ReasonCode,
@@ -123,7 +122,7 @@ def _thaw_verdict(draft: Draft, hold: Hold) -> tuple[ReasonCode, JudgedUse | Non
     rows = draft.rows.get(tenant, [])
     if not any(row.use.has_demand for row in rows):
         return ReasonCode.NO_DEMAND, worst
-    if any(row.use.confidence is not Confidence.HIGH for row in rows):
+    if not all(row.use.is_enforced for row in rows):
         return ReasonCode.LOW_CONFIDENCE, worst
     gate = draft.gates.get(tenant, Gate())
     is_quota = gate.is_quota

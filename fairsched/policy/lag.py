@@ -17,12 +17,14 @@ by entitlement. So nobody stays in debt to a tenant that left.
 Terms.
 - A: enforced tenants with demand. A pause shorter than ``demand_grace_ns`` is demand (a decoder
   between two tokens); held by us with work is demand; held by somebody else is not.
-- enforced: confidence HIGH and not exempt. The use of the others is taken off the top: it moves
-  nobody's lag, the enforced tenants share what is left.
+- charged: its use; where that is no measure, the most it may have had (model.Use.most_ns).
+- enforced: confidence HIGH, or charged for the most, and not exempt. The use of the others is taken off the top: it
+  moves nobody's lag, the enforced tenants share what is left.
 - expiry: positive lag of a tenant without demand is dropped at once (no hoarding); debt is forgotten
   as exp(-t/window), so a short pause forgives almost nothing.
 - aside: a tenant held by us for another GPU. It may spend its credit here or run up debt, but earns no
-  more: that it does not run here is not the doing of the tenants here.
+  more: that it does not run here is not the doing of the tenants here. Nor does one of which nobody knows whether it
+  wants anything (model.Use.may_be_owed).
 - drain: GPU time already queued. It is never booked here: it is delivered, and charged to its owner
   as ``used_ns``, whether or not the owner is held. The *effective* lag = lag - outstanding stays put
   while the drain is delivered, which is why deciding on it counts nothing twice.
@@ -37,7 +39,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from fairsched.model import Confidence, PolicyParams, Snapshot, TenantClass, TenantGpu, TenantSpec, Use
+from fairsched.model import PolicyParams, Snapshot, TenantClass, TenantGpu, TenantSpec, Use
 from fairsched.policy.shares import ancestors, entitlements, spec_for
 
 SOLO_PAUSE_RATIO = 1
@@ -215,6 +217,7 @@ def advance(
     for gpu in sorted(before):
         rows = uses.get(gpu, [])
         aside = {tenant for tenant, held_for in parked.items() if held_for != gpu}
+        aside |= {use.tenant for use in rows if not use.may_be_owed}
         is_back = _book_gpu(gpu, {use.tenant: use for use in rows}, before[gpu], aside, step, books)
         window = _book_window(gpu, rows, state.gpus.get(gpu, GpuAccount()), step)
         books.gpus[gpu] = replace(window, back_ns=snapshot.now_ns) if is_back else window
@@ -244,12 +247,12 @@ def _book_gpu(
     # debt would punish using a GPU nobody else wanted. Quotas are enforced by their own bucket.
     total = math.fsum(owed.values())
     part = {name: ratio / total for name, ratio in owed.items()} if total > 0 else {}
-    delivered = sum([used[name].used_ns for name in enforced])
+    delivered = sum([used[name].charged_ns for name in enforced])
     lag = {}
     for name, account in before.items():
         lag_ns = account.lag_ns
         if name in enforced:
-            lag_ns += part.get(name, 0.0) * delivered - used[name].used_ns
+            lag_ns += part.get(name, 0.0) * delivered - used[name].charged_ns
         lag[name] = lag_ns
     # A taker may be owed nothing (its sibling's floor fills their parent's cap), and cannot take then.
     if aside and not any(part[name] > 0 for name in part.keys() - aside):
@@ -294,7 +297,7 @@ def _attendance(
             since_ns = now_ns
         active_ns[name] = since_ns
         spec = specs.get(name) or spec_for(name, specs)
-        if use.confidence is not Confidence.HIGH or spec.is_exempt:
+        if not use.is_enforced or spec.is_exempt:
             continue
         enforced.add(name)
         if since_ns is not None and earliest_ns <= since_ns <= now_ns and not is_foreign:
@@ -388,7 +391,7 @@ def _book_quotas(before: Mapping[TenantGpu, float], step: _Step, books: Books) -
     for use in step.snapshot.uses:
         if use.tenant in books.enforced[use.gpu]:
             for node in ancestors(use.tenant):
-                used[node, use.gpu] = used.get((node, use.gpu), 0) + use.used_ns
+                used[node, use.gpu] = used.get((node, use.gpu), 0) + use.charged_ns
     for key, used_ns in used.items():
         quota = specs[key[0]].quota_ratio if key[0] in specs else None
         if quota is not None:

@@ -385,3 +385,18 @@ def test_a_doubted_account_is_of_low_confidence_on_that_gpu_only(tree: Tree, fil
         ("chat", "GPU-b"): Confidence.HIGH,
         ("train", "GPU-a"): Confidence.HIGH,
     }
+
+
+def test_who_is_over_its_budget_may_have_used_all_of_every_gpu_that_others_use(
+    tree: Tree, files: FakeTree
+) -> None:
+    chat, train = id_of(files, "/gpu/chat"), id_of(files, "/gpu/train")
+    rows = [row(chat), row(train, 3), row(chat, gpu=1)]
+    for holds, most_ns in (({}, S), ({"train": Hold("train", 1, 2, is_ours=True)}, 0)):
+        seen = Observation(S, S, rows, holds, over_budget={"train"})
+        uses = {(use.tenant, use.gpu): use for use in build_snapshot(seen, tree, GPUS)[0].uses}
+        assert uses["train", "GPU-a"].used_ns == 3, "what is told of it is what is known of it"
+        for gpu in ("GPU-a", "GPU-b"):
+            assert (uses["train", gpu].most_ns, uses["train", gpu].may_be_owed) == (most_ns, False)
+            assert uses["train", gpu].has_demand and uses["train", gpu].is_enforced
+            assert uses["chat", gpu].most_ns is None
