@@ -249,11 +249,6 @@ class Attachments:
         return sum(entry.failure is not None for entry in self._entries.values())
 
     @property
-    def is_partial(self) -> bool:
-        """Some of them are libcuda, see :meth:`is_unprobed`."""
-        return any(entry.failure is not None and entry.failure.is_libcuda for entry in self._entries.values())
-
-    @property
     def is_attaching(self) -> bool:
         """Some file waits for its first answer."""
         return any(entry.is_waiting and entry.failure is None for entry in self._entries.values())

@@ -17,7 +17,7 @@ import contextlib
 import logging
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -26,7 +26,6 @@ from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.act.holds import Applier
 from fairsched.act.terminate import Accused, Terminator
 from fairsched.base.process import ProcessId
-from fairsched.bpf import abi
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.config import Config
@@ -96,6 +95,8 @@ class Misbehaviour:
         self._began_ns = self._blind_until_ns = self._next_look_ns = 0
         self._charged: dict[tuple[int, int], int] = {}
         self._moves: deque[tuple[Move, str | None]] = deque(maxlen=_MOVES)
+        self._turns: dict[int, int] = {}
+        """Of suspects: when each was examined last, in looks at any."""
         self._owners: dict[int, ProcessId] = {}
         """The process last seen under each pid."""
         self.doubted: frozenset[tuple[str, str]] = frozenset()
@@ -163,7 +164,7 @@ class Misbehaviour:
             charged_ns=self._by_uuid(charged, guessed),
             watched_since_ns=self._watched_since_ns(now_ns),
             is_blind=account is None or now_ns < self._blind_until_ns,
-            is_partial=self._is_partial(),
+            over_budget=frozenset(self._sensors.over_budget),
             leaves=tuple(self._leaves()),
             unsure=self._unsure(account),
         )
@@ -191,12 +192,30 @@ class Misbehaviour:
     def _watched_since_ns(self, now_ns: int) -> dict[int, int]:
         """Of the suspects; one who is gone is none."""
         found: dict[int, int] = {}
-        for pid in sorted(self._state.suspects)[:_EXAMINED]:
+        for pid in self._in_turn(self._state.suspects):
             with contextlib.suppress(ProbesLost):  # which is noticed by who attends to the probes
                 since_ns = self._sensors.libraries.watched_since_ns(pid, now_ns)
                 if since_ns is not None:
                     found[pid] = since_ns
         return found
+
+    def _in_turn(self, suspects: Iterable[int]) -> list[int]:
+        """Whom to examine now: of each tenant one, then of each another; who was examined last comes last.
+
+        Else many suspects of one tenant would keep those of the others from being accused.
+        """
+        self._turns = {pid: self._turns.get(pid, 0) for pid in suspects}
+        tenants = {pid: looks[-1].tenant for (pid, _), looks in self._state.seen.items()}
+        ranks: Counter[str | None] = Counter()
+        queue = []
+        for pid in sorted(self._turns, key=lambda pid: (self._turns[pid], pid)):
+            tenant = tenants.get(pid)
+            queue.append((ranks[tenant], self._turns[pid], pid))
+            ranks[tenant] += 1
+        chosen = [pid for _, _, pid in sorted(queue)[:_EXAMINED]]
+        last = max(self._turns.values(), default=0) + 1
+        self._turns.update(dict.fromkeys(chosen, last))
+        return chosen
 
     def _count_on(self, account: EbpfAccount, evidence: Evidence) -> None:
         """Unseen work that is always there has turns in the account; beside other unseen work no account is sure."""
@@ -237,15 +256,6 @@ class Misbehaviour:
             for label in labels if pid in guessed else [gpu_label(self._sensors.gpus, slot)]:
                 found[pid, label] = found.get((pid, label), 0) + ns
         return found
-
-    def _is_partial(self) -> bool:
-        """Whether somebody may be unseen through no doing of theirs: a table was full, a libcuda has no probes."""
-        probe = self._sensors.probe
-        if probe is None or self._sensors.libraries.is_partial:
-            return True
-        return any(
-            probe.count(what) for what in (abi.Count.CTX_FULL, abi.Count.PROC_FULL, abi.Count.USE_FULL)
-        )
 
     def _tenant_now(self, pid: int) -> str | None:
         cgroup_id = cgroup_id_of(pid, self._mount)
@@ -343,7 +353,11 @@ def detail(episode: Episode) -> str:
         f"NVML saw pid {pids} on the GPU in {episode.samples} samples of the last {window}, calls account for "
         f"{charged}"
     )
-    return text if episode.is_certain else f"{text}; the account is not complete, so nobody is terminated"
+    return (
+        text
+        if episode.is_certain
+        else f"{text}; whether its libcuda has probes is not known, so nobody is terminated"
+    )
 
 
 def words(episode: Episode) -> str:

@@ -132,11 +132,6 @@ class Libraries:
         """How many libcuda files have no probes because attaching failed: calls through them are in no account."""
         return self._attachments.unprobed
 
-    @property
-    def is_partial(self) -> bool:
-        """On some libcuda no probe could be attached, through no doing of whoever maps it."""
-        return self._attachments.is_partial
-
     def watched_since_ns(self, pid: int, now_ns: int) -> int | None:
         """Since when every libcuda that a process maps has probes; now, while one has none; 0 = it maps none;
         NEVER_NS: an attempt to attach to one has failed.

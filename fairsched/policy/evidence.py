@@ -63,8 +63,9 @@ class Evidence:
     have any. Lacks processes that could not be read."""
     is_blind: bool = False
     """The account has only just begun: what is known is forgotten, so that no process is accused of being unseen."""
-    is_partial: bool = False
-    """The account lacks somebody for reasons of its own: being unseen is no proof of intent."""
+    over_budget: frozenset[str] = frozenset()
+    """Tenants with work that a table of ours has no room for: they are charged for it, and that it is unseen is no
+    proof of intent."""
     leaves: tuple[Leave, ...] = ()
     """Since the look before."""
     unsure: frozenset[str] = frozenset()

@@ -134,8 +134,9 @@ def judge(evidence: Evidence, state: WatchState, limits: MisbehaviourLimits) -> 
             continue
         one = _endless(tenant, where, evidence, marks, looks, limits)
         if one is None:
-            one = _unseen(tenant, where, looks, evidence)
-            first_ns = _suspected_since_ns(looks, evidence.now_ns)
+            is_lost = tenant in evidence.over_budget
+            one = None if is_lost else _unseen(tenant, where, looks, evidence)
+            first_ns = None if is_lost else _suspected_since_ns(looks, evidence.now_ns)
             if first_ns is not None:
                 is_recent = evidence.now_ns - first_ns < SHORT_WINDOW_NS
                 suspects[where[0]] = suspects.get(where[0], False) or is_recent
@@ -290,7 +291,7 @@ def _unseen(tenant: str, where: Where, looks: tuple[Seen, ...], evidence: Eviden
                 charged_ns=charged_ns,
                 samples=samples,
                 window_ns=now_ns - max(begin_ns, first_ns),
-                is_certain=not evidence.is_partial,
+                is_certain=where[0] in evidence.watched_since_ns,
             )
     return None
 
@@ -388,7 +389,10 @@ def _remember(evidence: Evidence, before: Mapping[Where, tuple[Seen, ...]]) -> d
 
 
 def _merge(one: Episode, other: Episode) -> Episode:
-    """Two processes of one tenant."""
+    """Two processes of one tenant. One that is certain stands for both: the other may not be ended."""
+    if one.is_certain != other.is_certain:
+        certain = one if one.is_certain else other
+        return replace(certain, since_ns=min(one.since_ns, other.since_ns))
     return replace(
         one,
         since_ns=min(one.since_ns, other.since_ns),
@@ -398,7 +402,6 @@ def _merge(one: Episode, other: Episode) -> Episode:
         charged_ns=one.charged_ns + other.charged_ns,
         samples=one.samples + other.samples,
         window_ns=max(one.window_ns, other.window_ns),
-        is_certain=one.is_certain and other.is_certain,
     )
 
 

@@ -30,6 +30,7 @@ from fairsched.model import (
     TenantSpec,
 )
 from fairsched.observe.libraries import ProbesLost
+from fairsched.policy.misbehaviour import Seen, WatchState
 
 S = 1_000_000_000
 PERIOD_NS = 139_000_000
@@ -117,15 +118,14 @@ class Node:
     def __init__(self, gpus: int = 1) -> None:
         self.account, self.watch, self.probe = Account(), Watch(), Probe()
         self.examined: list[int] = []
-        self.watched: Callable[[int], int | None] = lambda _now_ns: None
+        self.watched: Callable[[int], int | None] = lambda _now_ns: 0
         self.sensors = SimpleNamespace(
             account=self.account,
             probe=self.probe,
             gpus=tuple(Gpu(f"GPU-{n}") for n in range(gpus)),
-            libraries=SimpleNamespace(
-                is_partial=False, is_attaching=False, watched_since_ns=self.watched_since_ns
-            ),
+            libraries=SimpleNamespace(is_attaching=False, watched_since_ns=self.watched_since_ns),
             events=Events(),
+            over_budget={},
         )
         self.applied: list[Action] = []
         self.applier = SimpleNamespace(holds={}, apply=lambda plan, _now: self.applied.extend(plan))
@@ -227,18 +227,39 @@ def test_nobody_is_ended_unless_the_policy_and_the_mode_say_so(
     assert node.terminator.still[-1] == set()
 
 
-def test_what_the_account_may_have_missed_itself_is_shown_but_nobody_is_ended(node: Node) -> None:
-    for spoil in (
-        lambda: node.probe.counts.update({abi.Count.CTX_FULL: 1}),
-        lambda: setattr(node.sensors.libraries, "is_partial", True),
-    ):
-        node.probe.counts.clear()
-        spoil()
-        node.run_unseen(range(7, 13))
-        (status,) = node.it.statuses("bad", 12 * S)
-        assert status.action == "warn"
-        assert "nobody is terminated" in status.detail
+def test_whose_libraries_are_not_known_is_shown_but_not_ended(node: Node) -> None:
+    node.watched = lambda _now_ns: None
+    node.run_unseen(range(7, 13))
+    (status,) = node.it.statuses("bad", 12 * S)
+    assert status.action == "warn"
+    assert "nobody is terminated" in status.detail
     assert node.terminator.asked == []
+
+
+def test_what_was_lost_of_others_saves_nobody(node: Node) -> None:
+    """Seventeen contexts made once, by anybody, used to."""
+    node.probe.counts.update({abi.Count.CTX_FULL: 1, abi.Count.PROC_FULL: 1})
+    node.sensors.over_budget = {"chat": (abi.Table.CONTEXTS,)}
+    node.run_unseen(range(7, 13))
+    assert [accused.tenant for accused in node.terminator.asked] == ["bad"] * len(node.terminator.asked)
+    assert node.terminator.asked
+
+
+def test_who_is_over_its_budget_is_not_called_unseen(node: Node) -> None:
+    node.sensors.over_budget = {"bad": (abi.Table.CONTEXTS,)}
+    node.run_unseen(range(7, 13))
+    assert node.it.statuses("bad", 12 * S) == ()
+
+
+def test_many_suspects_of_one_tenant_keep_nobody_else_from_being_examined(node: Node) -> None:
+    seen = {
+        (pid, "GPU-0"): (Seen(0, "bad" if pid < 100 else "chat", 1, 1.0, 0, 1, 0, 0),) for pid in range(101)
+    }
+    node.it._state = WatchState(seen=seen)
+    first, second = node.it._in_turn(range(101)), node.it._in_turn(range(101))
+    assert 100 in first and 100 in second
+    assert len(first) == len(second) == 16
+    assert set(first) & set(second) == {100}, "the others in turn"
 
 
 def test_while_libraries_wait_for_their_probes_nobody_is_accused_but_not_for_ever(node: Node) -> None:
@@ -335,8 +356,8 @@ def test_strangers_are_nobodys_misbehaviour(node: Node) -> None:
 
 
 def test_another_process_of_the_same_pid_has_no_past(node: Node) -> None:
-    node.run_unseen(range(7, 10))
-    node.run_unseen(range(10, 12), owner=ProcessId(PID, 900))
+    node.run_unseen(range(7, 8))
+    node.run_unseen(range(8, 9), owner=ProcessId(PID, 900))
     assert node.terminator.asked == []
     node.run_unseen(range(12, 15), owner=ProcessId(PID, 900))
     assert {accused.owner.start_ticks for accused in node.terminator.asked} == {900}

@@ -126,7 +126,6 @@ def test_what_failed_is_asked_for_ever_more_rarely_but_for_ever(book: Attachment
             assert book.note(FAILED, now_s * S) == (now_s == 0), "said once"
         assert book.is_unprobed(ONE)
         assert book.unprobed == 1
-        assert book.is_partial
         assert not book.is_attaching, "nobody waits for what has failed"
     gaps = [later - earlier for earlier, later in pairwise(asked_s)]
     assert gaps[:6] == [1, 2, 4, 8, 16, 32]
@@ -195,7 +194,6 @@ def test_what_is_only_called_libcuda_excuses_nobody(book: Attachments) -> None:
     book.note(Library(ONE.path, error="not an ELF file", is_libcuda=False), 0)
     assert book.unprobed == 1
     assert not book.is_unprobed(ONE)
-    assert not book.is_partial, "or one junk file would save everybody from being ended"
     assert book.since_ns(ONE) is None
 
 

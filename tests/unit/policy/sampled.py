@@ -73,7 +73,7 @@ class World:
     phase_s: float = 0.3
     state: WatchState = field(default_factory=WatchState)
     blind_until_s: float = 0.0
-    is_partial: bool = False
+    over_budget: frozenset[str] = frozenset()
     unsure: frozenset[str] = frozenset()
     late_s: float = 0.2
     """NVML tells so long after it looked."""
@@ -139,7 +139,7 @@ class World:
             if self.watched_s is None
             else {pid: round(min(now_s, self.watched_s) * S) for pid in self.state.suspects},
             is_blind=now_s < self.blind_until_s,
-            is_partial=self.is_partial,
+            over_budget=self.over_budget,
             unsure=self.unsure,
         )
 

@@ -257,11 +257,21 @@ def test_an_episode_is_over_when_nothing_spoke_for_it_for_some_seconds() -> None
         assert (not state.episodes) == is_over
 
 
-def test_what_the_account_may_have_missed_itself_is_never_certain() -> None:
-    world = World([Process(1, 1.0, seen_ratio=0.0)], is_partial=True)
-    episodes = [one for _, found in world.looks(8) for one in found]
-    assert episodes
-    assert not any(one.is_certain for one in episodes)
+def test_whose_libraries_nobody_has_looked_at_is_never_certainly_unseen() -> None:
+    for watched_s in (None, 0.0):
+        world = World([Process(1, 1.0, seen_ratio=0.0)], watched_s=watched_s)
+        episodes = [one for _, found in world.looks(8) for one in found]
+        assert episodes
+        assert any(one.is_certain for one in episodes) == (watched_s is not None)
+
+
+def test_who_is_over_its_budget_is_not_unseen_and_saves_nobody_else() -> None:
+    """What it does is in no account because of tables of ours: it is charged for that."""
+    processes = [Process(1, 0.5, seen_ratio=0.0), Process(2, 0.5, seen_ratio=0.0)]
+    world = World(processes, over_budget=frozenset({"t1"}), watched_s=0.0)
+    episodes = [one for _, found in world.looks(12) for one in found]
+    assert {(one.tenant, one.is_certain) for one in episodes} == {("t2", True)}
+    assert not any(where[0] == 1 for where in world.state.unknown), "nor is everybody's account unsure for it"
 
 
 @given(st.integers(0, 60), st.floats(0.0, 40.0))
