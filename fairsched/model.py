@@ -49,9 +49,11 @@ class TenantClass(str, enum.Enum):
 
 
 class Confidence(str, enum.Enum):
-    """How far the account of a tenant can be believed; only HIGH is enforced on."""
+    """How far the account of a tenant can be believed; HIGH is enforced on, and BOUND."""
 
     HIGH = "high"
+    BOUND = "bound"
+    """Of a process: it had at most what it is charged. Its tenant is of low confidence, and charged that."""
     LOW = "low"
     NONE = "none"
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far the account of one context can be believed.
 
-LOW until completion was proven once, when launches go on without any call that would prove it (the account then is an
-upper bound) and the neighbours do not bear out that they ran (silent.py), and when the GPU of a context is a guess on
-a host with several.
+LOW until it is known what a launch takes, and when the GPU of a context is a guess on a host with several. BOUND (it
+had at most what it is charged) when launches go on without any call that would prove completion and the neighbours do
+not bear out that they ran (silent.py).
 """
 
 from __future__ import annotations
@@ -18,4 +18,4 @@ def confidence(launch: LaunchTime, is_borne_out: bool | None, *, is_guess: bool)
         return Confidence.LOW
     if not launch.tau_ns:
         return Confidence.LOW  # no proof of completion yet: what it has queued cannot be told
-    return Confidence.LOW if is_borne_out is False else Confidence.HIGH
+    return Confidence.BOUND if is_borne_out is False else Confidence.HIGH

@@ -72,7 +72,7 @@ class EbpfAccount:
         self._pauses = Pauses()
         self._contexts = Contexts()
         self._dropped = 0
-        self._launches = LaunchMemory(REMEMBERED_CGROUPS)
+        self._launches = LaunchMemory(REMEMBERED_CGROUPS, lambda cgroup_id: self.tenant_of(cgroup_id))
         self.single_gpu_processes: set[int] = set()
         """Processes that can see one GPU only: which one a context of theirs is on needs no guess."""
         self.seen_running: Mapping[tuple[int, int], int] = {}
@@ -335,7 +335,7 @@ class EbpfAccount:
         return now_ns - context.busy_ns <= DEMAND_LINGER_NS
 
     def _launch(self, context: Context) -> LaunchTime:
-        """What is known of the context, else of another in its cgroup."""
+        """What is known of the context, else of another of its tenant."""
         context.launch = self._engines[context.gpu].silence.launch_of(context) or context.launch
         if not context.launch.samples:
             context.launch = self._launches.borrow(context.cgroup_id) or context.launch
@@ -371,7 +371,7 @@ class EbpfAccount:
 
         What was learnt of those who were alone is right all the same.
         """
-        self._launches = LaunchMemory(REMEMBERED_CGROUPS)
+        self._launches.clear()
         for context in self._contexts.all():
             if context.gpu == gpu:
                 context.launch = LaunchTime()

@@ -26,7 +26,7 @@ is a standard deviation in ns.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 _MEMORY = 0.1
@@ -118,23 +118,28 @@ class LaunchTime:
 
 
 class LaunchMemory:
-    """Times per launch by cgroup, for the next process there. Pods come and go for months: the cgroup longest
-    unheard of is forgotten."""
+    """Times per launch by tenant, for its next process; by cgroup where it is in none. Pods come and go for months: the
+    one longest unheard of is forgotten."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._known: dict[int, LaunchTime] = {}
+    def __init__(self, most: int, tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None) -> None:
+        self._most, self._tenant_of = most, tenant_of
+        self._known: dict[int | str, LaunchTime] = {}
+
+    def clear(self) -> None:
+        """All that was learnt was wrong."""
+        self._known.clear()
 
     def remember(self, cgroup_id: int, launch: LaunchTime) -> None:
         """The latest is kept."""
-        self._known.pop(cgroup_id, None)
-        self._known[cgroup_id] = launch
+        owner = self._tenant_of(cgroup_id) or cgroup_id
+        self._known.pop(owner, None)
+        self._known[owner] = launch
         if len(self._known) > self._most:
             del self._known[next(iter(self._known))]
 
     def borrow(self, cgroup_id: int) -> LaunchTime | None:
         """A copy: one sample's worth at most, because it is another's; None when nothing is known."""
-        known = self._known.get(cgroup_id)
+        known = self._known.get(self._tenant_of(cgroup_id) or cgroup_id)
         return None if known is None else replace(known, samples=1.0)
 
 

@@ -217,8 +217,9 @@ class TenantReports:
 def _note(worst: TenantGpuStatus | None, *, is_sampled: bool) -> str | None:
     if worst is None or worst.confidence is not Confidence.LOW:
         return None
-    why = "NVML samples only" if is_sampled else "launches without a call that proves completion"
-    return f"{why}: observed, not held"
+    if is_sampled:
+        return "NVML samples only: observed, not held"
+    return "launches without a call that proves completion: held for a bound, where there is one"
 
 
 def _held_s(name: str, applier: Applier, now_ns: int) -> float | None:

@@ -312,6 +312,9 @@ def specs_in_force(
     return specs
 
 
+_DOUBT = (Confidence.HIGH, Confidence.BOUND, Confidence.LOW, Confidence.NONE)
+
+
 def _sum(one: ProcessUse, other: ProcessUse) -> ProcessUse:
     """Two processes of one tenant on one GPU; as sure as the less sure of them."""
     return replace(
@@ -319,7 +322,7 @@ def _sum(one: ProcessUse, other: ProcessUse) -> ProcessUse:
         used_ns=one.used_ns + other.used_ns,
         has_demand=one.has_demand or other.has_demand,
         outstanding_ns=one.outstanding_ns + other.outstanding_ns,
-        confidence=other.confidence if other.confidence is not Confidence.HIGH else one.confidence,
+        confidence=max(one.confidence, other.confidence, key=_DOUBT.index),
         launches=one.launches + other.launches,
         unmeasured_ns=one.unmeasured_ns + other.unmeasured_ns,
     )
@@ -381,9 +384,12 @@ def build_snapshot(
     uses = []
     for key, row in found.items():
         sure = row.confidence if key not in seen.doubted else Confidence.LOW
+        most_ns = None
+        if sure is Confidence.BOUND:
+            sure, most_ns = Confidence.LOW, row.used_ns
         tenant, gpu = key
         told = (row.used_ns, row.has_demand, row.outstanding_ns, sure, 0, row.launches, row.unmeasured_ns)
-        uses.append(Use(tenant, gpu, *told))
+        uses.append(Use(tenant, gpu, *told, most_ns))
     uses = _overdrawn(uses, seen) if seen.over_budget else uses
     snapshot = Snapshot(
         now_ns=seen.now_ns,

@@ -222,7 +222,7 @@ def test_one_that_stops_proving_completion_is_not_sure_any_more(probe: FakeProbe
     probe.launch(0, now + UNSYNCED_NS // 2)
     assert only(account.read(now + UNSYNCED_NS // 2)).confidence is Confidence.HIGH
     probe.launch(0, now + UNSYNCED_NS + MS)
-    assert only(account.read(now + UNSYNCED_NS + MS)).confidence is Confidence.LOW
+    assert only(account.read(now + UNSYNCED_NS + MS)).confidence is Confidence.BOUND
 
 
 def test_a_burst_after_a_long_silence_counts_from_its_beginning(probe: FakeProbe) -> None:
@@ -232,7 +232,7 @@ def test_a_burst_after_a_long_silence_counts_from_its_beginning(probe: FakeProbe
     probe.launch(0, begin)
     assert only(account.read(begin + MS)).confidence is Confidence.HIGH
     probe.launch(0, begin + UNSYNCED_NS + MS)
-    assert only(account.read(begin + UNSYNCED_NS + MS)).confidence is Confidence.LOW
+    assert only(account.read(begin + UNSYNCED_NS + MS)).confidence is Confidence.BOUND
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.accounting.launch_time import Drain, LaunchTime, settle
+from fairsched.accounting.launch_time import Drain, LaunchMemory, LaunchTime, settle
 
 MS = 1_000_000
 SLICE_NS = 2 * MS
@@ -218,3 +218,13 @@ def test_a_right_time_per_launch_stays_right() -> None:
     trainer = known(8, samples=1)
     _hold_ten_launches(trainer, 300, seed=4)
     assert trainer.tau_ns == pytest.approx(8 * MS, rel=0.03)
+
+
+def test_what_a_launch_takes_is_borrowed_within_a_tenant_whatever_cgroup_below_it() -> None:
+    memory = LaunchMemory(8, {1: "a", 2: "a", 3: "b"}.get)
+    known = LaunchTime()
+    known.learn(10 * 1_000_000, 5)
+    memory.remember(1, known)
+    borrowed = memory.borrow(2)
+    assert borrowed is not None and borrowed.tau_ns == known.tau_ns
+    assert memory.borrow(3) is None and memory.borrow(4) is None

@@ -275,7 +275,11 @@ def test_drains_are_those_of_the_last_tick() -> None:
     ("confidence", "is_sampled", "says"),
     [
         (Confidence.HIGH, False, None),
-        (Confidence.LOW, False, "launches without a call that proves completion: observed, not held"),
+        (
+            Confidence.LOW,
+            False,
+            "launches without a call that proves completion: held for a bound, where there is one",
+        ),
         (Confidence.LOW, True, "NVML samples only: observed, not held"),
     ],
 )

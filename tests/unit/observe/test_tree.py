@@ -361,6 +361,18 @@ def test_one_unsure_process_makes_the_tenant_unsure(tree: Tree, files: FakeTree)
         assert uses["chat GPU-a"].confidence is Confidence.LOW
 
 
+def test_a_process_that_is_bounded_leaves_its_tenant_held_for_all_it_may_have_had(
+    tree: Tree, files: FakeTree
+) -> None:
+    """Or one odd helper would free its siblings."""
+    chat = id_of(files, "/gpu/chat")
+    bound, low = row(chat, 6, confidence=Confidence.BOUND), row(chat, 7, confidence=Confidence.LOW)
+    for rows, most_ns in (([row(chat, 5), bound], 11), ([bound, row(chat, 5)], 11), ([bound, low], None)):
+        use = snapshot_of(tree, *rows)[0]["chat GPU-a"]
+        assert (use.confidence, use.most_ns) == (Confidence.LOW, most_ns)
+        assert use.is_enforced == (most_ns is not None)
+
+
 def test_the_time_of_nobodys_processes_is_kept_apart(tree: Tree, files: FakeTree) -> None:
     other = id_of(files, "/other")
     uses, strangers = snapshot_of(tree, row(other, 5), row(other, 6, gpu=1), row(other, 7))
