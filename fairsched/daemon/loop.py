@@ -297,7 +297,7 @@ class Daemon:
             idle_since_ns=self._idle.take(),
             doubted=self._misbehaviour.doubted,
             contradicted=self._doubt.poll(now_ns, interval_ns, rows, self._policy_state.gates),
-            over_budget=self._sensors.over_budget,
+            hidden=self._sensors.hidden,
         )
         snapshot, strangers = build_snapshot(seen, self._tree, self._sensors.gpus)
         self._ledger.add(snapshot, strangers)

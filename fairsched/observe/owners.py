@@ -34,6 +34,9 @@ class Owners:
         """When each tenant was last refused room, by table."""
         self.over: Mapping[str, tuple[abi.Table, ...]] = {}
         """Tenants that wanted more than their part of a table lately."""
+        self.hidden: frozenset[str] = frozenset()
+        """Of these, the ones that may have work now which nobody sees: for want of an entry as long as they are over;
+        for want of events between the last two looks only, because those that come later are told again."""
 
     def refresh(self, tenants: Mapping[str, TenantView]) -> None:
         """Take in which tenants there are, and their cgroups."""
@@ -72,14 +75,18 @@ class Owners:
 
     def look(self, now_ns: int) -> None:
         """Find who was refused room since the look before."""
-        counted = self._probe.count(abi.Count.OVER_BUDGET)
+        counted, muted = self._probe.count(abi.Count.OVER_BUDGET), set()
         if counted != self._counted:
             self._counted = counted
             for name, number in self._number_of.items():
                 for table, refused_ns in zip(abi.Table, self._probe.budget(number).refused_ns, strict=True):
                     if now_ns - refused_ns < _RECENT_NS:
-                        self._seen.setdefault(name, {})[table] = refused_ns
+                        before_ns = self._seen.setdefault(name, {}).get(table)
+                        self._seen[name][table] = refused_ns
+                        if table is abi.Table.EDGES and refused_ns != before_ns:
+                            muted.add(name)
         if not self._seen:
+            self.hidden = frozenset()
             return
         before, self.over = self.over, {
             name: tables
@@ -87,6 +94,8 @@ class Owners:
             if (tables := tuple(table for table, ns in sorted(seen.items()) if now_ns - ns < _RECENT_NS))
         }  # fmt: skip
         self._seen = {name: seen for name, seen in self._seen.items() if name in self.over}
+        lacking = {name for name, tables in self.over.items() if set(tables) - {abi.Table.EDGES}}
+        self.hidden = frozenset(lacking | muted)
         for name, tables in self.over.items():
             if not set(tables) <= set(before.get(name, ())):
                 logger.warning("budget=exceeded tenant=%s tables=%s", name, ",".join(tables_of(tables)))

@@ -345,7 +345,7 @@ class Observation:
     """(tenant, UUID) whose account is not to be believed, whatever it says of itself."""
     contradicted: frozenset[str] = frozenset()
     """UUIDs of GPUs on which nobody is to be held now."""
-    over_budget: Collection[str] = ()
+    hidden: Collection[str] = ()
     """Tenants that have work which no table of ours has room for."""
 
 
@@ -355,7 +355,7 @@ def _overdrawn(uses: list[Use], seen: Observation) -> list[Use]:
     It wants all that, as far as anybody can tell; where nobody else has work it is not held for it.
     """
     found = {(use.tenant, use.gpu): use for use in uses}
-    for tenant in seen.over_budget:
+    for tenant in seen.hidden:
         most_ns = 0 if tenant in seen.holds else seen.interval_ns
         for gpu in {use.gpu for use in uses}:
             use = found.get((tenant, gpu)) or Use(tenant, gpu, 0, True, 0, Confidence.LOW)
@@ -390,7 +390,7 @@ def build_snapshot(
         tenant, gpu = key
         told = (row.used_ns, row.has_demand, row.outstanding_ns, sure, 0, row.launches, row.unmeasured_ns)
         uses.append(Use(tenant, gpu, *told, most_ns))
-    uses = _overdrawn(uses, seen) if seen.over_budget else uses
+    uses = _overdrawn(uses, seen) if seen.hidden else uses
     snapshot = Snapshot(
         now_ns=seen.now_ns,
         interval_ns=seen.interval_ns,

@@ -116,6 +116,24 @@ def test_who_was_refused_is_over_its_budget_for_some_seconds_and_nobody_else_is(
     assert owners.over == {}, "it ages"
 
 
+def test_work_that_has_no_room_is_hidden_for_as_long_and_a_flood_while_it_lasts(
+    owners: Owners, probe: Probe
+) -> None:
+    owners.refresh(tenants(view("a", 10), view("b", 20)))
+    probe.refuse(probe.owner_of[10], abi.Table.CONTEXTS, 100 * S)
+    probe.refuse(probe.owner_of[20], abi.Table.EDGES, 100 * S)
+    owners.look(100 * S)
+    assert owners.hidden == {"a", "b"}
+    owners.look(101 * S)
+    assert owners.hidden == {"a"}, "what came after the flood was told"
+    assert owners.over.keys() == {"a", "b"}, "it stays named for some seconds"
+    probe.refuse(probe.owner_of[20], abi.Table.EDGES, 102 * S)
+    owners.look(102 * S)
+    assert owners.hidden == {"a", "b"}
+    owners.look(120 * S)
+    assert owners.hidden == owners.over.keys() == set()
+
+
 def test_strangers_are_nobodys_concern(owners: Owners, probe: Probe) -> None:
     owners.refresh(tenants(view("a", 10)))
     probe.refuse(abi.STRANGERS, abi.Table.EDGES, 100 * S)

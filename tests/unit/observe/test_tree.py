@@ -405,7 +405,7 @@ def test_who_is_over_its_budget_may_have_used_all_of_every_gpu_that_others_use(
     chat, train = id_of(files, "/gpu/chat"), id_of(files, "/gpu/train")
     rows = [row(chat), row(train, 3), row(chat, gpu=1)]
     for holds, most_ns in (({}, S), ({"train": Hold("train", 1, 2, is_ours=True)}, 0)):
-        seen = Observation(S, S, rows, holds, over_budget={"train"})
+        seen = Observation(S, S, rows, holds, hidden={"train"})
         uses = {(use.tenant, use.gpu): use for use in build_snapshot(seen, tree, GPUS)[0].uses}
         assert uses["train", "GPU-a"].used_ns == 3, "what is told of it is what is known of it"
         for gpu in ("GPU-a", "GPU-b"):
