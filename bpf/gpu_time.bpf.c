@@ -107,6 +107,18 @@ static __always_inline void forget_all(u32 tgid, fs_u64 now)
 	}
 }
 
+/* Its entry goes, and the room it had: once, as with slots. Returns whether this call did it. */
+static __always_inline int leave_proc(u32 tgid, struct proc *p)
+{
+	fs_u64 whose = __sync_lock_test_and_set(&p->whose, 0);
+
+	proc_by_tgid.delete(&tgid);
+	if (!whose)
+		return 0;
+	give_room(whose >> 8, FS_TABLE_PROCESSES, whose & 0xff);
+	return 1;
+}
+
 /* One context of the process is gone, by handle or, where that is 0, by ordinal. Found first, then dropped: dropping
  * inside the loop costs the verifier sixteen times as much. */
 static __always_inline void forget_one(u32 tgid, fs_u64 handle, u32 ordinal, fs_u64 now)
@@ -345,9 +357,7 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 	now = bpf_ktime_get_ns();
 	forget_all(tgid, now);
 	is_told = p->is_told;
-	give_room(p->whose >> 8, FS_TABLE_PROCESSES, p->whose & 0xff);
-	proc_by_tgid.delete(&tgid);
-	if (is_told)
+	if (leave_proc(tgid, p) && is_told)
 		emit(FS_EDGE_PROC_EXIT, FS_NO_SLOT, 0, 0, now, 0, BPF_RB_FORCE_WAKEUP);
 	return 0;
 }
@@ -373,10 +383,8 @@ int on_ctx_gone(struct bpf_raw_tracepoint_args *ctx)
 			is_taken = 1;
 		others |= p->slot[i];
 	}
-	if (!others) {
-		give_room(p->whose >> 8, FS_TABLE_PROCESSES, p->whose & 0xff);
-		proc_by_tgid.delete(&tgid);
-	}
+	if (!others)
+		leave_proc(tgid, p);
 	if (!is_taken)
 		return 1;
 	count(FS_COUNT_EXIT_MISSED);

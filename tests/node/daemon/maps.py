@@ -68,6 +68,8 @@ _SHAPES = {
     "counts_by_what": (4, 8),
     "gpu_time_by_key": (ctypes.sizeof(abi.UseKey), ctypes.sizeof(abi.Use)),
     "gpu_by_dev": (ctypes.sizeof(abi.DevKey), 4),
+    "budget_by_owner": (4, ctypes.sizeof(abi.Budget)),
+    "limits_of_all": (4, ctypes.sizeof(abi.Limits)),
 }
 
 
@@ -132,6 +134,15 @@ class Maps:
     def counts(self) -> dict[str, int]:
         values = self._array("counts_by_what", ctypes.c_uint64, len(abi.Count))
         return {what.name.lower(): values[what].value for what in abi.Count}
+
+    def used_room(self) -> list[int]:
+        """Entries of each table that somebody has, as the budgets have it, and then those out of the shared room."""
+        budgets = self._array("budget_by_owner", abi.Budget, abi.MAX_OWNERS)
+        (limits,) = self._array("limits_of_all", abi.Limits, 1)
+        return [
+            *(sum(column) for column in zip(*(one.used for one in budgets), strict=True)),
+            *limits.shared_used,
+        ]
 
     def use_pids(self) -> list[int]:
         """Processes with an entry of GPU time."""

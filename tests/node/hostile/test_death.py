@@ -112,6 +112,7 @@ def test_processes_killed_in_mid_work_leave_no_context(site: Site, start: Start)
         wait_until(lambda: not maps.contexts(), GONE_S, "no context is left")
         wait_until(lambda: maps.busy_contexts() == 0, GONE_S, "none counts as busy")
         assert maps.counts()["exit_missed"] == 0
+        wait_until(lambda: not any(maps.used_room()), GONE_S, "their room is given back, and once")
         slots = take_free_slots(site.helpers()["attacher"])
         assert sorted(slots) == list(range(abi.MAX_CTXS)), "each is given back, and once"
 
