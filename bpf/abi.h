@@ -44,6 +44,8 @@ typedef unsigned long long fs_u64;
 #define FS_TIGHT_LAUNCHES 2
 /* A context whose last burst began longer ago than this wants the GPU anew. */
 #define FS_COMEBACK_NS 250000000
+/* How often a process that goes from one cgroup of its tenant to another is followed. */
+#define FS_FOLLOW_NS 50000000
 /* Tenants that are told apart where the room in a table is given out; 0 stands for whoever is in none. */
 #define FS_MAX_OWNERS 4096
 #define FS_STRANGERS 0
@@ -151,10 +153,11 @@ struct fs_ctx {
 	fs_u64 charged_id;  /* the cgroup of the tenant that is charged; cgroup_id where there is none */
 	fs_u32 owner;       /* whose entry of ctx_by_slot this is */
 	fs_u32 room;        /* enum fs_room: out of which it was given */
+	fs_u64 followed_ns; /* when it was last found in another cgroup */
 	fs_u64 muted;       /* bit per engine: the edge that opened its interval was not let through */
 	struct fs_busy busy[FS_ENGINES];
 };
-_Static_assert(sizeof(struct fs_ctx) == 224, "fs_ctx");
+_Static_assert(sizeof(struct fs_ctx) == 232, "fs_ctx");
 
 /* One GPU. wake_on_idle is written by user space, everything else by BPF. */
 struct fs_clock {

@@ -23,6 +23,7 @@ TIGHT_NS = 100_000
 PAUSE_NS = 500_000
 TIGHT_LAUNCHES = 2
 COMEBACK_NS = 250_000_000
+FOLLOW_NS = 50_000_000
 MAX_PROCS = 8192
 MAX_OWNERS = 4096
 STRANGERS = 0
@@ -203,6 +204,7 @@ class Ctx(ctypes.Structure):
         ("charged_id", _u64),
         ("owner", _u32),
         ("room", _u32),
+        ("followed_ns", _u64),
         ("muted", _u64),
         ("busy", Busy * ENGINES),
     )

@@ -182,7 +182,10 @@ static __always_inline void set_stream(u32 slot, struct fs_ctx *c, u32 engine, f
 		open_busy(slot, c, engine, now);
 }
 
-/* Charge what is open to the cgroup the process was in, and go on under the one it is in now. */
+/*
+ * Charge what is open to the cgroup the process was in, and go on under the one it is in now. Within a tenant it changes
+ * only in which cgroup the process is seen; it can do that thousands of times a second, so it is looked at seldom.
+ */
 static __always_inline void follow_cgroup(struct fs_ctx *c, fs_u64 now)
 {
 	struct owner owner = find_owner();
@@ -192,6 +195,10 @@ static __always_inline void follow_cgroup(struct fs_ctx *c, fs_u64 now)
 	struct fs_clock *clock;
 	fs_u64 v, v_open = b->v_open_ns;
 
+	if (owner.number != FS_STRANGERS && owner.cgroup_id == c->charged_id &&
+	    now - c->followed_ns < FS_FOLLOW_NS)
+		return;
+	c->followed_ns = now;
 	clock = clock_by_gpu.lookup(&gpu);
 	if (clock && b->streams && b->open_ns) {
 		v = clock_v(clock->word[FS_COMPUTE], now);

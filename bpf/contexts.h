@@ -143,7 +143,7 @@ static __always_inline u32 add_ctx(u32 tgid, fs_u64 handle, u32 ordinal, fs_u16 
 	c->charged_id = owner.cgroup_id;
 	c->owner = owner.number;
 	c->room = room;
-	c->muted = 0;
+	c->followed_ns = c->muted = 0;
 	c->tgid = tgid;
 	c->generation++;
 	c->ordinal = ordinal;

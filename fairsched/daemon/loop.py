@@ -152,7 +152,8 @@ class Daemon:
         self._pid_view = pid_view.keep(config.mechanisms.pid_view)
         if self._pid_view is not None:
             self._undo.callback(self._pid_view.close)
-        self._applier = Applier(self._freezer, self._tree, self._sensors, is_dry_run=self._mode() != "enforce")
+        is_dry_run = self._mode() != "enforce"
+        self._applier = Applier(self._freezer, self._tree, self._sensors, is_dry_run=is_dry_run)
         self._doubt = AccountWatch(self._sensors, self._applier.holds)
         self._pauses = Pauses(self._mount, self._tree, self._sensors, self._applier.holds_cgroup)
         self._undo.callback(self._pauses.close)
@@ -297,7 +298,7 @@ class Daemon:
             idle_since_ns=self._idle.take(),
             doubted=self._misbehaviour.doubted,
             contradicted=self._doubt.poll(now_ns, interval_ns, rows, self._policy_state.gates),
-            hidden=self._sensors.hidden,
+            hidden=self._sensors.hidden_beside(self._applier.holds),
         )
         snapshot, strangers = build_snapshot(seen, self._tree, self._sensors.gpus)
         self._ledger.add(snapshot, strangers)
@@ -398,9 +399,8 @@ class Daemon:
 
     def _take_in_settings(self) -> None:
         """Make a new configuration take effect now."""
-        config = self._settings.config
-        self._tree.set_owners(CgroupOwners(config))
-        self._params = config.policy_params()
+        self._tree.set_owners(CgroupOwners(self._settings.config))
+        self._params = self._settings.config.policy_params()
         self._take_in_tenants()
         self._ensure_guardian()
         self._next_tick_ns = 0

@@ -8,7 +8,7 @@ the policy charges the tenant for the most it may have used meanwhile.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import GpuTimeProbe
@@ -37,6 +37,8 @@ class Owners:
         self.hidden: frozenset[str] = frozenset()
         """Of these, the ones that may have work now which nobody sees: for want of an entry as long as they are over;
         for want of events between the last two looks only, because those that come later are told again."""
+        self._kept: frozenset[str] = frozenset()
+        """What :meth:`hidden_beside` said last."""
 
     def refresh(self, tenants: Mapping[str, TenantView]) -> None:
         """Take in which tenants there are, and their cgroups."""
@@ -72,6 +74,11 @@ class Owners:
                 if new is None:
                     return
                 self._number_of[name] = new
+
+    def hidden_beside(self, held: Collection[str]) -> frozenset[str]:
+        """``hidden``, and who was so when it was held: that it is silent now is our doing, and says nothing."""
+        self._kept = self.hidden | self._kept.intersection(held)
+        return self._kept
 
     def look(self, now_ns: int) -> None:
         """Find who was refused room since the look before."""

@@ -180,10 +180,9 @@ class Sensors:
         """Tenants that want more than their part of tables of ours: what they do beyond it is not seen."""
         return {} if self._owners is None else self._owners.over
 
-    @property
-    def hidden(self) -> frozenset[str]:
-        """Of these, the ones that may have work now which nobody sees."""
-        return frozenset() if self._owners is None else self._owners.hidden
+    def hidden_beside(self, held: Collection[str]) -> frozenset[str]:
+        """Of these, the ones that may have work now which nobody sees, where those tenants are held."""
+        return frozenset() if self._owners is None else self._owners.hidden_beside(held)
 
     def take_in_tenants(self, tenants: Mapping[str, TenantView]) -> None:
         """Whose which cgroups are, as far as that has changed."""

@@ -5,8 +5,10 @@
  * play_*: what a hostile program does with it, in C, because it has to be quick. They call the exports by their own
  * addresses, as any caller does.
  */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -145,4 +147,32 @@ EXPORT void play_devices(int processes, int ordinals)
 		for (;;)
 			pause();
 	}
+}
+
+/* Goes through its cgroups, named 0, 1, ... below the one in HOLLOW_CGROUP, and works in each. Returns its moves. */
+EXPORT long play_keys(double seconds, int cgroups)
+{
+	const char *top = getenv("HOLLOW_CGROUP");
+	double end = now_s() + seconds;
+	long moves = 0;
+	void *context;
+
+	cuInit(0);
+	cuCtxCreate_v2(&context, 0, 0);
+	cuCtxSetCurrent(context);
+	while (top && now_s() < end) {
+		char path[4096];
+		int fd;
+
+		snprintf(path, sizeof(path), "%s/%ld/cgroup.procs", top, moves % cgroups);
+		fd = open(path, O_WRONLY);
+		if (fd < 0)
+			return -1;
+		if (write(fd, "0", 1) == 1)
+			moves++;
+		close(fd);
+		launch();
+		cuStreamSynchronize(0);
+	}
+	return moves;
 }

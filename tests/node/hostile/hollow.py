@@ -41,7 +41,8 @@ class Hollow:
         command = ["gcc", "-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(library), str(_SOURCE)]
         subprocess.run(command, check=True, timeout=120)
         argv = [sys.executable, "-S", "-c", _PROGRAM, str(self._directory), play, *map(str, numbers)]
-        self.process = site.host.popen(argv, site.cgroup(tenant))
+        cgroup = site.cgroup(tenant)
+        self.process = site.host.popen(argv, cgroup, env={"HOLLOW_CGROUP": str(cgroup)})
         wait_until(
             lambda: logged(site.log(), rf"library=\S*{library} probes=[1-9]"),
             PATIENCE_S,

@@ -134,6 +134,18 @@ def test_work_that_has_no_room_is_hidden_for_as_long_and_a_flood_while_it_lasts(
     assert owners.hidden == owners.over.keys() == set()
 
 
+def test_the_silence_of_one_that_is_held_says_nothing(owners: Owners, probe: Probe) -> None:
+    owners.refresh(tenants(view("a", 10), view("b", 20)))
+    for number in (probe.owner_of[10], probe.owner_of[20]):
+        probe.refuse(number, abi.Table.EDGES, 100 * S)
+    owners.look(100 * S)
+    assert owners.hidden_beside({"a"}) == {"a", "b"}
+    owners.look(101 * S)
+    assert owners.hidden_beside({"a"}) == {"a"}, "the other could have gone on, and did not"
+    assert owners.hidden_beside({"b"}) == set()
+    assert owners.hidden_beside({"a"}) == set(), "once it was let go it is heard again"
+
+
 def test_strangers_are_nobodys_concern(owners: Owners, probe: Probe) -> None:
     owners.refresh(tenants(view("a", 10)))
     probe.refuse(abi.STRANGERS, abi.Table.EDGES, 100 * S)

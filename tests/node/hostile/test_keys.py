@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process walks through thousands of cgroups of its own and works in each: each is a key of every account."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
+from tests.node.hostile.hollow import Hollow
+from tests.support import let_run, wait_until
+
+pytestmark = pytest.mark.alone
+
+CGROUPS = 12_000
+DUE = {"chat": 0.8, "late": 0.2}
+SHARE_ERROR = 0.06
+CPU_RATIO = 0.1
+"""Of a core. It was .30, and .11 where each move was told."""
+NAMED_S = 5.0
+PLAYED_S = 25.0
+WATCHED_S = 6.0
+LEAST_MOVES = 20_000
+
+
+@pytest.fixture
+def wide(site: Site) -> Iterator[Site]:
+    """``hog`` has made its cgroups, and the daemon runs."""
+    tenants = {"chat": {"weight": 4}, "late": {"weight": 1}, "hog": {}}
+    site.configure(tenants, tenant_defaults={"on_misbehaviour": "terminate"})
+    below = [site.cgroup("hog") / str(number) for number in range(CGROUPS)]
+    for path in below:
+        os.mkdir(path)
+    site.start()
+    site.attach()
+    yield site
+    for path in below:
+        wait_until(lambda path=path: _is_removed(path), PATIENCE_S, "its process is gone")
+
+
+def _is_removed(path: Path) -> bool:
+    try:
+        path.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def test_who_walks_through_12000_cgroups_is_one_tenant_all_the_time(wide: Site, tmp_path: Path) -> None:
+    site = wide
+    workers = [site.spawn(name, STEADY) for name in DUE]
+    hog = Hollow(site, "hog", tmp_path, "play_keys", PLAYED_S, CGROUPS)
+    try:
+        let_run(1)
+        hog.go()
+        wait_until(
+            lambda: "hog is over its budget" in "".join(site.status()["warnings"]), NAMED_S, "it is named"
+        )
+        let_run(1)
+        daemon = psutil.Process(site.pid)
+        before = daemon.cpu_times()
+        shares = site.shares(list(DUE), WATCHED_S)
+        after = daemon.cpu_times()
+        assert hog.finish() > LEAST_MOVES
+    finally:
+        hog.process.kill()
+    assert after.user + after.system - before.user - before.system < WATCHED_S * CPU_RATIO
+    assert abs(shares["chat"] - DUE["chat"]) < SHARE_ERROR, (shares, site.status()["warnings"])
+    assert logged(site.log(), "budget=exceeded tenant=(chat|late)|misbehaviour=|terminate=|tick failed") == []
+    assert all(worker.is_running for worker in workers)
+    with site.maps() as maps:
+        assert maps.counts()["use_full"] == 0
+        assert len(set(maps.use_pids())) == len(maps.use_pids()), "one entry for each process"
