@@ -70,7 +70,7 @@ _BLIND_NS = 5_000_000_000
 _MOVES = 4096
 """Between two looks; of more the last ones count."""
 _ATTACHING_NS = 60_000_000_000
-"""For so long after the account began, libraries that wait for their probes excuse everybody."""
+"""For so long after the account began, who waits for its probes is excused: there may be many to attach to."""
 
 _DOUBTED = (MisbehaviourKind.ENDLESS, MisbehaviourKind.UNSEEN)
 """Makes an account doubtful, so that the tenant is not held for it. One that moves is held while it is there."""
@@ -92,7 +92,7 @@ class Misbehaviour:
         self.terminator = Terminator(self._tenant_now)
         self._state = WatchState()
         self._account: EbpfAccount | None = None
-        self._began_ns = self._blind_until_ns = self._next_look_ns = 0
+        self._began_ns = self._blind_until_ns = self._late_until_ns = self._next_look_ns = 0
         self._charged: dict[tuple[int, int], int] = {}
         self._moves: deque[tuple[Move, str | None]] = deque(maxlen=_MOVES)
         self._turns: dict[int, int] = {}
@@ -152,7 +152,7 @@ class Misbehaviour:
         if account is not self._account:  # begun, lost, or begun anew
             self._account, self._began_ns, self._blind_until_ns = account, now_ns, now_ns + _BLIND_NS
         if self._sensors.libraries.is_attaching and now_ns - self._began_ns < _ATTACHING_NS:
-            self._blind_until_ns = now_ns + _BLIND_NS
+            self._late_until_ns = now_ns + _BLIND_NS
         guessed = (
             account.guessed_processes() if account is not None and len(self._sensors.gpus) > 1 else set()
         )
@@ -163,6 +163,7 @@ class Misbehaviour:
             samples=tuple(samples),
             charged_ns=self._by_uuid(charged, guessed),
             watched_since_ns=self._watched_since_ns(now_ns),
+            late_until_ns=self._late_until_ns,
             is_blind=account is None or now_ns < self._blind_until_ns,
             over_budget=frozenset(self._sensors.over_budget),
             leaves=tuple(self._leaves()),

@@ -61,6 +61,8 @@ class Evidence:
     watched_since_ns: Mapping[int, int] = field(default_factory=dict)
     """Of suspects: since when every libcuda that the process maps has probes; 0 = it maps none; NEVER_NS = one cannot
     have any. Lacks processes that could not be read."""
+    late_until_ns: int = 0
+    """Who got its probes before this moment got them as soon as we could attach them, however late that was."""
     is_blind: bool = False
     """The account has only just begun: what is known is forgotten, so that no process is accused of being unseen."""
     over_budget: frozenset[str] = frozenset()

@@ -263,6 +263,8 @@ def _unseen(tenant: str, where: Where, looks: tuple[Seen, ...], evidence: Eviden
     if evidence.watched_since_ns.get(where[0]) == NEVER_NS:
         return None  # that nothing of it is seen is no doing of its own
     now_ns, watched_ns = evidence.now_ns, _watched_since_ns(where[0], looks, evidence)
+    if now_ns < evidence.late_until_ns and where[0] not in evidence.watched_since_ns:
+        return None  # it may be one that waits for its probes
     if watched_ns is not None:
         looks = _since(looks, watched_ns + _QUEUED_NS)
     moments_ns = [moment for look in looks if look.samples for moment in (look.first_ns, look.last_ns)]
@@ -297,10 +299,13 @@ def _unseen(tenant: str, where: Where, looks: tuple[Seen, ...], evidence: Eviden
 
 
 def _watched_since_ns(pid: int, looks: tuple[Seen, ...], evidence: Evidence) -> int | None:
-    """None: not known, or so long after it was first sampled that loading one more library looks like an excuse."""
+    """None: not known, or so long after it was first sampled that loading one more library looks like an excuse, while
+    nobody had to wait long."""
     watched_ns = evidence.watched_since_ns.get(pid)
     first_ns = min((look.first_ns for look in looks if look.samples), default=evidence.now_ns)
-    return None if watched_ns is None or watched_ns - first_ns > _YOUNG_NS else watched_ns
+    if watched_ns is None or watched_ns <= evidence.late_until_ns:
+        return watched_ns
+    return None if watched_ns - first_ns > _YOUNG_NS else watched_ns
 
 
 def _since(looks: tuple[Seen, ...], begin_ns: int) -> tuple[Seen, ...]:

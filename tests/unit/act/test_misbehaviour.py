@@ -262,12 +262,20 @@ def test_many_suspects_of_one_tenant_keep_nobody_else_from_being_examined(node: 
     assert set(first) & set(second) == {100}, "the others in turn"
 
 
-def test_while_libraries_wait_for_their_probes_nobody_is_accused_but_not_for_ever(node: Node) -> None:
+def test_who_waits_for_its_probes_while_many_do_is_not_accused_but_not_for_ever(node: Node) -> None:
     node.sensors.libraries.is_attaching = True
+    node.watched = lambda now_ns: now_ns
     node.run_unseen(range(7, 59))
     assert node.it.statuses("bad", 58 * S) == ()
     node.run_unseen(range(59, 80))
     assert node.it.statuses("bad", 79 * S), "who always loads another library would hide for ever"
+
+
+def test_libraries_of_others_that_wait_for_their_probes_excuse_nobody(node: Node) -> None:
+    node.sensors.libraries.is_attaching = True
+    node.run_unseen(range(7, 12))
+    (status,) = node.it.statuses("bad", 11 * S)
+    assert status.action == "terminate", "it maps no libcuda"
 
 
 def test_a_suspect_is_examined_and_looked_at_again_soon(node: Node) -> None:
