@@ -80,6 +80,8 @@ class EbpfAccount:
         self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
         """Of a cgroup: what one tenant's cgroups say is one voice."""
         self.events = Events()
+        self.is_anybody_hidden = False
+        """A tenant has work that is in no account, anywhere: nobody is known to be alone."""
         self.intruded: Set[int] = frozenset()
         """GPUs on which work comes and goes that is in no account: what the others are charged there is too much."""
 
@@ -96,7 +98,7 @@ class EbpfAccount:
         if has_lost:
             self._adopt_unknown(now_ns, rows)
         for gpu, engine in self._engines.items():
-            engine.is_intruded = gpu in self.intruded
+            engine.is_intruded = self.is_anybody_hidden or gpu in self.intruded
             engine.replay.advance(now_ns)
             self._end_drains(engine)
         for context in self._contexts.all():  # looking may drop one

@@ -182,7 +182,10 @@ class Sensors:
 
     def hidden_beside(self, held: Collection[str]) -> frozenset[str]:
         """Of these, the ones that may have work now which nobody sees, where those tenants are held."""
-        return frozenset() if self._owners is None else self._owners.hidden_beside(held)
+        hidden = frozenset() if self._owners is None else self._owners.hidden_beside(held)
+        if self.account is not None:
+            self.account.is_anybody_hidden = bool(hidden)
+        return hidden
 
     def take_in_tenants(self, tenants: Mapping[str, TenantView]) -> None:
         """Whose which cgroups are, as far as that has changed."""

@@ -67,7 +67,7 @@ def begin(draft: Draft, solos: Solos) -> Solos:
     latest, tries = dict(solos.latest), dict(solos.tries)
     by_gpu: dict[str, list[JudgedUse]] = {}
     for use in draft.snapshot.uses:
-        if use.unmeasured_ns:
+        if use.unmeasured_ns and use.most_ns is None:  # of who hides work its costs say nothing
             row = next(row for row in draft.rows[use.tenant] if row.gpu == use.gpu)
             by_gpu.setdefault(use.gpu, []).append(row)
     for gpu, rows in by_gpu.items():

@@ -136,3 +136,13 @@ def test_beside_unseen_work_that_comes_and_goes_nobody_is_sure(probe: FakeProbe)
     assert {row.confidence for row in account.read(now_ns + MS)} == {Confidence.HIGH}
     account.intruded = {0}
     assert {row.confidence for row in account.read(now_ns + 2 * MS)} == {Confidence.LOW}
+
+
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_while_somebody_hides_work_nobody_is_taken_to_be_alone(probe: FakeProbe, is_hidden: bool) -> None:
+    account = account_of(probe)
+    probe.create(0, PID, CHAT)
+    account.is_anybody_hidden = is_hidden
+    account.read(MS)
+    taught(probe, account)
+    assert account._engines[0].costs.of(CHAT).is_measured is not is_hidden

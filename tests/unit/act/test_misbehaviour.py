@@ -446,8 +446,3 @@ def test_without_nvml_nothing_is_done() -> None:
     node.look(1)
     assert node.it.doubted == frozenset()
     assert node.it._charged == {}
-
-
-def test_closing_ends_the_watch(node: Node) -> None:
-    node.it.close()
-    assert node.watch.is_closed

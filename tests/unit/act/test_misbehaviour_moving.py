@@ -100,3 +100,8 @@ def test_only_what_makes_the_account_doubtful_lowers_the_confidence(
 ) -> None:
     episodes = [MisbehaviourStatus(kind, 0.0, "GPU-a", "", "warn") for kind in kinds]
     assert lowered(Confidence.HIGH, episodes) is expected
+
+
+def test_closing_ends_the_watch(node: Node) -> None:
+    node.it.close()
+    assert node.watch.is_closed

@@ -149,3 +149,8 @@ def test_who_was_tried_less_often_and_is_entitled_to_more_comes_first() -> None:
     assert decided(rows).state.solos.latest["gpu0"].tenant == "a"
     tried = replace(EVEN, solos=replace(EVEN.solos, tries={(name, "gpu0"): (1, NOW * MS) for name in "ab"}))
     assert decided(rows, tried).state.solos.latest["gpu0"].tenant == "c"
+
+
+def test_who_may_have_had_more_than_is_known_is_not_measured() -> None:
+    hides = use("a", unmeasured=5)._replace(most_ns=MS)
+    assert not decided(three(hides)).state.solos.latest
