@@ -20,9 +20,9 @@ from pathlib import Path
 from benchmarks import core as core_suite
 from benchmarks import scale_figures
 from benchmarks.bars import Bar, show
-from benchmarks.fair import honest, marked, results, summary
-from benchmarks.fair.bars import BASELINE, OURS, UNSURE_HELD_MS_PER_S
-from benchmarks.fair.results import Document, by_policy, whole
+from benchmarks.fair import honest, marked, quoted, results, summary
+from benchmarks.fair.bars import BASELINE, OURS
+from benchmarks.fair.results import Document, by_policy
 from benchmarks.fair.rows import mean_text, spread_of
 
 REPOSITORY = results.ROOT.parents[1]
@@ -91,13 +91,10 @@ def _judged(bars: Sequence[tuple[str, Bar]], path: Path) -> str:
 
 
 def natures(root: Path = results.ROOT) -> tuple[list[str], list[str]]:
-    """(scenarios with a GPU of another nature, those of them in which fairsched holds nobody in any seed)."""
-    held: dict[str, float] = {}
-    for document in summary.read(root):
-        name = str(document["scenario"])
-        if name.startswith(_NATURE) and document["policy"] == OURS:
-            held[name] = max(held.get(name, 0.0), whole(document, "held_ms_per_s") or 0.0)
-    return sorted(held), sorted(name for name, value in held.items() if value <= UNSURE_HELD_MS_PER_S)
+    """(scenarios with a GPU of another nature, those of them on which shares are off by more than the bar)."""
+    documents = summary.read(root)
+    every = {str(one["scenario"]) for one in documents if one["policy"] == OURS}
+    return sorted(name for name in every if name.startswith(_NATURE)), quoted.unfair_natures(documents)
 
 
 def filled(text: str, root: Path = results.ROOT, name: str = "the text") -> str:

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.fair import honest, marked, results, summary
-from benchmarks.fair.bars import BASELINE, OURS, UNSURE_HELD_MS_PER_S
+from benchmarks.fair.bars import BASELINE, NATURE_POINTS, OURS
 from benchmarks.fair.results import Document, by_policy, leaf_values, whole
 from benchmarks.fair.rows import (
     NOT_MEASURED,
@@ -108,10 +108,10 @@ def _md_nature(documents: Sequence[Document]) -> str:
     if not rows:
         return NOT_MEASURED
     head = ("nature", "tenant", *(label for label, *_ in NATURE))
-    aside, natures = stepped_aside(documents), _natures(documents)
-    said = f"On {len(aside)} of {len(natures)} natures nobody is held, and shares are what they are without a daemon"
-    names = ", ".join(name.removeprefix(_NATURE) for name in aside)
-    return marked.table(head, rows) + (f"\n\n{said}: {names}." if aside else "")
+    unfair, natures = unfair_natures(documents), _natures(documents)
+    said = f"On {len(unfair)} of {len(natures)} natures shares are more than {NATURE_POINTS:g} points off"
+    names = ", ".join(name.removeprefix(_NATURE) for name in unfair)
+    return marked.table(head, rows) + (f"\n\n{said}: {names}." if unfair else "")
 
 
 def _natures(documents: Sequence[Document]) -> dict[str, list[Document]]:
@@ -128,13 +128,14 @@ def _mean_of(documents: Sequence[Document], policy: str, leaf: str, figure: str)
     return mean_text(spread(values), figure)
 
 
-def stepped_aside(documents: Sequence[Document]) -> list[str]:
-    """Natures on which we hold nobody: the account is not sure of itself."""
-    return [
-        name
-        for name, same in _natures(documents).items()
-        if all((whole(d, "held_ms_per_s") or 0.0) <= UNSURE_HELD_MS_PER_S for d in by_policy(same)[OURS])
-    ]
+def unfair_natures(documents: Sequence[Document]) -> list[str]:
+    """Natures on which some share is off by more than the bar, in the mean of the seeds."""
+    found = []
+    for name, same in _natures(documents).items():
+        error = spread([whole(document, "share_error_max_points") for document in by_policy(same)[OURS]])
+        if error is not None and error.mean > NATURE_POINTS:
+            found.append(name)
+    return found
 
 
 def _md_made(documents: Sequence[Document]) -> str:

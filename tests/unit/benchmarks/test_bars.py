@@ -41,6 +41,7 @@ PROMISED = {
     ("unsure-*", "unsure_after_s", 5.0),
     ("escape-*", "misbehaviour_after_s", 5.0),
     ("two-gpus*", "share_error_max_points", 1.5),
+    ("nature-*", "share_error_max_points", 5.0),
     ("nature-*", "account_error_ratio", 0.05),
 }
 

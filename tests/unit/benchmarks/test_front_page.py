@@ -44,9 +44,11 @@ def test_readme_says_first_that_it_has_not_run_on_a_gpu() -> None:
 
 
 def test_numbers_in_the_limits_are_measured_and_name_their_command() -> None:
-    every, aside = front_page.natures()
+    every, unfair = front_page.natures()
     (nature,) = [line for line in limits() if "natures" in line]
-    assert f"steps aside on {len(aside)} of {len(every)} natures (`sudo make bench-full`" in nature
+    assert (
+        f"more than 5 points off on {len(unfair)} of {len(every)} natures (`sudo make bench-full`" in nature
+    )
     scale = json.loads((results.ROOT / "scale.json").read_text(encoding="utf-8"))
     (many,) = [line for line in limits() if "% of a core" in line]
     assert f"{100 * scale['cpu_ratio_8x64']:.1f} % of a core (`sudo make bench-scale`" in many
@@ -92,10 +94,10 @@ def test_the_headline_is_made_from_summaries_and_leaves_out_the_greedy(tmp_path:
     assert len(lines) == 2 + 4
 
 
-def test_a_nature_with_a_hold_in_any_seed_is_not_stepped_aside_on(tmp_path: Path) -> None:
-    for name, held in (("nature-copy", 10.0), ("nature-jitter", 100.0)):
-        for seed, value in ((1, 0.0), (2, held)):
-            results.write(document(name, seed=seed, whole={"held_ms_per_s": value}), tmp_path)
+def test_a_nature_is_unfair_by_the_mean_of_its_seeds(tmp_path: Path) -> None:
+    for name, second in (("nature-copy", 10.1), ("nature-jitter", 9.9)):
+        for seed, value in ((1, 0.0), (2, second)):
+            results.write(document(name, seed=seed, whole={"share_error_max_points": value}), tmp_path)
         summary.update([name], tmp_path)
     assert front_page.natures(tmp_path) == (["nature-copy", "nature-jitter"], ["nature-copy"])
 
