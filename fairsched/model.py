@@ -57,6 +57,13 @@ class Confidence(str, enum.Enum):
     LOW = "low"
     NONE = "none"
 
+    def and_of(self, other: Confidence) -> Confidence:
+        """What can be said of two together: the less sure."""
+        return max(self, other, key=_LESS_SURE.index)
+
+
+_LESS_SURE = tuple(Confidence)
+
 
 class Source(str, enum.Enum):
     """Where an account comes from."""
@@ -143,14 +150,13 @@ class Use(NamedTuple):
     most_ns: int | None = None
     """The most GPU time it may have had, where ``used_ns`` is known not to be all, or to be a bound and no measure: it
     is charged that, and held for it. None = it is charged ``used_ns``, if the confidence is high."""
-
     may_be_owed: bool = True
     """False: whether it wants the GPU at all is not known, so it earns no credit by being held."""
 
     @property
     def charged_ns(self) -> int:
         """What moves its lag."""
-        return self.used_ns if self.most_ns is None or self.most_ns < self.used_ns else self.most_ns
+        return max(self.used_ns, self.most_ns or 0)
 
     @property
     def is_enforced(self) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learns what the launches of each cgroup cost, and so what it is to be charged (pure).
+"""Learns what the launches of each tenant cost, and so what it is to be charged (pure).
 
 Problem. The replay (replay.py) divides time among those who have work as one kind of hardware does. On another GPU
 (slices of another length, unequal turns, kernels that nobody interrupts, early ends of turns) it is wrong by tens of
@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 _KEPT_ALONE, _KEPT_BESIDE = 0.99, 0.97
@@ -49,9 +49,9 @@ _BIAS_MEMORY, _LEAST_BIAS = 0.02, 0.01
 _GAPS = 0.95
 """A burst whose last wait explains less of it than this had gaps."""
 _MEASURED = 0.5
-"""Of the time of its bursts, of kinds that are known: then a cgroup is measured."""
+"""Of the time of its bursts, of kinds that are known: then a tenant is measured."""
 _SURE, _SETTLED = 0.015, 0.9
-"""Relative standard deviation of a cost, and the part of the time of a cgroup's bursts: then it is settled."""
+"""Relative standard deviation of a cost, and the part of the time of a tenant's bursts: then it is settled."""
 _STEADY = 16
 """Bursts in company after which their mean says how it differs from that alone."""
 _DRIFT = 0.25
@@ -161,7 +161,7 @@ class _Kind:
 
 
 class Cost:
-    """What the launches of one cgroup cost on one GPU."""
+    """What the launches of one tenant cost on one GPU."""
 
     def __init__(self, bias: Callable[[], float] = lambda: _BIAS) -> None:
         """``bias``: how far the replay is off on this GPU, relative."""
@@ -286,24 +286,24 @@ _NOTHING = Cost()
 class Costs:
     """Those of one GPU, and what becomes of time that nobody claims.
 
-    Pods come and go for months: the cgroup longest unheard of is forgotten.
+    Pods come and go for months: the tenant longest unheard of is forgotten.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._costs: dict[int, Cost] = {}
+        self._costs: dict[Hashable, Cost] = {}
         self._spent_ns = self._owed_ns = self._excess_ns = 0.0
         self._variance = _BIAS**2
 
-    def of(self, cgroup_id: int) -> Cost:
+    def of(self, owner: Hashable) -> Cost:
         """What is known of it; an empty one where nothing is."""
-        return self._costs.get(cgroup_id, _NOTHING)
+        return self._costs.get(owner, _NOTHING)
 
-    def learn(self, cgroup_id: int, spent_ns: int, launches: int, *, is_alone: bool, waited_ns: int) -> None:
+    def learn(self, owner: Hashable, spent_ns: int, launches: int, *, is_alone: bool, waited_ns: int) -> None:
         """See :meth:`Cost.learn`."""
-        cost = self._costs.pop(cgroup_id, None) or Cost(lambda: self.bias)
+        cost = self._costs.pop(owner, None) or Cost(lambda: self.bias)
         cost.learn(spent_ns, launches, is_alone=is_alone, waited_ns=waited_ns)
-        self._costs[cgroup_id] = cost
+        self._costs[owner] = cost
         if len(self._costs) > self._most:
             del self._costs[next(iter(self._costs))]
         if is_alone:
@@ -311,8 +311,9 @@ class Costs:
         error = cost.error(launches)
         if error is not None:
             self._variance += (error - self._variance) * _BIAS_MEMORY
-        drift = cost.drift(launches)
-        if drift is not None and abs(drift - self._common_drift(cost)) > max(_DRIFT, 2 * self.bias):
+        drift, most = cost.drift(launches), max(_DRIFT, 2 * self.bias)
+        # The second one asks all: only of who seems to be another, which few do.
+        if drift is not None and abs(drift) > most and abs(drift - self._common_drift(cost)) > most:
             cost.forget_alone(launches)
 
     @property
@@ -330,9 +331,9 @@ class Costs:
         drifts = [drift for other in self._costs.values() if other is not cost for drift in other.drifts()]
         return statistics.median(drifts) if drifts else 0.0
 
-    def charge_ns(self, cgroup_id: int, spent_ns: int, launches: int, *, is_whole: bool = False) -> int:
+    def charge_ns(self, owner: Hashable, spent_ns: int, launches: int, *, is_whole: bool = False) -> int:
         """What ``launches`` proven complete are to be charged, for which the replay charged ``spent_ns``."""
-        owed_ns = self.of(cgroup_id).charge_ns(spent_ns, launches, is_whole=is_whole)
+        owed_ns = self.of(owner).charge_ns(spent_ns, launches, is_whole=is_whole)
         if owed_ns is None:
             owed_ns = spent_ns
         excess_ns = max(0.0, spent_ns - owed_ns)

@@ -30,7 +30,7 @@ from fairsched.accounting.context import (
     row_of,
 )
 from fairsched.accounting.contexts import Contexts
-from fairsched.accounting.engine import REMEMBERED_CGROUPS, Engine
+from fairsched.accounting.engine import REMEMBERED_TENANTS, Engine
 from fairsched.accounting.launch_time import LaunchMemory, LaunchTime
 from fairsched.accounting.pauses import Pauses
 from fairsched.accounting.replay import Replay
@@ -72,7 +72,7 @@ class EbpfAccount:
         self._pauses = Pauses()
         self._contexts = Contexts()
         self._dropped = 0
-        self._launches = LaunchMemory(REMEMBERED_CGROUPS, lambda cgroup_id: self.tenant_of(cgroup_id))
+        self._launches = LaunchMemory(REMEMBERED_TENANTS, self._owner)
         self.single_gpu_processes: set[int] = set()
         """Processes that can see one GPU only: which one a context of theirs is on needs no guess."""
         self.seen_running: Mapping[tuple[int, int], int] = {}
@@ -133,7 +133,7 @@ class EbpfAccount:
             row.outstanding_ns += cached.outstanding_ns
         row.unmeasured_ns += cached.unmeasured_ns
         if cached.sure is not Confidence.HIGH:
-            row.confidence = cached.sure
+            row.confidence = row.confidence.and_of(cached.sure)
         return True
 
     def _refresh(self, context: Context, now_ns: int, has_lost: bool, rows: ProcessUses) -> None:
@@ -178,7 +178,7 @@ class EbpfAccount:
         is_guess = self._gpus > 1 and live.flags & _GUESSED and context.tgid not in self.single_gpu_processes
         sure = confidence(launch, is_borne_out, is_guess=bool(is_guess))
         if sure is not Confidence.HIGH:
-            row.confidence = sure
+            row.confidence = row.confidence.and_of(sure)
         is_clear = not is_guess and is_there is is_running
         if not used_ns and not launches and is_clear and context.may_be_cached(live, now_ns):
             seen = (context.launches, live.last_call_ns, *replay.state(context.key), launch.tau_ns)
@@ -298,6 +298,7 @@ class EbpfAccount:
         return self._engines[gpu]
 
     def _owner(self, cgroup_id: int) -> Hashable:
+        """Its tenant; itself where it is in none."""
         return self.tenant_of(cgroup_id) or cgroup_id
 
     def _prove(self, context: Context, engine: Engine, edge: Edge) -> None:

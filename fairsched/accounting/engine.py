@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 
 from fairsched.accounting.company import Company
 from fairsched.accounting.context import Context
-from fairsched.accounting.costs import Costs
+from fairsched.accounting.costs import Cost, Costs
 from fairsched.accounting.drains import Drains
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.accounting.replay import Replay
@@ -21,8 +21,8 @@ from fairsched.accounting.silent import Silence
 from fairsched.bpf.gpu_time import Edge
 from fairsched.model import ContextKey
 
-REMEMBERED_CGROUPS = 1024
-"""Whose costs are kept after their last process has ended."""
+REMEMBERED_TENANTS = 1024
+"""Whose costs are kept after their last process has ended; who is in no tenant counts by its cgroup."""
 
 
 class Engine:
@@ -39,7 +39,7 @@ class Engine:
         self.replay = replay
         self.drains = Drains(replay, self._remaining, end_in_bpf)
         self.silence = Silence(replay)
-        self.costs = Costs(REMEMBERED_CGROUPS)
+        self.costs = Costs(REMEMBERED_TENANTS)
         self._company = Company()
         self._launch_of = launch_of
         self._tenant_of = tenant_of
@@ -51,7 +51,7 @@ class Engine:
     def look(self, context: Context, now_ns: int) -> bool:
         """Whether it has work, or may have: that may have changed."""
         is_there = self.drains.may_run(context, now_ns)
-        self._company.note(context.key, self._tenant_of(context.cgroup_id), now_ns, is_there=is_there)
+        self._company.note(context.key, self._owner(context), now_ns, is_there=is_there)
         return is_there
 
     def forget(self, context: Context, now_ns: int) -> None:
@@ -93,13 +93,13 @@ class Engine:
             return False
         spent_ns = self._spent_ns(context)
         is_whole, is_clean = not context.is_tainted and spent_ns > 0, True
-        if is_whole and self.costs.of(context.cgroup_id).is_confirmed(launches):
+        if is_whole and self._cost(context).is_confirmed(launches):
             moved_ns, is_clean = self.drains.witnessed(context, spent_ns, launches, edge.t_ns)
             spent_ns -= moved_ns
             is_whole = spent_ns > 0
         if is_whole and not self.is_intruded:
             is_alone = self._is_alone(context)
-            self.costs.learn(context.cgroup_id, spent_ns, launches, is_alone=is_alone, waited_ns=edge.arg)
+            self.costs.learn(self._owner(context), spent_ns, launches, is_alone=is_alone, waited_ns=edge.arg)
         # All it had queued when it was held: learning from whole bursts alone would forget the long ones.
         is_cut = not context.is_held and context.seq < context.drain_seq <= edge.seq
         is_exact = context.is_of_one_piece(edge.seq) and (
@@ -121,9 +121,16 @@ class Engine:
         spent_ns = self._spent_ns(context)
         if launches <= 0:
             return spent_ns
-        owed_ns = self.costs.charge_ns(context.cgroup_id, spent_ns, launches, is_whole=is_whole)
+        owed_ns = self.costs.charge_ns(self._owner(context), spent_ns, launches, is_whole=is_whole)
         self.replay.settle(context.key, owed_ns - spent_ns)
         return owed_ns
+
+    def _owner(self, context: Context) -> Hashable:
+        return self._tenant_of(context.cgroup_id)
+
+    def _cost(self, context: Context) -> Cost:
+        """Of its tenant: one that goes from cgroup to cgroup is known all the same, and displaces nobody."""
+        return self.costs.of(self._owner(context))
 
     def _spent_ns(self, context: Context) -> int:
         """What the replay charged since its last proof."""
@@ -131,12 +138,12 @@ class Engine:
 
     def _is_alone(self, context: Context) -> bool:
         """Whether no other tenant was there since its last proof."""
-        return self._company.is_alone(self._tenant_of(context.cgroup_id), context.seq_ns)
+        return self._company.is_alone(self._owner(context), context.seq_ns)
 
     # ---- what is to come ----
 
     def _remaining(self, context: Context, launches: int, spent_ns: int) -> tuple[int, int]:
-        mean_ns = self.costs.of(context.cgroup_id).expected_ns(launches) if launches > 0 else None
+        mean_ns = self._cost(context).expected_ns(launches) if launches > 0 else None
         return self._launch_of(context).remaining(launches, spent_ns, mean_ns)
 
     def unmeasured_ns(self, context: Context) -> int:
@@ -144,8 +151,8 @@ class Engine:
 
         Of who is alone more can be learnt, and more is enough.
         """
-        launch, cost = context.launch, self.costs.of(context.cgroup_id)
-        is_alone = self._company.is_alone(self._tenant_of(context.cgroup_id), context.seq_ns)
+        launch, cost = context.launch, self._cost(context)
+        is_alone = self._is_alone(context)
         if self.silence.launch_of(context) is not None:
             return 0  # it never proves anything
         if (

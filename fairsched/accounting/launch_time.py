@@ -26,7 +26,7 @@ is a standard deviation in ns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 _MEMORY = 0.1
@@ -118,12 +118,13 @@ class LaunchTime:
 
 
 class LaunchMemory:
-    """Times per launch by tenant, for its next process; by cgroup where it is in none. Pods come and go for months: the
-    one longest unheard of is forgotten."""
+    """Times per launch by owner, for its next process. Pods come and go for months: the one longest unheard of is
+    forgotten."""
 
-    def __init__(self, most: int, tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None) -> None:
-        self._most, self._tenant_of = most, tenant_of
-        self._known: dict[int | str, LaunchTime] = {}
+    def __init__(self, most: int, owner_of: Callable[[int], Hashable] = lambda cgroup_id: cgroup_id) -> None:
+        """``owner_of`` a cgroup: whose it is."""
+        self._most, self._owner_of = most, owner_of
+        self._known: dict[Hashable, LaunchTime] = {}
 
     def clear(self) -> None:
         """All that was learnt was wrong."""
@@ -131,7 +132,7 @@ class LaunchMemory:
 
     def remember(self, cgroup_id: int, launch: LaunchTime) -> None:
         """The latest is kept."""
-        owner = self._tenant_of(cgroup_id) or cgroup_id
+        owner = self._owner_of(cgroup_id)
         self._known.pop(owner, None)
         self._known[owner] = launch
         if len(self._known) > self._most:
@@ -139,7 +140,7 @@ class LaunchMemory:
 
     def borrow(self, cgroup_id: int) -> LaunchTime | None:
         """A copy: one sample's worth at most, because it is another's; None when nothing is known."""
-        known = self._known.get(self._tenant_of(cgroup_id) or cgroup_id)
+        known = self._known.get(self._owner_of(cgroup_id))
         return None if known is None else replace(known, samples=1.0)
 
 

@@ -36,7 +36,6 @@ from typing import Any
 
 DEFAULT_SLICE_NS = 2_000_000
 DEFAULT_SWITCH_NS = 100_000
-_HIT_MEMORY = 1 / 64
 
 
 @dataclass(slots=True)
@@ -60,7 +59,6 @@ class Replay:
         self.switch_ns = switch_ns
         self.hits = 0
         self.misses = 0
-        self.hit_ratio = 1.0
         """Recent anchors that found their context running; only anchors with company count."""
         self._contexts: dict[Hashable, _Context] = {}
         self._ranks: list[tuple[int, ...]] = []
@@ -322,7 +320,6 @@ class Replay:
             self.hits += 1
         else:
             self.misses += 1
-        self.hit_ratio += (is_hit - self.hit_ratio) * _HIT_MEMORY
         return is_hit
 
     def _correct(self, context: _Context, t_ns: int) -> None:

@@ -17,14 +17,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fairsched.base.files import replace_file
 from fairsched.daemon.departed import Departed
 from fairsched.model import Snapshot
-from fairsched.policy.lag import PolicyState, Solos
+from fairsched.policy.lag import PolicyState
 
 VERSION = 1
 WINDOW_NS = 10_000_000_000
@@ -86,8 +85,7 @@ def load_state(path: Path, ledger: Ledger) -> PolicyState:
         if data["version"] != VERSION:
             raise ValueError(f"version {data['version']}")
         totals = {(tenant, gpu): int(ns) for tenant, gpu, ns in data["total_ns"]}
-        # What was measured is measured anew: that it was tried says nothing.
-        state = replace(PolicyState.from_dict(data["policy"]), solos=Solos())
+        state = PolicyState.from_dict(data["policy"])
         now_ns = time.monotonic_ns()
         # a file of before they were remembered has none
         since_ns = {name: now_ns - int(s * 1e9) for name, s in data.get("departed_s", {}).items()}

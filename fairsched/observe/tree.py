@@ -312,9 +312,6 @@ def specs_in_force(
     return specs
 
 
-_DOUBT = (Confidence.HIGH, Confidence.BOUND, Confidence.LOW, Confidence.NONE)
-
-
 def _sum(one: ProcessUse, other: ProcessUse) -> ProcessUse:
     """Two processes of one tenant on one GPU; as sure as the less sure of them."""
     return replace(
@@ -322,7 +319,7 @@ def _sum(one: ProcessUse, other: ProcessUse) -> ProcessUse:
         used_ns=one.used_ns + other.used_ns,
         has_demand=one.has_demand or other.has_demand,
         outstanding_ns=one.outstanding_ns + other.outstanding_ns,
-        confidence=max(one.confidence, other.confidence, key=_DOUBT.index),
+        confidence=one.confidence.and_of(other.confidence),
         launches=one.launches + other.launches,
         unmeasured_ns=one.unmeasured_ns + other.unmeasured_ns,
     )

@@ -42,8 +42,6 @@ from typing import Any, NamedTuple
 from fairsched.model import PolicyParams, Snapshot, TenantClass, TenantGpu, TenantSpec, Use
 from fairsched.policy.shares import ancestors, entitlements, spec_for
 
-SOLO_PAUSE_RATIO = 1
-"""Of the length of a solo: before the next one on that GPU."""
 _FORGOTTEN_NS = 1_000.0
 """An absent tenant's account is dropped when its debt has shrunk to this."""
 
@@ -93,8 +91,8 @@ class Solo(NamedTuple):
 
     @property
     def next_ns(self) -> int:
-        """Not before this does another one begin."""
-        return self.until_ns + SOLO_PAUSE_RATIO * (self.until_ns - self.begin_ns)
+        """Not before this does another one begin: all run for as long as it lasted."""
+        return 2 * self.until_ns - self.begin_ns
 
 
 @dataclass(frozen=True)
@@ -120,6 +118,7 @@ class PolicyState:
     quota_level_ns: Mapping[TenantGpu, float] = field(default_factory=dict)
     gates: Mapping[str, Gate] = field(default_factory=dict)
     solos: Solos = field(default_factory=Solos)
+    """Not kept: what was measured is gone with the daemon, so that it was tried says nothing."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, so that debt survives a restart of the daemon."""
@@ -128,10 +127,6 @@ class PolicyState:
             "gpus": {gpu: dict(vars(account)) for gpu, account in sorted(self.gpus.items())},
             "quota_level_ns": [[*key, level] for key, level in sorted(self.quota_level_ns.items())],
             "gates": {tenant: dict(vars(gate)) for tenant, gate in sorted(self.gates.items())},
-            "solos": {
-                "latest": [[gpu, *solo] for gpu, solo in sorted(self.solos.latest.items())],
-                "tries": [[*key, *tried] for key, tried in sorted(self.solos.tries.items())],
-            },
         }
 
     @classmethod
@@ -141,12 +136,6 @@ class PolicyState:
             gpus={gpu: GpuAccount(**kept) for gpu, kept in data["gpus"].items()},
             quota_level_ns={(node, gpu): level for node, gpu, level in data["quota_level_ns"]},
             gates={tenant: Gate(**kept) for tenant, kept in data["gates"].items()},
-            solos=Solos(
-                {gpu: Solo(*kept) for gpu, *kept in data["solos"]["latest"]},
-                {(tenant, gpu): (many, at_ns) for tenant, gpu, many, at_ns in data["solos"]["tries"]},
-            )
-            if "solos" in data  # a state of before there were any
-            else Solos(),
         )
 
 

@@ -20,6 +20,8 @@ Terms. solo: such a moment, and who has it.
 
 from __future__ import annotations
 
+import itertools
+
 from fairsched.model import ReasonCode
 from fairsched.policy.draft import Draft, JudgedUse
 from fairsched.policy.lag import Solo, Solos
@@ -66,10 +68,9 @@ def begin(draft: Draft, solos: Solos) -> Solos:
     """Begin at most one on each GPU: hold the others, let it go."""
     latest, tries = dict(solos.latest), dict(solos.tries)
     by_gpu: dict[str, list[JudgedUse]] = {}
-    for use in draft.snapshot.uses:
-        if use.unmeasured_ns and use.most_ns is None:  # of who hides work its costs say nothing
-            row = next(row for row in draft.rows[use.tenant] if row.gpu == use.gpu)
-            by_gpu.setdefault(use.gpu, []).append(row)
+    for row in itertools.chain.from_iterable(draft.rows.values()):
+        if row.use.unmeasured_ns and row.use.most_ns is None:  # of who hides work its costs say nothing
+            by_gpu.setdefault(row.gpu, []).append(row)
     for gpu, rows in by_gpu.items():
         last = latest.get(gpu)
         if last is not None and (not last.is_over or draft.snapshot.now_ns < last.next_ns):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,22 +12,21 @@ from tests.node.daemon.site import PATIENCE_S, Site, logged
 from tests.support import wait_until
 
 _SOURCE = Path(__file__).with_name("hollow.c")
-# Arguments: a directory, the play and its numbers. It begins when there is a file `go`, and writes what came of it.
+# Arguments: a directory, the play and its numbers. It begins when somebody opens the pipe `go`, and writes what came.
 _PROGRAM = """
-import ctypes, os, pathlib, sys, time
+import ctypes, os, pathlib, signal, sys
 here = pathlib.Path(sys.argv[1])
 cuda = ctypes.CDLL(str(here / "libcuda.so.1"))
 given = [ctypes.c_double(float(one)) if "." in one else ctypes.c_int(int(one)) for one in sys.argv[3:]]
 play = getattr(cuda, sys.argv[2])
 play.restype = ctypes.c_long
-while not (here / "go").exists():
-    time.sleep(0.01)
+open(here / "go").close()
 me = os.getpid()
 calls = play(*given)
 (here / "new").write_text(str(calls))
 os.rename(here / "new", here / "calls")
 while True:
-    time.sleep(100)
+    signal.pause()
 """
 
 
@@ -37,6 +37,7 @@ class Hollow:
         """Returns when its libcuda has probes."""
         self._directory = directory / f"{tenant}-{play}"
         self._directory.mkdir()
+        os.mkfifo(self._directory / "go")
         library = self._directory / "libcuda.so.1"
         command = ["gcc", "-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(library), str(_SOURCE)]
         subprocess.run(command, check=True, timeout=120)
@@ -50,7 +51,7 @@ class Hollow:
         )
 
     def go(self) -> None:
-        (self._directory / "go").touch()
+        (self._directory / "go").open("w").close()
 
     def finish(self) -> int:
         """What came of it, when it is over."""

@@ -120,10 +120,18 @@ def account_of(probe: FakeProbe, *, gpus: int = 1, born: dict[int, int] | None =
     )
 
 
-def taught(probe: FakeProbe, account: EbpfAccount, slot: int = 0, tau_ms: int = 2, start_ns: int = 0) -> int:
-    """The context runs alone for thirty bursts of ten launches; returns when it is done."""
+def taught(
+    probe: FakeProbe,
+    account: EbpfAccount,
+    slot: int = 0,
+    tau_ms: int = 2,
+    start_ns: int = 0,
+    *,
+    bursts: int = 30,
+) -> int:
+    """The context runs alone for so many bursts of ten launches; returns when it is done."""
     now = start_ns
-    for _ in range(30):
+    for _ in range(bursts):
         probe.launch(slot, now, 10)
         now += 10 * tau_ms * MS
         probe.sync(slot, now)

@@ -6,11 +6,15 @@ from __future__ import annotations
 import pytest
 
 from fairsched.accounting.ebpf import EbpfAccount
+from fairsched.accounting.engine import REMEMBERED_TENANTS
 from fairsched.accounting.outstanding import SEEN_FOR_NS
+from fairsched.accounting.silent import UNSYNCED_NS
+from fairsched.bpf import abi
 from fairsched.model import Confidence, ContextWork
 from tests.unit.accounting.fake_probe import MS, FakeProbe, account_of, taught, used
 
 CHAT, PID = 100, 11
+HOG = 10_000
 S = 1000 * MS
 
 
@@ -146,3 +150,36 @@ def test_while_somebody_hides_work_nobody_is_taken_to_be_alone(probe: FakeProbe,
     account.read(MS)
     taught(probe, account)
     assert account._engines[0].costs.of(CHAT).is_measured is not is_hidden
+
+
+def test_a_tenant_that_goes_from_cgroup_to_cgroup_is_known_in_each_and_displaces_nobody(
+    probe: FakeProbe,
+) -> None:
+    account = account_of(probe)
+    account.tenant_of = lambda cgroup_id: "hog" if cgroup_id >= HOG else None
+    probe.create(0, PID, CHAT)
+    now_ns = taught(probe, account)
+    probe.create(1, PID + 1, HOG, t_ns=now_ns)
+    now_ns = taught(probe, account, 1, start_ns=now_ns)
+    costs = account._engines[0].costs
+    for number in range(REMEMBERED_TENANTS + 10):
+        probe.contexts_by_slot[1].cgroup_id = HOG + number
+        now_ns = taught(probe, account, 1, start_ns=now_ns, bursts=1)
+    assert costs.of("hog").is_measured
+    assert costs.of(CHAT).is_measured
+
+
+@pytest.mark.parametrize("guessed", [0, 1])
+def test_a_process_is_as_sure_as_the_least_sure_of_its_contexts(probe: FakeProbe, guessed: int) -> None:
+    """Whatever the order in which they are looked at, and whether they are looked at or remembered."""
+    account, silent = account_of(probe, gpus=2), 1 - guessed
+    for slot in (0, 1):
+        probe.create(slot, PID, CHAT)
+    now_ns = taught(probe, account, silent)
+    probe.contexts_by_slot[guessed].flags |= abi.CtxFlag.GPU_GUESSED
+    probe.launch(silent, now_ns)
+    account.read(now_ns + MS)
+    now_ns += UNSYNCED_NS + 2 * MS
+    probe.launch(silent, now_ns)
+    assert [row.confidence for row in account.read(now_ns)] == [Confidence.LOW]
+    assert [row.confidence for row in account.read(now_ns + MS)] == [Confidence.LOW]

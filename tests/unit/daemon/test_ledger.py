@@ -18,9 +18,7 @@ from fairsched.model import Confidence, Snapshot, Use
 from fairsched.policy import PolicyState
 
 S = 1_000_000_000
-CONFIGURED = (2_000_000, 100_000)
 NO_POLICY = PolicyState().to_dict()
-LONG = (6_000_000, 100_000)
 
 
 def snapshot(now_ns: int, used: dict[tuple[str, str], int], interval_ns: int = S // 10) -> Snapshot:
