@@ -170,3 +170,32 @@ def test_who_is_gone_is_not_asked(terminator: Terminator, spawn: Spawn) -> None:
     process.kill()
     process.wait()
     assert not terminator.ask(accused, 0)
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["SIGTERM", "SIGKILL"])
+def test_who_ends_between_the_check_and_the_signal_leaves_its_pid_alone(
+    asked: bool, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then the pid may be another's: signals go through the descriptor of the process that was checked."""
+    process = spawn(STUBBORN)
+    accused = accuse(process)
+    is_to_end = not asked
+    by_pid: list[int] = []
+
+    def tenant_of(pid: int) -> str:
+        """The last question before a signal."""
+        if is_to_end and process.returncode is None:
+            process.kill()
+            process.wait()
+            monkeypatch.setattr(os, "kill", lambda pid, number: by_pid.append(pid))
+        return "bad"
+
+    terminator = Terminator(tenant_of)
+    try:
+        assert terminator.ask(accused, 0) is asked
+        is_to_end = True
+        terminator.settle({accused.owner}, 2 * GRACE_NS, GRACE_NS)
+    finally:
+        terminator.close()
+    assert process.returncode is not None, "it has ended between the two"
+    assert by_pid == []

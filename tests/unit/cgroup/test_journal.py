@@ -93,6 +93,15 @@ def test_link_and_directory_in_the_journal_are_corrupt(journal: Journal, entry: 
     assert [item.cgroup_id for item in found] == [1, None]
 
 
+def test_a_link_to_a_hold_elsewhere_is_corrupt_too(journal: Journal, entry: Entry, tmp_path: Path) -> None:
+    journal.write(entry)
+    file, elsewhere = Path(journal.directory, entry.name), tmp_path / "elsewhere"
+    file.rename(elsewhere)
+    file.symlink_to(elsewhere)
+    (found,) = journal.entries()
+    assert isinstance(found, Corrupt)
+
+
 def test_deleted_journal_is_made_again(journal: Journal, entry: Entry) -> None:
     shutil.rmtree(journal.directory)
     assert journal.is_deleted()

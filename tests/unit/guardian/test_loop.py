@@ -16,6 +16,7 @@ import pytest
 
 from fairsched.base.process import ProcessId
 from fairsched.cgroup.journal import Entry, Journal
+from fairsched.cgroup.release import Release, ReleaseKind
 from fairsched.guardian.loop import Keeper, log
 from tests.support import FakeTree, wait_until
 
@@ -42,7 +43,7 @@ def owner_of(process: subprocess.Popen[bytes]) -> ProcessId:
 
 
 def run_while(keeper: Keeper, steps: Callable[[], None]) -> int:
-    """Run the loop here while ``steps`` act on the world beside it; their failure is the test's."""
+    """Run the loop here while ``steps`` act on the world beside it; their failure is the test's, and ends the loop."""
     failures: list[BaseException] = []
 
     def act() -> None:
@@ -50,6 +51,7 @@ def run_while(keeper: Keeper, steps: Callable[[], None]) -> int:
             steps()
         except BaseException as error:
             failures.append(error)
+            os.kill(keeper._daemon.pid, signal.SIGKILL)
 
     actor = threading.Thread(target=act)
     actor.start()
@@ -112,6 +114,76 @@ def test_deadline_is_enforced_while_the_daemon_lives(
 
     assert run_while(keeper, steps) == 0
     assert "tenant=chat why='deadline passed by more than 50 ms'" in capfd.readouterr().err
+
+
+def test_the_grace_is_waited_for_and_no_longer(
+    fake: FakeTree, journal: Journal, entry_of: EntryOf, daemon: subprocess.Popen[bytes]
+) -> None:
+    deadline_ns, grace_ns = time.monotonic_ns() + 100_000_000, 500_000_000
+    with fake.make("late", frozen=True) as ref:
+        journal.write(entry_of(ref, daemon=owner_of(daemon), deadline_ns=deadline_ns))
+    keeper = Keeper(owner_of(daemon), journal, fake.mount, grace_ns)
+
+    def steps() -> None:
+        wait_until(lambda: time.monotonic_ns() > deadline_ns, 5, "the deadline has come")
+        with fake.make("other", frozen=True) as ref:  # news, which wakes the guardian within the grace
+            journal.write(entry_of(ref, daemon=owner_of(daemon), deadline_ns=deadline_ns + 10**12))
+        wait_until(lambda: not fake.is_asked("late"), 6, "the late hold is thawed")
+        assert time.monotonic_ns() >= deadline_ns + grace_ns
+        daemon.kill()
+
+    assert run_while(keeper, steps) == 0
+
+
+def test_a_hold_made_at_the_very_end_of_the_daemon_is_not_missed(
+    fake: FakeTree, journal: Journal, entry_of: EntryOf, daemon: subprocess.Popen[bytes]
+) -> None:
+    """It comes after a look at the journal and before the death: the journal is looked at once more."""
+    keeper = Keeper(owner_of(daemon), journal, fake.mount, GRACE_NS)
+    refresh, owner = keeper._refresh, owner_of(daemon)
+
+    def refresh_and_die() -> None:
+        refresh()
+        if daemon.returncode is None:
+            with fake.make("last", frozen=True) as ref:
+                journal.write(entry_of(ref, daemon=owner))
+            daemon.kill()
+            daemon.wait()
+
+    keeper._refresh = refresh_and_die  # type: ignore[method-assign]
+    assert keeper.run() == 0
+    assert not fake.is_asked("last")
+    assert journal.names() == []
+
+
+def test_a_thaw_that_is_refused_is_tried_again_until_it_is_done(
+    fake: FakeTree, journal: Journal, entry_of: EntryOf, daemon: subprocess.Popen[bytes]
+) -> None:
+    with fake.make("stuck", frozen=True) as ref:
+        journal.write(entry_of(ref, daemon=owner_of(daemon)))
+    file, aside = fake.freeze_file("stuck"), fake.root / "aside"
+    file.rename(aside)
+    file.mkdir()  # even root cannot write a directory
+    keeper = Keeper(owner_of(daemon), journal, fake.mount, GRACE_NS)
+    release, refusals = keeper._release, 0
+
+    def release_and_mend(names: set[str], why: str) -> list[Release]:
+        """At the third refusal whatever kept the kernel from it is over."""
+        nonlocal refusals
+        results = release(names, why)
+        refusals += any(result.kind is ReleaseKind.FAILED for result in results)
+        if refusals == 3 and file.is_dir():
+            file.rmdir()
+            aside.rename(file)
+        return results
+
+    keeper._release = release_and_mend  # type: ignore[method-assign]
+    daemon.kill()
+    daemon.wait()
+    assert keeper.run() == 0
+    assert refusals == 3
+    assert not fake.is_asked("stuck")
+    assert journal.names() == []
 
 
 def test_pause_by_somebody_else_survives_the_deadline(

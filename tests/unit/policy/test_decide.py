@@ -61,6 +61,13 @@ def test_a_tenant_that_is_held_is_no_beneficiary() -> None:
     assert "a" not in held(decision)
 
 
+def test_nobody_is_held_for_one_that_cannot_run_though_a_third_runs() -> None:
+    # b is owed 50 but held itself (dwell not over), c runs and is owed nothing: nobody would gain.
+    rows, state = [use("a"), use("b"), use("c")], lags(a=-50, b=50, c=0, active=20)
+    assert not judge(snapshot(25, *rows, holds=[hold("b", 20)]), state).plan
+    assert held(judge(snapshot(25, *rows), state)) == ["a"], "where b runs it gains"
+
+
 def test_a_foreign_hold_is_neither_thawed_nor_a_competitor() -> None:
     snap = snapshot(20, use("a"), use("b"), holds=[hold("b", 0, 1, ours=False)])
     assert not judge(snap, lags(a=-100, b=100)).plan

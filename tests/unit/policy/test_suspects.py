@@ -113,3 +113,17 @@ def test_whose_libcuda_cannot_have_probes_is_accused_of_nothing_however_long(
         state = judge(Evidence(now_s * S, samples=(found,), watched_since_ns=watched), state, LIMITS)
     assert bool(state.episodes) == is_accused
     assert 1 in state.suspects, "and is looked at again: it may get them yet"
+
+
+@pytest.mark.parametrize(
+    ("late_s", "watched", "is_accused"), [(60, {}, False), (60, {1: 0}, True), (0, {}, True)]
+)
+def test_while_many_wait_for_their_probes_only_whose_libraries_are_known_is_accused(
+    late_s: int, watched: dict[int, int], is_accused: bool
+) -> None:
+    state = WatchState()
+    for now_s in range(10, 40):
+        found = TenantSamples("t1", 1, GPU, 7, 7 * PERIOD, PERIOD, (now_s - 1) * S, now_s * S)
+        evidence = Evidence(now_s * S, samples=(found,), watched_since_ns=watched, late_until_ns=late_s * S)
+        state = judge(evidence, state, LIMITS)
+    assert bool(state.episodes) == is_accused

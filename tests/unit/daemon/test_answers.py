@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may tell the daemon what: whoever may ask for the status is not therefore the companion."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fairsched.daemon.answers import Answers
+from fairsched.errors import ControlError
+from fairsched.protocol.server import Peer
+
+
+class Companion:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.findings: list[Mapping[str, Any]] = []
+
+    def told(self, finding: Mapping[str, Any], now_ns: int) -> None:
+        if "faults" not in finding:
+            raise TypeError("faults must be a list")
+        self.findings.append(finding)
+
+
+@pytest.fixture
+def companion() -> Companion:
+    return Companion()
+
+
+@pytest.fixture
+def answers(companion: Companion) -> Answers:
+    parts = cast(Any, SimpleNamespace(companion=companion))
+    return Answers(cast(Any, None), lambda: parts, lambda: None)
+
+
+def test_a_finding_is_taken_from_root_and_from_whom_the_daemon_runs_as(
+    answers: Answers, companion: Companion
+) -> None:
+    for uid in (0, os.geteuid()):
+        answers.tell({"faults": []}, Peer(7, uid, frozenset({uid})))
+    assert companion.findings == [{"faults": []}] * 2
+
+
+def test_members_of_the_group_may_ask_but_tell_nothing(answers: Answers, companion: Companion) -> None:
+    with pytest.raises(ControlError, match="uid 12345 is not the companion"):
+        answers.tell({"faults": []}, Peer(7, 12345, frozenset({0, os.getegid()})))
+    assert companion.findings == []
+
+
+def test_what_is_no_finding_is_an_error_of_whoever_tells_it(answers: Answers, companion: Companion) -> None:
+    with pytest.raises(ControlError, match="no finding"):
+        answers.tell({}, Peer(7, 0, frozenset()))
