@@ -47,6 +47,10 @@ test-unit: setup ## The tests that need no root
 test-node: setup ## Real cgroups and eBPF, simulated GPU (root)
 	@$(CLEAN_ENV) $(BIN)/python -m pytest tests/node $(ARGS); $(OWN)
 
+.PHONY: mutants
+mutants: setup ## Break guards, one line each: does a test fail? (root)
+	@$(CLEAN_ENV) $(BIN)/python -B scripts/mutants.py $(ARGS); $(OWN)
+
 .PHONY: lint
 lint: setup ## Check the style of Python, C and shell
 	@$(CLEAN_ENV) scripts/lint; $(OWN)
