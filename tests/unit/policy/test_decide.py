@@ -62,9 +62,8 @@ def test_a_tenant_that_is_held_is_no_beneficiary() -> None:
 
 
 def test_nobody_is_held_for_one_that_cannot_run_though_a_third_runs() -> None:
-    # b is owed 50 but held itself (dwell not over), c runs and is owed nothing: nobody would gain.
     rows, state = [use("a"), use("b"), use("c")], lags(a=-50, b=50, c=0, active=20)
-    assert not judge(snapshot(25, *rows, holds=[hold("b", 20)]), state).plan
+    assert not judge(snapshot(25, *rows, holds=[hold("b", 20)]), state).plan, "b is held, c is owed nothing"
     assert held(judge(snapshot(25, *rows), state)) == ["a"], "where b runs it gains"
 
 
