@@ -123,7 +123,27 @@ def attach(cgroup_fd: int, prog_fd: int, *, replaces: int | None = None) -> None
 
 def detach(cgroup_fd: int, prog_fd: int) -> None:
     """Detach this program and no other. FileNotFoundError when it is not attached there."""
+    if not _is_attached(cgroup_fd, prog_fd):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     call(PROG_DETACH, _AttachAttr(cgroup_fd, prog_fd, CGROUP_DEVICE))
+
+
+def _is_attached(cgroup_fd: int, prog_fd: int) -> bool:
+    """Where a program was attached without BPF_F_ALLOW_MULTI the kernel detaches that one, whichever it is told to.
+
+    So it is asked to put ours in its own place, which it does only where that is. It refuses, too, if somebody keeps a
+    cgroup above for himself; then the list is asked for, which some may not see.
+    """
+    try:
+        attach(cgroup_fd, prog_fd, replaces=prog_fd)
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        try:
+            return program_info(prog_fd).id in attached(cgroup_fd)
+        except PermissionError:
+            return False
+    return True
 
 
 def attached(cgroup_fd: int) -> list[int]:

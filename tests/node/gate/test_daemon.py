@@ -61,6 +61,13 @@ class Gated:
             program.close()
         return sorted(ids)
 
+    def loaded(self) -> int:
+        """How many programs of ours there are, attached or not."""
+        found = find_programs(self.owner)
+        for program in found:
+            program.close()
+        return len(found)
+
     def status(self) -> dict[str, Any]:
         gate: dict[str, Any] = self.site.status()["gate"]
         return gate
@@ -161,7 +168,7 @@ def test_where_nobody_asks_for_it_nothing_is_loaded(gated: Gated, change: dict[s
     gated.configure({"one": {"gpus": [1]} if change else {}}, **change)
     gated.site.start()
     assert gated.status()["state"] == "off"
-    assert find_programs(gated.owner) == []
+    assert gated.loaded() == 0
     warnings = [line for line in gated.site.status()["warnings"] if "not gated" in line]
     assert bool(warnings) is bool(change)
 
@@ -286,7 +293,7 @@ def test_a_reload_changes_rules_and_takes_the_gate_away(gated: Gated) -> None:
     gated.configure({"one": {"gpus": [0]}}, mode="observe")
     gated.site.ask("reload")
     wait_until(lambda: opener.open(gated.gpu(1)) == NO_DRIVER, PATIENCE_S, "the gate opens")
-    wait_until(lambda: find_programs(gated.owner) == [], PATIENCE_S, "nothing of it is left")
+    wait_until(lambda: gated.loaded() == 0, PATIENCE_S, "nothing of it is left")
 
 
 def test_dry_run_touches_nothing_of_it(gated: Gated) -> None:
@@ -320,7 +327,7 @@ def test_a_clean_stop_keeps_the_gate_and_release_takes_it_away(gated: Gated) -> 
     assert opener.open(gated.gpu(0)) == NO_DRIVER
     again = gated.site.cli("release", "--json", *options)
     assert (again.returncode, '"gates": []' in again.stdout) == (0, True)
-    wait_until(lambda: find_programs(gated.owner) == [], PATIENCE_S, "nothing of it is left")
+    wait_until(lambda: gated.loaded() == 0, PATIENCE_S, "nothing of it is left")
 
 
 def test_release_works_when_all_of_ours_was_killed_and_the_run_directory_is_gone(gated: Gated) -> None:

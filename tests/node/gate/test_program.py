@@ -216,7 +216,35 @@ def test_a_cgroup_that_somebody_keeps_for_himself_is_refused_with_a_remedy(
         assert "BPF_F_ALLOW_MULTI" in refused.value.remedy
         assert attachments(node.mount, ref.path) == [objects.program_info(fd).id]
     finally:
-        cgroup_devices.detach(ref, fd)
+        syscall.call(objects.PROG_DETACH, objects._AttachAttr(ref.fileno(), fd, objects.CGROUP_DEVICE))
+        os.close(fd)
+
+
+def test_what_somebody_keeps_for_himself_is_not_detached_in_the_place_of_ours(
+    node: Node, program: GateProgram
+) -> None:
+    """The kernel takes away the only program there, whichever it is told to."""
+    ref, fd = node.make("kept"), load_allowing()
+    try:
+        attr = objects._AttachAttr(ref.fileno(), fd, objects.CGROUP_DEVICE, 0)
+        syscall.call(objects.PROG_ATTACH, attr)
+        assert not cgroup_devices.detach(ref, program.fd)
+        assert ref.path not in cgroup_devices.detach_everywhere(node.mount, [program.fd])
+        assert attachments(node.mount, ref.path) == [objects.program_info(fd).id]
+    finally:
+        syscall.call(objects.PROG_DETACH, objects._AttachAttr(ref.fileno(), fd, objects.CGROUP_DEVICE))
+        os.close(fd)
+
+
+def test_ours_is_detached_below_what_somebody_keeps_for_himself(node: Node, program: GateProgram) -> None:
+    above, below, fd = node.make("above"), node.make("above/below"), load_allowing()
+    assert cgroup_devices.attach(below, program.fd)
+    try:
+        syscall.call(objects.PROG_ATTACH, objects._AttachAttr(above.fileno(), fd, objects.CGROUP_DEVICE, 0))
+        assert cgroup_devices.detach(below, program.fd)
+        assert attachments(node.mount, below.path) == []
+    finally:
+        syscall.call(objects.PROG_DETACH, objects._AttachAttr(above.fileno(), fd, objects.CGROUP_DEVICE))
         os.close(fd)
 
 
