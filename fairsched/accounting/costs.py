@@ -44,7 +44,7 @@ _LEAST_SPREAD = 0.02
 """The same, of what can be told from a mistake of the replay."""
 _BIAS = 0.25
 """Relative standard deviation of what the replay charges in company, besides chance, before any was seen ..."""
-_BIAS_MEMORY, _LEAST_BIAS = 0.02, 0.01
+_BIAS_MEMORY, _LEAST_BIAS = 0.02, 0.03
 """... and how fast it is learnt from those whose costs are known, and what it is at least."""
 _GAPS = 0.95
 """A burst whose last wait explains less of it than this had gaps."""
@@ -56,7 +56,7 @@ _STEADY = 16
 """Bursts in company after which their mean says how it differs from that alone."""
 _DRIFT = 0.25
 """Logarithm: so much dearer or cheaper in company than at first, or than alone."""
-_RIGHT = 0.05
+_RIGHT = 0.04
 """Relative: a replay that is off by less is right about those of whom nothing else is known, too."""
 _CONFIRMED = 0.1
 """Logarithm: the replay is right about somebody if what it charges in company differs by less."""
@@ -204,11 +204,11 @@ class Cost:
         chance = kind.alone.variance + kind.beside.variance
         return max(0.0, math.log(kind.beside.ns / kind.alone.ns) ** 2 - chance)
 
-    def is_confirmed(self, launches: int) -> bool:
-        """Whether the replay charges such bursts in company what they cost alone."""
+    def is_confirmed(self, launches: int) -> bool | None:
+        """Whether the replay charges such bursts in company what they cost alone; None: that is not known."""
         kind = self._kinds.get(launches.bit_length())
         if kind is None or not kind.is_known or kind.beside.bursts < _LEAST:
-            return False
+            return None
         return abs(math.log(kind.beside.ns / kind.alone.ns)) < _CONFIRMED
 
     @property
@@ -293,7 +293,7 @@ class Costs:
         self._most = most
         self._costs: dict[Hashable, Cost] = {}
         self._spent_ns = self._owed_ns = self._excess_ns = 0.0
-        self._variance = _BIAS**2
+        self._variance, self._judged = _BIAS**2, 0
 
     def of(self, owner: Hashable) -> Cost:
         """What is known of it; an empty one where nothing is."""
@@ -310,7 +310,8 @@ class Costs:
             return
         error = cost.error(launches)
         if error is not None:
-            self._variance += (error - self._variance) * _BIAS_MEMORY
+            self._judged += 1
+            self._variance += (error - self._variance) * max(_BIAS_MEMORY, 1 / (1 + self._judged))
         drift, most = cost.drift(launches), max(_DRIFT, 2 * self.bias)
         # The second one asks all: only of who seems to be another, which few do.
         if drift is not None and abs(drift) > most and abs(drift - self._common_drift(cost)) > most:
@@ -354,4 +355,4 @@ class Costs:
         """What was learnt was not alone, or measured by another replay."""
         self._costs.clear()
         self._spent_ns = self._owed_ns = self._excess_ns = 0.0
-        self._variance = _BIAS**2
+        self._variance, self._judged = _BIAS**2, 0

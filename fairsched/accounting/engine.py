@@ -93,7 +93,7 @@ class Engine:
             return False
         spent_ns = self._spent_ns(context)
         is_whole, is_clean = not context.is_tainted and spent_ns > 0, True
-        if is_whole and self._cost(context).is_confirmed(launches):
+        if is_whole and self._may_judge(context, launches):
             moved_ns, is_clean = self.drains.witnessed(context, spent_ns, launches, edge.t_ns)
             spent_ns -= moved_ns
             is_whole = spent_ns > 0
@@ -115,6 +115,11 @@ class Engine:
         context.seq, context.seq_ns = edge.seq, edge.t_ns
         context.seq_exec_ns = self.replay.exec_ns(context.key)
         return is_whole
+
+    def _may_judge(self, context: Context, launches: int) -> bool:
+        """Whether what the replay charges for such a burst says something about drains beside it."""
+        is_confirmed = self._cost(context).is_confirmed(launches)
+        return self.costs.is_replay_right if is_confirmed is None else is_confirmed
 
     def _settle(self, context: Context, launches: int, *, is_whole: bool = False) -> int:
         """Charge what so many launches cost; returns that."""

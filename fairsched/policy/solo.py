@@ -28,7 +28,7 @@ from fairsched.policy.lag import Solo, Solos
 from fairsched.policy.shares import spec_for
 
 _LONGEST_NS = 500_000_000
-_REPAID_NS = 3_000_000_000
+_REPAID_NS = 2_000_000_000
 _MOST_TRIES = 3
 _FORGIVEN_NS = 20_000_000_000
 """After so long there is one more: work changes, and so does what it costs."""

@@ -31,6 +31,8 @@ START_S = 120.0
 """Compiling the BPF programs takes four seconds on an idle machine."""
 PATIENCE_S = 45.0
 """For what happens at once where nothing else runs. Less than the longest hold may last."""
+SHARES_S = 6.0
+"""In less, a moment in which a tenant is measured shows (policy/solo.py: what it then owes is repaid in 2 s)."""
 
 DECODE = Workload("decode", kernels=20, kernel_us=500, jitter_ratio=0.1, gap_us=500)
 GREEDY = Workload("trainer", kernels=20, kernel_us=500, jitter_ratio=0.1, depth=8)
@@ -165,7 +167,7 @@ class Site(SimNode):
         )
         first.kill()
 
-    def shares(self, tenants: list[str], seconds: float) -> dict[str, float]:
+    def shares(self, tenants: list[str], seconds: float = SHARES_S) -> dict[str, float]:
         """Parts of what ``tenants`` got together during the next ``seconds``."""
         before = self.truth_ns()
         let_run(seconds)

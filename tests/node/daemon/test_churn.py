@@ -70,7 +70,7 @@ def test_tenant_is_removed_and_made_again_while_it_is_held(site: Site) -> None:
     site.spawn("greedy", GREEDY)
     site.wait_held("greedy")
     let_run(1)
-    share = site.shares(list(TENANTS), 3)["greedy"]
+    share = site.shares(list(TENANTS))["greedy"]
     assert abs(share - 0.2) < 0.08, share
     assert site.stop() == 0
     assert not is_asked(cgroup)

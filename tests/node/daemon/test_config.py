@@ -114,7 +114,7 @@ def test_changes_take_effect_at_once_and_survive_a_restart(site: Site) -> None:
     assert done.returncode == 0, done.stderr
     assert site.tenant("chat")["weight"] == 9, "at once"
     assert abs(entitled("chat") - 0.9) < 0.01, "the next decision knows it, and comes before the next answer"
-    shares = site.shares(["chat", "train"], 3)
+    shares = site.shares(["chat", "train"])
     assert abs(shares["chat"] - 0.9) < 0.08, shares
 
     for worker in site.host.workers:

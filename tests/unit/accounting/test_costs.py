@@ -201,7 +201,7 @@ def test_a_replay_that_is_wrong_is_known_to_be() -> None:
     learn(costs, B, 1.5 * MS, alone=False)
     assert costs.is_contradicted
     assert costs.of(B).is_confirmed(10) is False
-    assert costs.of(B).is_confirmed(1000) is False, "nothing is known of those"
+    assert costs.of(B).is_confirmed(1000) is None, "nothing is known of those"
 
 
 def test_the_one_longest_unheard_of_is_forgotten() -> None:

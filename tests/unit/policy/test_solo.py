@@ -43,7 +43,7 @@ def done(decision: Decision) -> list[tuple[str, ActionKind, ReasonCode]]:
 HELD = [(name, ActionKind.HOLD, ReasonCode.MEASURING) for name in "bc"]
 
 
-def test_the_others_are_held_for_a_moment_that_is_repaid_in_three_seconds() -> None:
+def test_the_others_are_held_for_a_moment_that_is_repaid_in_two_seconds() -> None:
     decision = decided(three())
     assert done(decision) == HELD
     solo = decision.state.solos.latest["gpu0"]
@@ -51,7 +51,7 @@ def test_the_others_are_held_for_a_moment_that_is_repaid_in_three_seconds() -> N
     assert decision.wake_ns is not None and decision.wake_ns <= solo.until_ns
     small = decided(three(), known={**THREE, "a": TenantSpec("a", weight=0.1)})
     solo = small.state.solos.latest["gpu0"]
-    assert solo.until_ns - solo.begin_ns == pytest.approx(3000 * MS * 0.1 / 3.1, rel=0.01)
+    assert solo.until_ns - solo.begin_ns == pytest.approx(2000 * MS * 0.1 / 3.1, rel=0.01)
 
 
 @pytest.mark.parametrize(
