@@ -38,7 +38,10 @@ typedef unsigned long long fs_u64;
 #define FS_NO_GPU 0xffffu
 /* Ordinal of a context whose creation we have not seen. */
 #define FS_ORDINAL_UNSEEN 0xffffffffu
-/* Launches closer than TIGHT are one burst; a PAUSE after at least so many of them ends it. */
+/*
+ * Launches closer than TIGHT are one burst; a PAUSE after at least so many of them ends it. Who asks whether work is done
+ * without such a pause waits for it.
+ */
 #define FS_TIGHT_NS 100000
 #define FS_PAUSE_NS 500000
 #define FS_TIGHT_LAUNCHES 2

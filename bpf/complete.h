@@ -52,6 +52,22 @@ static __always_inline void complete(u32 slot, struct fs_ctx *c, fs_u64 covered,
 	}
 }
 
+/*
+ * As remember(). Whoever asks again and again (cuEventQuery in a loop) has waited since it asked first: until then the
+ * same work was not done. Asking less often than every FS_PAUSE_NS is no waiting: the answer may be as late.
+ */
+static __always_inline void remember_sync(fs_u64 kind, fs_u64 arg, struct mark *m)
+{
+	fs_u64 id = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns(), since = now;
+	struct call *before = call_by_thread.lookup(&id);
+
+	if (before && !before->kind && before->refused_ns && now - before->refused_ns < FS_PAUSE_NS &&
+	    before->mark.slot == m->slot && before->mark.generation == m->generation &&
+	    before->mark.index == m->index && before->mark.seq == m->seq)
+		since = before->arg2;
+	remember(kind, arg, since, m);
+}
+
 /* Where the stream stands now; its index is FS_NO_INDEX when nothing was ever submitted to it. */
 static __always_inline void mark_stream(struct mark *m, u32 slot, struct fs_ctx *c, fs_u64 stream)
 {
@@ -73,7 +89,7 @@ static __always_inline void stream_enter(fs_u64 stream)
 	m.waits = ~0U;
 	/* The legacy default stream answers for others even when it has no work of its own. */
 	if (m.index != FS_NO_INDEX || stream == FS_STREAM_LEGACY)
-		remember(CALL_STREAM_SYNC, stream, bpf_ktime_get_ns(), &m);
+		remember_sync(CALL_STREAM_SYNC, stream, &m);
 }
 
 int on_sync_stream(struct pt_regs *ctx)
@@ -120,7 +136,7 @@ int on_sync_ctx(struct pt_regs *ctx)
 	m.slot = slot;
 	m.generation = c->generation;
 	m.seq = c->submitted;
-	remember(CALL_CTX_SYNC, 0, bpf_ktime_get_ns(), &m);
+	remember_sync(CALL_CTX_SYNC, 0, &m);
 	return 0;
 }
 
@@ -131,7 +147,7 @@ int on_sync_event(struct pt_regs *ctx)
 
 	stay_on_stack(ctx);
 	if (m)
-		remember(CALL_EVENT_SYNC, key.handle, bpf_ktime_get_ns(), m);
+		remember_sync(CALL_EVENT_SYNC, key.handle, m);
 	else
 		count(FS_COUNT_EVENT_UNKNOWN);
 	return 0;

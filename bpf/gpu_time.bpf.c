@@ -248,6 +248,7 @@ static __always_inline struct call *returned(struct pt_regs *ctx, fs_u64 *id)
 		return 0;
 	if ((u32)PT_REGS_RC(ctx) != CUDA_SUCCESS) {
 		call->kind = 0; /* an error, or NOT_READY: nothing was proven */
+		call->refused_ns = bpf_ktime_get_ns();
 		return 0;
 	}
 	return call;

@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
@@ -408,6 +409,23 @@ class Told:
 
     def launch(self, ns: int, stream: int, suffix: str = "") -> None:
         self.cuda.launch(ns, c_void_p(stream), f"cuLaunchKernel{suffix}")
+
+    def ask_often(self, name: str, handle: int, pause_us: int, more: tuple[int, int] = (0, 0)) -> int:
+        """Until it is done. ``more``: a stream, and how often a kernel goes there after it was asked.
+
+        Returns the ns since it first asked what it asked last.
+        """
+        stream, many = more
+        begun_ns = time.monotonic_ns()
+        while rc := self.cuda.rc(name, c_void_p(handle)):
+            if rc != NOT_READY:
+                raise RuntimeError(f"{name} returned {rc}")
+            time.sleep(pause_us / 1e6)
+            if many:
+                many -= 1
+                self.launch(1000, stream)
+                begun_ns = time.monotonic_ns()
+        return time.monotonic_ns() - begun_ns
 
     def gate(self) -> int:
         """An event of the current context that comes when :meth:`open` is told."""
