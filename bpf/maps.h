@@ -69,8 +69,8 @@ struct ctx_stack {
 /* What a thread asked when it entered a call whose answer matters. */
 struct call {
 	fs_u64 kind;
-	fs_u64 arg;  /* handle, or the user pointer the answer is written to */
-	fs_u64 arg2; /* ordinal, flags, or when a sync was entered */
+	fs_u64 arg;        /* handle, or the user pointer the answer is written to */
+	fs_u64 arg2;       /* ordinal, flags, or when a sync was entered */
 	fs_u64 refused_ns; /* when it returned an error or NOT_READY; 0 = it did not */
 	struct mark mark;
 };
