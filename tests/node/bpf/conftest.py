@@ -18,11 +18,13 @@ from fairsched.bpf.gpu_time import GpuTimeProbe
 from fairsched.simgpu import GpuSpec, SimHost
 from fairsched.simgpu.build import build
 from tests.support import wait_until
+from tests.unit.simgpu import told
 from tests.unit.simgpu.clients import NON_BLOCKING
 from tests.unit.simgpu.conftest import Client
 
 PATIENCE_S = 45
 MS = 1_000_000
+TOLD = Path(told.__file__)
 
 
 class Program:
@@ -107,7 +109,7 @@ def start(probe: GpuTimeProbe, library: Path, host: SimHost) -> Iterator[Callabl
     with contextlib.ExitStack() as stack:
 
         def start_program() -> Program:
-            client = Client(host, ("told",), {"LD_LIBRARY_PATH": str(library.parent)})
+            client = Client(host, (), {"LD_LIBRARY_PATH": str(library.parent)}, TOLD)
             stack.callback(client.close)
             return Program(client, probe)
 

@@ -10,8 +10,6 @@ import ctypes
 import json
 import os
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
 
@@ -386,78 +384,6 @@ def uninitialised() -> None:
     lib = ctypes.CDLL("libcuda.so.1")
     count = c_int()
     say(count=lib.cuDeviceGetCount(byref(count)), sync=lib.cuCtxSynchronize(), init=lib.cuInit(0))
-
-
-class Told:
-    """What a program that is told each call can be told."""
-
-    def __init__(self) -> None:
-        self.cuda = Cuda()
-        self._gates: list[Gate] = []
-
-    def rc(self, name: str, *handles: int) -> int:
-        return self.cuda.rc(name, *map(c_void_p, handles))
-
-    def stream(self, flags: int = 0) -> int:
-        return self.cuda.stream(flags).value or 0
-
-    def event(self) -> int:
-        return self.cuda.event().value or 0
-
-    def record(self, stream: int) -> int:
-        return self.cuda.record(c_void_p(stream)).value or 0
-
-    def launch(self, ns: int, stream: int, suffix: str = "") -> None:
-        self.cuda.launch(ns, c_void_p(stream), f"cuLaunchKernel{suffix}")
-
-    def ask_often(self, name: str, handle: int, pause_us: int, more: tuple[int, int] = (0, 0)) -> int:
-        """Until it is done. ``more``: a stream, and how often a kernel goes there after it was asked.
-
-        Returns the ns since it first asked what it asked last.
-        """
-        stream, many = more
-        begun_ns = time.monotonic_ns()
-        while rc := self.cuda.rc(name, c_void_p(handle)):
-            if rc != NOT_READY:
-                raise RuntimeError(f"{name} returned {rc}")
-            time.sleep(pause_us / 1e6)
-            if many:
-                many -= 1
-                self.launch(1000, stream)
-                begun_ns = time.monotonic_ns()
-        return time.monotonic_ns() - begun_ns
-
-    def gate(self) -> int:
-        """An event of the current context that comes when :meth:`open` is told."""
-        self._gates.append(Gate(self.cuda))
-        return self._gates[-1].opened.value or 0
-
-    def open(self) -> None:
-        for gate in self._gates:
-            gate.open()
-
-    def context(self, device: int) -> int:
-        """A new one, current from now on."""
-        handle = c_void_p()
-        self.cuda.call("cuCtxCreate_v2", byref(handle), 0, device)
-        return handle.value or 0
-
-    def uuid(self, device: int) -> str:
-        raw = ctypes.create_string_buffer(16)
-        self.cuda.call("cuDeviceGetUuid_v2", raw, device)
-        return raw.raw.hex()
-
-
-def told() -> None:
-    """Makes the calls it is told, one a line: [thread, method, argument, ...]; says what each returned."""
-    threads: dict[int, ThreadPoolExecutor] = {}
-    one = Told()
-    say(result=one.cuda.context.value)
-    for line in sys.stdin:
-        thread, method, *arguments = json.loads(line)
-        where = threads.setdefault(thread, ThreadPoolExecutor(1))
-        call = getattr(one, method)
-        say(result=where.submit(call, *arguments).result() if thread else call(*arguments))
 
 
 if __name__ == "__main__":
