@@ -9,9 +9,8 @@ Approach. While the account says of a tenant that too little is known (``unmeasu
 held once, for :data:`_LONGEST_NS`: their queues drain, and bursts of the one end. For a fixed time and not until so
 many ended, because quick ones would count too often. Nothing is lost: the GPU works, what the one has now it owes to
 the others, and the law repays it. So that this takes no longer than :data:`_REPAID_NS`, whoever is entitled to little
-has little time; and it begins when the others have so little queued that the drain leaves time for a burst, or half
-of all. (What a burst takes is what is not known: where it is charged too much it seems too long.) Between two such
-moments all run for as long. A measurement that brought nothing is tried again twice, and then every 20 s.
+has little time, and where that does not suffice for a burst it is left as it is. Between two such moments all run for
+as long. A measurement that brought nothing is tried again twice, and then every 20 s.
 
 Not while somebody on that GPU may not be held, is a gang (it would stand still elsewhere, too) or has its own limit
 for holds that is too short; and it ends at once when the one has nothing to do: then the GPU is the others'.
@@ -33,8 +32,8 @@ _REPAID_NS = 2_000_000_000
 _MOST_TRIES = 3
 _FORGIVEN_NS = 20_000_000_000
 """After so long there is one more: work changes, and so does what it costs."""
-_DRAIN_RATIO = 4.0
-"""Of what the others have queued: it drains beside the one, which may have several processes, and is only estimated."""
+_DRAIN_RATIO = 1.5
+"""Of what the others have queued as it is estimated: until it is over."""
 
 
 def go_on(draft: Draft, solos: Solos) -> Solos:
@@ -124,14 +123,13 @@ def _length_ns(draft: Draft, row: JudgedUse, others: list[JudgedUse]) -> int | N
     if owed is None or draft.gates_quota(tenant) or not row.use.has_demand:
         return None
     most_ns = min(_LONGEST_NS, _REPAID_NS * owed)
-    drain_ns = _DRAIN_RATIO * sum(one.use.outstanding_ns for one in others)
-    needed_ns = drain_ns + min(row.use.unmeasured_ns, most_ns / 2)
     for one in others:
         hold = draft.snapshot.holds.get(one.use.tenant) if one.use.tenant in draft.held else None
         most_ns = min(most_ns, spec_for(one.use.tenant, draft.specs).max_freeze_ns)
         if hold is not None:
             most_ns = min(most_ns, hold.deadline_ns - draft.snapshot.now_ns)
-    if needed_ns > most_ns:
+    drain_ns = _DRAIN_RATIO * sum(one.use.outstanding_ns for one in others)
+    if drain_ns + row.use.unmeasured_ns > most_ns:
         return None
     return round(most_ns)
 

@@ -54,13 +54,6 @@ def test_the_others_are_held_for_a_moment_that_is_repaid_in_two_seconds() -> Non
     assert solo.until_ns - solo.begin_ns == pytest.approx(2000 * MS * 0.1 / 3.1, rel=0.01)
 
 
-def test_a_burst_that_seems_long_is_tried_all_the_same() -> None:
-    """What it takes is what is not known."""
-    assert done(decided(three(use("a", unmeasured=5000)))) == HELD
-    deep = three(use("a", unmeasured=5000), b=use("b", queued=63))
-    assert not decided(deep).plan, "but not where the others' drains leave less than half of the time"
-
-
 @pytest.mark.parametrize(
     "rows",
     [
@@ -68,12 +61,13 @@ def test_a_burst_that_seems_long_is_tried_all_the_same() -> None:
         three(use("a", unmeasured=5, demand=False)),
         three(use("a", unmeasured=5, confidence=Confidence.LOW)),
         three(b=use("b", confidence=Confidence.LOW)),
-        three(use("a", unmeasured=5), b=use("b", queued=126)),
+        three(use("a", unmeasured=501)),
+        three(use("a", unmeasured=5), b=use("b", queued=350)),
         [*three(), use("b", gpu="gpu1")],
         [use("a", unmeasured=5)],
         three(use("a", unmeasured=5), use("b", demand=False), use("c", demand=False)),
     ],
-    ids=["known", "idle", "unsure", "other unsure", "deep", "gang", "alone", "others idle"],
+    ids=["known", "idle", "unsure", "other unsure", "long", "deep", "gang", "alone", "others idle"],
 )
 def test_nobody_is_measured_where_that_cannot_succeed_or_hurts(rows: list[Use]) -> None:
     decision = decided(rows)
