@@ -59,6 +59,8 @@ QUEUED_MS = 100.0
 """A decoder has ten, and others run beside it."""
 HONEST_HELD_MS_PER_S = 40
 """Of two equal decoders the one that is ahead is held for 5 to 20."""
+MEASURED_MS_PER_S = 500 / SECONDS
+"""And once, for up to half a second, while what the launches of the other one cost is measured."""
 HONEST = ("honest1", "honest2")
 S = 1_000_000_000
 NAMES = [path.stem for path in shipped() if path.stem.startswith("hostile-")]
@@ -341,7 +343,7 @@ def assert_is_unseen(recording: Recording, theatre: Theatre, told: Told) -> None
     assert told.alive == 1, "the policy says warn"
     for leaf in HONEST:
         assert goes_on(recording, leaf)
-        assert measures.leaves[leaf].held_ms_per_s < HONEST_HELD_MS_PER_S
+        assert measures.leaves[leaf].held_ms_per_s < HONEST_HELD_MS_PER_S + MEASURED_MS_PER_S
         assert held_on_a_guess_s(recording, leaf) == 0
         error = sure_error_ratio(recording, leaf, HIDDEN_SETTLED_S)
         assert error is None or abs(error) < COUNTED_ERROR_RATIO, error
@@ -378,5 +380,5 @@ def test_who_leaves_its_cgroup_is_named_and_held_when_it_is_there(theatre: Theat
     assert mover.held_ms_per_s > HONEST_HELD_MS_PER_S
     for leaf in HONEST:
         assert goes_on(recording, leaf)
-        assert measures.leaves[leaf].held_ms_per_s < HONEST_HELD_MS_PER_S
+        assert measures.leaves[leaf].held_ms_per_s < HONEST_HELD_MS_PER_S + MEASURED_MS_PER_S
     theatre.rig.assert_nothing_left()
