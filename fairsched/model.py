@@ -152,6 +152,10 @@ class Use(NamedTuple):
     is charged that, and held for it. None = it is charged ``used_ns``, if the confidence is high."""
     may_be_owed: bool = True
     """False: whether it wants the GPU at all is not known, so it earns no credit by being held."""
+    paused_ns: int = 0
+    """Of the interval, in which it had no work and was not held ..."""
+    idle_ns: int = 0
+    """... and of that, in which nobody had."""
 
     @property
     def charged_ns(self) -> int:

@@ -34,6 +34,10 @@ class ProcessUse:
     launches: int
     unmeasured_ns: int = 0
     """GPU time of a burst of each context of whose costs too little is known."""
+    paused_ns: int = 0
+    """In which its tenant had no work on that GPU and was not held; in one row of each tenant."""
+    idle_ns: int = 0
+    """Of that, while nobody had."""
 
 
 ProcessUses = dict[tuple[int, int, int], ProcessUse]

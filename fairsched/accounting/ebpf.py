@@ -104,10 +104,17 @@ class EbpfAccount:
         for context in self._contexts.all():  # looking may drop one
             if has_lost or not self._is_unchanged(context, now_ns, rows):
                 self._refresh(context, now_ns, has_lost, rows)
+        self._take_pauses(now_ns, rows)
         if self.intruded:
             for row in rows.values():
                 row.confidence = Confidence.LOW if row.gpu in self.intruded else row.confidence
         return list(rows.values())
+
+    def _take_pauses(self, now_ns: int, rows: ProcessUses) -> None:
+        idle_ns = {gpu: engine.take_idle(now_ns) for gpu, engine in self._engines.items()}
+        for row in rows.values():
+            paused_ns = self._engines[row.gpu].take_pause(self._owner(row.cgroup_id), now_ns)
+            row.paused_ns, row.idle_ns = paused_ns, min(paused_ns, idle_ns[row.gpu])
 
     def _is_unchanged(self, context: Context, now_ns: int, rows: ProcessUses) -> bool:
         """Since the last look nothing of it has changed but the time: most are, most of the time.
@@ -145,7 +152,7 @@ class EbpfAccount:
         engine = self._engines[context.gpu]
         replay, drains = engine.replay, engine.drains
         if has_lost:
-            self._resync(context, live, replay, now_ns)
+            engine.resync(context, live, now_ns)
         if context.is_held:
             drains.estimate(context, live, now_ns)
         elif live.synced == 0 and now_ns - live.last_call_ns > outstanding.UNSYNCED_IDLE_NS:
@@ -321,15 +328,6 @@ class EbpfAccount:
         engine.forget(context, t_ns)
         self._contexts.drop(context)
 
-    def _resync(self, context: Context, live: abi.Ctx, replay: Replay, now_ns: int) -> None:
-        """Edges were lost: take what BPF holds now as the truth."""
-        if live.busy[abi.COMPUTE].streams and not context.is_held:
-            replay.open(context.key, now_ns)
-        elif not live.busy[abi.COMPUTE].streams:
-            replay.close(context.key, now_ns, is_anchor=False)
-        context.seq, context.seq_exec_ns = live.completed, replay.exec_ns(context.key)
-        context.is_tainted = True
-
     # ---- judgements ----
 
     def _demand(self, context: Context, now_ns: int) -> bool:
@@ -356,13 +354,15 @@ class EbpfAccount:
                 engine.replay.advance(now_ns)
                 engine.drains.begin(context, now_ns)
                 engine.drains.estimate(context, self._probe.context(context.key[0]), now_ns)
+                engine.look(context, now_ns)
 
     def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
         """These cgroups run again."""
         for context in self._contexts.of(cgroup_ids):
             if context.is_held:
-                context.cached = None
-                self._engines[context.gpu].drains.thaw(context, now_ns)
+                context.cached, engine = None, self._engines[context.gpu]
+                engine.drains.thaw(context, now_ns)
+                engine.look(context, now_ns)
 
     def is_comeback(self, edge: Edge) -> bool:
         """Whether an edge says that somebody wants a GPU again after a long pause of its own."""

@@ -16,8 +16,10 @@ from fairsched.accounting.context import Context
 from fairsched.accounting.costs import Cost, Costs
 from fairsched.accounting.drains import Drains
 from fairsched.accounting.launch_time import LaunchTime
+from fairsched.accounting.pauses import TenantPauses
 from fairsched.accounting.replay import Replay
 from fairsched.accounting.silent import Silence
+from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge
 from fairsched.model import ContextKey
 
@@ -41,6 +43,8 @@ class Engine:
         self.silence = Silence(replay)
         self.costs = Costs(REMEMBERED_TENANTS)
         self._company = Company()
+        self._pauses = TenantPauses()
+        self._idle_ns = 0
         self._launch_of = launch_of
         self._tenant_of = tenant_of
         self._is_shared = False
@@ -50,15 +54,36 @@ class Engine:
 
     def look(self, context: Context, now_ns: int) -> bool:
         """Whether it has work, or may have: that may have changed."""
-        is_there = self.drains.may_run(context, now_ns)
-        self._company.note(context.key, self._owner(context), now_ns, is_there=is_there)
+        is_there, owner = self.drains.may_run(context, now_ns), self._owner(context)
+        self._company.note(context.key, owner, now_ns, is_there=is_there)
+        wants = context.held_with_demand if context.is_held else self.replay.is_runnable(context.key)
+        self._pauses.note(context.key, owner, now_ns, wants=wants)
         return is_there
+
+    def take_idle(self, now_ns: int) -> int:
+        """For how long nobody had work since this was last asked."""
+        before_ns, self._idle_ns = self._idle_ns, self.replay.idle_ns(now_ns)
+        return self._idle_ns - before_ns
+
+    def take_pause(self, owner: Hashable, now_ns: int) -> int:
+        """For how long a tenant had no work since this was last asked, and was not held."""
+        return self._pauses.take_ns(owner, now_ns)
 
     def forget(self, context: Context, now_ns: int) -> None:
         """The context is gone."""
         self._company.note(context.key, None, now_ns, is_there=False)
+        self._pauses.forget(context.key, self._owner(context), now_ns)
         self.silence.forget(context.key)
         self.drains.forget(context)
+
+    def resync(self, context: Context, live: abi.Ctx, now_ns: int) -> None:
+        """Edges were lost: take what BPF holds now as the truth."""
+        if live.busy[abi.COMPUTE].streams and not context.is_held:
+            self.replay.open(context.key, now_ns)
+        elif not live.busy[abi.COMPUTE].streams:
+            self.replay.close(context.key, now_ns, is_anchor=False)
+        context.seq, context.seq_exec_ns = live.completed, self.replay.exec_ns(context.key)
+        context.is_tainted = True
 
     def stand_in(self, keys: set[ContextKey], gone: set[ContextKey], now_ns: int) -> None:
         """Somebody whom no edge tells of is there from now on, or no longer: what was learnt was not alone."""

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the programs on a GPU pause between two bursts: for those where the pause cannot be seen."""
+"""How long the programs on a GPU pause between two bursts: for those where the pause cannot be seen, and of tenants."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+
+from fairsched.model import ContextKey
 
 _PAUSE_NS = 300_000
 """Where nothing was seen yet."""
@@ -24,3 +29,50 @@ class Pauses:
 
     def mean_ns(self, gpu: int) -> int:
         return self._mean_ns.get(gpu, _PAUSE_NS)
+
+
+class TenantPauses:
+    """On one GPU: how long each tenant had no work at all, in none of its contexts, and was not held."""
+
+    def __init__(self) -> None:
+        self._wants: dict[ContextKey, Hashable] = {}
+        """By context: its tenant."""
+        self._many: Counter[Hashable] = Counter()
+        self._since_ns: dict[Hashable, int] = {}
+        """Of who pauses."""
+        self._over_ns: dict[Hashable, int] = {}
+        """Of pauses that have ended since they were last asked for."""
+
+    def note(self, key: ContextKey, tenant: Hashable, now_ns: int, *, wants: bool) -> None:
+        """Whether a context has work, or had some when it was held."""
+        if (key in self._wants) is wants:
+            return
+        if wants:
+            self._wants[key] = tenant
+            self._many[tenant] += 1
+            if self._many[tenant] == 1:
+                since_ns = self._since_ns.pop(tenant, None)
+                if since_ns is not None:
+                    self._over_ns[tenant] = self._over_ns.get(tenant, 0) + max(0, now_ns - since_ns)
+            return
+        tenant = self._wants.pop(key)
+        self._many[tenant] -= 1
+        if not self._many[tenant]:
+            del self._many[tenant]
+            self._since_ns[tenant] = now_ns
+
+    def take_ns(self, tenant: Hashable, now_ns: int) -> int:
+        """What it paused since this was last asked."""
+        paused_ns = self._over_ns.pop(tenant, 0)
+        since_ns = self._since_ns.get(tenant)
+        if since_ns is not None and now_ns > since_ns:
+            paused_ns += now_ns - since_ns
+            self._since_ns[tenant] = now_ns
+        return paused_ns
+
+    def forget(self, key: ContextKey, tenant: Hashable, now_ns: int) -> None:
+        """The context is gone; who has no other one with work does not pause but is away."""
+        self.note(key, tenant, now_ns, wants=False)
+        if tenant not in self._many:
+            self._since_ns.pop(tenant, None)
+            self._over_ns.pop(tenant, None)

@@ -68,6 +68,7 @@ class Replay:
         self._last: _Context | None = None
         self._slice_begin_ns = 0
         self._charged_to_ns = 0
+        self._idle_ns = 0
         self._drained: list[tuple[Any, int]] = []
         self._doubted: set[Hashable] = set()
         self._is_phase_known = False
@@ -95,6 +96,7 @@ class Replay:
         context.is_runnable = True
         self._runnable += 1
         if self._current is None:
+            self._idle_ns = self.idle_ns(t_ns)
             self._start(context, max(t_ns, self._charged_to_ns))
             self._is_phase_known = True
 
@@ -243,6 +245,11 @@ class Replay:
     def runnable(self) -> int:
         """Contexts with work."""
         return self._runnable
+
+    def idle_ns(self, t_ns: int) -> int:
+        """For how long nobody had work, since it first was anybody's, up to ``t_ns``."""
+        is_idle = self._current is None and self._last is not None
+        return self._idle_ns + max(0, t_ns - self._charged_to_ns) if is_idle else self._idle_ns
 
     def take_drained(self) -> list[tuple[Any, int]]:
         """Contexts whose drain ended since the last call, and when."""

@@ -322,6 +322,8 @@ def _sum(one: ProcessUse, other: ProcessUse) -> ProcessUse:
         confidence=one.confidence.and_of(other.confidence),
         launches=one.launches + other.launches,
         unmeasured_ns=one.unmeasured_ns + other.unmeasured_ns,
+        paused_ns=one.paused_ns + other.paused_ns,
+        idle_ns=one.idle_ns + other.idle_ns,
     )
 
 
@@ -386,7 +388,7 @@ def build_snapshot(
             sure, most_ns = Confidence.LOW, row.used_ns
         tenant, gpu = key
         told = (row.used_ns, row.has_demand, row.outstanding_ns, sure, 0, row.launches, row.unmeasured_ns)
-        uses.append(Use(tenant, gpu, *told, most_ns))
+        uses.append(Use(tenant, gpu, *told, most_ns, paused_ns=row.paused_ns, idle_ns=row.idle_ns))
     uses = _overdrawn(uses, seen) if seen.hidden else uses
     snapshot = Snapshot(
         now_ns=seen.now_ns,

@@ -25,6 +25,9 @@ Terms.
 - aside: a tenant held by us for another GPU. It may spend its credit here or run up debt, but earns no
   more: that it does not run here is not the doing of the tenants here. Nor does one of which nobody knows whether it
   wants anything (model.Use.may_be_owed).
+- light: a tenant whose pauses leave it less than its entitlement even if nobody hinders it. Credit that it cannot spend
+  would have others held for ever, for nothing. So it earns credit for what it would use, and time in which it pauses
+  and nobody works is spent credit. Its debts are booked like everybody's.
 - drain: GPU time already queued. It is never booked here: it is delivered, and charged to its owner
   as ``used_ns``, whether or not the owner is held. The *effective* lag = lag - outstanding stays put
   while the drain is delivered, which is why deciding on it counts nothing twice.
@@ -57,6 +60,14 @@ class Account(NamedTuple):
     used_window_ns: float = 0.0
     refill_ns: float = 0.0
     """Largest queue seen in a long while: what it queues when it is not stopped."""
+    paused_window_ns: float = 0.0
+    """For how long it had no work, and was not held."""
+
+    @property
+    def most_ratio(self) -> float:
+        """Of a GPU that it would use if nobody hindered it: the rest of the time it pauses."""
+        wanted_ns = self.used_window_ns + self.paused_window_ns
+        return self.used_window_ns / wanted_ns if wanted_ns > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -243,20 +254,41 @@ def _book_gpu(
         if name in enforced:
             lag_ns += part.get(name, 0.0) * delivered - used[name].charged_ns
         lag[name] = lag_ns
-    # A taker may be owed nothing (its sibling's floor fills their parent's cap), and cannot take then.
-    if aside and not any(part[name] > 0 for name in part.keys() - aside):
-        aside = set()
+    most: dict[str, float] = {}
+    takers = part
+    light = _light(part, used, before, delivered)
+    for limits in ({name: before[name].lag_ns for name in aside & part.keys()}, light):
+        rest = {name: ratio for name, ratio in takers.items() if name not in limits}
+        # A taker may be owed nothing (its sibling's floor fills their parent's cap), and cannot take then.
+        if limits and any(rest.values()):
+            most, takers = {**limits, **most}, rest
     surplus = 0.0
-    for name in aside & part.keys():
-        most = max(before[name].lag_ns, 0.0)
-        surplus += max(lag[name] - most, 0.0)
-        lag[name] = min(lag[name], most)
-    takers = {name: part[name] for name in part if name not in aside} if aside else part
+    for name, credit in most.items():
+        kept = min(lag[name], max(credit, 0.0))
+        surplus += lag[name] - kept
+        lag[name] = kept
     _settle(lag, takers, part, surplus, step)
     books.owed[gpu], books.enforced[gpu] = owed, enforced
     for name, account in _moved(used, before, lag, active_ns, step):
         books.accounts[name, gpu] = account
     return is_back
+
+
+def _light(
+    part: Mapping[str, float],
+    used: Mapping[str, Use],
+    before: Mapping[str, Account],
+    delivered: int,
+) -> dict[str, float]:
+    """Who pauses so much that it would not use its part if nobody hindered it, and the most credit that it has."""
+    light = {}
+    for name, ratio in part.items():
+        account = before[name]
+        if account.paused_window_ns and account.most_ratio < ratio:
+            use = used[name]
+            earned = account.most_ratio * delivered - use.charged_ns - use.idle_ns
+            light[name] = account.lag_ns + earned
+    return light
 
 
 def _attendance(
@@ -305,17 +337,20 @@ def _moved(
 ) -> Iterator[tuple[str, Account]]:
     """The accounts of one GPU at the end of the interval, by tenant; without those that are forgotten."""
     kept, kept_queue = step.kept_ratio, step.kept_queue_ratio
-    for name, (_, _, drain_ns, window_ns, refill_ns) in before.items():
+    for name, (_, _, drain_ns, window_ns, refill_ns, paused_ns) in before.items():
         drain_ns, window_ns, refill_ns = drain_ns * kept, window_ns * kept, refill_ns * kept_queue
+        paused_ns *= kept
         use, lag_ns = used.get(name), lag[name]
         if use is not None:
             queued_ns = float(use.outstanding_ns)
             window_ns += use.used_ns
+            if use.has_demand:  # else it is away, which says nothing of what it can use while it is there
+                paused_ns += use.paused_ns
             drain_ns = queued_ns if queued_ns > drain_ns else drain_ns
             refill_ns = queued_ns if queued_ns > refill_ns else refill_ns
         elif abs(lag_ns) <= _FORGOTTEN_NS:
             continue
-        yield name, Account(lag_ns, active_ns[name], drain_ns, window_ns, refill_ns)
+        yield name, Account(lag_ns, active_ns[name], drain_ns, window_ns, refill_ns, paused_ns)
 
 
 def _settle(

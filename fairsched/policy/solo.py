@@ -122,6 +122,8 @@ def _length_ns(draft: Draft, row: JudgedUse, others: list[JudgedUse]) -> int | N
     owed = draft.books.owed[gpu].get(tenant)
     if owed is None or draft.gates_quota(tenant) or not row.use.has_demand:
         return None
+    if row.account.most_ratio < owed:
+        return None  # most of the moment would be pauses, and what its work costs makes little difference
     most_ns = min(_LONGEST_NS, _REPAID_NS * owed)
     for one in others:
         hold = draft.snapshot.holds.get(one.use.tenant) if one.use.tenant in draft.held else None

@@ -203,6 +203,8 @@ class ClosedLoop(Simulation):
                 row.outstanding_ns + (was.outstanding_ns if was else 0),
                 row.confidence if was is None else max(row.confidence, was.confidence, key=lambda c: c.value),
                 unmeasured_ns=row.unmeasured_ns + (was.unmeasured_ns if was else 0),
+                paused_ns=row.paused_ns + (was.paused_ns if was else 0),
+                idle_ns=row.idle_ns + (was.idle_ns if was else 0),
             )
         idle = frozenset("gpu0" for _ in self.account.idle_gpus())
         return Snapshot(

@@ -32,9 +32,12 @@ def use(
     gpu: str = "gpu0",
     confidence: Confidence = Confidence.HIGH,
     unmeasured: float = 0,
+    paused: float = 0,
+    idle: float = 0,
 ) -> Use:
     told = (round(used * MS), demand, round(queued * MS), confidence)
-    return Use(tenant, gpu, *told, unmeasured_ns=round(unmeasured * MS))
+    pauses = {"paused_ns": round(paused * MS), "idle_ns": round(idle * MS)}
+    return Use(tenant, gpu, *told, unmeasured_ns=round(unmeasured * MS), **pauses)
 
 
 def hold(tenant: str, since: float = 0, deadline: float = 10_000, *, ours: bool = True) -> Hold:

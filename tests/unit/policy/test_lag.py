@@ -10,8 +10,8 @@ import pytest
 
 from fairsched.model import Confidence, PolicyParams, TenantSpec
 from fairsched.policy import PolicyState
-from fairsched.policy.lag import Gate
-from tests.unit.policy.builders import hold, judge, lag_ms, lags, only, snapshot, specs, use
+from fairsched.policy.lag import Account, Gate
+from tests.unit.policy.builders import MS, hold, judge, lag_ms, lags, only, snapshot, specs, use
 
 A_B = ("a", "b")
 
@@ -214,6 +214,59 @@ def test_a_state_from_before_a_reboot_forbids_nothing_for_long() -> None:
             held_at = now
             break
     assert held_at is not None and held_at <= 100
+
+
+def light(lag: float = 0, other: float = 0) -> PolicyState:
+    """``a`` works for a twentieth of the time if nobody hinders it, and is owed half."""
+    window = {"active_ns": 0, "used_window_ns": 50.0 * MS, "paused_window_ns": 950.0 * MS}
+    return PolicyState({("a", "gpu0"): Account(lag * MS, **window), ("b", "gpu0"): Account(other * MS, 0)})
+
+
+def test_a_light_tenant_earns_credit_for_what_it_would_use_and_no_more() -> None:
+    # 20 delivered, of which it had .2 and would have had 1; half would be 10.
+    after = judge(snapshot(20, use("a", 0.2, paused=10), use("b", 19.8)), light())
+    assert [lag_ms(after, name) for name in A_B] == pytest.approx([0.8, -0.8])
+
+
+def test_a_light_tenant_spends_its_credit_by_keeping_the_gpu_idle() -> None:
+    # The other one is held for it: 1 of use and 6 in which nobody works, of the 9 that it was owed.
+    rows = [use("a", 1, paused=19, idle=6), use("b", 0)]
+    after = judge(snapshot(20, *rows, holds=[hold("b")]), light(9, -9))
+    assert [lag_ms(after, name) for name in A_B] == pytest.approx([2.05, -2.05])
+    rows[0] = use("a", 1, paused=19, idle=16)
+    after = judge(snapshot(20, *rows, holds=[hold("b")]), light(9, -9))
+    assert [lag_ms(after, name) for name in A_B] == pytest.approx([0, 0])
+
+
+def test_who_was_light_and_works_now_is_in_debt_for_no_more_than_anybody() -> None:
+    # 20 delivered: owed 10, had 8 and then 15.
+    assert lag_ms(judge(snapshot(20, use("a", 8), use("b", 12)), light()), "a") == 0
+    assert lag_ms(judge(snapshot(20, use("a", 15), use("b", 5)), light()), "a") == pytest.approx(-5)
+
+
+def test_pauses_cost_no_credit_while_a_tenant_would_use_its_part_all_the_same() -> None:
+    state = PolicyState()
+    for now in range(20, 400, 20):  # half of the time; it is owed a quarter
+        state = judge(
+            snapshot(now, use("a", 3, paused=3, idle=1), use("b", 15)),
+            state,
+            specs(TenantSpec("b", weight=3)),
+        ).state
+    assert state.accounts["a", "gpu0"].lag_ns == pytest.approx(19 * (18 / 4 - 3) * MS)
+
+
+def test_where_all_are_light_credit_is_as_ever() -> None:
+    window = {"active_ns": 0, "used_window_ns": 50.0 * MS, "paused_window_ns": 950.0 * MS}
+    state = PolicyState({(name, "gpu0"): Account(0, **window) for name in A_B})
+    after = judge(snapshot(20, use("a", 2, paused=10), use("b", 1, paused=10)), state)
+    assert [lag_ms(after, name) for name in A_B] == pytest.approx([-0.5, 0.5])
+
+
+def test_a_pause_that_is_no_demand_any_more_says_nothing_of_what_a_tenant_can_use() -> None:
+    state = judge(snapshot(20, use("a", 10), use("b", 10))).state
+    for now in range(40, 2000, 20):
+        state = judge(snapshot(now, use("a", 0, paused=20, demand=False), use("b", 20)), state).state
+    assert state.accounts["a", "gpu0"].most_ratio == 1
 
 
 def test_used_ratio_is_of_what_was_delivered_in_the_window() -> None:

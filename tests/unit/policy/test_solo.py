@@ -151,6 +151,14 @@ def test_who_was_tried_less_often_and_is_entitled_to_more_comes_first() -> None:
     assert decided(rows, tried).state.solos.latest["gpu0"].tenant == "c"
 
 
+def test_who_pauses_so_much_that_its_part_would_not_be_used_is_not_measured() -> None:
+    accounts = dict(EVEN.accounts)
+    for used_ms, is_measured in ((300, False), (500, True)):  # of a second; it is owed 400
+        window = {"used_window_ns": used_ms * MS, "paused_window_ns": (1000 - used_ms) * MS}
+        accounts["a", "gpu0"] = EVEN.accounts["a", "gpu0"]._replace(**window)
+        assert done(decided(three(), replace(EVEN, accounts=accounts))) == (HELD if is_measured else [])
+
+
 def test_who_may_have_had_more_than_is_known_is_not_measured() -> None:
     hides = use("a", unmeasured=5)._replace(most_ns=MS)
     assert not decided(three(hides)).state.solos.latest
