@@ -90,8 +90,8 @@ class Context:
     held_with_demand: bool = False
     is_unseen: bool = False
     """Older than our probes."""
-    held_ns: int = 0
-    """When it was last held."""
+    held_even_ns: float = 0.0
+    """The replay's even share of the time, when it was last held."""
     held_seq: int = 0
     """What had been proven complete by then."""
     drain_ns: int = 0

@@ -239,6 +239,12 @@ class Cost:
             return owed_ns
         return max(0.0, owed_ns + kind.kept * (spent_ns - kind.beside.ns * launches))
 
+    def is_vague(self, launches: int) -> bool:
+        """Whether what such bursts cost is known less well than the replay charges: of long kernels that vary, few were
+        ever alone."""
+        kind = self._kinds.get(launches.bit_length())
+        return kind is not None and kind.is_known and kind.alone.variance > self._bias() ** 2
+
     def owed_ns(self, launches: int) -> float | None:
         """What bursts of so many launches cost in the mean; None while nothing is known of such."""
         kind = self._kinds.get(launches.bit_length())

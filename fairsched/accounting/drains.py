@@ -101,7 +101,7 @@ class Drains:
         """It is held from now on; what it has queued is estimated by the calls of :meth:`estimate` that follow."""
         context.is_held = context.is_tainted = True
         context.is_drain_known = False
-        context.held_ns, context.held_seq = now_ns, context.seq
+        context.held_even_ns, context.held_seq = self._replay.even_ns(now_ns), context.seq
         context.drain_seq, context.thawed_ns = -1, None
         self._recent[context.key] = context
 
@@ -201,14 +201,13 @@ class Drains:
         """Whether a context may have work on the GPU: for who needs to be sure that it has not."""
         if self._replay.is_runnable(context.key):
             return True
-        if not context.is_open:
+        if not context.drain_doubt_ns or not (context.is_held or context.is_open):
             return False
         if not context.launch.samples:
             return True
         ratio = _SPARE_RATIO + _UNKNOWN_RATIO / (1 + context.launch.observed)
-        lasted_ns = context.believed_ns - context.held_ns
-        spare_ns = max(_SPARE_NS, ratio * lasted_ns, _SPARE_DOUBTS * context.drain_doubt_ns)
-        return now_ns - context.believed_ns < spare_ns
+        spare_ns = max(_SPARE_NS, ratio * context.drain_ns, _SPARE_DOUBTS * context.drain_doubt_ns)
+        return self._replay.even_ns(now_ns) - context.held_even_ns < context.drain_ns + spare_ns
 
     # ---- mechanism ----
 

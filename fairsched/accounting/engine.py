@@ -111,7 +111,8 @@ class Engine:
     def end(self, context: Context, edge: Edge) -> bool:
         """Launches up to ``edge.seq`` are proven complete. Whether that teaches something about them.
 
-        Whoever was alone had all the time there was, and of a drain that neighbours told the end of that is known, too.
+        Whoever was alone had all the time there was; and where neighbours told the end of a drain its charge may be
+        surer than what such work costs.
         """
         launches = edge.seq - context.seq
         if launches <= 0:
@@ -127,9 +128,8 @@ class Engine:
             self.costs.learn(self._owner(context), spent_ns, launches, is_alone=is_alone, waited_ns=edge.arg)
         # All it had queued when it was held: learning from whole bursts alone would forget the long ones.
         is_cut = not context.is_held and context.seq < context.drain_seq <= edge.seq
-        is_exact = context.is_of_one_piece(edge.seq) and (
-            self._is_alone(context) or (is_cut and context.is_drain_known)
-        )
+        is_told = is_cut and context.is_drain_known and self._cost(context).is_vague(launches)
+        is_exact = context.is_of_one_piece(edge.seq) and (self._is_alone(context) or is_told)
         spent_ns = self._spent_ns(context) if is_exact else self._settle(context, launches, is_whole=is_whole)
         if spent_ns > 0 and is_whole and is_clean:
             context.launch.learn(spent_ns, launches)

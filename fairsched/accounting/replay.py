@@ -64,6 +64,7 @@ class Replay:
         self._ranks: list[tuple[int, ...]] = []
         self._circle: list[_Context] = []
         self._runnable = 0
+        self._even_ns, self._even_to_ns = 0.0, 0
         self._current: _Context | None = None
         self._last: _Context | None = None
         self._slice_begin_ns = 0
@@ -94,6 +95,7 @@ class Replay:
         if context.is_runnable:
             return
         context.is_runnable = True
+        self._even_ns, self._even_to_ns = self.even_ns(t_ns), max(t_ns, self._even_to_ns)
         self._runnable += 1
         if self._current is None:
             self._idle_ns = self.idle_ns(t_ns)
@@ -251,6 +253,10 @@ class Replay:
         is_idle = self._current is None and self._last is not None
         return self._idle_ns + max(0, t_ns - self._charged_to_ns) if is_idle else self._idle_ns
 
+    def even_ns(self, t_ns: int) -> float:
+        """GPU time that one more context would have had by ``t_ns`` if all with work had had the same."""
+        return self._even_ns + max(0, t_ns - self._even_to_ns) / (self._runnable + 1)
+
     def take_drained(self) -> list[tuple[Any, int]]:
         """Contexts whose drain ended since the last call, and when."""
         if not self._drained:
@@ -308,6 +314,7 @@ class Replay:
         self._is_phase_known = is_seen
         context.is_runnable = False
         context.left_ns = None
+        self._even_ns, self._even_to_ns = self.even_ns(t_ns), max(t_ns, self._even_to_ns)
         self._runnable -= 1
         if self._current is context:
             self._pass_on(context, t_ns)

@@ -32,8 +32,9 @@ _REPAID_NS = 2_000_000_000
 _MOST_TRIES = 3
 _FORGIVEN_NS = 20_000_000_000
 """After so long there is one more: work changes, and so does what it costs."""
-_DRAIN_RATIO = 1.5
-"""Of what the others have queued as it is estimated: until it is over."""
+_DRAIN_RATIO = 5.0
+"""Of what the others have queued as it is estimated: until it is surely over. A moment in which it is not is lost, and
+there comes a better one: most of them are held most of the time, with nothing queued any more."""
 
 
 def go_on(draft: Draft, solos: Solos) -> Solos:

@@ -146,6 +146,18 @@ def test_of_few_that_vary_the_mean_in_company_counts_too_where_the_replay_is_rig
     assert costs.of(A).owed_ns(1) == pytest.approx(105 * MS, rel=0.2)
 
 
+@pytest.mark.parametrize(("charged_ratio", "is_vague"), [(1.0, True), (1.6, False)])
+def test_a_cost_is_vague_while_the_replay_is_surer(charged_ratio: float, is_vague: bool) -> None:
+    """Of kernels that vary by 40 % three alone say less than a replay that is off by 3 %, and more than by half."""
+    costs = Costs(8)
+    for spent_ms in (6, 10, 14):
+        costs.learn(A, spent_ms * MS, 10, is_alone=True, waited_ns=spent_ms * MS)
+    learn(costs, B, MS, alone=True)
+    learn(costs, B, charged_ratio * MS, alone=False, many=200)
+    assert costs.of(A).is_vague(10) is is_vague
+    assert not costs.of(B).is_vague(10), "steady ones are known"
+
+
 def test_whose_work_becomes_another_is_measured_anew() -> None:
     costs = Costs(8)
     for one in (A, B):

@@ -257,6 +257,28 @@ def test_what_is_seen_after_a_drain_counts_after_its_end(
     assert account.idle_gpus() == set()
 
 
+@pytest.mark.parametrize("is_judged", [False, True])
+def test_a_drain_may_run_until_an_even_share_of_the_time_was_enough_whatever_neighbours_say(
+    probe: FakeProbe, is_judged: bool
+) -> None:
+    """20 ms are expected; beside one that works all the time as much as 40 may go by, and then some for the doubt."""
+    account, now = _two(probe)
+    drains = account._engines[0].drains
+    probe.launch(0, now, 10)
+    account.read(now)
+    account.hold([LONG], now)
+    probe.launch(1, now, 1000)
+    account.read(now)
+    held = _context(account, 0)
+    if is_judged:
+        drains._finish(held, True, now + 5 * MS)
+    for after_ms, may_run in ((10, True), (39, True), (150, False)):
+        account.read(now + after_ms * MS)
+        assert drains.may_run(held, now + after_ms * MS) is may_run, after_ms
+    account.thaw([LONG], now + 150 * MS)
+    assert not drains.may_run(held, now + 151 * MS), "what it has it will say itself"
+
+
 def test_a_drain_that_outlived_its_estimate_ends_with_the_call_that_waited(probe: FakeProbe) -> None:
     """BPF was told that it was over, so its edge says progress, not close."""
     account, now = _two(probe)

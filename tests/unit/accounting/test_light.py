@@ -37,7 +37,7 @@ def test_a_light_tenant_costs_its_neighbour_next_to_nothing(light: str, weight: 
     """Where credit was earned all the time, 9 of 10 parts of the GPU were lost, or 1 of 10."""
     free, _ = busy_ratio(LIGHT_US[light], is_enforced=False)
     held, _ = busy_ratio(LIGHT_US[light], is_enforced=True, weight=weight)
-    assert held >= 0.95 * free
+    assert held >= 0.9 * free
 
 
 def test_it_is_not_hindered_either() -> None:

@@ -28,6 +28,17 @@ WRONG_ORDER_SHOWS = [
 """With two contexts, or one that ever completes anything, a reversed circle is the same circle."""
 
 
+def test_an_even_share_is_what_one_more_would_have_had() -> None:
+    replay = Replay(SLICE_NS, SWITCH_NS)
+    for key in (1, 2):
+        replay.add(key, (key,))
+    assert replay.even_ns(10 * MS) == 10 * MS
+    replay.open(1, 10 * MS)
+    replay.open(2, 30 * MS)  # a half of 20, from here on a third
+    replay.close(1, 60 * MS)
+    assert replay.even_ns(80 * MS) == pytest.approx((10 + 20 / 2 + 30 / 3 + 20 / 2) * MS)
+
+
 # ---- against the model ----
 
 
