@@ -29,8 +29,10 @@ LOOK_ONLY = {
 DEV = {
     "clang-format": "clang_format",
     "grafana-foundation-sdk": "grafana_foundation_sdk",
+    "gpustat": "gpustat",
     "hypothesis": "hypothesis",
     "mypy": "mypy",
+    "nvitop": "nvitop",
     "pytest": "pytest",
     "pytest-rerunfailures": "pytest_rerunfailures",
     "pytest-timeout": "pytest_timeout",

@@ -153,6 +153,6 @@ def _against_nvml(crew: Crew, account: Mapping[str, float], sampled: Mapping[str
         return not_possible(key, f"NVML named nobody ({seen}): MIG, or a driver that samples no processes")
     said, own = shares(used), shares(account)
     points = {name: 100 * abs(said[name] - own[name]) for name in crew}
-    limit = nvml_limit_points(own, sampled["seconds"])
+    limit = nvml_limit_points(own, sampled["seconds"], sampled["period_us"])
     note = ", ".join(f"{name} {100 * said[name]:.1f} / {100 * own[name]:.1f} %" for name in crew)
     return measured(key, max(points.values()), f"NVML / account: {note}; the bar is 3 sigma", limit=limit)

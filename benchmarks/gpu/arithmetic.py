@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from benchmarks.stats import Window, shares, tokens_in
 from fairsched.simgpu import Step
 
-NVML_SAMPLES_PER_S = 7.2
-"""One process is named per sample: see fairsched/accounting/nvml.py."""
 NVML_SIGMAS = 3.0
 
 
@@ -64,10 +62,11 @@ def worst(errors: Mapping[str, float]) -> tuple[str, float]:
     return name, abs(errors[name])
 
 
-def nvml_limit_points(share_ratios: Mapping[str, float], seconds: float) -> float:
-    """How far a share by NVML's samples may be from the true one by chance alone."""
+def nvml_limit_points(share_ratios: Mapping[str, float], seconds: float, period_us: int) -> float:
+    """How far a share by NVML's samples may be from the true one by chance alone: each names one process, whether NVML
+    tells them one by one or as means. ``period_us``: between two of them."""
     p = max(share_ratios.values(), key=lambda share: share * (1 - share))
-    return 100 * NVML_SIGMAS * math.sqrt(max(p * (1 - p), 0.01) / (NVML_SAMPLES_PER_S * seconds))
+    return 100 * NVML_SIGMAS * math.sqrt(max(p * (1 - p), 0.01) / (seconds * 1e6 / period_us))
 
 
 def cv_in_time(logs: Sequence[Sequence[Step]], window: Window, width_ns: int = 1_000_000_000) -> float | None:

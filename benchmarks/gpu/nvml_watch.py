@@ -23,14 +23,19 @@ def main(uuid: str) -> None:
     reader = NvmlReader(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
     sampler = Sampler()
     used: dict[int, int] = {}
-    sampler.take(reader.read(0))  # what was before does not count
+    sampler.take(reader.read(0), _now_us())  # what was before does not count
     begun_s = time.monotonic()
     is_over = False
     while not is_over:
         is_over = is_readable(sys.stdin, _POLL_S)
-        for pid, ns in sampler.take(reader.read(sampler.last_us)).items():
-            used[pid] = used.get(pid, 0) + ns
-    print(json.dumps({"used_ns": used, "seconds": time.monotonic() - begun_s}))
+        for pid, one in sampler.take(reader.read(sampler.after_us), _now_us()).items():
+            used[pid] = used.get(pid, 0) + one.busy_ns
+    told = {"used_ns": used, "seconds": time.monotonic() - begun_s, "period_us": sampler.window_us}
+    print(json.dumps(told))
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ cap for everybody, also when nobody else works; a tenant with a limit of 1 is le
 
 The meter is real: NVML names one process per sample, some seven of them in a second, so a tenant that shares the GPU
 is seen by lot, and the answer describes the second before. That delay and that noise are what this design lives with,
-so it gets no better ones. A sample stands for the time between two samples; processes are found by their cgroup.
+so it gets no better ones. An entry is a mean over that second, or one of its samples, which stands for the time between
+two (fairsched/gpu/sampler.py says how they are told apart); processes are found by their cgroup.
 
 Ours: the original spends a bucket of grids per launch, from within; here the rate is a duty cycle: the part of each
 period in which the cgroup is not frozen, starting at the limit itself (the original starts at nothing). A full
@@ -25,7 +26,7 @@ from typing import Any
 from benchmarks.rivals.base import Action, RivalError, Tenant, next_tick_ns
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import Mount, find_mount
-from fairsched.gpu.sampler import SHORTEST_WINDOW_US, NvmlReader, Sample
+from fairsched.gpu.sampler import SHORTEST_WINDOW_US, NvmlReader, Sample, is_each
 
 PERIOD_NS = 120_000_000
 LEAST_DUTY_RATIO = 0.02
@@ -123,6 +124,8 @@ class UtilisationMeter:
         self._leaf_by_cgroup = {tenant.cgroup.rstrip("/"): tenant.leaf for tenant in tenants}
         self._between_us: dict[int, int] = {}
         """GPU -> shortest time between two samples so far."""
+        self._is_each: dict[int, bool] = {}
+        """GPU -> whether its answers have an entry per sample."""
 
     def read(self) -> Points:
         """As of now."""
@@ -133,10 +136,12 @@ class UtilisationMeter:
             between_us = shortest_gap_us(samples, self._between_us.get(gpu, SECOND_US))
             self._between_us[gpu] = between_us
             leaf_by_pid = {pid: self._leaf_of(pid) for pid in {sample.pid for sample in samples}}
+            self._is_each[gpu] = self._is_each.get(gpu, False) or is_each(samples)
+            part_ratio = between_us / SECOND_US if self._is_each[gpu] else 1.0  # of the second, or its mean
             for sample in samples:
                 leaf = leaf_by_pid[sample.pid]
                 if leaf is not None:
-                    share_points = 100 * sample.busy_ratio * between_us / SECOND_US
+                    share_points = 100 * sample.busy_ratio * part_ratio
                     points[leaf, gpu] = points.get((leaf, gpu), 0.0) + share_points
         return points
 

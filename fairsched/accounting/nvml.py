@@ -13,7 +13,7 @@ Source: the samples of :mod:`fairsched.gpu.sampler`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fairsched.accounting.context import ProcessUse
@@ -62,15 +62,24 @@ class NvmlAccount:
             self._next_poll_ns = now_ns + self._poll_ns
         rows = []
         for gpu in self._gpus:
-            used = gpu.sampler.take(gpu.reader.read(gpu.sampler.last_us)) if is_due else {}
+            used = gpu.sampler.take(gpu.reader.read(gpu.sampler.after_us), now_ns // 1000) if is_due else {}
             self._see(gpu, used, now_ns)
             rows += [
-                ProcessUse(process.cgroup_id, pid, gpu.slot, used.get(pid, 0), True, 0, Confidence.LOW, 0)
+                ProcessUse(
+                    process.cgroup_id,
+                    pid,
+                    gpu.slot,
+                    used[pid].busy_ns if pid in used else 0,
+                    True,
+                    0,
+                    Confidence.LOW,
+                    0,
+                )
                 for pid, process in gpu.processes.items()
             ]
         return rows
 
-    def _see(self, gpu: _Gpu, used: dict[int, int], now_ns: int) -> None:
+    def _see(self, gpu: _Gpu, used: Iterable[int], now_ns: int) -> None:
         for pid in used:
             before = gpu.processes.get(pid)
             found = self._cgroup_of(pid)

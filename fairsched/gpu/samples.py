@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -21,8 +20,6 @@ from fairsched.gpu.sampler import NvmlReader, Sampler
 POLL_S = 0.5
 _URGENT_PART = 4
 _SEEN_FOR_NS = 5_000_000_000
-_LAGS = 64
-"""Polls: a clock that is set is followed after half a minute."""
 
 Where = tuple[int, int]
 """(process, GPU slot)."""
@@ -60,23 +57,22 @@ class _Gpu:
     slot: int
     reader: NvmlReader
     sampler: Sampler = field(default_factory=Sampler)
-    lags_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_LAGS))
-    """From a time stamp of NVML's clock to the poll that found it; the least of them is the distance of the clocks."""
 
     def poll(self, now_ns: int) -> dict[int, _Part]:
         """What is new, by process."""
-        after_us = self.sampler.last_us
-        samples = self.reader.read(after_us)
-        busy = self.sampler.take(samples)
-        new = [sample for sample in samples if sample.time_us > after_us and sample.busy_ratio > 0]
-        if new:
-            self.lags_ns.append(now_ns - max(sample.time_us for sample in new) * 1000)
-        found = {}
-        for pid, busy_ns in busy.items():
-            times_ns = [s.time_us * 1000 + min(self.lags_ns) for s in new if s.pid == pid]
-            period_ns = self.sampler.window_us * 1000
-            found[pid] = _Part(len(times_ns), busy_ns, period_ns, min(times_ns), max(times_ns))
-        return found
+        sampler = self.sampler
+        used = sampler.take(self.reader.read(sampler.after_us), now_ns // 1000)
+        period_ns = sampler.window_us * 1000
+        return {
+            pid: _Part(
+                one.samples,
+                one.busy_ns,
+                period_ns,
+                (one.first_us + sampler.lag_us) * 1000,
+                (one.last_us + sampler.lag_us) * 1000,
+            )
+            for pid, one in used.items()
+        }
 
 
 class SampleWatch:
@@ -110,7 +106,8 @@ class SampleWatch:
         self._poller.close()
 
     def _pause_s(self) -> float:
-        return self._poll_s / (_URGENT_PART if self.is_urgent else 1)
+        is_young = any(gpu.sampler.is_young for gpu in self._gpus)
+        return self._poll_s / (_URGENT_PART if self.is_urgent or is_young else 1)
 
     def poll(self, now_ns: int) -> None:
         """Ask once. The thread does; tests do."""

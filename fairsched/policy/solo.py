@@ -6,7 +6,7 @@ turns. What a launch costs alone is simply seen, and from then on no model is ne
 busy GPU nobody is ever alone.
 
 Approach. While the account says of a tenant that too little is known (``unmeasured_ns``), all others on its GPU are
-held once, for :data:`_LONGEST_NS`: their queues drain, and bursts of the one end. For a fixed time and not until so
+held once, for :data:`LONGEST_NS`: their queues drain, and bursts of the one end. For a fixed time and not until so
 many ended, because quick ones would count too often. Nothing is lost: the GPU works, what the one has now it owes to
 the others, and the law repays it. So that this takes no longer than :data:`_REPAID_NS`, whoever is entitled to little
 has little time, and where that does not suffice for a burst it is left as it is. Between two such moments all run for
@@ -27,7 +27,7 @@ from fairsched.policy.draft import Draft, JudgedUse
 from fairsched.policy.lag import Solo, Solos
 from fairsched.policy.shares import spec_for
 
-_LONGEST_NS = 500_000_000
+LONGEST_NS = 500_000_000
 _REPAID_NS = 2_000_000_000
 _MOST_TRIES = 3
 _FORGIVEN_NS = 20_000_000_000
@@ -125,7 +125,7 @@ def _length_ns(draft: Draft, row: JudgedUse, others: list[JudgedUse]) -> int | N
         return None
     if row.account.most_ratio < owed:
         return None  # most of the moment would be pauses, and what its work costs makes little difference
-    most_ns = min(_LONGEST_NS, _REPAID_NS * owed)
+    most_ns = min(LONGEST_NS, _REPAID_NS * owed)
     for one in others:
         hold = draft.snapshot.holds.get(one.use.tenant) if one.use.tenant in draft.held else None
         most_ns = min(most_ns, spec_for(one.use.tenant, draft.specs).max_freeze_ns)

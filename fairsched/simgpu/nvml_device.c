@@ -146,6 +146,8 @@ NVML_API nvmlReturn nvmlDeviceGetCount_v2(unsigned int *count)
 	return library.init_count ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
 }
 
+NVML_API nvmlReturn nvmlDeviceGetCount(unsigned int *count) __attribute__((alias("nvmlDeviceGetCount_v2")));
+
 NVML_API nvmlReturn nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice *out)
 {
 	if (!library.init_count)
@@ -155,6 +157,9 @@ NVML_API nvmlReturn nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice
 	*out = &library.devices[index];
 	return NVML_SUCCESS;
 }
+
+NVML_API nvmlReturn nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice *out)
+	__attribute__((alias("nvmlDeviceGetHandleByIndex_v2")));
 
 NVML_API nvmlReturn nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice *out)
 {
@@ -180,6 +185,9 @@ NVML_API nvmlReturn nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlDevic
 			return nvmlDeviceGetHandleByIndex_v2(i, out);
 	return library.init_count ? NVML_ERROR_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
 }
+
+NVML_API nvmlReturn nvmlDeviceGetHandleByPciBusId(const char *text, nvmlDevice *out)
+	__attribute__((alias("nvmlDeviceGetHandleByPciBusId_v2")));
 
 NVML_API nvmlReturn nvmlDeviceGetName(nvmlDevice d, char *out, unsigned int length)
 {

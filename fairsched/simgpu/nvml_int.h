@@ -57,6 +57,7 @@ struct process_use {
 
 unsigned int read_processes(const struct sim_gpu *shm, struct process_use *out, unsigned int max,
 			    bool only_running);
-unsigned int read_samples(const struct sim_gpu *shm, struct sim_sample *out, uint64_t after_us);
+/* See nvml_read.c. */
+unsigned int read_utilization(const struct sim_gpu *shm, struct sim_sample *out, uint64_t after_us);
 
 #endif

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Reading the engine's accounts under its seqlock, summed by process. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "nvml_int.h"
@@ -70,8 +71,8 @@ unsigned int read_processes(const struct sim_gpu *shm, struct process_use *out, 
 	return count;
 }
 
-/* The samples with an occupant taken after `after_us`, oldest first; `out` holds SIM_MAX_SAMPLES. */
-unsigned int read_samples(const struct sim_gpu *shm, struct sim_sample *out, uint64_t after_us)
+/* The samples taken after `after_us`, oldest first; `out` holds SIM_MAX_SAMPLES. */
+static unsigned int read_samples(const struct sim_gpu *shm, struct sim_sample *out, uint64_t after_us)
 {
 	unsigned int count;
 	uint32_t seq;
@@ -87,9 +88,56 @@ unsigned int read_samples(const struct sim_gpu *shm, struct sim_sample *out, uin
 		for (uint64_t n = first; n < total; n++) {
 			const struct sim_sample *s = &shm->samples[n % SIM_MAX_SAMPLES];
 
-			if (s->pid && s->time_us > after_us)
+			if (s->time_us > after_us)
 				out[count++] = *s;
 		}
 	} while (!read_was_clean(shm, seq));
 	return count;
+}
+
+/* Keeps those with an occupant. */
+static unsigned int each_sample(struct sim_sample *samples, unsigned int count)
+{
+	unsigned int kept = 0;
+
+	for (unsigned int i = 0; i < count; i++)
+		if (samples[i].pid)
+			samples[kept++] = samples[i];
+	return kept;
+}
+
+/* One entry for each process: the mean over all samples, 0 in those of others, and its latest moment. */
+static unsigned int averaged(struct sim_sample *samples, unsigned int count)
+{
+	unsigned int kept = 0;
+
+	for (unsigned int i = 0; i < count; i++) {
+		struct sim_sample s = samples[i];
+		unsigned int k = 0;
+
+		if (!s.pid)
+			continue;
+		while (k < kept && samples[k].pid != s.pid)
+			k++;
+		if (k < kept)
+			s.util_pct += samples[k].util_pct;
+		else
+			kept++;
+		samples[k] = s;
+	}
+	for (unsigned int k = 0; k < kept; k++)
+		samples[k].util_pct = (samples[k].util_pct + count / 2) / count;
+	return kept;
+}
+
+/*
+ * What NVML says of the samples taken after `after_us`; `out` holds SIM_MAX_SAMPLES. As nvml.h has it, one entry per
+ * process; with FAIRSCHED_SIM_NVML_SAMPLES=each one per sample.
+ */
+unsigned int read_utilization(const struct sim_gpu *shm, struct sim_sample *out, uint64_t after_us)
+{
+	const char *reading = getenv("FAIRSCHED_SIM_NVML_SAMPLES");
+	unsigned int count = read_samples(shm, out, after_us);
+
+	return reading && !strcmp(reading, "each") ? each_sample(out, count) : averaged(out, count);
 }

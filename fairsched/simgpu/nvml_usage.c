@@ -168,7 +168,27 @@ NVML_API nvmlReturn nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice d, unsig
 	return rc;
 }
 
+NVML_API nvmlReturn nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice d, unsigned int *count, void *out)
+{
+	return nvmlDeviceGetGraphicsRunningProcesses_v3(d, count, out);
+}
+
+NVML_API nvmlReturn nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice d, unsigned int *count, void *out)
+{
+	return nvmlDeviceGetGraphicsRunningProcesses_v3(d, count, out);
+}
+
 NVML_API nvmlReturn nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice d, unsigned int *count, void *out)
+{
+	return nvmlDeviceGetGraphicsRunningProcesses_v3(d, count, out);
+}
+
+NVML_API nvmlReturn nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice d, unsigned int *count, void *out)
+{
+	return nvmlDeviceGetGraphicsRunningProcesses_v3(d, count, out);
+}
+
+NVML_API nvmlReturn nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice d, unsigned int *count, void *out)
 {
 	return nvmlDeviceGetGraphicsRunningProcesses_v3(d, count, out);
 }
@@ -182,7 +202,7 @@ NVML_API nvmlReturn nvmlDeviceGetProcessUtilization(nvmlDevice d, struct nvml_pr
 
 	if (rc)
 		return rc;
-	*count = read_samples(d->shm, samples, after_us);
+	*count = read_utilization(d->shm, samples, after_us);
 	if (!*count)
 		return NVML_ERROR_NOT_FOUND;
 	if (!out || room < *count) {
@@ -205,7 +225,7 @@ NVML_API nvmlReturn nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice d, struct n
 		return rc;
 	if (u->version != PROCESSES_UTILIZATION_V1)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	u->count = read_samples(d->shm, samples, u->after_us);
+	u->count = read_utilization(d->shm, samples, u->after_us);
 	if (!u->count)
 		return NVML_ERROR_NOT_FOUND;
 	if (!u->samples || room < u->count) {

@@ -30,6 +30,7 @@ from benchmarks.fair.recording import Recording
 from benchmarks.fair.scenario import Play, load, shipped
 from benchmarks.rig import Rig
 from fairsched.model import Confidence
+from fairsched.policy import solo
 from tests.node.benchmarks.plays import SeenRig, Theatre
 from tests.node.benchmarks.sighting import HOSTILE, OWNER, Sighting
 from tests.node.promptness import Stopwatch, Took
@@ -59,7 +60,7 @@ QUEUED_MS = 100.0
 """A decoder has ten, and others run beside it."""
 HONEST_HELD_MS_PER_S = 40
 """Of two equal decoders the one that is ahead is held for 5 to 20."""
-MEASURED_MS_PER_S = 500 / SECONDS
+MEASURED_MS_PER_S = solo.LONGEST_NS / 1e6 / SECONDS
 """And once, for up to half a second, while what the launches of the other one cost is measured."""
 HONEST = ("honest1", "honest2")
 S = 1_000_000_000

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -204,48 +205,46 @@ def test_what_a_container_runtime_clears_in_its_own_cgroup_is_not_ours(
     assert opener_in(ref).open(nodes.char(195, 0)) == DENIED
 
 
-def test_a_cgroup_that_somebody_keeps_for_himself_is_refused_with_a_remedy(
-    node: Node, program: GateProgram
-) -> None:
-    ref, fd = node.make("kept"), load_allowing()
+@contextlib.contextmanager
+def kept(ref: CgroupRef) -> Iterator[int]:
+    """Somebody keeps it for himself, with a program that allows everything; gives its id."""
+    fd = load_allowing()
     try:
-        attr = objects._AttachAttr(ref.fileno(), fd, objects.CGROUP_DEVICE, 0)
-        syscall.call(objects.PROG_ATTACH, attr)
-        with pytest.raises(KernelRefused, match="kept") as refused:
-            cgroup_devices.attach(ref, program.fd)
-        assert "BPF_F_ALLOW_MULTI" in refused.value.remedy
-        assert attachments(node.mount, ref.path) == [objects.program_info(fd).id]
+        syscall.call(objects.PROG_ATTACH, objects._AttachAttr(ref.fileno(), fd, objects.CGROUP_DEVICE, 0))
+        yield objects.program_info(fd).id
     finally:
         syscall.call(objects.PROG_DETACH, objects._AttachAttr(ref.fileno(), fd, objects.CGROUP_DEVICE))
         os.close(fd)
+
+
+def test_a_cgroup_that_somebody_keeps_for_himself_is_refused_with_a_remedy(
+    node: Node, program: GateProgram
+) -> None:
+    ref = node.make("kept")
+    with kept(ref) as theirs:
+        with pytest.raises(KernelRefused, match="kept") as refused:
+            cgroup_devices.attach(ref, program.fd)
+        assert "BPF_F_ALLOW_MULTI" in refused.value.remedy
+        assert attachments(node.mount, ref.path) == [theirs]
 
 
 def test_what_somebody_keeps_for_himself_is_not_detached_in_the_place_of_ours(
     node: Node, program: GateProgram
 ) -> None:
     """The kernel takes away the only program there, whichever it is told to."""
-    ref, fd = node.make("kept"), load_allowing()
-    try:
-        attr = objects._AttachAttr(ref.fileno(), fd, objects.CGROUP_DEVICE, 0)
-        syscall.call(objects.PROG_ATTACH, attr)
+    ref = node.make("kept")
+    with kept(ref) as theirs:
         assert not cgroup_devices.detach(ref, program.fd)
         assert ref.path not in cgroup_devices.detach_everywhere(node.mount, [program.fd])
-        assert attachments(node.mount, ref.path) == [objects.program_info(fd).id]
-    finally:
-        syscall.call(objects.PROG_DETACH, objects._AttachAttr(ref.fileno(), fd, objects.CGROUP_DEVICE))
-        os.close(fd)
+        assert attachments(node.mount, ref.path) == [theirs]
 
 
 def test_ours_is_detached_below_what_somebody_keeps_for_himself(node: Node, program: GateProgram) -> None:
-    above, below, fd = node.make("above"), node.make("above/below"), load_allowing()
+    above, below = node.make("above"), node.make("above/below")
     assert cgroup_devices.attach(below, program.fd)
-    try:
-        syscall.call(objects.PROG_ATTACH, objects._AttachAttr(above.fileno(), fd, objects.CGROUP_DEVICE, 0))
+    with kept(above):
         assert cgroup_devices.detach(below, program.fd)
         assert attachments(node.mount, below.path) == []
-    finally:
-        syscall.call(objects.PROG_DETACH, objects._AttachAttr(above.fileno(), fd, objects.CGROUP_DEVICE))
-        os.close(fd)
 
 
 def test_attaching_and_detaching_twice_is_once(node: Node, top: CgroupRef, program: GateProgram) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.accounting.nvml import DEMAND_LINGER_NS, NvmlAccount
-from fairsched.gpu.sampler import NvmlReader, Sample, Sampler
+from fairsched.gpu.sampler import NvmlReader, Sample, Sampler, is_each
 from fairsched.model import Confidence
 
 WINDOW_US = 139_000
@@ -26,58 +27,155 @@ def ring(pids: Sequence[int], busy: float = 1.0, start_us: int = 10**15) -> list
     return [Sample(start_us + n * WINDOW_US, pid, busy) for n, pid in enumerate(pids) if pid]
 
 
+def ns(sampler: Sampler, samples: Sequence[Sample], now_us: int | None = None) -> dict[int, int]:
+    """GPU time by process of one answer, which came as soon as it could."""
+    newest_us = max((sample.time_us for sample in samples), default=0)
+    return {pid: one.busy_ns for pid, one in sampler.take(samples, now_us or newest_us).items()}
+
+
+def averaged(pids: Sequence[int], after_us: int, busy: float = 1.0, start_us: int = 10**15) -> list[Sample]:
+    """What nvml.h says of such a ring: for each process the mean since ``after_us``, and its latest moment."""
+    new = [
+        (start_us + n * WINDOW_US, pid) for n, pid in enumerate(pids) if start_us + n * WINDOW_US > after_us
+    ]
+    means = Counter(pid for _, pid in new if pid)
+    return [
+        Sample(max(at for at, one in new if one == pid), pid, round(100 * busy * many / len(new)) / 100)
+        for pid, many in means.items()
+    ]
+
+
 # ---- samples to time ----
 
 
 def test_what_was_before_the_first_look_is_not_charged() -> None:
     sampler = Sampler()
-    assert sampler.take(ring([1])) == {}
+    assert ns(sampler, ring([1])) == {}
     assert sampler.last_us == 10**15
 
 
 def test_each_sample_stands_for_its_window() -> None:
     sampler = Sampler()
-    used = sampler.take(ring([1, 1, 2, 1]))
+    used = ns(sampler, ring([1, 1, 2, 1]))
     assert used == {1: 2 * WINDOW_US * 1000, 2: WINDOW_US * 1000}
 
 
 def test_a_sample_is_counted_once_however_often_it_comes() -> None:
     sampler, samples = Sampler(), ring([1, 2, 1, 2, 1, 2])
-    first = sampler.take(samples[:4])
-    assert sampler.take(samples[:4]) == {}
-    second = sampler.take(samples)
+    first = ns(sampler, samples[:4])
+    assert ns(sampler, samples[:4]) == {}
+    second = ns(sampler, samples)
     assert first.get(2, 0) + second.get(2, 0) == 3 * WINDOW_US * 1000
 
 
 def test_only_the_busy_part_of_a_window_is_charged() -> None:
-    assert Sampler().take(ring([1, 1], busy=0.25)) == {1: WINDOW_US * 250}
+    assert ns(Sampler(), ring([1, 1], busy=0.25)) == {1: WINDOW_US * 250}
 
 
 def test_a_gap_without_samples_is_nobodys() -> None:
     sampler = Sampler()
-    used = sampler.take(ring([1, 1, 0, 0, 0, 0, 0, 1]))
+    used = ns(sampler, ring([1, 1, 0, 0, 0, 0, 0, 1]))
     assert used == {1: 2 * WINDOW_US * 1000}
 
 
 def test_several_processes_of_one_moment_share_its_window() -> None:
     at = 10**15
     samples = [Sample(at, 1, 0.5), Sample(at + WINDOW_US, 1, 0.5), Sample(at + WINDOW_US, 2, 0.25)]
-    assert Sampler().take(samples) == {1: WINDOW_US * 500, 2: WINDOW_US * 250}
+    assert ns(Sampler(), samples) == {1: WINDOW_US * 500, 2: WINDOW_US * 250}
 
 
 @pytest.mark.parametrize("bad", [Sample(10**15 + WINDOW_US, 1, 6.55), Sample(10**15 + WINDOW_US, 0, 1.0)])
 def test_garbage_is_passed_over(bad: Sample) -> None:
-    assert Sampler().take([*ring([1]), bad]) == {}
+    assert ns(Sampler(), [*ring([1]), bad]) == {}
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**13), st.integers(0, 4), st.floats(0, 2)), max_size=40))
 def test_no_more_time_is_charged_than_passed(raw: list[tuple[int, int, float]]) -> None:
     by_moment = {time_us: Sample(time_us, pid, busy) for time_us, pid, busy in raw}
     samples = sorted(by_moment.values())
-    used = Sampler().take(samples)
+    used = ns(Sampler(), samples)
     passed_us = samples[-1].time_us - samples[0].time_us if samples else 0
     assert sum(used.values()) <= passed_us * 1000
     assert min(used.values(), default=0) >= 0
+
+
+def test_means_since_the_answer_before_are_its_time() -> None:
+    sampler = Sampler()
+    pids = [1, 1, 2, 1, 2, 2, 0, 1]
+    assert ns(sampler, ring([1])) == {}
+    assert ns(sampler, averaged(pids[:4], sampler.after_us)) == pytest.approx(
+        {1: 2 * WINDOW_US * 1000, 2: WINDOW_US * 1000}, rel=0.02
+    )
+    assert ns(sampler, averaged(pids, sampler.after_us)) == pytest.approx(
+        {1: WINDOW_US * 1000, 2: 2 * WINDOW_US * 1000}, rel=0.02
+    )
+    assert not sampler.is_each
+    assert sampler.window_us == WINDOW_US
+
+
+def test_what_the_first_answer_averages_is_not_known() -> None:
+    sampler = Sampler()
+    assert ns(sampler, averaged([1, 2, 1, 2, 2], 0)) == {}
+    assert sampler.last_us == 10**15 + 4 * WINDOW_US
+
+
+def test_a_gpu_that_was_idle_is_nobodys_where_means_are_told() -> None:
+    """Nothing in ten seconds of answers, then one sample: it is asked for, and stands for, the last period."""
+    sampler = Sampler()
+    ns(sampler, ring([1, 2]))
+    ns(sampler, averaged([1, 2, 1, 2], sampler.after_us))
+    for second in range(1, 11):
+        assert ns(sampler, [], 10**15 + 3 * WINDOW_US + second * 1_000_000) == {}
+    begin_us = 10**15 + 3 * WINDOW_US + 10_000_000
+    assert sampler.after_us == begin_us - WINDOW_US
+    used = ns(sampler, [Sample(begin_us + WINDOW_US // 2, 1, 1.0)])
+    assert 0 < used[1] <= 1.5 * WINDOW_US * 1000
+
+
+def test_means_that_were_rounded_up_make_no_time() -> None:
+    sampler = Sampler()
+    ns(sampler, [Sample(10**15 + WINDOW_US, 9, 1.0)])
+    ratios = {1: 0.34, 2: 0.34, 3: 0.33}
+    fresh = [Sample(10**15 + 2 * WINDOW_US, pid, ratio) for pid, ratio in ratios.items()]
+    used = ns(sampler, fresh)
+    assert not sampler.is_each
+    assert WINDOW_US * 1000 - 3 <= sum(used.values()) <= WINDOW_US * 1000
+
+
+@pytest.mark.parametrize(
+    ("ratios", "each"),
+    [
+        ([(1, 0.5), (1, 0.5)], True),
+        ([(1, 0.6), (2, 0.6)], True),
+        ([(1, 0.34), (2, 0.34), (3, 0.33)], False),
+        ([(1, 0.6), (2, 0.4)], False),
+        ([(1, 1.0), (2, 6.55)], False),
+        ([], False),
+    ],
+)
+def test_a_process_told_twice_or_more_than_the_gpu_can_is_no_mean(
+    ratios: list[tuple[int, float]], each: bool
+) -> None:
+    assert is_each([Sample(1 + n, pid, ratio) for n, (pid, ratio) in enumerate(ratios)]) is each
+
+
+@pytest.mark.parametrize("reading", ["each", "averaged"])
+def test_both_readings_find_the_same_time(reading: str) -> None:
+    """Three processes and idleness, asked about every half second for a minute."""
+    rnd, sampler = random.Random(7), Sampler()
+    pids = rnd.choices([0, 1, 1, 2, 3, 3, 3], k=432)
+    used: dict[int, int] = {}
+    for upto in range(1, len(pids), 4):
+        now_us = 10**15 + (upto - 1) * WINDOW_US
+        if reading == "each":
+            answer = [sample for sample in ring(pids[:upto], 0.8) if sample.time_us > sampler.after_us]
+        else:
+            answer = averaged(pids[:upto], sampler.after_us, 0.8)
+        for pid, busy_ns in ns(sampler, answer, now_us).items():
+            used[pid] = used.get(pid, 0) + busy_ns
+    assert sampler.is_each is (reading == "each")
+    for pid in (1, 2, 3):
+        assert used[pid] == pytest.approx(0.8 * pids.count(pid) * WINDOW_US * 1000, rel=0.04)
 
 
 def test_the_error_is_what_the_status_says_it_is() -> None:
@@ -87,7 +185,7 @@ def test_the_error_is_what_the_status_says_it_is() -> None:
         count = round(seconds * 1e6 / WINDOW_US)
         shares = []
         for _ in range(400):
-            used = Sampler().take(ring([9, *rnd.choices([1, 2], k=count)]))
+            used = ns(Sampler(), ring([9, *rnd.choices([1, 2], k=count)]))
             shares.append(used.get(1, 0) / sum(used.values()))
         assert statistics.pstdev(shares) == pytest.approx(points, rel=0.15)
         assert statistics.fmean(shares) == pytest.approx(0.5, abs=0.03)

@@ -54,9 +54,10 @@ def test_what_all_pay_alike_is_no_error_of_a_share_but_what_one_pays_is() -> Non
 
 def test_nvml_is_trusted_no_further_than_its_samples_reach() -> None:
     half = {"a": 0.5, "b": 0.5}
-    assert nvml_limit_points(half, 10) == pytest.approx(3 * 5.9, rel=0.02)
-    assert nvml_limit_points(half, 60) == pytest.approx(3 * 2.4, rel=0.02)
-    assert 0 < nvml_limit_points({"a": 1.0}, 10) < nvml_limit_points(half, 10)
+    assert nvml_limit_points(half, 10, 139_000) == pytest.approx(3 * 5.9, rel=0.02)
+    assert nvml_limit_points(half, 60, 139_000) == pytest.approx(3 * 2.4, rel=0.02)
+    assert nvml_limit_points(half, 60, 556_000) == pytest.approx(3 * 4.8, rel=0.02)
+    assert 0 < nvml_limit_points({"a": 1.0}, 10, 139_000) < nvml_limit_points(half, 10, 139_000)
 
 
 def test_an_even_pace_does_not_vary_and_rounding_is_no_variation() -> None:

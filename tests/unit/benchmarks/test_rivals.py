@@ -360,6 +360,10 @@ def test_utilisation_is_the_part_of_the_last_second_the_samples_stand_for(
     samples = [Sample(time_us, pid, 1.0) for time_us, pid in zip(times, pids, strict=True)]
     meter = UtilisationMeter({0: Samples(samples)}, [inside], mount)  # type: ignore[dict-item]
     assert meter.read() == {("a", 0): pytest.approx(3 * 14.0)}
+    # As nvml.h has it: a mean of that second for each process.
+    samples[:] = [Sample(840_000, 77, 0.43), Sample(980_000, 4_000_000, 0.29)]
+    means = UtilisationMeter({0: Samples(samples)}, [inside], mount)  # type: ignore[dict-item]
+    assert means.read() == {("a", 0): pytest.approx(43.0)}
 
 
 # ---- the truth ----

@@ -107,6 +107,24 @@ def test_another_process_of_the_same_pid_is_counted_anew() -> None:
     watch.close()
 
 
+def test_it_asks_oftener_until_it_knows_how_often_samples_are_taken() -> None:
+    ring = Ring()
+    watch = watch_of(ring)
+    assert watch._pause_s() == NEVER_S, "nobody uses the GPU"
+    for number in range(8):
+        ring.add(ME, number * 139)
+        watch.poll(number * 139 * MS)
+        assert watch._pause_s() == (NEVER_S / 4 if number < 7 else NEVER_S)
+    watch.close()
+    ring = Ring()
+    watch = watch_of(ring)
+    ring.add(ME, 0)
+    watch.poll(0)
+    watch.poll(S)
+    assert watch._pause_s() == NEVER_S, "nobody does any more"
+    watch.close()
+
+
 def test_it_asks_oftener_while_somebody_is_suspected() -> None:
     watch = watch_of(Ring())
     usual_s = watch._pause_s()
