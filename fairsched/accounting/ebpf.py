@@ -112,9 +112,15 @@ class EbpfAccount:
 
     def _take_pauses(self, now_ns: int, rows: ProcessUses) -> None:
         idle_ns = {gpu: engine.take_idle(now_ns) for gpu, engine in self._engines.items()}
+        told = set()
         for row in rows.values():
-            paused_ns = self._engines[row.gpu].take_pause(self._owner(row.cgroup_id), now_ns)
-            row.paused_ns, row.idle_ns = paused_ns, min(paused_ns, idle_ns[row.gpu])
+            whose = self._owner(row.cgroup_id), row.gpu
+            if row.has_demand and whose not in told:  # who wants nothing is away
+                told.add(whose)
+                row.paused_ns = self._engines[row.gpu].pauses.paused_ns(whose[0], now_ns)
+                row.idle_ns = min(row.paused_ns, idle_ns[row.gpu])
+        for engine in self._engines.values():
+            engine.pauses.go_on(now_ns)
 
     def _is_unchanged(self, context: Context, now_ns: int, rows: ProcessUses) -> bool:
         """Since the last look nothing of it has changed but the time: most are, most of the time.

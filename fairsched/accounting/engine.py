@@ -43,7 +43,7 @@ class Engine:
         self.silence = Silence(replay)
         self.costs = Costs(REMEMBERED_TENANTS)
         self._company = Company()
-        self._pauses = TenantPauses()
+        self.pauses = TenantPauses()
         self._idle_ns = 0
         self._launch_of = launch_of
         self._tenant_of = tenant_of
@@ -57,7 +57,7 @@ class Engine:
         is_there, owner = self.drains.may_run(context, now_ns), self._owner(context)
         self._company.note(context.key, owner, now_ns, is_there=is_there)
         wants = context.held_with_demand if context.is_held else self.replay.is_runnable(context.key)
-        self._pauses.note(context.key, owner, now_ns, wants=wants)
+        self.pauses.note(context.key, owner, now_ns, wants=wants)
         return is_there
 
     def take_idle(self, now_ns: int) -> int:
@@ -65,14 +65,10 @@ class Engine:
         before_ns, self._idle_ns = self._idle_ns, self.replay.idle_ns(now_ns)
         return self._idle_ns - before_ns
 
-    def take_pause(self, owner: Hashable, now_ns: int) -> int:
-        """For how long a tenant had no work since this was last asked, and was not held."""
-        return self._pauses.take_ns(owner, now_ns)
-
     def forget(self, context: Context, now_ns: int) -> None:
         """The context is gone."""
         self._company.note(context.key, None, now_ns, is_there=False)
-        self._pauses.forget(context.key, self._owner(context), now_ns)
+        self.pauses.forget(context.key, self._owner(context), now_ns)
         self.silence.forget(context.key)
         self.drains.forget(context)
 

@@ -41,7 +41,9 @@ class TenantPauses:
         self._since_ns: dict[Hashable, int] = {}
         """Of who pauses."""
         self._over_ns: dict[Hashable, int] = {}
-        """Of pauses that have ended since they were last asked for."""
+        """Of pauses that have ended ..."""
+        self._read_ns = 0
+        """... since this moment, and what was before it has been told."""
 
     def note(self, key: ContextKey, tenant: Hashable, now_ns: int, *, wants: bool) -> None:
         """Whether a context has work, or had some when it was held."""
@@ -50,29 +52,31 @@ class TenantPauses:
         if wants:
             self._wants[key] = tenant
             self._many[tenant] += 1
-            if self._many[tenant] == 1:
-                since_ns = self._since_ns.pop(tenant, None)
-                if since_ns is not None:
-                    self._over_ns[tenant] = self._over_ns.get(tenant, 0) + max(0, now_ns - since_ns)
+            since_ns = self._since_ns.pop(tenant, None)
+            if since_ns is not None:
+                paused_ns = now_ns - max(since_ns, self._read_ns)
+                self._over_ns[tenant] = self._over_ns.get(tenant, 0) + max(0, paused_ns)
             return
-        tenant = self._wants.pop(key)
-        self._many[tenant] -= 1
-        if not self._many[tenant]:
-            del self._many[tenant]
-            self._since_ns[tenant] = now_ns
+        before = self._wants.pop(key)
+        self._many[before] -= 1
+        if not self._many[before]:
+            del self._many[before]
+            if before == tenant:  # else it went to another tenant, and this one may be gone
+                self._since_ns[tenant] = now_ns
 
-    def take_ns(self, tenant: Hashable, now_ns: int) -> int:
-        """What it paused since this was last asked."""
-        paused_ns = self._over_ns.pop(tenant, 0)
+    def paused_ns(self, tenant: Hashable, now_ns: int) -> int:
+        """What it paused since :meth:`go_on`."""
         since_ns = self._since_ns.get(tenant)
-        if since_ns is not None and now_ns > since_ns:
-            paused_ns += now_ns - since_ns
-            self._since_ns[tenant] = now_ns
-        return paused_ns
+        going_on_ns = 0 if since_ns is None else max(0, now_ns - max(since_ns, self._read_ns))
+        return self._over_ns.get(tenant, 0) + going_on_ns
+
+    def go_on(self, now_ns: int) -> None:
+        """What was paused up to here has been told."""
+        self._over_ns.clear()
+        self._read_ns = now_ns
 
     def forget(self, key: ContextKey, tenant: Hashable, now_ns: int) -> None:
         """The context is gone; who has no other one with work does not pause but is away."""
         self.note(key, tenant, now_ns, wants=False)
         if tenant not in self._many:
             self._since_ns.pop(tenant, None)
-            self._over_ns.pop(tenant, None)

@@ -18,10 +18,13 @@ def test_a_pause_is_told_once_and_up_to_now() -> None:
     pauses = TenantPauses()
     pauses.note(ONE, "chat", 10, wants=True)
     pauses.note(ONE, "chat", 30, wants=False)
-    assert pauses.take_ns("chat", 35) == 5
-    assert pauses.take_ns("chat", 45) == 10
+    assert pauses.paused_ns("chat", 35) == 5
+    pauses.go_on(35)
+    assert pauses.paused_ns("chat", 45) == 10
     pauses.note(ONE, "chat", 50, wants=True)
-    assert (pauses.take_ns("chat", 60), pauses.take_ns("chat", 70)) == (5, 0)
+    assert pauses.paused_ns("chat", 60) == 15
+    pauses.go_on(60)
+    assert pauses.paused_ns("chat", 70) == 0
 
 
 def test_a_tenant_pauses_when_all_of_its_contexts_do() -> None:
@@ -29,18 +32,28 @@ def test_a_tenant_pauses_when_all_of_its_contexts_do() -> None:
     pauses.note(ONE, "chat", 10, wants=True)
     pauses.note(TWO, "chat", 20, wants=True)
     pauses.note(ONE, "chat", 30, wants=False)
-    assert pauses.take_ns("chat", 40) == 0
+    assert pauses.paused_ns("chat", 40) == 0
     pauses.note(TWO, "chat", 45, wants=False)
-    assert pauses.take_ns("chat", 50) == 5
+    assert pauses.paused_ns("chat", 50) == 5
 
 
 def test_who_has_never_worked_does_not_pause_and_whose_context_is_gone_neither() -> None:
     pauses = TenantPauses()
     pauses.note(ONE, "chat", 10, wants=False)
-    assert pauses.take_ns("chat", 50) == 0
+    assert pauses.paused_ns("chat", 50) == 0
     pauses.note(ONE, "chat", 60, wants=True)
     pauses.forget(ONE, "chat", 70)
-    assert pauses.take_ns("chat", 90) == 0
+    assert pauses.paused_ns("chat", 90) == 0
+
+
+def test_who_goes_from_cgroup_to_cgroup_leaves_nothing_behind() -> None:
+    """Who is in no tenant counts by its cgroup."""
+    pauses = TenantPauses()
+    for cgroup_id in range(1000):
+        pauses.note(ONE, cgroup_id, 10 * cgroup_id, wants=True)
+        pauses.note(ONE, cgroup_id + 1, 10 * cgroup_id + 5, wants=False)
+    pauses.go_on(10_000)
+    assert len(pauses._since_ns) + len(pauses._over_ns) + len(pauses._many) <= 1
 
 
 # ---- as the account tells it ----
