@@ -132,7 +132,7 @@ class UtilisationMeter:
         after_us = time.time_ns() // 1000 - SECOND_US
         points: dict[Key, float] = {}
         for gpu, reader in self._readers.items():
-            samples = reader.read(after_us)
+            samples = [sample for sample in reader.read(after_us) if sample.busy_ratio <= 1.0]
             between_us = shortest_gap_us(samples, self._between_us.get(gpu, SECOND_US))
             self._between_us[gpu] = between_us
             leaf_by_pid = {pid: self._leaf_of(pid) for pid in {sample.pid for sample in samples}}

@@ -204,7 +204,7 @@ class Drains:
         if not context.drain_doubt_ns or not (context.is_held or context.is_open):
             return False
         if not context.launch.samples:
-            return True
+            return context.is_open
         ratio = _SPARE_RATIO + _UNKNOWN_RATIO / (1 + context.launch.observed)
         spare_ns = max(_SPARE_NS, ratio * context.drain_ns, _SPARE_DOUBTS * context.drain_doubt_ns)
         return self._replay.even_ns(now_ns) - context.held_even_ns < context.drain_ns + spare_ns

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 
+from fairsched.accounting.context import DEMAND_LINGER_NS
 from fairsched.model import ContextKey
 
 _PAUSE_NS = 300_000
@@ -47,7 +48,12 @@ class TenantPauses:
 
     def note(self, key: ContextKey, tenant: Hashable, now_ns: int, *, wants: bool) -> None:
         """Whether a context has work, or had some when it was held."""
-        if (key in self._wants) is wants:
+        before = self._wants.get(key)
+        if (
+            wants and before is not None and before != tenant
+        ):  # it goes on in another cgroup, or has become known
+            self._leave(key, tenant, now_ns)
+        elif (before is not None) is wants:
             return
         if wants:
             self._wants[key] = tenant
@@ -57,6 +63,9 @@ class TenantPauses:
                 paused_ns = now_ns - max(since_ns, self._read_ns)
                 self._over_ns[tenant] = self._over_ns.get(tenant, 0) + max(0, paused_ns)
             return
+        self._leave(key, tenant, now_ns)
+
+    def _leave(self, key: ContextKey, tenant: Hashable, now_ns: int) -> None:
         before = self._wants.pop(key)
         self._many[before] -= 1
         if not self._many[before]:
@@ -71,9 +80,14 @@ class TenantPauses:
         return self._over_ns.get(tenant, 0) + going_on_ns
 
     def go_on(self, now_ns: int) -> None:
-        """What was paused up to here has been told."""
+        """What was paused up to here has been told. Who has paused for longer wants nothing any more."""
         self._over_ns.clear()
         self._read_ns = now_ns
+        self._since_ns = {
+            tenant: since_ns
+            for tenant, since_ns in self._since_ns.items()
+            if now_ns - since_ns <= DEMAND_LINGER_NS
+        }
 
     def forget(self, key: ContextKey, tenant: Hashable, now_ns: int) -> None:
         """The context is gone; who has no other one with work does not pause but is away."""

@@ -12,6 +12,7 @@ What NVML says of them, in two readings:
 
 They are told apart by what comes: a process that is in one answer twice, or processes that together are busier than
 the GPU, are not averages. Averages are asked for since the answer before, so that a mean times that time is GPU time.
+No more of it counts than has passed by our own clock: NVML's may be set, and an answer may come late.
 
 Source: nvmlDeviceGetProcessesUtilizationInfo, and nvmlDeviceGetProcessUtilization on drivers that lack it (the old
 call answers 0 on newer GPUs, hence the order). Timestamps are microseconds of NVML's own clock.
@@ -40,6 +41,12 @@ _LAGS = 64
 """Answers: a clock that is set is followed after half a minute."""
 _LEAST_ANSWERS = 8
 """With something in them, after which the time between two samples is known, if they were asked for often."""
+_LEAST_VOTES = 4
+"""An answer that has an entry per sample gives two, one of several entries that may be means takes one away."""
+_LONGEST_SPAN_US = 2_000_000
+"""Of one answer: who asks so seldom has been kept from asking, and the driver remembers no more than seconds."""
+_SILENT_US = 10_000_000
+"""Without anything new: then NVML's clock may have been set back."""
 
 
 class Sample(NamedTuple):
@@ -59,14 +66,13 @@ class Used(NamedTuple):
     """That named it; where they are averaged, as many as make up its part."""
     first_us: int
     last_us: int
-    """When the first and the last of them were taken, in NVML's clock."""
+    """When the first (at the earliest) and the last of them were taken, in NVML's clock."""
 
 
 def is_each(samples: Sequence[Sample]) -> bool:
     """Whether an answer has an entry per sample; False where that cannot be told."""
-    busy = [sample for sample in samples if sample.pid and 0.0 < sample.busy_ratio <= 1.0]
-    is_twice = len({sample.pid for sample in busy}) < len(busy)
-    return is_twice or sum(sample.busy_ratio for sample in busy) > 1.0 + _ROUNDED * len(busy)
+    is_twice = len({sample.pid for sample in samples}) < len(samples)
+    return is_twice or sum(sample.busy_ratio for sample in samples) > 1.0 + _ROUNDED * len(samples)
 
 
 @dataclass
@@ -74,15 +80,19 @@ class Sampler:
     """The samples of one GPU, turned into nanoseconds per process (pure)."""
 
     last_us: int = 0
-    """Newest timestamp seen; 0 = none yet."""
+    """Newest timestamp seen. 0 = none yet, or NVML's clock was set and all begins anew."""
     window_us: int = LONGEST_WINDOW_US
     """Shortest distance between two samples so far: what one stands for after a gap."""
-    is_each: bool = False
-    """An answer had an entry per sample: so have all."""
+    _votes: int = 0
+    """For answers with an entry per sample."""
+    _shorter_us: int = 0
+    """A distance that was seen once; a single one may be a clock that was set."""
     _lags_us: deque[int] = field(default_factory=lambda: deque(maxlen=_LAGS))
     """From a time stamp of NVML's clock to the answer that had it; the least of them is the distance of the clocks."""
     _asked_us: int = 0
-    """When the last answer came, in our clock."""
+    """When the last answer came, in our clock ..."""
+    _told_us: int = 0
+    """... and the last one with something in it."""
 
     @property
     def lag_us(self) -> int:
@@ -90,34 +100,49 @@ class Sampler:
         return min(self._lags_us)
 
     @property
-    def is_young(self) -> bool:
-        """How often samples are taken is not known yet, and some are: means of several do not tell."""
-        if not 0 < len(self._lags_us) < _LEAST_ANSWERS:
-            return False
-        return self._asked_us - self.lag_us - self.last_us < LONGEST_WINDOW_US
+    def after_us(self) -> int:
+        """Ask for what is newer than this, in NVML's clock: what earlier answers did not have was not there then."""
+        if not self.last_us:
+            return 0
+        return self.last_us + max(0, self._asked_us - self._told_us - 2 * self.window_us)
 
     @property
-    def after_us(self) -> int:
-        """Ask for what is newer than this, in NVML's clock.
+    def is_each(self) -> bool:
+        """Whether answers have an entry per sample, as far as is known. One odd answer does not tell."""
+        return self._votes >= _LEAST_VOTES
 
-        What an answer did not have was not there then: of a GPU that was idle for long only the rest counts.
-        """
-        if not self._lags_us:
-            return self.last_us
-        return max(self.last_us, self._asked_us - self.lag_us - self.window_us)
+    @property
+    def is_young(self) -> bool:
+        """How often samples are taken is not known yet, and some are: means of several do not tell."""
+        is_few = 0 < len(self._lags_us) < _LEAST_ANSWERS
+        return is_few and self._asked_us - self._told_us < LONGEST_WINDOW_US
 
     def take(self, samples: Iterable[Sample], now_us: int) -> dict[int, Used]:
         """What is new by pid, in an answer about the time since :attr:`after_us`, that came at ``now_us`` of our clock.
-        The first answer counts nothing."""
-        after_us, is_first = self.after_us, not self.last_us
-        fresh = sorted(sample for sample in samples if sample.time_us > after_us)
+
+        The first answer counts nothing. Nor does one whose time stamps have gone further than our clock: NVML's was
+        set. Where it was set back nothing is newer for long: then all is asked for, and begins anew.
+        """
+        after_us = self.after_us
+        fresh = sorted(s for s in samples if s.time_us > self.last_us and s.pid and 0.0 < s.busy_ratio <= 1.0)
+        elapsed_us, self._asked_us = max(0, now_us - self._asked_us), now_us
         if not fresh:
-            self._asked_us = now_us
+            if now_us - self._told_us > _SILENT_US:
+                self.last_us, self._told_us = 0, now_us
             return {}
-        self.is_each = self.is_each or is_each(fresh)
-        self._asked_us = now_us
+        before_us, passed_us = self.last_us, max(0, fresh[-1].time_us - after_us)
+        if before_us and fresh[-1].time_us - before_us > now_us - self._told_us + 2 * LONGEST_WINDOW_US:
+            self.last_us = before_us = 0
+        if not before_us:
+            self._lags_us.clear()
+        self._told_us = now_us
         self._lags_us.append(now_us - fresh[-1].time_us)
-        return self._each(fresh) if self.is_each else self._averaged(fresh, 0 if is_first else after_us)
+        if len(fresh) > 1:
+            step = 2 if is_each(fresh) else -1
+            self._votes = min(max(self._votes + step, 0), 2 * _LEAST_VOTES)
+        if self.is_each or is_each(fresh):
+            return self._each(fresh)
+        return self._averaged(fresh, before_us, min(passed_us, elapsed_us + self.window_us, _LONGEST_SPAN_US))
 
     def _each(self, fresh: Sequence[Sample]) -> dict[int, Used]:
         used: dict[int, Used] = {}
@@ -128,41 +153,41 @@ class Sampler:
             if is_first:
                 continue
             if gap_us >= SHORTEST_WINDOW_US:
-                self.window_us = min(self.window_us, gap_us)
+                self._learn_window(gap_us)
                 # Nobody was sampled in a longer gap: only the last window of it is this sample's.
                 window_us = gap_us if gap_us < 1.5 * self.window_us else self.window_us
-            if sample.pid and 0.0 < sample.busy_ratio <= 1.0:
-                before = used.get(sample.pid, Used(0, 0, sample.time_us, 0))
-                busy_ns = before.busy_ns + int(sample.busy_ratio * window_us * 1000)
-                used[sample.pid] = Used(busy_ns, before.samples + 1, before.first_us, sample.time_us)
+            before = used.get(sample.pid, Used(0, 0, sample.time_us, 0))
+            busy_ns = before.busy_ns + int(sample.busy_ratio * window_us * 1000)
+            used[sample.pid] = Used(busy_ns, before.samples + 1, before.first_us, sample.time_us)
         return used
 
-    def _averaged(self, fresh: Sequence[Sample], after_us: int) -> dict[int, Used]:
-        """``after_us``: since when the means are; 0 = not known."""
-        before_us, self.last_us = self.last_us, fresh[-1].time_us
-        if not after_us:
+    def _averaged(self, fresh: Sequence[Sample], before_us: int, passed_us: int) -> dict[int, Used]:
+        """``before_us``: since when the means are, 0 = not known. ``passed_us``: of that time at most so much."""
+        self.last_us = fresh[-1].time_us
+        if not before_us:
             return {}
         for sample in fresh:
             gap_us, before_us = sample.time_us - before_us, sample.time_us
             if gap_us >= SHORTEST_WINDOW_US:
-                self.window_us = min(self.window_us, gap_us)
-        # Samples of nobody, newer than the last entry, are in the means, too.
-        idle_us = max(0, self._asked_us - self.lag_us - self.last_us) // self.window_us * self.window_us
-        passed_us = self.last_us + idle_us - after_us
-        used = {}
-        for sample in fresh:
-            if sample.pid and 0.0 < sample.busy_ratio <= 1.0:
-                many = max(1, round(sample.busy_ratio * passed_us / self.window_us))
-                first_us = max(sample.time_us - (many - 1) * self.window_us, after_us + 1)
-                busy_ns = int(sample.busy_ratio * passed_us * 1000)
-                used[sample.pid] = Used(busy_ns, many, first_us, sample.time_us)
-        total_ns = sum(one.busy_ns for one in used.values())
-        if total_ns > passed_us * 1000:  # rounded up
-            used = {
-                pid: one._replace(busy_ns=one.busy_ns * passed_us * 1000 // total_ns)
-                for pid, one in used.items()
-            }
-        return used
+                self._learn_window(gap_us)
+        scale = passed_us / max(1.0, sum(sample.busy_ratio for sample in fresh))  # they are rounded
+        first_us = self.last_us - passed_us + 1
+        return {
+            sample.pid: Used(
+                int(sample.busy_ratio * scale * 1000),
+                max(1, round(sample.busy_ratio * passed_us / self.window_us)),
+                min(first_us, sample.time_us),
+                sample.time_us,
+            )
+            for sample in fresh
+        }
+
+    def _learn_window(self, gap_us: int) -> None:
+        is_confirmed = abs(gap_us - self._shorter_us) < gap_us // 10
+        if gap_us < self.window_us and (is_confirmed or self.window_us == LONGEST_WINDOW_US):
+            self.window_us = gap_us
+        elif gap_us < self.window_us:
+            self._shorter_us = gap_us
 
 
 class NvmlReader:

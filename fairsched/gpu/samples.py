@@ -58,10 +58,11 @@ class _Gpu:
     reader: NvmlReader
     sampler: Sampler = field(default_factory=Sampler)
 
-    def poll(self, now_ns: int) -> dict[int, _Part]:
+    def poll(self, clock_ns: Callable[[], int]) -> dict[int, _Part]:
         """What is new, by process."""
         sampler = self.sampler
-        used = sampler.take(self.reader.read(sampler.after_us), now_ns // 1000)
+        samples = self.reader.read(sampler.after_us)
+        used = sampler.take(samples, clock_ns() // 1000)  # the driver may have kept us waiting
         period_ns = sampler.window_us * 1000
         return {
             pid: _Part(
@@ -93,7 +94,7 @@ class SampleWatch:
         """When each was last seen. Replaced, never changed."""
         self.is_urgent = False
         """Somebody waits for the next samples."""
-        self._poller = Poller("sightings", lambda: self.poll(time.monotonic_ns()), self._pause_s, "samples")
+        self._poller = Poller("sightings", self.poll, self._pause_s, "samples")
 
     def take(self) -> list[ProcessSamples]:
         """What was seen since the call before. Never blocks on NVML."""
@@ -109,11 +110,12 @@ class SampleWatch:
         is_young = any(gpu.sampler.is_young for gpu in self._gpus)
         return self._poll_s / (_URGENT_PART if self.is_urgent or is_young else 1)
 
-    def poll(self, now_ns: int) -> None:
-        """Ask once. The thread does; tests do."""
-        seen = {where: t for where, t in self.seen_running.items() if now_ns - t < _SEEN_FOR_NS}
+    def poll(self, now_ns: int | None = None) -> None:
+        """Ask once. The thread does; tests do, and say when."""
+        clock_ns = time.monotonic_ns if now_ns is None else lambda: now_ns
+        seen = {where: t for where, t in self.seen_running.items() if clock_ns() - t < _SEEN_FOR_NS}
         for gpu in self._gpus:
-            for pid, part in gpu.poll(now_ns).items():
+            for pid, part in gpu.poll(clock_ns).items():
                 self._add(pid, gpu.slot, part)
                 seen[pid, gpu.slot] = part.last_ns
         self.seen_running = seen

@@ -259,6 +259,10 @@ def _book_gpu(
     light = _light(part, used, before, delivered)
     for limits in ({name: before[name].lag_ns for name in aside & part.keys()}, light):
         rest = {name: ratio for name, ratio in takers.items() if name not in limits}
+        if limits is light and not any(
+            rest.values()
+        ):  # where all are, what one forfeits is forgiven to who owes it
+            rest = {name: ratio for name, ratio in takers.items() if lag[name] < 0}
         # A taker may be owed nothing (its sibling's floor fills their parent's cap), and cannot take then.
         if limits and any(rest.values()):
             most, takers = {**limits, **most}, rest

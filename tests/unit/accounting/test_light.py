@@ -40,6 +40,23 @@ def test_a_light_tenant_costs_its_neighbour_next_to_nothing(light: str, weight: 
     assert held >= 0.9 * free
 
 
+@pytest.mark.parametrize("other_us", [(20_000, 28_000), (2000, 3000), (8000, 12_000)], ids=str)
+def test_two_that_are_light_leave_each_other_alone(other_us: tuple[int, int]) -> None:
+    """Together they want less than the GPU. The other one had .06 where credit was limited beside heavy ones only."""
+    had = []
+    for is_enforced in (False, True):
+        tenants = [
+            Tenant(
+                TenantSpec(name), [Steps(1, work_us * 1000, 0.05, pause_us * 1000, start_ns=(1 + at) * MS)]
+            )
+            for at, (name, (work_us, pause_us)) in enumerate((("a", (100, 2400)), ("b", other_us)))
+        ]
+        loop = DrawnLoop(tenants, ASSUMED, seed=3, is_enforced=is_enforced)
+        loop.run(8 * S)
+        had.append(loop.delivered["b", "gpu0"])
+    assert had[1] >= 0.95 * had[0]
+
+
 def test_it_is_not_hindered_either() -> None:
     _, free = busy_ratio(LIGHT_US["1 ms of 23"], is_enforced=False)
     _, held = busy_ratio(LIGHT_US["1 ms of 23"], is_enforced=True)

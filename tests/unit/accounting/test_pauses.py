@@ -56,6 +56,27 @@ def test_who_goes_from_cgroup_to_cgroup_leaves_nothing_behind() -> None:
     assert len(pauses._since_ns) + len(pauses._over_ns) + len(pauses._many) <= 1
 
 
+def test_who_moves_in_its_pauses_leaves_nothing_behind_either() -> None:
+    pauses = TenantPauses()
+    for cgroup_id in range(1000):
+        now_ns = 100 * MS * cgroup_id
+        pauses.note(ONE, cgroup_id, now_ns, wants=True)
+        pauses.note(ONE, cgroup_id, now_ns + MS, wants=False)
+        pauses.go_on(now_ns + 50 * MS)
+    assert len(pauses._since_ns) <= 1
+
+
+def test_a_context_whose_tenant_becomes_known_while_it_works_is_that_ones() -> None:
+    pauses = TenantPauses()
+    pauses.note(TWO, "chat", 5, wants=True)
+    pauses.note(TWO, "chat", 6, wants=False)
+    pauses.note(ONE, 55, 10, wants=True)
+    pauses.note(ONE, "chat", 20, wants=True)
+    pauses.go_on(20)
+    assert pauses.paused_ns("chat", 1000) == 0
+    assert not pauses._many[55] and 55 not in pauses._since_ns
+
+
 # ---- as the account tells it ----
 
 

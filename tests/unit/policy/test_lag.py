@@ -255,11 +255,11 @@ def test_pauses_cost_no_credit_while_a_tenant_would_use_its_part_all_the_same() 
     assert state.accounts["a", "gpu0"].lag_ns == pytest.approx(19 * (18 / 4 - 3) * MS)
 
 
-def test_where_all_are_light_credit_is_as_ever() -> None:
+def test_where_all_are_light_nobody_owes_for_what_nobody_else_would_use() -> None:
     window = {"active_ns": 0, "used_window_ns": 50.0 * MS, "paused_window_ns": 950.0 * MS}
     state = PolicyState({(name, "gpu0"): Account(0, **window) for name in A_B})
     after = judge(snapshot(20, use("a", 2, paused=10), use("b", 1, paused=10)), state)
-    assert [lag_ms(after, name) for name in A_B] == pytest.approx([-0.5, 0.5])
+    assert [lag_ms(after, name) for name in A_B] == pytest.approx([0, 0])
 
 
 def test_a_pause_that_is_no_demand_any_more_says_nothing_of_what_a_tenant_can_use() -> None:
