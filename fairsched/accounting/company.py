@@ -17,33 +17,58 @@ from collections.abc import Hashable
 from fairsched.model import ContextKey
 
 
+class Presence:
+    """Which contexts are there, and of whom."""
+
+    def __init__(self) -> None:
+        self._whose: dict[Hashable, Hashable] = {}
+        """By context: its tenant."""
+        self.tenants: Counter[Hashable] = Counter()
+        """How many contexts of each are there."""
+
+    def note(
+        self, key: ContextKey, tenant: Hashable, *, is_there: bool
+    ) -> tuple[Hashable | None, Hashable | None]:
+        """Who came of whom nothing was there, and of whom nothing is there any more.
+
+        One that is there already may be another tenant's now: it went to another cgroup, or whose that is became known.
+        """
+        before, after = self._whose.pop(key, None), tenant if is_there else None
+        if after is not None:
+            self._whose[key] = after
+        if before == after:
+            return None, None
+        came = gone = None
+        if before is not None:
+            self.tenants[before] -= 1
+            if not self.tenants[before]:
+                del self.tenants[before]
+                gone = before
+        if after is not None:
+            came = after if after not in self.tenants else None
+            self.tenants[after] += 1
+        return came, gone
+
+
 class Company:
     """Of one GPU."""
 
     def __init__(self) -> None:
-        self._there: dict[Hashable, Hashable] = {}
-        """By context: its tenant."""
-        self._tenants: Counter[Hashable] = Counter()
+        self._presence = Presence()
         self._alone: Hashable | None = None
         self._since_ns = 0
 
     def note(self, key: ContextKey, tenant: Hashable, now_ns: int, *, is_there: bool) -> None:
         """Whether a context has work, or may have."""
-        if (key in self._there) is is_there:
+        came, gone = self._presence.note(key, tenant, is_there=is_there)
+        if came is None and gone is None:
             return
-        if is_there:
-            self._there[key] = tenant
-            self._tenants[tenant] += 1
-        else:
-            tenant = self._there.pop(key)
-            self._tenants[tenant] -= 1
-            if not self._tenants[tenant]:
-                del self._tenants[tenant]
-        if len(self._tenants) == 1:
-            (alone,) = self._tenants
+        tenants = self._presence.tenants
+        if len(tenants) == 1:
+            (alone,) = tenants
             if alone != self._alone:
                 self._alone, self._since_ns = alone, now_ns
-        elif self._tenants:
+        elif tenants:
             self._alone = None
 
     def is_alone(self, tenant: Hashable, since_ns: int) -> bool:

@@ -112,13 +112,11 @@ class EbpfAccount:
 
     def _take_pauses(self, now_ns: int, rows: ProcessUses) -> None:
         idle_ns = {gpu: engine.take_idle(now_ns) for gpu, engine in self._engines.items()}
-        told = set()
-        for row in rows.values():
-            whose = self._owner(row.cgroup_id), row.gpu
-            if row.has_demand and whose not in told:  # who wants nothing is away
-                told.add(whose)
-                row.paused_ns = self._engines[row.gpu].pauses.paused_ns(whose[0], now_ns)
-                row.idle_ns = min(row.paused_ns, idle_ns[row.gpu])
+        # One row of each tenant; who wants nothing is away.
+        wanting = {(self._owner(row.cgroup_id), row.gpu): row for row in rows.values() if row.has_demand}
+        for (owner, gpu), row in wanting.items():
+            row.paused_ns = self._engines[gpu].pauses.paused_ns(owner, now_ns)
+            row.idle_ns = min(row.paused_ns, idle_ns[gpu])
         for engine in self._engines.values():
             engine.pauses.go_on(now_ns)
 

@@ -62,22 +62,18 @@ class NvmlAccount:
             self._next_poll_ns = now_ns + self._poll_ns
         rows = []
         for gpu in self._gpus:
-            used = gpu.sampler.take(gpu.reader.read(gpu.sampler.after_us), now_ns // 1000) if is_due else {}
+            used = self._take(gpu, now_ns) if is_due else {}
             self._see(gpu, used, now_ns)
             rows += [
-                ProcessUse(
-                    process.cgroup_id,
-                    pid,
-                    gpu.slot,
-                    used[pid].busy_ns if pid in used else 0,
-                    True,
-                    0,
-                    Confidence.LOW,
-                    0,
-                )
+                ProcessUse(process.cgroup_id, pid, gpu.slot, used.get(pid, 0), True, 0, Confidence.LOW, 0)
                 for pid, process in gpu.processes.items()
             ]
         return rows
+
+    def _take(self, gpu: _Gpu, now_ns: int) -> dict[int, int]:
+        """GPU time by process since the last poll."""
+        samples = gpu.reader.read(gpu.sampler.after_us)
+        return {pid: one.busy_ns for pid, one in gpu.sampler.take(samples, now_ns // 1000).items()}
 
     def _see(self, gpu: _Gpu, used: Iterable[int], now_ns: int) -> None:
         for pid in used:

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable
 
+from fairsched.accounting.company import Presence
 from fairsched.accounting.context import DEMAND_LINGER_NS
 from fairsched.model import ContextKey
 
@@ -36,9 +36,7 @@ class TenantPauses:
     """On one GPU: how long each tenant had no work at all, in none of its contexts, and was not held."""
 
     def __init__(self) -> None:
-        self._wants: dict[ContextKey, Hashable] = {}
-        """By context: its tenant."""
-        self._many: Counter[Hashable] = Counter()
+        self._wanting = Presence()
         self._since_ns: dict[Hashable, int] = {}
         """Of who pauses."""
         self._over_ns: dict[Hashable, int] = {}
@@ -48,30 +46,13 @@ class TenantPauses:
 
     def note(self, key: ContextKey, tenant: Hashable, now_ns: int, *, wants: bool) -> None:
         """Whether a context has work, or had some when it was held."""
-        before = self._wants.get(key)
-        if (
-            wants and before is not None and before != tenant
-        ):  # it goes on in another cgroup, or has become known
-            self._leave(key, tenant, now_ns)
-        elif (before is not None) is wants:
-            return
-        if wants:
-            self._wants[key] = tenant
-            self._many[tenant] += 1
-            since_ns = self._since_ns.pop(tenant, None)
-            if since_ns is not None:
-                paused_ns = now_ns - max(since_ns, self._read_ns)
-                self._over_ns[tenant] = self._over_ns.get(tenant, 0) + max(0, paused_ns)
-            return
-        self._leave(key, tenant, now_ns)
-
-    def _leave(self, key: ContextKey, tenant: Hashable, now_ns: int) -> None:
-        before = self._wants.pop(key)
-        self._many[before] -= 1
-        if not self._many[before]:
-            del self._many[before]
-            if before == tenant:  # else it went to another tenant, and this one may be gone
-                self._since_ns[tenant] = now_ns
+        came, gone = self._wanting.note(key, tenant, is_there=wants)
+        since_ns = self._since_ns.pop(came, None)
+        if since_ns is not None:
+            paused_ns = now_ns - max(since_ns, self._read_ns)
+            self._over_ns[came] = self._over_ns.get(came, 0) + max(0, paused_ns)
+        if gone is not None and gone == tenant:  # else it went to another one, and that may be gone
+            self._since_ns[gone] = now_ns
 
     def paused_ns(self, tenant: Hashable, now_ns: int) -> int:
         """What it paused since :meth:`go_on`."""
@@ -92,5 +73,5 @@ class TenantPauses:
     def forget(self, key: ContextKey, tenant: Hashable, now_ns: int) -> None:
         """The context is gone; who has no other one with work does not pause but is away."""
         self.note(key, tenant, now_ns, wants=False)
-        if tenant not in self._many:
+        if tenant not in self._wanting.tenants:
             self._since_ns.pop(tenant, None)

@@ -254,7 +254,10 @@ class Replay:
         return self._idle_ns + max(0, t_ns - self._charged_to_ns) if is_idle else self._idle_ns
 
     def even_ns(self, t_ns: int) -> float:
-        """GPU time that one more context would have had by ``t_ns`` if all with work had had the same."""
+        """GPU time that one more context would have had by ``t_ns`` if all with work had had the same.
+
+        For one that has work itself, and so is counted twice, it is less than its part.
+        """
         return self._even_ns + max(0, t_ns - self._even_to_ns) / (self._runnable + 1)
 
     def take_drained(self) -> list[tuple[Any, int]]:

@@ -137,10 +137,10 @@ class Sampler:
             self._lags_us.clear()
         self._told_us = now_us
         self._lags_us.append(now_us - fresh[-1].time_us)
+        shows_each = is_each(fresh)
         if len(fresh) > 1:
-            step = 2 if is_each(fresh) else -1
-            self._votes = min(max(self._votes + step, 0), 2 * _LEAST_VOTES)
-        if self.is_each or is_each(fresh):
+            self._votes = min(max(self._votes + (2 if shows_each else -1), 0), 2 * _LEAST_VOTES)
+        if self.is_each or shows_each:
             return self._each(fresh)
         return self._averaged(fresh, before_us, min(passed_us, elapsed_us + self.window_us, _LONGEST_SPAN_US))
 

@@ -11,11 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from fairsched.base.beside import Poller
 from fairsched.base.process import ProcessId
-from fairsched.gpu.sampler import NvmlReader, Sampler
+from fairsched.gpu.sampler import NvmlReader, Sampler, Used
 
 POLL_S = 0.5
 _URGENT_PART = 4
@@ -42,38 +41,20 @@ class ProcessSamples:
     last_ns: int = 0
 
 
-class _Part(NamedTuple):
-    """What one poll told of one process."""
-
-    samples: int
-    busy_ns: int
-    period_ns: int
-    first_ns: int
-    last_ns: int
-
-
 @dataclass
 class _Gpu:
     slot: int
     reader: NvmlReader
     sampler: Sampler = field(default_factory=Sampler)
 
-    def poll(self, clock_ns: Callable[[], int]) -> dict[int, _Part]:
+    def poll(self, clock_ns: Callable[[], int]) -> dict[int, Used]:
         """What is new, by process."""
-        sampler = self.sampler
-        samples = self.reader.read(sampler.after_us)
-        used = sampler.take(samples, clock_ns() // 1000)  # the driver may have kept us waiting
-        period_ns = sampler.window_us * 1000
-        return {
-            pid: _Part(
-                one.samples,
-                one.busy_ns,
-                period_ns,
-                (one.first_us + sampler.lag_us) * 1000,
-                (one.last_us + sampler.lag_us) * 1000,
-            )
-            for pid, one in used.items()
-        }
+        samples = self.reader.read(self.sampler.after_us)
+        return self.sampler.take(samples, clock_ns() // 1000)  # the driver may have kept us waiting
+
+    def ours_ns(self, time_us: int) -> int:
+        """A moment of NVML's clock in ours."""
+        return (time_us + self.sampler.lag_us) * 1000
 
 
 class SampleWatch:
@@ -115,22 +96,23 @@ class SampleWatch:
         clock_ns = time.monotonic_ns if now_ns is None else lambda: now_ns
         seen = {where: t for where, t in self.seen_running.items() if clock_ns() - t < _SEEN_FOR_NS}
         for gpu in self._gpus:
-            for pid, part in gpu.poll(clock_ns).items():
-                self._add(pid, gpu.slot, part)
-                seen[pid, gpu.slot] = part.last_ns
+            for pid, used in gpu.poll(clock_ns).items():
+                self._add(pid, gpu, used)
+                seen[pid, gpu.slot] = gpu.ours_ns(used.last_us)
         self.seen_running = seen
 
-    def _add(self, pid: int, slot: int, part: _Part) -> None:
+    def _add(self, pid: int, gpu: _Gpu, used: Used) -> None:
         owner, cgroup_id = ProcessId.of(pid), self._cgroup_of(pid)
         if owner is None or cgroup_id is None:
             return  # gone since
         with self._lock:
-            found = self._found.get((pid, slot))
+            found = self._found.get((pid, gpu.slot))
             if found is None or found.owner != owner:
-                found = self._found[pid, slot] = ProcessSamples(
-                    pid, slot, owner, cgroup_id, first_ns=part.first_ns
+                first_ns = gpu.ours_ns(used.first_us)
+                found = self._found[pid, gpu.slot] = ProcessSamples(
+                    pid, gpu.slot, owner, cgroup_id, first_ns=first_ns
                 )
             found.cgroup_id = cgroup_id
-            found.samples += part.samples
-            found.busy_ns += part.busy_ns
-            found.period_ns, found.last_ns = part.period_ns, part.last_ns
+            found.samples += used.samples
+            found.busy_ns += used.busy_ns
+            found.period_ns, found.last_ns = gpu.sampler.window_us * 1000, gpu.ours_ns(used.last_us)

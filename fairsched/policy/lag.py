@@ -254,18 +254,8 @@ def _book_gpu(
         if name in enforced:
             lag_ns += part.get(name, 0.0) * delivered - used[name].charged_ns
         lag[name] = lag_ns
-    most: dict[str, float] = {}
-    takers = part
     light = _light(part, used, before, delivered)
-    for limits in ({name: before[name].lag_ns for name in aside & part.keys()}, light):
-        rest = {name: ratio for name, ratio in takers.items() if name not in limits}
-        if limits is light and not any(
-            rest.values()
-        ):  # where all are, what one forfeits is forgiven to who owes it
-            rest = {name: ratio for name, ratio in takers.items() if lag[name] < 0}
-        # A taker may be owed nothing (its sibling's floor fills their parent's cap), and cannot take then.
-        if limits and any(rest.values()):
-            most, takers = {**limits, **most}, rest
+    most, takers = _limits(part, lag, {name: before[name].lag_ns for name in aside & part.keys()}, light)
     surplus = 0.0
     for name, credit in most.items():
         kept = min(lag[name], max(credit, 0.0))
@@ -276,6 +266,27 @@ def _book_gpu(
     for name, account in _moved(used, before, lag, active_ns, step):
         books.accounts[name, gpu] = account
     return is_back
+
+
+def _limits(
+    part: Mapping[str, float],
+    lag: Mapping[str, float],
+    aside: Mapping[str, float],
+    light: Mapping[str, float],
+) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """The most credit of those who may not earn like others, and who takes what they forfeit, by entitlement."""
+    most, takers = dict[str, float](), part
+    for limits in (aside, light):
+        if not limits:
+            continue
+        rest = {name: ratio for name, ratio in takers.items() if name not in limits}
+        if limits is light and not any(rest.values()):
+            # Together they want less than there is: what one forfeits is forgiven to those in debt.
+            rest = {name: ratio for name, ratio in takers.items() if lag[name] < 0}
+        # A taker may be owed nothing (its sibling's floor fills their parent's cap), and cannot take then.
+        if any(rest.values()):
+            most, takers = {**limits, **most}, rest
+    return most, takers
 
 
 def _light(
@@ -289,9 +300,8 @@ def _light(
     for name, ratio in part.items():
         account = before[name]
         if account.paused_window_ns and account.most_ratio < ratio:
-            use = used[name]
-            earned = account.most_ratio * delivered - use.charged_ns - use.idle_ns
-            light[name] = account.lag_ns + earned
+            spent = used[name].charged_ns + used[name].idle_ns
+            light[name] = account.lag_ns + account.most_ratio * delivered - spent
     return light
 
 

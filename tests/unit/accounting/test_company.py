@@ -46,3 +46,17 @@ def test_saying_it_twice_is_saying_it_once() -> None:
     company.note(ONE, "moved", 13, is_there=False)
     company.note(OTHER, "train", 14, is_there=True)
     assert company.is_alone("train", 14)
+
+
+def test_whose_a_context_is_may_become_known_while_it_works() -> None:
+    """Counted for its cgroup all the time, it would keep its own tenant from being alone."""
+    company = Company()
+    company.note(ONE, "chat", 10, is_there=True)
+    company.note(TWO, 55, 20, is_there=True)
+    assert not company.is_alone("chat", 20)
+    company.note(TWO, "chat", 30, is_there=True)
+    assert company.is_alone("chat", 30) and not company.is_alone("chat", 29)
+    company.note(TWO, None, 40, is_there=False)
+    company.note(ONE, None, 50, is_there=False)
+    company.note(OTHER, "train", 60, is_there=True)
+    assert company.is_alone("train", 60)

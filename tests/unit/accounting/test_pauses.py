@@ -53,7 +53,7 @@ def test_who_goes_from_cgroup_to_cgroup_leaves_nothing_behind() -> None:
         pauses.note(ONE, cgroup_id, 10 * cgroup_id, wants=True)
         pauses.note(ONE, cgroup_id + 1, 10 * cgroup_id + 5, wants=False)
     pauses.go_on(10_000)
-    assert len(pauses._since_ns) + len(pauses._over_ns) + len(pauses._many) <= 1
+    assert len(pauses._since_ns) + len(pauses._over_ns) + len(pauses._wanting.tenants) <= 1
 
 
 def test_who_moves_in_its_pauses_leaves_nothing_behind_either() -> None:
@@ -74,7 +74,7 @@ def test_a_context_whose_tenant_becomes_known_while_it_works_is_that_ones() -> N
     pauses.note(ONE, "chat", 20, wants=True)
     pauses.go_on(20)
     assert pauses.paused_ns("chat", 1000) == 0
-    assert not pauses._many[55] and 55 not in pauses._since_ns
+    assert 55 not in pauses._wanting.tenants and 55 not in pauses._since_ns
 
 
 # ---- as the account tells it ----
