@@ -15,8 +15,9 @@ and are held; the weight of an inner node is shared by its children (weights nes
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 NEVER_NS = (1 << 63) - 1
@@ -49,9 +50,11 @@ class TenantClass(str, enum.Enum):
 
 
 class Confidence(str, enum.Enum):
-    """How far the account of a tenant can be believed; HIGH is enforced on, and BOUND."""
+    """How far the account of a tenant can be believed; HIGH, SAMPLED and BOUND are enforced on."""
 
     HIGH = "high"
+    SAMPLED = "sampled"
+    """Right on average: over seconds, not in any one look. The law is slower on it (PolicyParams.sampled)."""
     BOUND = "bound"
     """Of a process: it had at most what it is charged. Its tenant is of low confidence, and charged that."""
     LOW = "low"
@@ -63,6 +66,7 @@ class Confidence(str, enum.Enum):
 
 
 _LESS_SURE = tuple(Confidence)
+_ENFORCED = (Confidence.HIGH, Confidence.SAMPLED)
 
 
 class Source(str, enum.Enum):
@@ -98,6 +102,8 @@ class VramAction(str, enum.Enum):
     TERMINATE = "terminate"
 
 
+_SAMPLED_WINDOW_NS = 10_000_000_000
+_FRAME_NS = 250_000_000
 DEFAULT_MAX_FREEZE_MS = {TenantClass.LATENCY: 500, TenantClass.BATCH: 2000}
 
 
@@ -165,7 +171,7 @@ class Use(NamedTuple):
     @property
     def is_enforced(self) -> bool:
         """Whether it may be held for what it is charged."""
-        return self.confidence is Confidence.HIGH or self.most_ns is not None
+        return self.confidence in _ENFORCED or self.most_ns is not None
 
 
 @dataclass(frozen=True)
@@ -331,3 +337,26 @@ class PolicyParams:
     """Of what the longest hold can repay: what a tenant of deep queues is let go to queue."""
     quota_burst_ratio: float = 0.1
     """How far ahead of its quota a tenant may run, in parts of quota x window."""
+    frame_ns: int = 0
+    """0: a hold lasts until it is repaid. Else it is a pulse: who owes ``frame_lag_ns`` more than chance makes is held
+    for a whole frame, who owes less for that part of one, and runs for the rest of it."""
+    frame_lag_ns: int = 0
+    chance_ns: int = 0
+    """The lag that chance alone makes where the account is a sample, of a share of one half: nobody is held for it."""
+
+    def sampled(self, period_ns: int) -> PolicyParams:
+        """For an account that names one process at a time, every ``period_ns``.
+
+        A sample moves a lag by a period, whoever it names. So what anybody used is looked at over ten seconds, nobody
+        is held for what chance makes of a lag in that time (two sigmas), and what is owed beyond is repaid in pulses:
+        samples that come the other way can still mend it.
+        """
+        window_ns = max(self.window_ns, _SAMPLED_WINDOW_NS)
+        return replace(
+            self,
+            window_ns=window_ns,
+            lag_clamp_ns=window_ns,
+            frame_ns=_FRAME_NS,
+            frame_lag_ns=3 * period_ns,
+            chance_ns=round(math.sqrt(period_ns * window_ns)),
+        )

@@ -3,36 +3,46 @@
 
 Problem: NVML keeps one sample per GPU and 139 ms or so: the process that happened to be on the GPU at that moment,
 and how busy the GPU was since the sample before. With slices of 2 ms that is a lottery whose expectation is right:
-off by 19 points over 1 s, 6 over 10 s, 2.4 over 60 s (one sigma, a share of one half).
+off by 19 points over 1 s, 6 over 10 s, 2.4 over 60 s (one sigma, a share of one half). And a sample names one process:
+that another was not named says little of whether it wants the GPU.
 
-Approach: give each sampled process the busy part of its window; never claim more than LOW confidence, so that nobody
-is held on it. A GPU that idles at the moment of a sample leaves none, so one that is partly idle is undercounted.
+Approach: each sampled process is given the busy part of its window. A GPU takes turns, so one of n processes with work
+is in one of n samples. Who has been missing from MISSES that it should have been in wants nothing any more; time in
+which it is held does not count. Who is in fewer than that is taken to pause: of a wall time T in which it got u, T - nu
+(the GPU was its own for u, and others' for (n - 1) u while it waited). Confidence is SAMPLED: the law acts on it, over
+seconds. A GPU that idles at the moment of a sample leaves none, so one that is partly idle is undercounted.
 
 Source: the samples of :mod:`fairsched.gpu.sampler`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairsched.accounting.context import ProcessUse
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
-from fairsched.gpu.sampler import NvmlReader, Sampler, open_readers
-from fairsched.model import Confidence
+from fairsched.gpu.sampler import LONGEST_WINDOW_US, NvmlReader, Sampler, open_readers
+from fairsched.model import Confidence, Source
 
 POLL_NS = 250_000_000
 """Asking more often than samples appear says nothing."""
-DEMAND_LINGER_NS = 2_000_000_000
-"""A process in no sample for this long has no demand: of two that share a GPU evenly, one is missing from the
-fourteen samples of 2 s once in 16 000 times."""
+MISSES = 5.0
+"""One that wants the GPU is missing from so many samples in a row once in exp(5) = 148 times."""
+DRAINED = 2.0
+"""And as one that is held and has been missing from so many may have nothing queued any more, it takes no turns."""
+_SURE_SIGMAS = 1.96
 
 
 @dataclass
 class _Process:
     cgroup_id: int
-    seen_ns: int
+    missed: float = 0.0
+    """Samples that it should have been in since it was in one, if it wanted the GPU and was not held ..."""
+    absent: float = 0.0
+    """... and if it was held, and what it had queued still ran."""
 
 
 @dataclass
@@ -44,7 +54,9 @@ class _Gpu:
 
 
 class NvmlAccount:
-    """Uses like those of EbpfAccount, of LOW confidence, without drains and launches."""
+    """Uses like those of EbpfAccount, of SAMPLED confidence, without drains and launches."""
+
+    source = Source.NVML
 
     def __init__(
         self, readers: Sequence[NvmlReader], cgroup_of: Callable[[int], int | None], poll_ns: int = POLL_NS
@@ -53,7 +65,21 @@ class NvmlAccount:
         self._gpus = [_Gpu(slot, reader) for slot, reader in enumerate(readers)]
         self._cgroup_of = cgroup_of
         self._poll_ns = poll_ns
-        self._next_poll_ns = 0
+        self._next_poll_ns = self._polled_ns = 0
+        self._held: set[int] = set()
+        """Cgroups that were held since the last poll ..."""
+        self._still_held: set[int] = set()
+        """... and those that are now."""
+        self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
+
+    @property
+    def period_ns(self) -> int:
+        """From one sample of a GPU to the next, of the slowest; as long as may be while that is not known."""
+        return 1000 * max((gpu.sampler.window_us for gpu in self._gpus), default=LONGEST_WINDOW_US)
+
+    def error_points(self, window_s: float) -> float:
+        """See :class:`GpuTimeSource`: by lot, one of two."""
+        return 100 * _SURE_SIGMAS * math.sqrt(0.25 * self.period_ns / (window_s * 1e9))
 
     def read(self, now_ns: int) -> list[ProcessUse]:
         """Everything since the previous read. Between two polls: who is there, and no time."""
@@ -62,29 +88,71 @@ class NvmlAccount:
             self._next_poll_ns = now_ns + self._poll_ns
         rows = []
         for gpu in self._gpus:
-            used = self._take(gpu, now_ns) if is_due else {}
-            self._see(gpu, used, now_ns)
-            rows += [
-                ProcessUse(process.cgroup_id, pid, gpu.slot, used.get(pid, 0), True, 0, Confidence.LOW, 0)
+            used: Mapping[int, int] = {}
+            if is_due:
+                used = self._take(gpu, now_ns)
+                self._see(gpu, used)
+            found = [
+                ProcessUse(process.cgroup_id, pid, gpu.slot, used.get(pid, 0), True, 0, Confidence.SAMPLED, 0)
                 for pid, process in gpu.processes.items()
             ]
+            if is_due:
+                self._note_pauses(gpu, found, now_ns - self._polled_ns)
+            rows += found
+        if is_due:
+            self._polled_ns = now_ns
+            self._held = set(self._still_held)
         return rows
+
+    def hold(self, cgroup_ids: Iterable[int], now_ns: int, *, by_others: bool = False) -> None:
+        """These were frozen: that they are in no sample says nothing."""
+        self._still_held |= set(cgroup_ids)
+        self._held |= self._still_held
+
+    def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
+        """These run again."""
+        self._still_held -= set(cgroup_ids)
+
+    def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
+        """Not known."""
+        return 0
 
     def _take(self, gpu: _Gpu, now_ns: int) -> dict[int, int]:
         """GPU time by process since the last poll."""
         samples = gpu.reader.read(gpu.sampler.after_us)
         return {pid: one.busy_ns for pid, one in gpu.sampler.take(samples, now_ns // 1000).items()}
 
-    def _see(self, gpu: _Gpu, used: Iterable[int], now_ns: int) -> None:
+    def _see(self, gpu: _Gpu, used: Iterable[int]) -> None:
         for pid in used:
             before = gpu.processes.get(pid)
             found = self._cgroup_of(pid)
             # Gone since: charged to where it was last; 0, nobody's, when it never was seen alive.
             cgroup_id = found if found is not None else before.cgroup_id if before else 0
-            gpu.processes[pid] = _Process(cgroup_id, now_ns)
-        for pid, process in list(gpu.processes.items()):
-            if now_ns - process.seen_ns > DEMAND_LINGER_NS:
-                del gpu.processes[pid]
+            gpu.processes[pid] = _Process(cgroup_id)
+
+    def _note_pauses(self, gpu: _Gpu, rows: list[ProcessUse], elapsed_ns: int) -> None:
+        there = [process for process in gpu.processes.values() if process.absent <= DRAINED]
+        samples = elapsed_ns / (gpu.sampler.window_us * 1000) / max(1, len(there))
+        for row in rows:
+            if not row.used_ns:
+                gpu.processes[row.tgid].absent += samples
+        running = [row for row in rows if row.cgroup_id not in self._held]
+        if not running:
+            return
+        idle_ns = max(0, elapsed_ns - sum(row.used_ns for row in rows))
+        tenants: dict[str | None, list[ProcessUse]] = {}
+        for row in running:
+            process = gpu.processes[row.tgid]
+            if not row.used_ns:
+                process.missed += samples
+                if process.missed > MISSES:
+                    del gpu.processes[row.tgid]
+                    row.has_demand = False
+            tenants.setdefault(self.tenant_of(row.cgroup_id), []).append(row)
+        for mine in tenants.values():
+            used_ns = sum(row.used_ns for row in mine)
+            mine[0].paused_ns = round(elapsed_ns - used_ns * len(there) / len(mine))
+            mine[0].idle_ns = idle_ns
 
 
 def open_account(mount: Mount, count: int) -> NvmlAccount:

@@ -266,7 +266,8 @@ class Daemon:
             self._cost.late_ticks += 1
         try:
             snapshot = self._observe(now_ns)
-            self._decision = decide(snapshot, self._policy_state, self._specs, self._params)
+            params = self._sensors.law(self._params)
+            self._decision = decide(snapshot, self._policy_state, self._specs, params)
             self._apply(self._decision, now_ns)
             self._last_good_tick_ns = now_ns
         except Exception:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fairsched.driver.pid_view_choice import choose as choose_pid_view
 from fairsched.host import gate as gate_check
-from fairsched.host.facts import NEEDED_CAPABILITIES, NVML_LIMIT, Choices, HostFacts
+from fairsched.host.facts import NEEDED_CAPABILITIES, Choices, HostFacts
 from fairsched.model import Source
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def choose(facts: HostFacts, config: Config) -> Choices:
     mode: str = config.mode
     hold_reason = freezer or "cgroup.freeze works"
     can_hold = freezer is None
-    if can_hold and source is Source.NVML:
-        can_hold, hold_reason = False, NVML_LIMIT
+    if can_hold and source is not None and source.value not in config.gpu.enforce_on:
+        can_hold, hold_reason = False, f"gpu.enforce_on does not name {source.value}"
     if mode != "observe" and not can_hold:
         mode = "observe"
     return Choices(source, source_reason, can_hold, hold_reason, mode, tuple(dict.fromkeys(obstacles)))

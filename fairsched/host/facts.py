@@ -26,7 +26,6 @@ NEEDED_CAPABILITIES = {
 """Capability: what it is for. CAP_SYS_ADMIN stands for the first two."""
 
 
-NVML_LIMIT = "NVML samples are off by 19 points over 1 s: observed, nobody is held"
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Owns everything that observes the GPUs: the BPF account, NVML, and the search for libcuda files and processes.
 
-The source is chosen in one place, by the function doctor asks: eBPF; where it cannot be had and is not required, NVML
-samples, on which nobody is ever held (``reason`` says why); with neither, this host cannot, and the daemon says so.
+The source is chosen in one place, by the function doctor asks: eBPF; where it cannot be had and is not required, NVML's
+samples (``reason`` says why); with neither, this host cannot, and the daemon says so.
 
 The probes live in a process of their own, which can be killed. Then nothing is seen any more: the daemon learns of
 it as :class:`ProbesLost`, lets go of everybody and has the programs loaded again beside the loop (bpf/reload.py).
+Meanwhile NVML's samples are the account, where there are any.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from fairsched.accounting.context import Events, ProcessUse
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.accounting.nvml import NvmlAccount, open_account
 from fairsched.accounting.queue_delay import Counts, DelayBook
+from fairsched.accounting.source import GpuTimeSource
 from fairsched.base.process import ProcessId
 from fairsched.bpf import abi
 from fairsched.bpf.child import LoaderInStart
@@ -29,8 +31,7 @@ from fairsched.errors import HostUnsupported
 from fairsched.gpu.nvml import Gpu, Nvml
 from fairsched.gpu.watch import GpuWatch
 from fairsched.host.choose import choose_source, switched_off
-from fairsched.host.facts import NVML_LIMIT
-from fairsched.model import Source
+from fairsched.model import PolicyParams, Source
 from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
 from fairsched.observe.life import LifeWatch
 from fairsched.observe.ordinals import Ordinals
@@ -53,7 +54,7 @@ def start_loader(config: Config) -> LoaderInStart | None:
 
 
 class Sensors:
-    """Observes the GPUs for the daemon. ``account`` and ``probe`` are None where BPF is off or refused."""
+    """Observes the GPUs for the daemon. ``account`` and ``probe`` are None where BPF is off, refused or lost."""
 
     def __init__(
         self, config: Config, loader: LoaderInStart | None = None, mount: Mount | None = None
@@ -76,7 +77,8 @@ class Sensors:
         self.probe: GpuTimeProbe | None = None
         self.account: EbpfAccount | None = None
         self.sampled: NvmlAccount | None = None
-        """Instead of ``account`` where there is no better source; tells nothing of holds and drains."""
+        """Instead of ``account`` where there is no better source."""
+        self._tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
         self.reason: str | None = None
         self.libraries = Libraries(config.gpu.libcuda, None)
         self._ordinals: Ordinals | None = None
@@ -88,11 +90,18 @@ class Sensors:
         self.driver = DriverWatch(config.mechanisms.driver, config.gpu.device_dir, self.gpus)
 
     @property
+    def in_use(self) -> GpuTimeSource | None:
+        """The account that is in force; None: there is none now."""
+        return self.account or self.sampled
+
+    @property
     def source(self) -> Source | None:
         """Where GPU time comes from now."""
-        if self.account is not None:
-            return Source.EBPF
-        return Source.NVML if self.sampled is not None else None
+        return None if self.in_use is None else self.in_use.source
+
+    def law(self, params: PolicyParams) -> PolicyParams:
+        """The tunables of the control law, as the source that is in force allows."""
+        return params if self.sampled is None else params.sampled(self.sampled.period_ns)
 
     def _start(self, config: Config, loader: LoaderInStart | None) -> None:
         """Chosen by the function that doctor asks; an account that cannot be had after all is an obstacle then."""
@@ -116,9 +125,12 @@ class Sensors:
                 remedy="fairsched doctor shows what is missing, line by line, and what to do about it",
             )
         if source is Source.NVML:
-            self.sampled = open_account(find_mount(), len(self.gpus))
-            self.reason = f"{reason}; {NVML_LIMIT}"
+            self._start_sampled()
         logger.warning("source=%s reason=%r", source.value, self.reason)
+
+    def _start_sampled(self) -> None:
+        self.sampled = open_account(self._mount or find_mount(), len(self.gpus))
+        self.sampled.tenant_of = self._tenant_of
 
     def _start_ebpf(self, config: Config, loader: LoaderInStart | None = None) -> None:
         """Raises HostUnsupported."""
@@ -129,24 +141,28 @@ class Sensors:
         named = {gpu.uuid_bytes: slot for slot, gpu in enumerate(self.gpus) if gpu.uuid_bytes is not None}
         if named:
             self.probe.set_uuids(named)
+        self.sampled = None
         self.account = EbpfAccount(
             self.probe,
             gpus=max(1, len(self.gpus)),
             nature=self._nature,
             started_ns=_started_ns,
         )
+        self.account.tenant_of = self._tenant_of
         self.libraries = Libraries(config.gpu.libcuda, probe, self._mount)
         self._ordinals = Ordinals(probe, self.account, self.gpus)
         self._owners = Owners(probe)
 
     def restart(self, config: Config) -> None:
-        """Begin to load the programs again after ProbesLost; until :meth:`is_restarted` nothing is accounted."""
+        """Begin to load the programs again after ProbesLost; until :meth:`is_restarted` NVML's samples are the account."""
         lost, self.probe, self.account = self.probe, None, None
         self.reason = "the probes were lost and are being put back"
         self.libraries, self._ordinals = Libraries(config.gpu.libcuda, None), None
         self._owners = None
         if lost is not None:
             self._reload = ProbeReload(lost)
+        if self.nvml is not None and not self.nvml.error and config.gpu.source == "auto":
+            self._start_sampled()
 
     def is_restarted(self, config: Config) -> bool:
         """True once after :meth:`restart`, when the probes are back. Raises FairschedError if they cannot be."""
@@ -255,22 +271,23 @@ class Sensors:
 
     def hold(self, cgroup_ids: Iterable[int], now_ns: int, *, by_others: bool = False) -> None:
         """Tell the account, if there is one, that these cgroups were just frozen."""
-        if self.account is not None:
-            self.account.hold(cgroup_ids, now_ns, by_others=by_others)
+        if self.in_use is not None:
+            self.in_use.hold(cgroup_ids, now_ns, by_others=by_others)
 
     def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
         """Tell the account, if there is one, that these cgroups run again."""
-        if self.account is not None:
-            self.account.thaw(cgroup_ids, now_ns)
+        if self.in_use is not None:
+            self.in_use.thaw(cgroup_ids, now_ns)
 
     def name_tenants(self, tenant_of: Callable[[int], str | None]) -> None:
         """``tenant_of`` a cgroup: who is alone on a GPU is a question of tenants."""
-        if self.account is not None:
-            self.account.tenant_of = tenant_of
+        self._tenant_of = tenant_of
+        if self.in_use is not None:
+            self.in_use.tenant_of = tenant_of
 
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """See :meth:`EbpfAccount.queued_since_hold_ns`; 0 without an account."""
-        return 0 if self.account is None else self.account.queued_since_hold_ns(cgroup_ids)
+        return 0 if self.in_use is None else self.in_use.queued_since_hold_ns(cgroup_ids)
 
     @property
     def events(self) -> Events:

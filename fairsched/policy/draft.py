@@ -6,6 +6,7 @@ Terms as in :mod:`fairsched.policy.decide`, which fills it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -92,6 +93,9 @@ class Draft:
             threshold = slow if slow > floor else floor
             if drain_ns > 2 * threshold:
                 threshold = max(threshold, min(drain_ns, clamp) / 2)
+            if params.chance_ns:
+                owed = self.books.owed[gpu].get(tenant, 0.0)
+                threshold += params.chance_ns * 2 * math.sqrt(owed * (1 - owed))
             margin = account.lag_ns - (queued_ns if queued_ns < clamp else clamp)
             row = JudgedUse(use, account, margin, threshold)
             if tenant in self.rows:
@@ -112,7 +116,7 @@ class Draft:
                 continue  # it forbids nothing
             dwell = self.dwell_ns(tenant)
             # No gate reaches further than this; one that does was saved before a reboot.
-            latest = now_ns + max(dwell, self.params.min_run_ns)
+            latest = now_ns + max(dwell, self.params.min_run_ns, self.params.frame_ns)
             free = min(gate.free_ns, latest)
             if gate.hold_gpu is not None and tenant not in self.snapshot.holds:
                 self.gates[tenant] = Gate(free_ns=max(free, now_ns + dwell))
@@ -212,6 +216,19 @@ class Draft:
     def deadline_ns(self, tenant: str, long_ns: int | None) -> int:
         return self.snapshot.now_ns + (long_ns or spec_for(tenant, self.specs).max_freeze_ns)
 
+    def pulse_deadline_ns(self, row: JudgedUse) -> int:
+        """Of a hold for what it owes that begins now, where holds are pulses.
+
+        A queue that outlasts a pulse makes it vain, and the debt grows: so pulses grow faster than debts.
+        """
+        params, spec = self.params, spec_for(row.use.tenant, self.specs)
+        longest_ns = spec.max_freeze_ns
+        if spec.max_freeze_ms is None:
+            longest_ns = max(longest_ns, params.long_hold_ns)
+        owed_part = (-row.margin_ns - row.threshold_ns) / params.frame_lag_ns
+        pulse_ns = round(max(owed_part, owed_part**2) * params.frame_ns)
+        return self.snapshot.now_ns + min(max(pulse_ns, params.frame_ns // 5), longest_ns)
+
     def thaw(self, tenant: str, code: ReasonCode, row: JudgedUse | None) -> None:
         grant = self.grant_ns(row) if row is not None and code in IN_TURN else None
         self.set_held(tenant, is_held=False)
@@ -225,7 +242,9 @@ class Draft:
         self.plan.append(Action(ActionKind.THAW, tenant, self.reason(code, row)))
         run_ns = self.dwell_ns(tenant)
         if code is ReasonCode.DEADLINE:
-            run_ns = max(run_ns, self.params.min_run_ns)
+            hold = self.snapshot.holds[tenant]
+            rest_ns = self.params.frame_ns - (self.snapshot.now_ns - hold.since_ns)
+            run_ns = max(run_ns, self.params.min_run_ns, rest_ns)
         self.gates[tenant] = Gate(free_ns=self.snapshot.now_ns + run_ns)
 
     def hold(self, row: JudgedUse, code: ReasonCode) -> None:
@@ -233,6 +252,8 @@ class Draft:
         # What a quota has lent is not in the lag.
         long_ns = self.long_hold_ns(row) if code is ReasonCode.OVER_ENTITLEMENT else None
         reason, deadline_ns = self.reason(code, row, long_ns), self.deadline_ns(tenant, long_ns)
+        if self.params.frame_ns and code is ReasonCode.OVER_ENTITLEMENT:
+            deadline_ns = self.pulse_deadline_ns(row)
         self.plan.append(Action(ActionKind.HOLD, tenant, reason, deadline_ns))
         self.set_held(tenant, is_held=True)
         free = self.gates.get(tenant, Gate()).free_ns

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Defines what every account of GPU time offers, wherever its numbers come from.
+
+Problem. The daemon has one loop and one law; its eyes are probes on one host and NVML's samples on another, and may
+change while it runs.
+
+Approach. One protocol, and one contract test that every source passes (tests/unit/accounting/test_source.py): rows since
+the last read, told of holds, honest about how far off they may be.
+
+Terms. error: how far what a tenant was charged over a window may be from what it had, in 19 of 20 windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from fairsched.accounting.context import ProcessUse
+from fairsched.model import Source
+
+
+class GpuTimeSource(Protocol):
+    """An account of all GPUs of this node. One reader, one thread."""
+
+    source: Source
+    tenant_of: Callable[[int], str | None]
+    """Of a cgroup: what one tenant's cgroups say is one voice."""
+
+    def read(self, now_ns: int) -> list[ProcessUse]:
+        """Everything since the previous read, one row per (cgroup, process, GPU); never a time below 0."""
+
+    def hold(self, cgroup_ids: Iterable[int], now_ns: int, *, by_others: bool = False) -> None:
+        """These cgroups were just frozen. ``by_others``: they want nothing any more."""
+
+    def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
+        """These cgroups run again."""
+
+    def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
+        """GPU time these cgroups have submitted since they were last held; 0 where that is not seen."""
+
+    def error_points(self, window_s: float) -> float:
+        """How far a share of one half may be off over a window, in points of a GPU, in 19 of 20 windows."""
