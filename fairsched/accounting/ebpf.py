@@ -10,8 +10,7 @@ edges are being lost. The work still queued is estimated from the learnt GPU tim
 estimate is the drain after which its interval is closed, in the replay and in BPF.
 
 Terms: *drain* is what a held context still executes. *tau* is the learnt execution time per launch of a context.
-*Demand* is outstanding work, now or within the last DEMAND_LINGER_NS: the few hundred microseconds a decoder spends
-on the CPU between two tokens are no idleness.
+*Demand* is outstanding work, now or within the last DEMAND_LINGER_NS: what a decoder spends on the CPU is no idleness.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 
 from fairsched.accounting import outstanding
-from fairsched.accounting.confidence import confidence
+from fairsched.accounting.confidence import confidence, error_points
 from fairsched.accounting.context import (
     DEMAND_LINGER_NS,
     CachedLook,
@@ -36,7 +35,7 @@ from fairsched.accounting.pauses import Pauses
 from fairsched.accounting.replay import Replay
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
-from fairsched.model import Confidence, ContextKey, ContextWork
+from fairsched.model import Confidence, ContextKey, ContextWork, Source
 
 _LIVE = int(abi.CtxFlag.LIVE)
 _GUESSED = int(abi.CtxFlag.GPU_GUESSED | abi.CtxFlag.UNSEEN)
@@ -53,7 +52,10 @@ _RESUBMIT = int(abi.EdgeKind.RESUBMIT)
 
 
 class EbpfAccount:
-    """The account of all GPUs of this node. One reader, one thread."""
+    """The account of all GPUs of this node. See :class:`fairsched.accounting.source.GpuTimeSource`."""
+
+    source, window_s = Source.EBPF, 2.0
+    error_points = staticmethod(error_points)
 
     def __init__(
         self,
@@ -78,7 +80,6 @@ class EbpfAccount:
         self.seen_running: Mapping[tuple[int, int], int] = {}
         """By (process, GPU): when NVML last saw it run."""
         self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
-        """Of a cgroup: what one tenant's cgroups say is one voice."""
         self.events = Events()
         self.is_anybody_hidden = False
         """A tenant has work that is in no account, anywhere: nobody is known to be alone."""
@@ -111,14 +112,12 @@ class EbpfAccount:
         return list(rows.values())
 
     def _take_pauses(self, now_ns: int, rows: ProcessUses) -> None:
-        idle_ns = {gpu: engine.take_idle(now_ns) for gpu, engine in self._engines.items()}
-        # One row of each tenant; who wants nothing is away.
-        wanting = {(self._owner(row.cgroup_id), row.gpu): row for row in rows.values() if row.has_demand}
-        for (owner, gpu), row in wanting.items():
-            row.paused_ns = self._engines[gpu].pauses.paused_ns(owner, now_ns)
-            row.idle_ns = min(row.paused_ns, idle_ns[gpu])
-        for engine in self._engines.values():
-            engine.pauses.go_on(now_ns)
+        wanting: dict[int, dict[Hashable, ProcessUse]] = {}
+        for row in rows.values():
+            if row.has_demand:  # who wants nothing is away
+                wanting.setdefault(row.gpu, {})[self._owner(row.cgroup_id)] = row
+        for gpu, engine in self._engines.items():
+            engine.take_pauses(wanting.get(gpu, {}), now_ns)
 
     def _is_unchanged(self, context: Context, now_ns: int, rows: ProcessUses) -> bool:
         """Since the last look nothing of it has changed but the time: most are, most of the time.
@@ -400,7 +399,7 @@ class EbpfAccount:
             engine.look(context, now_ns)
 
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
-        """GPU time these cgroups have submitted since they were last held, whatever has been read of it."""
+        """See :class:`GpuTimeSource`; whatever has been read of it."""
         return outstanding.queued_ns(self._contexts.of(cgroup_ids), self._probe.context, self._launch)
 
     def _end_drains(self, engine: Engine) -> None:
@@ -415,6 +414,10 @@ class EbpfAccount:
         return min((end for replay in alone if (end := replay.drain_end_ns()) is not None), default=None)
 
     # ---- facts for others ----
+
+    def error_ratio(self, tenant: str, gpu: int) -> float | None:
+        """See :class:`GpuTimeSource`."""
+        return self._engines[gpu].costs.error_ratio(tenant) if gpu in self._engines else None
 
     def idle_gpus(self) -> set[int]:
         """Slots with contexts, none of which has work."""

@@ -9,10 +9,10 @@ out by their neighbours (silent.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 
 from fairsched.accounting.company import Company
-from fairsched.accounting.context import Context
+from fairsched.accounting.context import Context, ProcessUse
 from fairsched.accounting.costs import Cost, Costs
 from fairsched.accounting.drains import Drains
 from fairsched.accounting.launch_time import LaunchTime
@@ -60,10 +60,14 @@ class Engine:
         self.pauses.note(context.key, owner, now_ns, wants=wants)
         return is_there
 
-    def take_idle(self, now_ns: int) -> int:
-        """For how long nobody had work since this was last asked."""
+    def take_pauses(self, rows: Mapping[Hashable, ProcessUse], now_ns: int) -> None:
+        """Tell one row of each tenant that wants something how long it paused, and nobody worked, since the last time."""
         before_ns, self._idle_ns = self._idle_ns, self.replay.idle_ns(now_ns)
-        return max(0, self._idle_ns - before_ns)  # a drain that ran on after all takes some back
+        idle_ns = max(0, self._idle_ns - before_ns)  # a drain that ran on after all takes some back
+        for owner, row in rows.items():
+            row.paused_ns = self.pauses.paused_ns(owner, now_ns)
+            row.idle_ns = min(row.paused_ns, idle_ns)
+        self.pauses.go_on(now_ns)
 
     def forget(self, context: Context, now_ns: int) -> None:
         """The context is gone."""

@@ -18,7 +18,7 @@ Source: the samples of :mod:`fairsched.gpu.sampler`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairsched.accounting.context import ProcessUse
@@ -34,6 +34,7 @@ MISSES = 5.0
 DRAINED = 2.0
 """And as one that is held and has been missing from so many may have nothing queued any more, it takes no turns."""
 _SURE_SIGMAS = 1.96
+_FORGOTTEN_NS = 1_000_000.0
 
 
 @dataclass
@@ -56,7 +57,7 @@ class _Gpu:
 class NvmlAccount:
     """Uses like those of EbpfAccount, of SAMPLED confidence, without drains and launches."""
 
-    source = Source.NVML
+    source, window_s = Source.NVML, 10.0
 
     def __init__(
         self, readers: Sequence[NvmlReader], cgroup_of: Callable[[int], int | None], poll_ns: int = POLL_NS
@@ -65,11 +66,14 @@ class NvmlAccount:
         self._gpus = [_Gpu(slot, reader) for slot, reader in enumerate(readers)]
         self._cgroup_of = cgroup_of
         self._poll_ns = poll_ns
-        self._next_poll_ns = self._polled_ns = 0
+        self._next_poll_ns = 0
+        self._polled_ns: int | None = None
         self._held: set[int] = set()
         """Cgroups that were held since the last poll ..."""
         self._still_held: set[int] = set()
         """... and those that are now."""
+        self._used_ns: dict[tuple[str | None, int], float] = {}
+        """By (tenant, slot), over ``window_s`` with exponential forgetting."""
         self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
 
     @property
@@ -78,12 +82,24 @@ class NvmlAccount:
         return 1000 * max((gpu.sampler.window_us for gpu in self._gpus), default=LONGEST_WINDOW_US)
 
     def error_points(self, window_s: float) -> float:
-        """See :class:`GpuTimeSource`: by lot, one of two."""
-        return 100 * _SURE_SIGMAS * math.sqrt(0.25 * self.period_ns / (window_s * 1e9))
+        """See :class:`GpuTimeSource`: drawn by lot, of one half."""
+        return 100 * self._error(0.5, window_s)
+
+    def error_ratio(self, tenant: str, gpu: int) -> float | None:
+        """See :class:`GpuTimeSource`."""
+        used_ns = self._used_ns.get((tenant, gpu))
+        if not used_ns:
+            return None
+        share = min(0.5, used_ns / (self.window_s * 1e9))
+        return self._error(share, self.window_s) / share
+
+    def _error(self, share: float, window_s: float) -> float:
+        return _SURE_SIGMAS * math.sqrt(share * (1 - share) * self.period_ns / (window_s * 1e9))
 
     def read(self, now_ns: int) -> list[ProcessUse]:
         """Everything since the previous read. Between two polls: who is there, and no time."""
         is_due = now_ns >= self._next_poll_ns
+        elapsed_ns = 0 if self._polled_ns is None else now_ns - self._polled_ns
         if is_due:
             self._next_poll_ns = now_ns + self._poll_ns
         rows = []
@@ -97,9 +113,10 @@ class NvmlAccount:
                 for pid, process in gpu.processes.items()
             ]
             if is_due:
-                self._note_pauses(gpu, found, now_ns - self._polled_ns)
+                self._note_pauses(gpu, found, elapsed_ns)
             rows += found
         if is_due:
+            self._remember(rows, elapsed_ns)
             self._polled_ns = now_ns
             self._held = set(self._still_held)
         return rows
@@ -122,13 +139,27 @@ class NvmlAccount:
         samples = gpu.reader.read(gpu.sampler.after_us)
         return {pid: one.busy_ns for pid, one in gpu.sampler.take(samples, now_ns // 1000).items()}
 
-    def _see(self, gpu: _Gpu, used: Iterable[int]) -> None:
-        for pid in used:
-            before = gpu.processes.get(pid)
+    def _see(self, gpu: _Gpu, used: Collection[int]) -> None:
+        """Who is there, and in which cgroup. One that has ended is charged to where it was last, and wants nothing."""
+        for pid in {*used, *gpu.processes}:
             found = self._cgroup_of(pid)
-            # Gone since: charged to where it was last; 0, nobody's, when it never was seen alive.
-            cgroup_id = found if found is not None else before.cgroup_id if before else 0
-            gpu.processes[pid] = _Process(cgroup_id)
+            if pid not in used and found is None:
+                del gpu.processes[pid]
+                continue
+            process = gpu.processes.setdefault(pid, _Process(0))
+            process.cgroup_id = process.cgroup_id if found is None else found
+            if pid in used:
+                process.missed = process.absent = 0.0
+
+    def _remember(self, rows: Iterable[ProcessUse], elapsed_ns: int) -> None:
+        kept = math.exp(-elapsed_ns / (self.window_s * 1e9))
+        self._used_ns = {
+            where: kept * used_ns for where, used_ns in self._used_ns.items() if used_ns > _FORGOTTEN_NS
+        }
+        for row in rows:
+            if row.used_ns:
+                where = (self.tenant_of(row.cgroup_id), row.gpu)
+                self._used_ns[where] = self._used_ns.get(where, 0.0) + row.used_ns
 
     def _note_pauses(self, gpu: _Gpu, rows: list[ProcessUse], elapsed_ns: int) -> None:
         there = [process for process in gpu.processes.values() if process.absent <= DRAINED]

@@ -23,6 +23,8 @@ class GpuTimeSource(Protocol):
     """An account of all GPUs of this node. One reader, one thread."""
 
     source: Source
+    window_s: float
+    """Over which it is worth looking at: what it is charged in less is mostly chance."""
     tenant_of: Callable[[int], str | None]
     """Of a cgroup: what one tenant's cgroups say is one voice."""
 
@@ -39,4 +41,7 @@ class GpuTimeSource(Protocol):
         """GPU time these cgroups have submitted since they were last held; 0 where that is not seen."""
 
     def error_points(self, window_s: float) -> float:
-        """How far a share of one half may be off over a window, in points of a GPU, in 19 of 20 windows."""
+        """How far a share may be off over a window, in points of a GPU, in 19 of 20 windows."""
+
+    def error_ratio(self, tenant: str, gpu: int) -> float | None:
+        """How far what a tenant is charged on a GPU (slot) now may be off, in parts of it, over :attr:`window_s`."""

@@ -106,7 +106,8 @@ def _now(now: TenantStatus) -> str:
     """``now run: used 24.9%, entitled 25.0%, lag +3.0 ms; its work waits 1.2 ms, p99 8.0 ms; 51.5 tokens/s``"""
     shares = []
     if now.used_ratio is not None:
-        shares.append(f"used {percent(now.used_ratio)}%")
+        error = "" if now.error_ratio is None else f" (+-{100 * now.error_ratio:.0f}% of that)"
+        shares.append(f"used {percent(now.used_ratio)}%{error}")
     if now.entitled_ratio is not None:
         shares.append(f"entitled {percent(now.entitled_ratio)}%")
     if now.lag_ms is not None:

@@ -28,6 +28,7 @@ from fairsched.cli.text import (
     vram_text,
     with_unit,
 )
+from fairsched.model import Confidence
 
 if TYPE_CHECKING:
     from fairsched.protocol.client import ControlClient
@@ -56,7 +57,8 @@ Columns:
   LAG       ms of GPU time it is owed; negative = it is ahead
   QUEUE     ms its work waited while others ran, median
   HELD      ms it was held, per second
-  CONF      how far its account can be believed; only "high" is held
+  ERR       how far USED may be off, in percent of it; low: it is not known,
+            so it is held for what it had at most, or not at all
 A line that begins with ! names GPU work that never ends or cannot be seen, or
 memory beyond a tenant's limit, or token counters that cannot be read.
 Most overdrawn first. n/a = not known, which is not 0. Reasons that would not
@@ -193,8 +195,8 @@ def _gpu_line(gpu: GpuStatus) -> str:
     return line.rstrip()
 
 
-_TITLES = "TENANT             STATE   WEIGHT ENTITLED   USED     LAG   QUEUE   HELD  CONF"
-_UNITS = "                                         %      %      ms  p50 ms   ms/s"
+_TITLES = "TENANT             STATE   WEIGHT ENTITLED   USED     LAG   QUEUE   HELD  ERR"
+_UNITS = "                                         %      %      ms  p50 ms   ms/s  +-%"
 
 
 def _tenant_line(tenant: TenantStatus) -> str:
@@ -203,8 +205,16 @@ def _tenant_line(tenant: TenantStatus) -> str:
         f"{cut(tenant.name, 18):<18} {tenant.state.value:<7} {cut(f'{tenant.weight:g}{mark}', 6):>6} "
         f"{percent(tenant.entitled_ratio):>8} {percent(tenant.used_ratio):>6} "
         f"{milliseconds(tenant.lag_ms, signed=True):>7} {milliseconds(tenant.queue_delay_p50_ms):>7} "
-        f"{milliseconds(tenant.held_ms_per_s):>6}  {tenant.confidence.value}"
+        f"{milliseconds(tenant.held_ms_per_s):>6} {_error(tenant):>4}"
     )
+
+
+def _error(tenant: TenantStatus) -> str:
+    """How far its use may be off, in percent of it; a word where that is not known, or may be anything."""
+    error_ratio = tenant.error_ratio
+    if tenant.confidence in (Confidence.LOW, Confidence.NONE) or error_ratio is None or error_ratio >= 1:
+        return "low" if tenant.confidence is not Confidence.NONE else "none"
+    return f"{100 * error_ratio:.0f}"
 
 
 def _why(tenant: TenantStatus, now_ns: int, now_s: float, detail: Detail) -> list[str]:

@@ -14,7 +14,7 @@ from fairsched.act.misbehaviour import lowered
 from fairsched.daemon.ledger import Ledger
 from fairsched.daemon.parts import Parts
 from fairsched.gpu.nvml import gpu_label
-from fairsched.model import ActionKind, Confidence, ReasonCode, ShareView, Source, TenantSpec
+from fairsched.model import ActionKind, Confidence, ReasonCode, ShareView, TenantSpec
 from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import Tree
 from fairsched.protocol.delays import delay_between_ms
@@ -132,6 +132,7 @@ class TenantReports:
                 lag_ms=share.lag_ns / 1e6,
                 has_demand=share.has_demand,
                 confidence=share.confidence,
+                error_ratio=self._parts.sensors.error_ratio(name, share.gpu),
                 drain_ms=self._drains[name, share.gpu] / 1e6 if (name, share.gpu) in self._drains else None,
             )
             for share in self._shares.get(name, ())
@@ -150,9 +151,7 @@ class TenantReports:
         is_unlaunched = not gpus and not episodes and any(contexts.values())
         if is_unlaunched:
             confidence = Confidence.LOW
-        note = (
-            CONTEXTS_ONLY if is_unlaunched else _note(worst, is_sampled=parts.sensors.source is Source.NVML)
-        )
+        note = CONTEXTS_ONLY if is_unlaunched else _note(worst)
         return TenantStatus(
             name=name,
             state=self._state(name, gpus, is_seen=bool(episodes), is_open=is_unlaunched),
@@ -174,6 +173,7 @@ class TenantReports:
             gpu_time_s=sum(total_ns.values()) / 1e9 if total_ns else None,
             gpu_time_by_gpu_s={gpu: ns / 1e9 for gpu, ns in total_ns.items()},
             confidence=lowered(confidence, episodes),
+            error_ratio=worst.error_ratio if worst else None,
             quota_ratio=spec.quota_ratio,
             min_ratio=spec.min_ratio,
             is_overridden=name in parts.settings.overrides.tenants,
@@ -214,11 +214,9 @@ class TenantReports:
         return self._parts.specs.get(name) or TenantSpec(name)
 
 
-def _note(worst: TenantGpuStatus | None, *, is_sampled: bool) -> str | None:
+def _note(worst: TenantGpuStatus | None) -> str | None:
     if worst is None or worst.confidence is not Confidence.LOW:
         return None
-    if is_sampled:
-        return "NVML samples only: observed, not held"
     return "launches without a call that proves completion: held for a bound, where there is one"
 
 

@@ -99,6 +99,11 @@ class Sensors:
         """Where GPU time comes from now."""
         return None if self.in_use is None else self.in_use.source
 
+    def error_ratio(self, tenant: str, gpu: str) -> float | None:
+        """How far what a tenant is charged on a GPU (UUID) may be off, in parts of it; see :class:`GpuTimeSource`."""
+        slots = [slot for slot, one in enumerate(self.gpus) if one.uuid == gpu]
+        return None if self.in_use is None else self.in_use.error_ratio(tenant, slots[0] if slots else 0)
+
     def law(self, params: PolicyParams) -> PolicyParams:
         """The tunables of the control law, as the source that is in force allows."""
         return params if self.sampled is None else params.sampled(self.sampled.period_ns)

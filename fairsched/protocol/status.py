@@ -110,6 +110,8 @@ class TenantGpuStatus:
     """Entitled minus received; negative = it is ahead and owes."""
     has_demand: bool | None = None
     confidence: Confidence = Confidence.NONE
+    error_ratio: float | None = None
+    """How far `used_ratio` may be off, in parts of it, in 19 of 20 cases; None = nothing is known of it."""
     drain_ms: float | None = None
     """GPU time it has queued: what would still run if it were frozen now."""
 
@@ -207,6 +209,8 @@ class TenantStatus:
     gpu_time_by_gpu_s: Mapping[str, float] = field(default_factory=dict)
     """The same, by GPU UUID."""
     confidence: Confidence = Confidence.NONE
+    error_ratio: float | None = None
+    """How far `used_ratio` may be off, in parts of it, in 19 of 20 cases; None = nothing is known of it."""
     quota_ratio: float | None = None
     min_ratio: float = 0.0
     is_overridden: bool = False
@@ -218,7 +222,7 @@ class TenantStatus:
     last: DecisionRecord | None = None
     """The latest decision about it; None = it was never held or thawed."""
     note: str | None = None
-    """Anything else a person must know ("NVML samples only: observed, not held")."""
+    """Anything else a person must know."""
     misbehaviour: MisbehaviourStatus | None = None
     """What goes on now, for longest; None = nothing."""
     misbehaviours: tuple[MisbehaviourStatus, ...] = ()

@@ -108,6 +108,12 @@ SHARES = (
         "Part of what the GPU delivers that is the tenant's due now; absent while it wants nothing.",
     ),
     _gauge("share_ratio", _POLICY, _WHERE, "Part of what the GPU delivered that it got in the last window."),
+    _gauge(
+        "share_error_ratio",
+        _ACCOUNT,
+        _WHERE,
+        "How far its share may be off, in parts of it, in 19 of 20 cases; absent: nothing is known of it.",
+    ),
     _gauge("lag_seconds", _POLICY, _WHERE, "GPU time it is owed; negative: it is ahead and owes."),
     _gauge(
         "drain_seconds",

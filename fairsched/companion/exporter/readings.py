@@ -161,6 +161,7 @@ def _shares(book: Book, tenant: TenantStatus) -> None:
         where = (tenant.name, gpu.uuid)
         book.add("fairsched_entitlement_ratio", where, gpu.entitled_ratio)
         book.add("fairsched_share_ratio", where, gpu.used_ratio)
+        book.add("fairsched_share_error_ratio", where, gpu.error_ratio)
         book.add("fairsched_lag_seconds", where, None if gpu.lag_ms is None else gpu.lag_ms / 1e3)
         book.add("fairsched_drain_seconds", where, None if gpu.drain_ms is None else gpu.drain_ms / 1e3)
     for uuid, histogram in tenant.queue_delays.items():

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The law on NVML's samples: shares hold over a minute, nobody is locked out, and chance holds nobody."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from fairsched.model import PolicyParams
+from tests.unit.accounting.sampled_loop import MIXES, MS, S, SampledLoop, drawn, tenants_of, trainer
+
+SETTLE_NS, END_NS = 20 * S, 80 * S
+
+
+def errors(mix: str, *, is_enforced: bool = True, seeds: int = 4) -> list[float]:
+    """Points over a minute, by seed; every other one with an entry per sample."""
+    found = []
+    for seed in range(seeds):
+        loop = SampledLoop(MIXES[mix](), seed=seed, shows_each=bool(seed % 2), is_enforced=is_enforced)
+        loop.run(END_NS)
+        found.append(loop.error_points(SETTLE_NS, END_NS))
+    return found
+
+
+@pytest.mark.parametrize("mix", ["4:2:1:1", "3:1", "1:3", "9:1", "four processes"])
+def test_shares_hold_over_a_minute(mix: str) -> None:
+    """Chance alone is 1 to 2.4 points there, of which the largest of several tenants is told."""
+    assert statistics.fmean(errors(mix)) <= 4.0
+    assert min(errors(mix, is_enforced=False, seeds=1)) > 20
+
+
+def test_chance_holds_nobody_for_long_who_is_even_anyway() -> None:
+    assert max(errors("four equals")) <= 2.0
+
+
+def test_who_wants_little_keeps_nobody_from_working() -> None:
+    """Of a tenant of 4 % and one that is there for 300 ms of each second: its GPU stays busy as if nobody was held."""
+    for mix in ("light", "on and off"):
+        loop, free = (SampledLoop(MIXES[mix](), seed=3, is_enforced=how) for how in (True, False))
+        for one in (loop, free):
+            one.run(60 * S)
+        busy, unhindered = (one.busy_ratio(20 * S, 60 * S) for one in (loop, free))
+        assert busy >= unhindered - 0.02
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_nobody_is_locked_out_and_it_is_no_worse_than_no_scheduler(number: int) -> None:
+    loop, free = (SampledLoop(drawn(number), seed=number, is_enforced=how) for how in (True, False))
+    for one in (loop, free):
+        one.run(END_NS)
+    assert loop.least_of_due(SETTLE_NS, END_NS, 10 * S) >= 0.25
+    assert loop.error_points(SETTLE_NS, END_NS) <= free.error_points(SETTLE_NS, END_NS) + 2.0
+    assert loop.busy_ratio(SETTLE_NS, END_NS) >= free.busy_ratio(SETTLE_NS, END_NS) - 0.05
+
+
+def test_holds_are_pulses_and_never_longer_than_was_promised() -> None:
+    loop = SampledLoop(MIXES["4:2:1:1"](), seed=1)
+    loop.run(END_NS)
+    lengths = sorted(record.until_ns - record.since_ns for record in loop.records)
+    assert lengths[len(lengths) // 2] <= 300 * MS
+    assert lengths[-1] <= PolicyParams().long_hold_ns + 20 * MS
+    promised = tenants_of(("a", 9, [trainer()]), ("b", 1, [trainer(), trainer()]), max_freeze_ms=150)
+    loop = SampledLoop(promised, seed=1)
+    loop.run(40 * S)
+    assert loop.records
+    assert max(record.until_ns - record.since_ns for record in loop.records) <= 170 * MS
+
+
+def test_a_tenant_that_ended_is_owed_nothing() -> None:
+    """It dies while it is owed most of the GPU: the other is let go within seconds."""
+    tenants = MIXES["9:1"]()
+    tenants[0].processes[0].stop_ns = 30 * S
+    loop = SampledLoop(tenants, seed=2)
+    loop.run(45 * S)
+    assert loop.got("b", 33 * S, 45 * S) >= 0.98 * 12 * S
+
+
+def test_a_slow_product_that_samples_once_a_second_locks_nobody_out() -> None:
+    """Chance alone is 5 points over 100 s there, and takes that long to be told from a wrong share."""
+    loop = SampledLoop(MIXES["3:1"](), seed=4, period_ns=S)
+    loop.run(200 * S)
+    assert loop.least_of_due(40 * S, 200 * S, 20 * S) >= 0.25
+    assert loop.error_points(100 * S, 200 * S) <= 15
