@@ -42,6 +42,7 @@ from fairsched.config.settings import Settings
 from fairsched.daemon.answers import Answers
 from fairsched.daemon.cost import OwnCost
 from fairsched.daemon.doubt import AccountWatch
+from fairsched.daemon.mode import Mode, asked, in_effect
 from fairsched.daemon.ledger import Ledger, StateFile
 from fairsched.daemon.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
 from fairsched.daemon.parts import Parts, Vitals
@@ -130,7 +131,7 @@ class Daemon:
         # Also where it is wanted only later: it goes when nobody is held any more, whenever it came.
         self._guardian = GuardianKeeper(config.mechanisms.guardian, journal.directory)
         self._undo.callback(self._guardian.stop)
-        if self._guardian.is_due(is_wanted=self._asked_mode() == "enforce"):
+        if self._guardian.is_due(is_wanted=self._asked().is_acting):
             self._guardian.start(is_first=True)
         self._freezer = Freezer(journal)
         self._undo.callback(self._freezer.close)
@@ -152,7 +153,7 @@ class Daemon:
         self._pid_view = pid_view.keep(config.mechanisms.pid_view)
         if self._pid_view is not None:
             self._undo.callback(self._pid_view.close)
-        is_dry_run = self._mode() != "enforce"
+        is_dry_run = not self._mode().is_acting
         self._applier = Applier(self._freezer, self._tree, self._sensors, is_dry_run=is_dry_run)
         self._doubt = AccountWatch(self._sensors, self._applier.holds)
         self._pauses = Pauses(self._mount, self._tree, self._sensors, self._applier.holds_cgroup)
@@ -208,8 +209,8 @@ class Daemon:
         self._is_running = True
         self._last_good_tick_ns = time.monotonic_ns()  # however long the start took
         self._housekeep(self._last_good_tick_ns)
-        self._notifier.ready(f"{self._mode()}, {len(self._specs)} tenants")
-        logger.info("started version=%s mode=%s pid=%d", __version__, self._mode(), os.getpid())
+        self._notifier.ready(f"{self._mode().name}, {len(self._specs)} tenants")
+        logger.info("started version=%s mode=%s pid=%d", __version__, self._mode().name, os.getpid())
         while not self._is_stopping:
             self._wait()
             now_ns = time.monotonic_ns()
@@ -266,8 +267,8 @@ class Daemon:
             self._cost.late_ticks += 1
         try:
             snapshot = self._observe(now_ns)
-            params = self._sensors.law(self._params)
-            self._decision = decide(snapshot, self._policy_state, self._specs, params)
+            law = self._sensors.law(self._params)
+            self._decision = decide(snapshot, self._policy_state, self._specs, law)
             self._apply(self._decision, now_ns)
             self._last_good_tick_ns = now_ns
         except Exception:
@@ -335,7 +336,7 @@ class Daemon:
         self._sensors.bury(now_ns)
         self._sensors.name_tenants(self._tree.tenant_of)
         self._sensors.driver.poll(now_ns, self._tree.tenant_of)
-        config, is_acting = self._settings.config, self._mode() == "enforce"
+        config, is_acting = self._settings.config, self._mode().is_acting
         self._misbehaviour.poll(now_ns, self._specs, config, is_acting=is_acting)
         self._vram.poll(now_ns, self._specs, config.misbehaviour.grace_s, is_acting=is_acting)
         is_time = now_ns >= self._next_watchdog_ns
@@ -344,6 +345,7 @@ class Daemon:
         except ProbesLost as lost:
             self._let_go_of_probes(lost, now_ns)
         if self._sensors.is_restarted(self._settings.config):
+            self._applier.release_all(now_ns)  # the new account knows of no hold
             self._watch_probe()
             self._take_in_tenants()
         if not is_time:
@@ -369,14 +371,15 @@ class Daemon:
             self._epoll.unregister(self._sensors.probe.fileno())  # its mapping would keep it in the set
             self._epoll.unregister(self._sensors.probe.channel_fileno())
         self._sensors.restart(self._settings.config)
+        self._ensure_guardian()  # another source may not be one to hold tenants on
 
     def _ensure_guardian(self) -> None:
         """Start one where it is wanted and none lives; who may be held depends on it."""
-        if self._guardian.is_due(is_wanted=self._asked_mode() == "enforce"):
+        if self._guardian.is_due(is_wanted=self._asked().is_acting):
             self._applier.release_all(time.monotonic_ns())  # this may take seconds, and nobody guards them
             if self._guardian.start():
                 self._watch_guardian()
-        is_dry_run = self._mode() != "enforce"
+        is_dry_run = not self._mode().is_acting
         if is_dry_run and not self._applier.is_dry_run:
             self._applier.release_all(time.monotonic_ns())
         elif self._applier.is_dry_run and not is_dry_run:
@@ -406,26 +409,22 @@ class Daemon:
         self._ensure_guardian()
         self._next_tick_ns = 0
 
-    def _asked_mode(self) -> str:
-        """What the configuration says."""
-        config = self._settings.config
-        if self._force_dry_run:
-            return "dry_run"
-        return "observe" if config.mechanisms.freezer == "off" else config.mode
+    def _asked(self) -> Mode:
+        return asked(self._settings.config, is_dry_run=self._force_dry_run)
 
-    def _mode(self) -> str:
-        """The mode in effect: dry_run where the guardian is required and is not there."""
-        mode = self._asked_mode()
-        return "dry_run" if mode == "enforce" and self._guardian.is_lacking else mode
+    def _mode(self) -> Mode:
+        lack = self._guardian.warning if self._guardian.is_lacking else None
+        source = self._sensors.source
+        return in_effect(self._settings.config, is_dry_run=self._force_dry_run, source=source, lack=lack)
 
     def _parts(self) -> Parts:
         """For whoever asks on the control socket."""
-        lack = self._guardian.warning if self._guardian.is_lacking else None
+        mode = self._mode()
         vitals = Vitals(
             started_ns=self._started_ns,
             now_ns=time.monotonic_ns(),
-            mode=self._mode(),
-            mode_reason="--dry-run" if self._force_dry_run else lack,
+            mode=mode.name,
+            mode_reason=mode.reason,
             tick_ms=self._settings.config.tick_ms,
             errors=self._cost.errors + sum(part.errors for part in self._counted),
             cost=self._cost,

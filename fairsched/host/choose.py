@@ -96,11 +96,19 @@ def choose(facts: HostFacts, config: Config) -> Choices:
     mode: str = config.mode
     hold_reason = freezer or "cgroup.freeze works"
     can_hold = freezer is None
-    if can_hold and source is not None and source.value not in config.gpu.enforce_on:
-        can_hold, hold_reason = False, f"gpu.enforce_on does not name {source.value}"
+    unwanted = obstacle_of(source, config)
+    if can_hold and unwanted is not None:
+        can_hold, hold_reason = False, unwanted
     if mode != "observe" and not can_hold:
         mode = "observe"
     return Choices(source, source_reason, can_hold, hold_reason, mode, tuple(dict.fromkeys(obstacles)))
+
+
+def obstacle_of(source: Source | None, config: Config) -> str | None:
+    """Why nobody is held on an account; None: tenants are."""
+    if source is None or source.value in config.gpu.enforce_on:
+        return None
+    return f"gpu.enforce_on does not name {source.value}: observed, nobody is held"
 
 
 def choose_source(wanted: str, ebpf: str | None, nvml: str | None) -> tuple[Source | None, str]:

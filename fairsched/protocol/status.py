@@ -110,10 +110,10 @@ class TenantGpuStatus:
     """Entitled minus received; negative = it is ahead and owes."""
     has_demand: bool | None = None
     confidence: Confidence = Confidence.NONE
-    error_ratio: float | None = None
-    """How far `used_ratio` may be off, in parts of it, in 19 of 20 cases; None = nothing is known of it."""
     drain_ms: float | None = None
     """GPU time it has queued: what would still run if it were frozen now."""
+    error_ratio: float | None = None
+    """How far `used_ratio` may be off, in parts of it, in 19 of 20 cases; None = nothing is known of it."""
 
 
 @dataclass(frozen=True)

@@ -271,22 +271,12 @@ def test_drains_are_those_of_the_last_tick() -> None:
     assert tenants_module._drains(ledger) == {}
 
 
-@pytest.mark.parametrize(
-    ("confidence", "is_sampled", "says"),
-    [
-        (Confidence.HIGH, False, None),
-        (
-            Confidence.LOW,
-            False,
-            "launches without a call that proves completion: held for a bound, where there is one",
-        ),
-        (Confidence.LOW, True, "NVML samples only: observed, not held"),
-    ],
-)
-def test_the_note_names_why_a_tenant_is_not_held(
-    confidence: Confidence, is_sampled: bool, says: str | None
-) -> None:
-    assert (
-        tenants_module._note(TenantGpuStatus("GPU-a", confidence=confidence), is_sampled=is_sampled) == says
-    )
-    assert tenants_module._note(None, is_sampled=is_sampled) is None
+@pytest.mark.parametrize("confidence", [Confidence.HIGH, Confidence.SAMPLED, Confidence.NONE])
+def test_no_note_is_needed_where_the_account_is_believed(confidence: Confidence) -> None:
+    assert tenants_module._note(TenantGpuStatus("GPU-a", confidence=confidence)) is None
+    assert tenants_module._note(None) is None
+
+
+def test_the_note_names_why_a_tenant_is_not_held() -> None:
+    note = tenants_module._note(TenantGpuStatus("GPU-a", confidence=Confidence.LOW))
+    assert note == "launches without a call that proves completion: held for a bound, where there is one"

@@ -18,8 +18,7 @@ from fairsched.config import Config, from_bytes
 from fairsched.errors import HostUnsupported
 from fairsched.gpu.nvml import Gpu, GpuUse
 from fairsched.host.choose import choose_source
-from fairsched.host.facts import NVML_LIMIT
-from fairsched.model import NEVER_NS, Source
+from fairsched.model import PolicyParams, NEVER_NS, Source
 from fairsched.observe import libraries as libraries_module
 from fairsched.observe import sensors as sensors_module
 from fairsched.observe.sensors import Sensors
@@ -34,6 +33,7 @@ class Host:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.has_bpf = self.has_nvml = True
         self.tried: list[str] = []
+        self.told: list[tuple[object, ...]] = []
         monkeypatch.setattr(sensors_module, "GpuTimeProbe", self._probe)
         monkeypatch.setattr(sensors_module, "Nvml", self._nvml)
         monkeypatch.setattr(sensors_module, "open_account", self._open_account)
@@ -57,7 +57,15 @@ class Host:
 
     def _open_account(self, _mount: object, count: int) -> SimpleNamespace:
         self.tried.append(f"nvml of {count}")
-        return SimpleNamespace(read=lambda now_ns: [f"rows at {now_ns}"])
+        told = self.told
+        return SimpleNamespace(
+            source=Source.NVML,
+            period_ns=139_000_000,
+            read=lambda now_ns: [f"rows at {now_ns}"],
+            hold=lambda ids, _now_ns, *, by_others: told.append(("hold", *ids, by_others)),
+            thaw=lambda ids, _now_ns: told.append(("thaw", *ids)),
+            queued_since_hold_ns=lambda _ids: 0,
+        )
 
 
 @pytest.fixture
@@ -81,19 +89,27 @@ def test_where_bpf_is_refused_the_samples_are_taken_and_both_are_said(host: Host
     assert host.tried == ["ebpf", "nvml of 1"]
     assert sensors.reason is not None
     assert REFUSED in sensors.reason
-    assert NVML_LIMIT in sensors.reason
     assert sensors.read(7) == ["rows at 7"]
 
 
-def test_with_samples_nobody_is_told_of_holds_and_nothing_breaks(host: Host) -> None:
+def test_the_samples_are_told_of_holds_and_what_only_bpf_can_do_breaks_nothing(host: Host) -> None:
     host.has_bpf = False
     sensors = Sensors(config())
     assert sensors.account is None
     sensors.hold([1], 0)
+    sensors.hold([2], 0, by_others=True)
     sensors.thaw([1], 0)
+    assert host.told == [("hold", 1, False), ("hold", 2, True), ("thaw", 1)]
     sensors.set_wake_on_idle(True)
     sensors.look_for_libraries([1], 0)
     sensors.close()
+
+
+def test_the_law_is_slower_on_samples_and_as_it_was_on_probes(host: Host) -> None:
+    params = PolicyParams()
+    assert Sensors(config()).law(params) == params
+    host.has_bpf = False
+    assert Sensors(config()).law(params) == params.sampled(139_000_000)
 
 
 def test_where_nothing_works_the_daemon_refuses_and_says_why(host: Host) -> None:

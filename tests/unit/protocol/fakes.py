@@ -58,8 +58,9 @@ def status() -> StatusReport:
         queue_delay_p50_ms=1.25,
         held_ms_per_s=0.0,
         confidence=Confidence.HIGH,
+        error_ratio=0.16,
         is_overridden=True,
-        gpus=(TenantGpuStatus(GPU, 0.8, 0.792, 8.25, True, Confidence.HIGH),),
+        gpus=(TenantGpuStatus(GPU, 0.8, 0.792, 8.25, True, Confidence.HIGH, error_ratio=0.16),),
     )
     batch = TenantStatus(
         name="batch",
@@ -71,6 +72,7 @@ def status() -> StatusReport:
         lag_ms=-62,
         held_ms_per_s=118.4,
         confidence=Confidence.HIGH,
+        error_ratio=0.16,
         last=hold(),
     )
     unseen = TenantStatus(

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides which mode is in effect, and why it is not the one that the configuration asks for (pure).
+
+``observe`` where nobody can be held, or is not to be on the account there is; ``dry_run`` where it was asked for, or the
+guardian is required and is not there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fairsched.config import Config
+from fairsched.host.choose import obstacle_of
+from fairsched.model import Source
+
+
+class Mode(NamedTuple):
+    """``name``: enforce, dry_run or observe. ``reason``: None where it is what the configuration says."""
+
+    name: str
+    reason: str | None = None
+
+    @property
+    def is_acting(self) -> bool:
+        return self.name == "enforce"
+
+
+def asked(config: Config, *, is_dry_run: bool) -> Mode:
+    """What the configuration and the command line say."""
+    if is_dry_run:
+        return Mode("dry_run", "--dry-run")
+    if config.mechanisms.freezer == "off" and config.mode != "observe":
+        return Mode("observe", "mechanisms.freezer is off")
+    return Mode(config.mode)
+
+
+def in_effect(
+    config: Config, *, is_dry_run: bool, source: Source | None, lack: str | None
+) -> Mode:
+    """``source``: of the account, as it is now. ``lack``: why there is no guardian where one is required."""
+    mode = asked(config, is_dry_run=is_dry_run)
+    if not mode.is_acting:
+        return mode
+    obstacle = obstacle_of(source, config)
+    if obstacle is not None:
+        return Mode("observe", obstacle)
+    return mode if lack is None else Mode("dry_run", lack)

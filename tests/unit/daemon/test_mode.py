@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which mode is in effect, and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairsched.config import from_bytes
+from fairsched.daemon.mode import Mode, asked, in_effect
+from fairsched.model import Source
+
+LACK = "nobody is held, because mechanisms.guardian is required: no memory"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_dry_run", "source", "lack", "mode", "says"),
+    [
+        ("mode: enforce", False, Source.EBPF, None, "enforce", None),
+        ("mode: enforce", False, Source.NVML, None, "enforce", None),
+        ("mode: enforce", False, None, None, "enforce", None),  # probes that are being put back
+        ("mode: enforce", True, Source.EBPF, None, "dry_run", "--dry-run"),
+        ("mode: observe", True, Source.EBPF, None, "dry_run", "--dry-run"),
+        ("mode: dry_run", False, Source.EBPF, LACK, "dry_run", None),
+        ("mode: observe", False, Source.EBPF, LACK, "observe", None),
+        ("mode: enforce", False, Source.EBPF, LACK, "dry_run", LACK),
+        ("mode: dry_run\nmechanisms: {freezer: off}", False, Source.EBPF, None, "observe", "mechanisms.freezer"),
+        ("mode: enforce\ngpu: {enforce_on: [ebpf]}", False, Source.NVML, LACK, "observe", "does not name nvml"),
+        ("mode: enforce\ngpu: {enforce_on: [ebpf]}", False, Source.EBPF, None, "enforce", None),
+    ],
+)
+def test_the_mode_and_its_reason(
+    text: str, is_dry_run: bool, source: Source | None, lack: str | None, mode: str, says: str | None
+) -> None:
+    found = in_effect(from_bytes(text.encode(), "f"), is_dry_run=is_dry_run, source=source, lack=lack)
+    assert found.name == mode
+    assert found.is_acting is (mode == "enforce")
+    assert (says is None) if found.reason is None else says is not None and says in found.reason
+
+
+def test_who_is_to_guard_holds_does_not_hang_on_the_account_of_the_moment() -> None:
+    """The guardian lives on while the probes are put back."""
+    config = from_bytes(b"mode: enforce\ngpu: {enforce_on: [ebpf]}", "f")
+    assert asked(config, is_dry_run=False) == Mode("enforce")
