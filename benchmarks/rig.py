@@ -124,8 +124,9 @@ class Rig(SimNode):
         directory = self.directory / f"daemon{self._daemons}"
         directory.mkdir()
         try:
-            daemon = RunningDaemon(directory, self.host.env())
-            daemon.configure(self.complete(document))
+            complete = self.complete(document)
+            daemon = RunningDaemon(directory, self.host.env(), source=complete["gpu"]["source"])
+            daemon.configure(complete)
             with launched(daemon):
                 yield daemon
         finally:
@@ -147,12 +148,21 @@ class RunningDaemon(DaemonProcess):
     """``fairsched run`` as a subprocess, and what a measurement asks of it."""
 
     def __init__(
-        self, directory: Path, env: Mapping[str, str] | None = None, *, patience_s: float = TIMEOUT_S
+        self,
+        directory: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        patience_s: float = TIMEOUT_S,
+        source: str = "ebpf",
     ) -> None:
+        self._source = source
         super().__init__(directory, env, patience_s=patience_s)
 
     def wait_ready(self) -> None:
-        """Until it answers and the probes are on libcuda. Raises BenchError with the end of its log."""
+        """Until it answers, from the source that was asked for, with probes on libcuda.
+
+        Raises BenchError with the end of its log.
+        """
         try:
             self.wait_for(self._is_ready, _START_S, "the daemon accounts with probes on libcuda")
         except NodeError as error:
@@ -163,9 +173,9 @@ class RunningDaemon(DaemonProcess):
             status = self.status()
         except ControlError:
             return False
-        if status["source"] != "ebpf":
+        if status["source"] != self._source:
             raise BenchError(f"no account: {status['source_reason']}")
-        return not any("no libcuda" in warning for warning in status["warnings"])
+        return self._source != "ebpf" or not any("no libcuda" in warning for warning in status["warnings"])
 
     def log_lines(self, *words: str) -> list[str]:
         """Lines of the log with any of the words."""

@@ -32,6 +32,10 @@ DIRECTORY = Path(__file__).resolve().parent.parent / "scenarios"
 _NAME = r"^[a-z0-9][a-z0-9._-]{0,47}$"
 MAX_FILE_BYTES = 256 * 1024
 _SETTLE_UNSCHEDULED_S = 1.5
+_SETTLE_SAMPLED_S = 25.0
+"""Until what chance makes of samples can be told from a wrong share."""
+SAMPLED = "fairsched-nvml"
+"""fairsched without its probes: NVML's samples are its account."""
 
 
 class _Section(BaseModel):
@@ -307,6 +311,8 @@ class Play:
         is_still = all(leaf.start_s == 0 and leaf.stop_s is None for leaf in self.leaves().values())
         if policy == "none" and is_still:
             return min(self.scenario.settle_s, _SETTLE_UNSCHEDULED_S)
+        if policy == SAMPLED:
+            return max(self.scenario.settle_s, _SETTLE_SAMPLED_S)
         return self.scenario.settle_s
 
     def specs(self) -> dict[str, TenantSpec]:

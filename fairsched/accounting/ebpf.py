@@ -90,8 +90,7 @@ class EbpfAccount:
 
     def read(self, now_ns: int) -> list[ProcessUse]:
         """Everything since the previous read, one row per (cgroup, process, GPU) that exists or just ended."""
-        rows: ProcessUses = {}
-        self.events = Events()
+        rows, self.events = ProcessUses(), Events()
         for edge in self._probe.read_edges():
             self._on_edge(edge, rows)
         dropped = self._probe.count(abi.Count.EDGE_DROPPED)

@@ -61,7 +61,7 @@ class Engine:
         return is_there
 
     def take_pauses(self, rows: Mapping[Hashable, ProcessUse], now_ns: int) -> None:
-        """Tell one row of each tenant that wants something how long it paused, and nobody worked, since the last time."""
+        """Tell one row of each tenant that wants something how long it paused, and how long nobody worked."""
         before_ns, self._idle_ns = self._idle_ns, self.replay.idle_ns(now_ns)
         idle_ns = max(0, self._idle_ns - before_ns)  # a drain that ran on after all takes some back
         for owner, row in rows.items():

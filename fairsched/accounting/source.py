@@ -4,8 +4,8 @@
 Problem. The daemon has one loop and one law; its eyes are probes on one host and NVML's samples on another, and may
 change while it runs.
 
-Approach. One protocol, and one contract test that every source passes (tests/unit/accounting/test_source.py): rows since
-the last read, told of holds, honest about how far off they may be.
+Approach. One protocol, and one contract test that every source passes (tests/unit/accounting/test_source.py). A source
+tells what was used since the last read, is told of holds, and says how far off it may be.
 
 Terms. error: how far what a tenant was charged over a window may be from what it had, in 19 of 20 windows.
 """

@@ -125,7 +125,7 @@ def _head(report: StatusReport) -> list[str]:
     if report.fairness_error_ratio is not None:
         lines += wrap(
             f"largest unfairness in the last {report.window_s:g} s: "
-            f"{percent(report.fairness_error_ratio)} points of a GPU"
+            f"{percent(report.fairness_error_ratio)} points of a GPU{_account_error(report)}"
         )
     lines += _slis(report)
     lines += _gate(report)
@@ -137,6 +137,11 @@ def _head(report: StatusReport) -> list[str]:
         if text and not any(text in warning for warning in report.warnings):  # said once is enough
             lines += wrap(f"{label}: {text}")
     return lines
+
+
+def _account_error(report: StatusReport) -> str:
+    points = report.source_error_points.get("60")
+    return "" if points is None else f"; account +-{points:.0f} a minute"
 
 
 def _slis(report: StatusReport) -> list[str]:

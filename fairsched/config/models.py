@@ -100,8 +100,8 @@ class Gpu(Section):
     )
     enforce_on: Annotated[tuple[Literal["ebpf", "nvml"], ...], BeforeValidator(listed)] = Field(
         default=("ebpf", "nvml"),
-        description="Accounts that tenants are held on; on another one they are only observed. `[ebpf]` for the careful: "
-        "NVML's samples are some 5 points of a GPU off over a minute, and the law takes ten seconds on them.",
+        description="Accounts that tenants are held on; on another one they are only observed. `[ebpf]` for the "
+        "careful: NVML's samples are some 5 points of a GPU off over a minute, and the law takes ten seconds on them.",
     )
     libcuda: Annotated[tuple[AbsolutePath, ...], BeforeValidator(listed)] = Field(
         default=(), max_length=64, description="More libcuda.so.1 files to watch than those found by itself."

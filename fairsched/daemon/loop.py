@@ -42,8 +42,8 @@ from fairsched.config.settings import Settings
 from fairsched.daemon.answers import Answers
 from fairsched.daemon.cost import OwnCost
 from fairsched.daemon.doubt import AccountWatch
-from fairsched.daemon.mode import Mode, asked, in_effect
 from fairsched.daemon.ledger import Ledger, StateFile
+from fairsched.daemon.mode import Mode, asked, in_effect
 from fairsched.daemon.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
 from fairsched.daemon.parts import Parts, Vitals
 from fairsched.driver import pid_view

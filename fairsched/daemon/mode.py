@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which mode is in effect, and why it is not the one that the configuration asks for (pure).
-
-``observe`` where nobody can be held, or is not to be on the account there is; ``dry_run`` where it was asked for, or the
-guardian is required and is not there.
-"""
+"""Decides which mode is in effect, and why it is not the one that the configuration asks for (pure)."""
 
 from __future__ import annotations
 
@@ -34,9 +30,7 @@ def asked(config: Config, *, is_dry_run: bool) -> Mode:
     return Mode(config.mode)
 
 
-def in_effect(
-    config: Config, *, is_dry_run: bool, source: Source | None, lack: str | None
-) -> Mode:
+def in_effect(config: Config, *, is_dry_run: bool, source: Source | None, lack: str | None) -> Mode:
     """``source``: of the account, as it is now. ``lack``: why there is no guardian where one is required."""
     mode = asked(config, is_dry_run=is_dry_run)
     if not mode.is_acting:

@@ -54,9 +54,10 @@ def build_status(parts: Parts) -> StatusReport:
         mode=vitals.mode,
         mode_reason=vitals.mode_reason,
         tick_ms=vitals.tick_ms,
-        window_s=settings.config.window_s,
+        window_s=sensors.law(settings.config.policy_params()).window_ns / 1e9,
         source=sensors.source,
         source_reason=sensors.reason,
+        source_error_points=sensors.error_points(),
         config_path=settings.display_path,
         config_error=settings.error,
         fairness_error_ratio=max(errors, default=None),
@@ -138,8 +139,6 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         yield settings.overrides_warning
     if sensors.source is None:
         yield f"GPU time is not accounted: {sensors.reason}"
-    elif sensors.source is Source.NVML and vitals.mode == "enforce":
-        yield "nobody is held although the mode is enforce: NVML samples are too coarse; see fairsched doctor"
     elif sensors.probe is not None and not sensors.probe.libraries:
         yield "no libcuda was found yet: GPU work cannot be seen"
     if sensors.libraries.unprobed:

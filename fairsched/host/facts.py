@@ -26,8 +26,6 @@ NEEDED_CAPABILITIES = {
 """Capability: what it is for. CAP_SYS_ADMIN stands for the first two."""
 
 
-
-
 @dataclass(frozen=True)
 class BpfFact:
     """One thing BPF was asked to do (fairsched.bpf.probe)."""

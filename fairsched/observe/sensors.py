@@ -41,6 +41,7 @@ from fairsched.protocol.delays import AMinuteAgo
 
 _SILENT_NS = 2_000_000_000
 """Longer than most bursts take, and a GPU that works on a longer one is not idle."""
+_WINDOWS_S = (1, 10, 60)
 _PROCESS_EDGES = (abi.EdgeKind.PROC_NEW, abi.EdgeKind.PROC_EXIT)
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,13 @@ class Sensors:
     def source(self) -> Source | None:
         """Where GPU time comes from now."""
         return None if self.in_use is None else self.in_use.source
+
+    def error_points(self) -> dict[str, float]:
+        """By seconds: how far a share of the account in force may be off over such a window, in points of a GPU."""
+        account = self.in_use
+        return (
+            {} if account is None else {str(seconds): account.error_points(seconds) for seconds in _WINDOWS_S}
+        )
 
     def error_ratio(self, tenant: str, gpu: str) -> float | None:
         """How far what a tenant is charged on a GPU (UUID) may be off, in parts of it; see :class:`GpuTimeSource`."""
@@ -159,7 +167,7 @@ class Sensors:
         self._owners = Owners(probe)
 
     def restart(self, config: Config) -> None:
-        """Begin to load the programs again after ProbesLost; until :meth:`is_restarted` NVML's samples are the account."""
+        """Begin to load the programs again after ProbesLost; until they are there NVML's samples are the account."""
         lost, self.probe, self.account = self.probe, None, None
         self.reason = "the probes were lost and are being put back"
         self.libraries, self._ordinals = Libraries(config.gpu.libcuda, None), None

@@ -289,6 +289,8 @@ class StatusReport:
     """Account in use; None = there is none, nothing is known of GPU use."""
     source_reason: str | None = None
     """Why a better source is not used."""
+    source_error_points: Mapping[str, float] = field(default_factory=dict)
+    """By seconds: how far a share may be off over such a window, in points of a GPU, in 19 of 20 windows."""
     config_path: str | None = None
     config_error: str | None = None
     """The last reload failed with this; the configuration before it is still in effect."""

@@ -49,6 +49,12 @@ DAEMON = (
         ("source",),
         "Where GPU time comes from: ebpf or nvml; absent while there is no account.",
     ),
+    _gauge(
+        "source_error_points",
+        _ACCOUNT,
+        ("window_s",),
+        "How far a share may be off over a window of so many seconds, in points of a GPU, in 19 of 20 windows.",
+    ),
     _gauge("start_time_seconds", _DAEMON, (), "When the daemon started, Unix time."),
     _gauge(
         "config_error", _DAEMON, (), "1 while the file on disk is refused and an older configuration runs on."

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 
 import pytest
@@ -65,6 +66,16 @@ def test_holds_are_pulses_and_never_longer_than_was_promised() -> None:
     loop.run(40 * S)
     assert loop.records
     assert max(record.until_ns - record.since_ns for record in loop.records) <= 170 * MS
+
+
+def test_after_a_pulse_it_runs_for_the_rest_of_the_frame() -> None:
+    loop = SampledLoop(MIXES["1:3"](), seed=1)
+    loop.run(40 * S)
+    mine = [record for record in loop.records if record.tenant == "a" and record.ended is not None]
+    assert len(mine) > 20
+    frame_ns = loop.params.frame_ns
+    for before, after in itertools.pairwise(mine):
+        assert after.since_ns - before.since_ns >= frame_ns
 
 
 def test_a_tenant_that_ended_is_owed_nothing() -> None:

@@ -73,14 +73,6 @@ def test_overrides_that_are_not_in_force_are_warned_of() -> None:
     assert warnings(probe=probe(), overrides_warning="they do not fit") == ["they do not fit"]
 
 
-def test_to_ask_for_holds_where_samples_are_all_there_is_is_warned_of() -> None:
-    (said,) = warnings(source=Source.NVML, reason="bcc is not installed")
-    assert "nobody is held although the mode is enforce" in said
-    assert "doctor" in said
-    for mode in ("observe", "dry_run"):
-        assert warnings(mode, source=Source.NVML) == []
-
-
 def test_an_nvml_that_does_not_answer_is_warned_of() -> None:
     def watch(silent_s: float | None) -> SimpleNamespace:
         return SimpleNamespace(silent_s=lambda: silent_s)

@@ -18,7 +18,7 @@ from fairsched.config import Config, from_bytes
 from fairsched.errors import HostUnsupported
 from fairsched.gpu.nvml import Gpu, GpuUse
 from fairsched.host.choose import choose_source
-from fairsched.model import PolicyParams, NEVER_NS, Source
+from fairsched.model import NEVER_NS, PolicyParams, Source
 from fairsched.observe import libraries as libraries_module
 from fairsched.observe import sensors as sensors_module
 from fairsched.observe.sensors import Sensors

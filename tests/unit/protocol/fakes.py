@@ -88,6 +88,7 @@ def status() -> StatusReport:
         tick_ms=100,
         window_s=1,
         source=Source.EBPF,
+        source_error_points={"1": 10.0, "10": 5.1, "60": 4.4},
         fairness_error_ratio=0.012,
         gpus=(GpuStatus(GPU, 0, "NVIDIA L40S", 0.994, None, 18 * 2**30, 45 * 2**30),),
         tenants=(chat, batch, unseen),

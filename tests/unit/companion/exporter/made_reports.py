@@ -44,7 +44,9 @@ def tenant(name: str, gpus: int = 1) -> TenantStatus:
         gpu_time_by_gpu_s={one: 7980.123456 for one in uuids},
         confidence=Confidence.HIGH,
         queue_delays={one: DELAYS for one in uuids},
-        gpus=tuple(TenantGpuStatus(one, 0.25, 0.24, -8.25, True, Confidence.HIGH, 12.5, 0.16) for one in uuids),
+        gpus=tuple(
+            TenantGpuStatus(one, 0.25, 0.24, -8.25, True, Confidence.HIGH, 12.5, 0.16) for one in uuids
+        ),
         held_by_reason_s={"over_entitlement": 118.4, "over_quota": 2.0},
         holds={"over_entitlement": 1200, "over_quota": 3},
         thaws={"caught_up": 1100, "gpu_idle": 100, "deadline": 3},

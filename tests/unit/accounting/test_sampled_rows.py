@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sampled account: whose time it is, who still wants the GPU, and who pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from fairsched.accounting.nvml import MISSES, NvmlAccount
+from fairsched.gpu.sampler import Sample
+from fairsched.model import Confidence
+from tests.unit.accounting.test_nvml import S_NS, WINDOW_US, ring
+
+
+class ScriptedReader:
+    """Stands in for a GPU: hands out what the test put in."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        self.asked: list[int] = []
+
+    def read(self, after_us: int) -> list[Sample]:
+        self.asked.append(after_us)
+        return [sample for sample in self.samples if sample.time_us > after_us]
+
+
+@pytest.fixture
+def reader() -> ScriptedReader:
+    return ScriptedReader()
+
+
+def account_of(reader: Any, cgroups: dict[int, int]) -> NvmlAccount:
+    return NvmlAccount([reader], cgroups.get)
+
+
+def test_time_goes_to_the_cgroup_of_the_process_as_sampled(reader: ScriptedReader) -> None:
+    account = account_of(reader, {1: 100, 2: 200})
+    assert account.read(0) == []
+    reader.samples = ring([1, 1, 2])
+    rows = account.read(S_NS)
+    assert {(row.cgroup_id, row.tgid, row.used_ns) for row in rows} == {
+        (100, 1, WINDOW_US * 1000),
+        (200, 2, WINDOW_US * 1000),
+    }
+    assert all(
+        row.confidence is Confidence.SAMPLED and row.outstanding_ns == 0 and row.gpu == 0 for row in rows
+    )
+
+
+def test_between_two_polls_demand_is_known_and_no_time_is_charged_twice(reader: ScriptedReader) -> None:
+    account = account_of(reader, {1: 100})
+    reader.samples = ring([1, 1])
+    assert account.read(S_NS)[0].used_ns > 0
+    rows = account.read(S_NS + 1_000_000)
+    assert [(row.used_ns, row.has_demand) for row in rows] == [(0, True)]
+    assert len(reader.asked) == 1
+
+
+def clock_ns(reader: ScriptedReader) -> int:
+    """Ours, as the newest sample comes."""
+    return (max(one.time_us for one in reader.samples) - 10**15) * 1000 + S_NS
+
+
+def missing_for(account: NvmlAccount, reader: ScriptedReader, pids: Sequence[int], polls: int) -> list[int]:
+    """Those of whom there are rows after so many polls, each of which found one new sample of ``pids``."""
+    begin_us, rows = max(one.time_us for one in reader.samples), []
+    for poll in range(1, polls + 1):
+        for pid in pids:
+            reader.samples.append(Sample(begin_us + poll * WINDOW_US, pid, 1.0))
+        rows = account.read(clock_ns(reader))
+    return sorted(row.tgid for row in rows if row.has_demand)
+
+
+def with_three(reader: ScriptedReader) -> NvmlAccount:
+    account = NvmlAccount([reader], {1: 100, 2: 200, 3: 300}.get, poll_ns=1)  # type: ignore[list-item]
+    reader.samples = ring([1, 2, 3, 1])
+    account.read(clock_ns(reader))
+    return account
+
+
+def test_who_is_missing_from_samples_that_it_should_have_been_in_wants_nothing(
+    reader: ScriptedReader,
+) -> None:
+    """Of three it should be in every third; 5 such are missing after 15 samples, 2 after 6."""
+    account = with_three(reader)
+    assert missing_for(account, reader, [1, 2], 6) == [1, 2, 3]
+    assert missing_for(account, reader, [1, 2], round(3 * MISSES)) == [1, 2]
+
+
+def test_time_in_which_it_is_held_proves_nothing(reader: ScriptedReader) -> None:
+    account = with_three(reader)
+    account.hold([300], 0)
+    assert missing_for(account, reader, [1, 2], 60) == [1, 2, 3]
+    account.thaw([300], 0)
+    assert missing_for(account, reader, [1, 2], 60) == [1, 2]
+
+
+def test_one_that_has_ended_wants_nothing_even_if_it_is_held(reader: ScriptedReader) -> None:
+    cgroups = {1: 100, 2: 200}
+    account = account_of(reader, cgroups)
+    reader.samples = ring([1, 2, 1])
+    account.read(S_NS)
+    account.hold([200], S_NS)
+    assert len(account.read(2 * S_NS)) == 2
+    del cgroups[2]
+    assert [row.tgid for row in account.read(3 * S_NS)] == [1]
+
+
+def test_a_process_that_moves_is_charged_where_it_is(reader: ScriptedReader) -> None:
+    cgroups = {1: 100}
+    account = account_of(reader, cgroups)
+    reader.samples = ring([1, 1])
+    assert [row.cgroup_id for row in account.read(S_NS)] == [100]
+    cgroups[1] = 101
+    assert [row.cgroup_id for row in account.read(2 * S_NS)] == [101]
+
+
+def paused(account: NvmlAccount, reader: ScriptedReader, pids: Sequence[int]) -> dict[int, float]:
+    """In parts of the time, over as many polls as samples."""
+    begin_us = max(one.time_us for one in reader.samples)
+    found: dict[int, float] = {}
+    account.tenant_of = str
+    for place, pid in enumerate(pids, 1):
+        reader.samples.append(Sample(begin_us + place * WINDOW_US, pid, 1.0))
+        for row in account.read(clock_ns(reader)):
+            found[row.tgid] = found.get(row.tgid, 0.0) + row.paused_ns / (len(pids) * WINDOW_US * 1000)
+    return found
+
+
+def test_who_has_less_than_its_turns_is_taken_to_pause(reader: ScriptedReader) -> None:
+    """Three take turns: who is in a third of the samples never paused, who is in a tenth did for 70 % of the time."""
+    found = paused(with_three(reader), reader, ([1, 2] * 4 + [1, 3]) * 3)
+    assert found[3] == pytest.approx(0.7, abs=0.01)
+    assert found[1] == pytest.approx(-0.5, abs=0.15)
+
+
+def test_the_drain_of_one_that_is_held_takes_turns_for_a_while(reader: ScriptedReader) -> None:
+    """Else the others seem to pause as soon as it is held: for two samples that it should have been in."""
+    account = NvmlAccount([reader], {1: 100, 2: 200}.get, poll_ns=1)  # type: ignore[list-item]
+    reader.samples = ring([1, 2, 1])
+    account.read(clock_ns(reader))
+    account.hold([200], 0)
+    assert paused(account, reader, [1, 1, 1])[1] == pytest.approx(-1.0, abs=0.01)
+    assert paused(account, reader, [1] * 40)[1] == pytest.approx(0.0, abs=0.1)
+
+
+def test_the_error_falls_with_the_window_and_the_share(reader: ScriptedReader) -> None:
+    account = with_three(reader)
+    account.tenant_of = {100: "chat", 200: "batch"}.get
+    points = [account.error_points(window_s) for window_s in (1, 10, 60)]
+    assert points == pytest.approx([36.5, 11.6, 4.7], abs=0.2)
+    assert account.error_ratio("chat", 0) is None
+    missing_for(account, reader, [1], 36)
+    missing_for(account, reader, [2], 36)
+    error_ratio = account.error_ratio("batch", 0)
+    assert error_ratio is not None
+    assert 0.2 < error_ratio < 0.35
+    assert account.error_ratio("nobody", 0) is None
+
+
+def test_a_process_that_is_gone_is_charged_where_it_was(reader: ScriptedReader) -> None:
+    cgroups = {1: 100}
+    account = account_of(reader, cgroups)
+    samples = ring([1, 1, 1, 2])
+    reader.samples = samples[:2]
+    account.read(S_NS)
+    cgroups.clear()
+    reader.samples = samples
+    rows = {row.tgid: row.cgroup_id for row in account.read(2 * S_NS)}
+    assert rows == {1: 100, 2: 0}  # the other was never seen alive: nobody's
