@@ -50,8 +50,7 @@ def test_samples_go_to_the_right_cgroups_and_add_up(mount: Mount, tenants: list[
     answer = json.loads(done.stdout)
     assert answer["source"] == "nvml"
     assert "ebpf is off" in answer["reason"]
-    assert "19 points" in answer["reason"]
-    assert answer["confidences"] == ["low"]
+    assert answer["confidences"] == ["sampled"]
     used = {int(cgroup_id): ns for cgroup_id, ns in answer["used"].items()}
     assert set(used) == {ref.id for ref in tenants}
     assert sum(used.values()) / answer["elapsed"] == pytest.approx(0.95, abs=0.1)  # busy but for switches

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -137,6 +138,10 @@ def test_killed_guardian_is_replaced_within_a_second(site: Site) -> None:
     wait_until(lambda: not anything_frozen(site), PATIENCE_S, "the new guardian thaws")
 
 
+def all_gpu_time_s(site: Site) -> float:
+    return sum(site.gpu_time_s(name) for name in TENANTS)
+
+
 def lose_probes(site: Site) -> int:
     """Kill the attacher; returns the pid of the loader that is to replace it, which stands still."""
     os.kill(site.helpers()["attacher"], signal.SIGKILL)
@@ -154,9 +159,11 @@ def test_daemon_serves_while_its_probes_are_put_back(site: Site) -> None:
     site.wait_held("greedy")
     loader = lose_probes(site)
     status = site.status()
-    assert status["source"] is None
-    assert any("being put back" in warning for warning in status["warnings"])
+    assert status["source"] == "nvml"
+    assert "being put back" in status["source_reason"]
     assert not anything_frozen(site)
+    then_ns, known_s = time.monotonic_ns(), all_gpu_time_s(site)
+    wait_until(lambda: all_gpu_time_s(site) > known_s + 0.5, PATIENCE_S, "samples are the account meanwhile")
     site.ask("tenant_set", tenant="chat", values={"weight": 5})
     assert site.tenant("chat")["weight"] == 5
     os.kill(loader, signal.SIGKILL)
@@ -164,6 +171,11 @@ def test_daemon_serves_while_its_probes_are_put_back(site: Site) -> None:
     wait_until(lambda: logged(site.log(), "probes=restarted"), 2 * PATIENCE_S, "the next try succeeds")
     site.wait_held("greedy")
     assert site.status()["source"] == "ebpf"
+    # Neither account charges what the other one did.
+    charged_s = all_gpu_time_s(site) - known_s
+    assert (
+        0.3 * (time.monotonic_ns() - then_ns) / 1e9 < charged_s < 1.05 * (time.monotonic_ns() - then_ns) / 1e9
+    )
 
     loader = lose_probes(site)
     assert site.stop() == 0
