@@ -6,7 +6,8 @@ and how busy the GPU was since the sample before. With slices of 2 ms that is a 
 off by 19 points over 1 s, 6 over 10 s, 2.4 over 60 s (one sigma, a share of one half).
 
 Approach: give each sampled process the busy part of its window; never claim more than LOW confidence, so that nobody
-is held on it. A GPU that idles at the moment of a sample leaves none, so one that is partly idle is undercounted.
+is held on it. A GPU that idles at the moment of a sample leaves none, so one that is partly idle is undercounted,
+unless DCGM tells its load (:mod:`fairsched.accounting.normalise`).
 
 Source: the samples of :mod:`fairsched.gpu.sampler`.
 """
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fairsched.accounting.context import ProcessUse
+from fairsched.accounting.normalise import Normaliser
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.gpu.sampler import NvmlReader, Sampler, open_readers
@@ -54,6 +56,8 @@ class NvmlAccount:
         self._cgroup_of = cgroup_of
         self._poll_ns = poll_ns
         self._next_poll_ns = 0
+        self.normaliser: Normaliser | None = None
+        """Scales what the samples say, where the load of the GPUs is known."""
 
     def read(self, now_ns: int) -> list[ProcessUse]:
         """Everything since the previous read. Between two polls: who is there, and no time."""
@@ -73,7 +77,8 @@ class NvmlAccount:
     def _take(self, gpu: _Gpu, now_ns: int) -> dict[int, int]:
         """GPU time by process since the last poll."""
         samples = gpu.reader.read(gpu.sampler.after_us)
-        return {pid: one.busy_ns for pid, one in gpu.sampler.take(samples, now_ns // 1000).items()}
+        used = {pid: one.busy_ns for pid, one in gpu.sampler.take(samples, now_ns // 1000).items()}
+        return used if self.normaliser is None else self.normaliser.scaled(gpu.slot, used, now_ns)
 
     def _see(self, gpu: _Gpu, used: Iterable[int], now_ns: int) -> None:
         for pid in used:
