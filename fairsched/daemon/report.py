@@ -138,7 +138,7 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         yield settings.overrides_warning
     if sensors.source is None:
         yield f"GPU time is not accounted: {sensors.reason}"
-    elif sensors.source is Source.NVML and vitals.mode == "enforce":
+    elif sensors.source.is_sampled and vitals.mode == "enforce":
         yield "nobody is held although the mode is enforce: NVML samples are too coarse; see fairsched doctor"
     elif sensors.probe is not None and not sensors.probe.libraries:
         yield "no libcuda was found yet: GPU work cannot be seen"

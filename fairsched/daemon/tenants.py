@@ -151,7 +151,9 @@ class TenantReports:
         if is_unlaunched:
             confidence = Confidence.LOW
         note = (
-            CONTEXTS_ONLY if is_unlaunched else _note(worst, is_sampled=parts.sensors.source is Source.NVML)
+            CONTEXTS_ONLY
+            if is_unlaunched
+            else _note(worst, is_sampled=parts.sensors.source in (Source.NVML, Source.DCGM))
         )
         return TenantStatus(
             name=name,

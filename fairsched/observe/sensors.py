@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
 from fairsched.accounting.context import Events, ProcessUse
 from fairsched.accounting.ebpf import EbpfAccount
+from fairsched.accounting.normalise import Normaliser
 from fairsched.accounting.nvml import NvmlAccount, open_account
 from fairsched.accounting.queue_delay import Counts, DelayBook
 from fairsched.base.process import ProcessId
@@ -26,8 +27,10 @@ from fairsched.cgroup.path import Mount, find_mount
 from fairsched.config import Config
 from fairsched.driver.watch import DriverWatch
 from fairsched.errors import HostUnsupported
+from fairsched.gpu.loads import LoadWatch
 from fairsched.gpu.nvml import Gpu, Nvml
 from fairsched.gpu.watch import GpuWatch
+from fairsched.host import dcgm as host_dcgm
 from fairsched.host.choose import choose_source, switched_off
 from fairsched.host.facts import NVML_LIMIT
 from fairsched.model import Source
@@ -77,6 +80,8 @@ class Sensors:
         self.account: EbpfAccount | None = None
         self.sampled: NvmlAccount | None = None
         """Instead of ``account`` where there is no better source; tells nothing of holds and drains."""
+        self.loads: LoadWatch | None = None
+        """What DCGM says of the GPUs: ``sampled`` is scaled to it. Beside eBPF only where it is required."""
         self.reason: str | None = None
         self.libraries = Libraries(config.gpu.libcuda, None)
         self._ordinals: Ordinals | None = None
@@ -92,14 +97,18 @@ class Sensors:
         """Where GPU time comes from now."""
         if self.account is not None:
             return Source.EBPF
-        return Source.NVML if self.sampled is not None else None
+        if self.sampled is None:
+            return None
+        return Source.DCGM if self.loads is not None and self.loads.is_live else Source.NVML
 
     def _start(self, config: Config, loader: LoaderInStart | None) -> None:
         """Chosen by the function that doctor asks; an account that cannot be had after all is an obstacle then."""
         nvml = switched_off(config, "nvml")
         if self.nvml is not None and self.nvml.error:
             nvml = f"NVML does not work ({self.nvml.error})"
-        source, reason = choose_source(config.gpu.source, switched_off(config, "ebpf"), nvml)
+        dcgm = nvml or host_dcgm.obstacle(config)
+        self.loads = host_dcgm.open_required(config, self.gpus, nvml)
+        source, reason = choose_source(config.gpu.source, switched_off(config, "ebpf"), nvml, dcgm)
         if source is Source.EBPF:
             try:
                 self._start_ebpf(config, loader)
@@ -107,7 +116,7 @@ class Sensors:
             except HostUnsupported as error:
                 if config.mechanisms.ebpf == "required" or config.gpu.source == "ebpf":
                     raise
-                source, reason = choose_source(config.gpu.source, str(error), nvml)
+                source, reason = choose_source(config.gpu.source, str(error), nvml, dcgm)
                 logger.error("ebpf=refused error=%r remedy=%r", str(error), error.remedy)
         self.reason = reason
         if source is None:
@@ -115,8 +124,11 @@ class Sensors:
                 f"GPU time cannot be accounted here: {reason}",
                 remedy="fairsched doctor shows what is missing, line by line, and what to do about it",
             )
-        if source is Source.NVML:
+        if source.is_sampled:
             self.sampled = open_account(find_mount(), len(self.gpus))
+            if source is Source.DCGM:
+                self.loads = self.loads or host_dcgm.open_watch(config, self.gpus)
+                self.sampled.normaliser = Normaliser(self.loads.load)
             self.reason = f"{reason}; {NVML_LIMIT}"
         logger.warning("source=%s reason=%r", source.value, self.reason)
 
@@ -361,6 +373,8 @@ class Sensors:
             self._reload.abandon()
         if self.probe is not None:
             self.probe.close()
+        if self.loads is not None:
+            self.loads.close()
         answers = self.gpu_watch is None or self.gpu_watch.close()
         if self.nvml is not None and answers:
             self.nvml.close()

@@ -73,12 +73,13 @@ def test_overrides_that_are_not_in_force_are_warned_of() -> None:
     assert warnings(probe=probe(), overrides_warning="they do not fit") == ["they do not fit"]
 
 
-def test_to_ask_for_holds_where_samples_are_all_there_is_is_warned_of() -> None:
-    (said,) = warnings(source=Source.NVML, reason="bcc is not installed")
+@pytest.mark.parametrize("source", [Source.NVML, Source.DCGM])
+def test_to_ask_for_holds_where_samples_are_all_there_is_is_warned_of(source: Source) -> None:
+    (said,) = warnings(source=source, reason="bcc is not installed")
     assert "nobody is held although the mode is enforce" in said
     assert "doctor" in said
     for mode in ("observe", "dry_run"):
-        assert warnings(mode, source=Source.NVML) == []
+        assert warnings(mode, source=source) == []
 
 
 def test_an_nvml_that_does_not_answer_is_warned_of() -> None:
