@@ -12,6 +12,9 @@ nobody is sampled: it stays due to those who are next, for as long as the driver
 nobody's. Who was sampled does not depend on how much is due, so shares are as NVML has them: no better, no worse. The
 load is that of the period that ended last, so the sum is right but for one period.
 
+What NVML never names (a process of a pid namespace that is not below ours) is charged to those whom it names; without
+the load it was charged to nobody.
+
 Where the load is not known, samples count as they are, and the ledger begins anew: totals never jump.
 """
 

@@ -52,7 +52,7 @@ class DcgmKeys(Section):
     dcgm_address: EngineAddress | None = Field(
         default=None,
         description="Host engine: HOST or HOST:PORT, the path of its unix socket, or embedded (one in the daemon); "
-        "null means 127.0.0.1:5555 where the system's own listens, else embedded.",
+        "null means 127.0.0.1:5555 where the system's own listens, else embedded if no dcgm_exporter is named.",
     )
     dcgm_exporter: PageUrl | None = Field(
         default=None,

@@ -9,7 +9,7 @@ Approach. Connect to the host engine that runs, else start one in this process; 
 GPU_UTIL of all GPUs at a period of one second; take the latest values. Where counters for profiling cannot be had
 (GPUs for desktops, a profiler that has them), GPU_UTIL stands in: the part of a sixth of a second to a second in
 which a kernel ran. Any failure closes the connection, and the next reading begins anew: a host engine that was
-restarted knows no watches.
+restarted knows no watches. By ctypes, because NVIDIA's own bindings come with DCGM, one set for each major version.
 
 Calls may block for as long as a host engine that hangs lets them: only a thread beside the loop may read.
 
@@ -108,7 +108,7 @@ class DcgmReader:
             except LoadError as error:
                 refusals.append(f"{address}: {error}")
         else:
-            raise LoadError("; ".join(refusals))
+            raise LoadError("; ".join(refusals) or "no host engine of the system listens")
         self._version = self._engine_version()
         self._uuids = self._named_gpus()
         self._fields = self._watch()

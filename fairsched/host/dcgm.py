@@ -6,14 +6,15 @@ asking, in a thread: the daemon does not wait for it, unless it is required or a
 
 Without an address nv-hostengine is looked for where it listens by itself. Any process may listen on that port, so it
 is only believed if it belongs to root or an account of the system; else a host engine starts in this process, and
-gives way to that of the system when it comes: two must not both want the counters.
+gives way to that of the system when it comes: two must not both want the counters. For the same reason none starts
+where a dcgm-exporter is named, which has one inside.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fairsched.errors import HostUnsupported
@@ -44,11 +45,19 @@ def _readers(config: Config) -> list[LoadReader]:
     readers: list[LoadReader] = []
     library = dcgm_abi.find_library(os.environ, platform.machine())
     if library is not None:
-        address = config.gpu.dcgm_address
-        readers.append(DcgmReader(library, default_addresses if address is None else lambda: (address,)))
+        readers.append(DcgmReader(library, _addresses(config)))
     if config.gpu.dcgm_exporter is not None:
         readers.append(ExporterPage(config.gpu.dcgm_exporter))
     return readers
+
+
+def _addresses(config: Config) -> Callable[[], tuple[str, ...]]:
+    address = config.gpu.dcgm_address
+    if address is not None:
+        return lambda: (address,)
+    if config.gpu.dcgm_exporter is not None:
+        return lambda: tuple(one for one in default_addresses() if one != EMBEDDED)
+    return default_addresses
 
 
 def default_addresses(proc: str = "/proc", port: int = _DEFAULT_PORT) -> tuple[str, ...]:

@@ -108,6 +108,22 @@ def test_where_nobody_can_be_asked_that_is_said(
     assert dcgm.obstacle(config("gpu: {dcgm_exporter: 'http://h:9400/metrics'}")) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mode: observe", ("127.0.0.1:5555", EMBEDDED)),
+        ("gpu: {dcgm_exporter: 'http://h:9400/metrics'}", ("127.0.0.1:5555",)),
+        ("gpu: {dcgm_exporter: 'http://h:9400/metrics', dcgm_address: embedded}", (EMBEDDED,)),
+        ("gpu: {dcgm_address: /run/engine}", ("/run/engine",)),
+    ],
+)
+def test_no_engine_of_our_own_starts_where_an_exporter_has_one(
+    host: pytest.MonkeyPatch, text: str, expected: tuple[str, ...]
+) -> None:
+    host.setattr(dcgm, "default_addresses", lambda: ("127.0.0.1:5555", EMBEDDED))
+    assert dcgm._addresses(config(text))() == expected
+
+
 def test_the_doctor_shows_what_is_known(host: pytest.MonkeyPatch) -> None:
     knows(host)
     fact = dcgm.gather(config(), GPUS)
