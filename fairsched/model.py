@@ -73,7 +73,14 @@ class Source(str, enum.Enum):
     """Where an account comes from."""
 
     EBPF = "ebpf"
+    DCGM = "dcgm"
+    """NVML's samples, scaled to the time for which DCGM says a GPU was active."""
     NVML = "nvml"
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether who was on a GPU is known from samples only."""
+        return self is not Source.EBPF
 
 
 class MisbehaviourKind(str, enum.Enum):

@@ -10,7 +10,8 @@ Approach: each sampled process is given the busy part of its window. A GPU takes
 is in one of n samples. Who has been missing from MISSES that it should have been in wants nothing any more; time in
 which it is held does not count. Who is in fewer than that is taken to pause: of a wall time T in which it got u, T - nu
 (the GPU was its own for u, and others' for (n - 1) u while it waited). Confidence is SAMPLED: the law acts on it, over
-seconds. A GPU that idles at the moment of a sample leaves none, so one that is partly idle is undercounted.
+seconds. A GPU that idles at the moment of a sample leaves none, so one that is partly idle is undercounted,
+unless DCGM tells its load (:mod:`fairsched.accounting.normalise`).
 
 Source: the samples of :mod:`fairsched.gpu.sampler`.
 """
@@ -22,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairsched.accounting.context import ProcessUse
+from fairsched.accounting.normalise import Normaliser
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.gpu.sampler import LONGEST_WINDOW_US, NvmlReader, Sampler, open_readers
@@ -75,6 +77,8 @@ class NvmlAccount:
         self._used_ns: dict[tuple[str | None, int], float] = {}
         """By (tenant, slot), over ``window_s`` with exponential forgetting."""
         self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
+        self.normaliser: Normaliser | None = None
+        """Scales what the samples say, where the load of the GPUs is known."""
 
     @property
     def period_ns(self) -> int:
@@ -137,7 +141,8 @@ class NvmlAccount:
     def _take(self, gpu: _Gpu, now_ns: int) -> dict[int, int]:
         """GPU time by process since the last poll."""
         samples = gpu.reader.read(gpu.sampler.after_us)
-        return {pid: one.busy_ns for pid, one in gpu.sampler.take(samples, now_ns // 1000).items()}
+        used = {pid: one.busy_ns for pid, one in gpu.sampler.take(samples, now_ns // 1000).items()}
+        return used if self.normaliser is None else self.normaliser.scaled(gpu.slot, used, now_ns)
 
     def _see(self, gpu: _Gpu, used: Collection[int]) -> None:
         """Who is there, and in which cgroup. One that has ended is charged to where it was last, and wants nothing."""

@@ -22,11 +22,19 @@ logger = logging.getLogger(__name__)
 class Poller:
     """A thread that polls.
 
-    It calls ``poll`` every ``pause_s()`` seconds; ``lost`` names, in the log, what a failure costs.
+    It calls ``poll`` every ``pause_s()`` seconds; ``lost`` names, in the log, what a failure costs, and ``asked``
+    who was asked.
     """
 
-    def __init__(self, name: str, poll: Callable[[], None], pause_s: Callable[[], float], lost: str) -> None:
-        self._poll, self._pause_s, self._lost = poll, pause_s, lost
+    def __init__(
+        self,
+        name: str,
+        poll: Callable[[], None],
+        pause_s: Callable[[], float],
+        lost: str,
+        asked: str = "nvml",
+    ) -> None:
+        self._poll, self._pause_s, self._lost, self._asked = poll, pause_s, lost, asked
         self._is_wanted, self._is_closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -45,7 +53,7 @@ class Poller:
         self.stop()
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive():
-            logger.warning("nvml=hangs: left behind")
+            logger.warning("%s=hangs: left behind", self._asked)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -57,4 +65,4 @@ class Poller:
             try:
                 self._poll()
             except Exception:
-                logger.exception("nvml=failed lost=%r", self._lost)
+                logger.exception("%s=failed lost=%r", self._asked, self._lost)

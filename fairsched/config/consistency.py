@@ -26,6 +26,7 @@ _SLACK = 1e-9
 def problems(config: Config) -> Iterator[Problem]:
     """Every contradiction in `config`, cheapest checks first."""
     yield from _modes(config)
+    yield from _dcgm(config)
     yield from _levels(config)
     yield from _guarantees(config)
     yield from _tokens(config)
@@ -58,6 +59,30 @@ def _modes(config: Config) -> Iterator[Problem]:
             ("mechanisms", source),
             f"gpu.source is {source}, but the mechanism is off",
             f"set mechanisms.{source} to auto, or gpu.source to auto",
+        )
+
+
+def _dcgm(config: Config) -> Iterator[Problem]:
+    gpu = config.gpu
+    if gpu.dcgm == "off":
+        for key, value in (("dcgm_address", gpu.dcgm_address), ("dcgm_exporter", gpu.dcgm_exporter)):
+            if value is not None:
+                yield (
+                    ("gpu", key),
+                    "nobody asks there, as gpu.dcgm is off",
+                    "set gpu.dcgm to auto, or remove it",
+                )
+        if gpu.source == "dcgm":
+            yield (
+                ("gpu", "dcgm"),
+                "gpu.source is dcgm, but it is off",
+                "set gpu.dcgm to auto, or gpu.source to auto",
+            )
+    if config.mechanisms.nvml == "off" and (gpu.source == "dcgm" or gpu.dcgm == "required"):
+        yield (
+            ("mechanisms", "nvml"),
+            "DCGM scales the samples of NVML, which is off",
+            "set mechanisms.nvml to auto, or gpu.dcgm to auto and gpu.source to auto",
         )
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from fairsched.config import patterns
+from fairsched.config.dcgm import DcgmKeys
 from fairsched.config.escalation import Escalation
 from fairsched.config.gpus import GpuWish, Under
 from fairsched.config.outward import History, Metrics, Slis
@@ -91,15 +92,15 @@ class Control(Section):
     )
 
 
-class Gpu(Section):
+class Gpu(DcgmKeys):
     """Where GPU time is read from, and what is known of the hardware's own scheduler."""
 
-    source: Literal["auto", "ebpf", "nvml"] = Field(
+    source: Literal["auto", "ebpf", "dcgm", "nvml"] = Field(
         default="auto",
-        description="Account to use; auto takes the best one this host can give: ebpf, else nvml. DCGM is not read.",
+        description="Account to use; auto takes the best this host gives: ebpf, else dcgm (nvml, scaled), else nvml.",
     )
-    enforce_on: Annotated[tuple[Literal["ebpf", "nvml"], ...], BeforeValidator(listed)] = Field(
-        default=("ebpf", "nvml"),
+    enforce_on: Annotated[tuple[Literal["ebpf", "dcgm", "nvml"], ...], BeforeValidator(listed)] = Field(
+        default=("ebpf", "dcgm", "nvml"),
         description="Accounts that tenants are held on; on another one they are only observed. `[ebpf]` for the "
         "careful: NVML's samples are some 5 points of a GPU off over a minute, and the law takes ten seconds on them.",
     )

@@ -97,4 +97,5 @@ TokenUrls = Annotated[
     Field(max_length=MAX_URLS),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
+PageUrl = Annotated[str, BeforeValidator(_url)]
 TokenMetric = Annotated[str, AfterValidator(_metric)]

@@ -11,11 +11,12 @@ from fairsched.driver.pid_view_choice import choose as choose_pid_view
 from fairsched.host import driver_calls
 from fairsched.host import gate as gate_check
 from fairsched.host.choose import (
+    ebpf_obstacle,
     freezer_obstacle,
     missing_capabilities,
     switched_off,
 )
-from fairsched.host.facts import NEEDED_CAPABILITIES, Check, HostFacts, Level
+from fairsched.host.facts import NEEDED_CAPABILITIES, Check, DcgmFact, HostFacts, Level
 
 if TYPE_CHECKING:
     from fairsched.config import Config
@@ -126,6 +127,8 @@ def _gpu_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
         )
     else:
         yield Check("nvml", "ok", f"driver {facts.driver_version}, {len(facts.gpus)} GPUs")
+    if facts.dcgm is not None:
+        yield _dcgm_check(facts.dcgm, config, is_wanted=ebpf_obstacle(facts, config) is not None)
     for gpu in facts.gpus:
         mig = ", MIG on" if gpu.has_mig else ""
         yield Check("gpu", "ok", f"{gpu.name} {gpu.uuid}{mig}")
@@ -140,6 +143,23 @@ def _gpu_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
             "watched as soon as a process maps one",
             "install the driver, or name the file in gpu.libcuda",
         )
+
+
+def _dcgm_check(dcgm: DcgmFact, config: Config, *, is_wanted: bool) -> Check:
+    """``is_wanted``: samples are the account, so that it matters."""
+    level = _level(dcgm.is_ok, config.gpu.dcgm, "ok")
+    if dcgm.is_ok:
+        return Check(
+            "dcgm", level, dcgm.detail, "scales NVML's samples" if is_wanted else "not needed beside eBPF"
+        )
+    is_missed = is_wanted or level != "ok"
+    return Check(
+        "dcgm",
+        level,
+        dcgm.detail,
+        "NVML's samples are not scaled" if is_missed else "",
+        "start nvidia-dcgm, or name a page in gpu.dcgm_exporter" if is_missed else "",
+    )
 
 
 def _driver_checks(facts: HostFacts, config: Config) -> Iterator[Check]:

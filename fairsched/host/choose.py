@@ -54,6 +54,17 @@ def nvml_obstacle(facts: HostFacts, config: Config) -> str | None:
     return None
 
 
+def dcgm_obstacle(facts: HostFacts, config: Config) -> str | None:
+    """Why NVML's samples cannot be scaled to the load that DCGM tells; None when they can."""
+    if config.gpu.dcgm == "off":
+        return "gpu.dcgm is off"
+    if (nvml := nvml_obstacle(facts, config)) is not None:
+        return f"there are no samples to scale: {nvml}"
+    if facts.dcgm is None:
+        return "not asked"
+    return None if facts.dcgm.is_ok else facts.dcgm.detail
+
+
 def freezer_obstacle(facts: HostFacts, config: Config) -> str | None:
     """Why tenants cannot be held; None when they can."""
     if (off := switched_off(config, "freezer")) is not None:
@@ -70,8 +81,9 @@ def freezer_obstacle(facts: HostFacts, config: Config) -> str | None:
 def choose(facts: HostFacts, config: Config) -> Choices:
     """The account, whether tenants can be held, and what stands in the way."""
     ebpf, nvml = ebpf_obstacle(facts, config), nvml_obstacle(facts, config)
+    dcgm = dcgm_obstacle(facts, config)
     gate = gate_check.obstacle(facts, config)
-    source, source_reason = choose_source(config.gpu.source, ebpf, nvml)
+    source, source_reason = choose_source(config.gpu.source, ebpf, nvml, dcgm)
     freezer = freezer_obstacle(facts, config)
     obstacles = [
         f"{mechanism} is required, but {obstacle}"
@@ -83,6 +95,8 @@ def choose(facts: HostFacts, config: Config) -> Choices:
         )
         if obstacle is not None and getattr(config.mechanisms, mechanism) == "required"
     ]
+    if dcgm is not None and config.gpu.dcgm == "required":
+        obstacles.append(f"gpu.dcgm is required, but {dcgm}")
     if config.mechanisms.pid_view == "required" and facts.pid_view is not None:
         view = choose_pid_view(facts.pid_view, "required")
         if not view.is_on and not view.is_waiting:
@@ -111,17 +125,23 @@ def obstacle_of(source: Source | None, config: Config) -> str | None:
     return f"gpu.enforce_on does not name {source.value}: observed, nobody is held"
 
 
-def choose_source(wanted: str, ebpf: str | None, nvml: str | None) -> tuple[Source | None, str]:
+def choose_source(
+    wanted: str, ebpf: str | None, nvml: str | None, dcgm: str | None = "not asked"
+) -> tuple[Source | None, str]:
     """The account and why: ``wanted`` is gpu.source, the others say what stands in the way of each.
 
     The daemon asks this, too, with what it met when it tried.
     """
     if wanted == "ebpf":
         return (Source.EBPF, "gpu.source asks for it") if ebpf is None else (None, f"ebpf: {ebpf}")
+    if wanted == "dcgm":
+        return (Source.DCGM, "gpu.source asks for it") if dcgm is None else (None, f"dcgm: {dcgm}")
     if wanted == "nvml":
         return (Source.NVML, "gpu.source asks for it") if nvml is None else (None, f"nvml: {nvml}")
     if ebpf is None:
         return Source.EBPF, "the most exact account"
+    if dcgm is None:
+        return Source.DCGM, f"ebpf cannot be used: {ebpf}"
     if nvml is None:
         return Source.NVML, f"ebpf cannot be used: {ebpf}"
     return None, f"ebpf: {ebpf}; nvml: {nvml}"

@@ -49,6 +49,15 @@ class GpuFact:
 
 
 @dataclass(frozen=True)
+class DcgmFact:
+    """What asking DCGM for the load of the GPUs came to."""
+
+    is_ok: bool
+    detail: str
+    """Who answers and what; or why nobody does."""
+
+
+@dataclass(frozen=True)
 class HostFacts:
     """The facts about one host. choose.py has the rules."""
 
@@ -95,6 +104,8 @@ class HostFacts:
     """As a daemon says that answers on the control socket."""
     pid_view: PidViewFacts | None = None
     """None: not looked at, as nobody wants it."""
+    dcgm: DcgmFact | None = None
+    """None: not asked."""
     gates: int | None = None
     """Device gates of this run_dir in the kernel; None: not known."""
 

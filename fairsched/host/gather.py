@@ -23,6 +23,7 @@ from fairsched.cgroup.probe import probe_host
 from fairsched.driver import hooks
 from fairsched.driver.pid_view import gather as gather_pid_view
 from fairsched.errors import FairschedError
+from fairsched.host import dcgm
 from fairsched.host.facts import BpfFact, GpuFact, HostFacts
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         pid_view=None
         if config.mechanisms.pid_view == "off"
         else gather_pid_view(capabilities, lockdown, try_bpf=try_bpf),
+        dcgm=dcgm.gather(config, gpus),
         gates=_gates(config.run_dir),
     )
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
 from fairsched.accounting.context import Events, ProcessUse
 from fairsched.accounting.ebpf import EbpfAccount
+from fairsched.accounting.normalise import Normaliser
 from fairsched.accounting.nvml import NvmlAccount, open_account
 from fairsched.accounting.queue_delay import Counts, DelayBook
 from fairsched.accounting.source import GpuTimeSource
@@ -28,8 +29,10 @@ from fairsched.cgroup.path import Mount, find_mount
 from fairsched.config import Config
 from fairsched.driver.watch import DriverWatch
 from fairsched.errors import HostUnsupported
+from fairsched.gpu.loads import LoadWatch
 from fairsched.gpu.nvml import Gpu, Nvml
 from fairsched.gpu.watch import GpuWatch
+from fairsched.host import dcgm as host_dcgm
 from fairsched.host.choose import choose_source, switched_off
 from fairsched.model import PolicyParams, Source
 from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
@@ -79,6 +82,8 @@ class Sensors:
         self.account: EbpfAccount | None = None
         self.sampled: NvmlAccount | None = None
         """Instead of ``account`` where there is no better source."""
+        self.loads: LoadWatch | None = None
+        """What DCGM says of the GPUs: ``sampled`` is scaled to it. Beside eBPF only where it is required."""
         self._tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
         self.reason: str | None = None
         self.libraries = Libraries(config.gpu.libcuda, None)
@@ -98,6 +103,8 @@ class Sensors:
     @property
     def source(self) -> Source | None:
         """Where GPU time comes from now."""
+        if self.in_use is self.sampled is not None and self.loads is not None and self.loads.is_live:
+            return Source.DCGM
         return None if self.in_use is None else self.in_use.source
 
     def error_points(self) -> dict[str, float]:
@@ -121,7 +128,9 @@ class Sensors:
         nvml = switched_off(config, "nvml")
         if self.nvml is not None and self.nvml.error:
             nvml = f"NVML does not work ({self.nvml.error})"
-        source, reason = choose_source(config.gpu.source, switched_off(config, "ebpf"), nvml)
+        dcgm = nvml or host_dcgm.obstacle(config)
+        self.loads = host_dcgm.open_required(config, self.gpus, nvml)
+        source, reason = choose_source(config.gpu.source, switched_off(config, "ebpf"), nvml, dcgm)
         if source is Source.EBPF:
             try:
                 self._start_ebpf(config, loader)
@@ -129,7 +138,7 @@ class Sensors:
             except HostUnsupported as error:
                 if config.mechanisms.ebpf == "required" or config.gpu.source == "ebpf":
                     raise
-                source, reason = choose_source(config.gpu.source, str(error), nvml)
+                source, reason = choose_source(config.gpu.source, str(error), nvml, dcgm)
                 logger.error("ebpf=refused error=%r remedy=%r", str(error), error.remedy)
         self.reason = reason
         if source is None:
@@ -137,13 +146,17 @@ class Sensors:
                 f"GPU time cannot be accounted here: {reason}",
                 remedy="fairsched doctor shows what is missing, line by line, and what to do about it",
             )
-        if source is Source.NVML:
-            self._start_sampled()
+        if source.is_sampled:
+            self._start_sampled(config, is_scaled=source is Source.DCGM)
         logger.warning("source=%s reason=%r", source.value, self.reason)
 
-    def _start_sampled(self) -> None:
+    def _start_sampled(self, config: Config, *, is_scaled: bool) -> None:
+        """``is_scaled``: to the load of the GPUs, as soon as somebody tells it."""
         self.sampled = open_account(self._mount or find_mount(), len(self.gpus))
         self.sampled.tenant_of = self._tenant_of
+        if is_scaled:
+            self.loads = self.loads or host_dcgm.open_watch(config, self.gpus)
+            self.sampled.normaliser = Normaliser(self.loads.load)
 
     def _start_ebpf(self, config: Config, loader: LoaderInStart | None = None) -> None:
         """Raises HostUnsupported."""
@@ -175,7 +188,7 @@ class Sensors:
         if lost is not None:
             self._reload = ProbeReload(lost)
         if self.nvml is not None and not self.nvml.error and config.gpu.source == "auto":
-            self._start_sampled()
+            self._start_sampled(config, is_scaled=host_dcgm.obstacle(config) is None)
 
     def is_restarted(self, config: Config) -> bool:
         """True once after :meth:`restart`, when the probes are back. Raises FairschedError if they cannot be."""
@@ -391,6 +404,8 @@ class Sensors:
             self._reload.abandon()
         if self.probe is not None:
             self.probe.close()
+        if self.loads is not None:
+            self.loads.close()
         answers = self.gpu_watch is None or self.gpu_watch.close()
         if self.nvml is not None and answers:
             self.nvml.close()

@@ -25,25 +25,32 @@ class SimBuildError(FairschedError):
 
 @dataclass(frozen=True)
 class Built:
-    """Where the compiled parts are; ``library_dir`` holds nothing but the two libraries."""
+    """Where the compiled parts are; ``library_dir`` holds nothing but the two libraries of the driver."""
 
     engine: Path
     load: Path
     library_dir: Path
+    dcgm_dir: Path
+    """Holds libdcgm.so.4 and nothing else: most hosts have no DCGM."""
 
 
 @dataclass(frozen=True)
 class _Target:
     name: str
-    pattern: str
+    patterns: tuple[str, ...]
     flags: tuple[str, ...]
 
 
 _TARGETS = (
-    _Target("simengine", "engine_*.c", ("-lpthread",)),
-    _Target("simload", "simload_*.c", ("-lpthread", "-ldl", "-lm")),
-    _Target("lib/libcuda.so.1", "cuda_*.c", (*SHARED, "-Wl,-soname,libcuda.so.1", "-lpthread")),
-    _Target("lib/libnvidia-ml.so.1", "nvml_*.c", (*SHARED, "-Wl,-soname,libnvidia-ml.so.1", "-lpthread")),
+    _Target("simengine", ("engine_*.c",), ("-lpthread",)),
+    _Target("simload", ("simload_*.c",), ("-lpthread", "-ldl", "-lm")),
+    _Target("lib/libcuda.so.1", ("cuda_*.c",), (*SHARED, "-Wl,-soname,libcuda.so.1", "-lpthread")),
+    _Target("lib/libnvidia-ml.so.1", ("nvml_*.c",), (*SHARED, "-Wl,-soname,libnvidia-ml.so.1", "-lpthread")),
+    _Target(
+        "dcgm/libdcgm.so.4",
+        ("dcgm_*.c", "nvml_read.c"),
+        (*SHARED, "-Wl,-soname,libdcgm.so.4", "-lpthread"),
+    ),
 )
 
 
@@ -69,7 +76,7 @@ def cache_root() -> Path:
 def _compile(target: _Target, out_dir: Path, compiler: str) -> None:
     output = out_dir / target.name
     output.parent.mkdir(exist_ok=True)
-    sources = [str(path) for path in sorted(SOURCES.glob(target.pattern))]
+    sources = [str(path) for pattern in target.patterns for path in sorted(SOURCES.glob(pattern))]
     command = [compiler, *FLAGS, "-o", str(output), *sources, *target.flags]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -93,7 +100,7 @@ def build() -> Built:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not final.is_dir():
                 _build_into(root, final)
-    return Built(final / "simengine", final / "simload", final / "lib")
+    return Built(final / "simengine", final / "simload", final / "lib", final / "dcgm")
 
 
 def _build_into(root: Path, final: Path) -> None:

@@ -248,6 +248,11 @@ class SimHost:
         path = f"{self.library_dir}:{inherited}" if inherited else str(self.library_dir)
         return {"LD_LIBRARY_PATH": path, "FAIRSCHED_SIM_DIR": str(self.state_dir)}
 
+    def dcgm_env(self) -> dict[str, str]:
+        """The same on a host that has DCGM: libdcgm.so.4 is found, too."""
+        env = self.env()
+        return {**env, "LD_LIBRARY_PATH": f"{self._parts.dcgm_dir}:{env['LD_LIBRARY_PATH']}"}
+
     def spawn(
         self,
         workload: Workload,

@@ -47,7 +47,7 @@ DAEMON = (
         "source",
         _DAEMON,
         ("source",),
-        "Where GPU time comes from: ebpf or nvml; absent while there is no account.",
+        "Where GPU time comes from: ebpf, dcgm or nvml; absent while there is no account.",
     ),
     _gauge(
         "source_error_points",

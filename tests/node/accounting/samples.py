@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process of its own, because libnvidia-ml is found at its start: prints what the daemon would account.
 
-``samples.py SECONDS``: source, reason, per cgroup id the GPU time in ns that NVML's samples gave it, and in how many.
+``samples.py SECONDS [CONFIGURATION]``: source, reason, per cgroup id the GPU time in ns that NVML's samples gave it,
+and confidences.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from fairsched.config import from_bytes
 from fairsched.observe.sensors import Sensors
 
 
-def main(seconds: float) -> None:
-    sensors = Sensors(from_bytes(b"mechanisms: {ebpf: off}", "test"))
+def main(seconds: float, configuration: str = "mechanisms: {ebpf: off}") -> None:
+    sensors = Sensors(from_bytes(configuration.encode(), "test"))
     used: dict[int, int] = {}
     confidences = set()
     sensors.read(time.monotonic_ns())  # what was before does not count
@@ -28,6 +29,7 @@ def main(seconds: float) -> None:
             used[row.cgroup_id] = used.get(row.cgroup_id, 0) + row.used_ns
             confidences.add(row.confidence.value)
     source = sensors.source.value if sensors.source else None
+    sensors.close()
     print(
         json.dumps(
             {
@@ -42,4 +44,4 @@ def main(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]))
+    main(float(sys.argv[1]), *sys.argv[2:])

@@ -121,7 +121,22 @@ def test_the_window_reaches_the_control_law_in_its_unit() -> None:
         ("tenants: {a: {cgroup: ../x}}", "tenants.a.cgroup", 1, "component"),
         ("state_dir: var/lib", "state_dir", 1, "absolute"),
         ("mechanisms: {ebpf: perhaps}", "mechanisms.ebpf", 1, "'off', 'auto' or 'required'"),
-        ("gpu:\n  source: dcgm", "gpu.source", 2, "'auto', 'ebpf' or 'nvml'"),
+        ("gpu:\n  source: cupti", "gpu.source", 2, "'auto', 'ebpf', 'dcgm' or 'nvml'"),
+        ("gpu: {source: dcgm, dcgm: off}", "gpu.dcgm", 1, "it is off"),
+        ("gpu: {source: dcgm}\nmechanisms: {nvml: off}", "mechanisms.nvml", 2, "samples of NVML"),
+        ("gpu: {dcgm: required}\nmechanisms: {nvml: off}", "mechanisms.nvml", 2, "samples of NVML"),
+        ("gpu: {dcgm: off, dcgm_address: embedded}", "gpu.dcgm_address", 1, "gpu.dcgm is off"),
+        (
+            "gpu: {dcgm: off, dcgm_exporter: 'http://h:9400/metrics'}",
+            "gpu.dcgm_exporter",
+            1,
+            "gpu.dcgm is off",
+        ),
+        ("gpu: {dcgm_exporter: 'file:///metrics'}", "gpu.dcgm_exporter", 1, "http://"),
+        ("gpu: {dcgm_address: 'no host'}", "gpu.dcgm_address", 1, "HOST:PORT"),
+        ("gpu: {dcgm_address: 'h:0'}", "gpu.dcgm_address", 1, "HOST:PORT"),
+        ("gpu: {dcgm_address: 'h:65536'}", "gpu.dcgm_address", 1, "HOST:PORT"),
+        (f"gpu: {{dcgm_address: /{'x' * 107}}}", "gpu.dcgm_address", 1, "at most 107"),
         ("tick_ms: 20\ninner_tick_ms: 50", "inner_tick_ms", 2, "longer than tick_ms"),
         ("mode: enforce\nmechanisms: {freezer: off}", "mechanisms.freezer", 2, "cannot work"),
         ("gpu: {source: ebpf}\nmechanisms: {ebpf: off}", "mechanisms.ebpf", 2, "gpu.source"),
@@ -254,3 +269,23 @@ def test_a_vram_limit_is_a_size_and_not_inherited_by_children() -> None:
 def test_what_is_no_size_is_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigError, match="vram_limit"):
         config(f"tenants: {{a: {{vram_limit: {text}}}}}")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "localhost",
+        "10.0.0.7:5555",
+        "node-1.example:1",
+        "/run/nv-hostengine",
+        "unix:///run/nv-hostengine",
+        "embedded",
+    ],
+)
+def test_a_host_engine_has_an_address_of_one_of_these_forms(address: str) -> None:
+    assert config(f"gpu: {{dcgm_address: '{address}'}}").gpu.dcgm_address == address
+
+
+def test_dcgm_is_asked_where_it_helps_unless_somebody_says_otherwise() -> None:
+    gpu = config("mode: observe").gpu
+    assert (gpu.dcgm, gpu.dcgm_address, gpu.dcgm_exporter) == ("auto", None, None)

@@ -16,7 +16,7 @@ from fairsched.driver.hooks import GENERATIONS, HookFacts, HookInForce
 from fairsched.driver.pid_view_choice import PidViewFacts
 from fairsched.host.checks import checks
 from fairsched.host.choose import choose
-from fairsched.host.facts import BpfFact, GpuFact, HostFacts
+from fairsched.host.facts import BpfFact, Check, DcgmFact, GpuFact, HostFacts
 from fairsched.host.gather import find_libcuda, gather
 from fairsched.model import Source
 
@@ -88,6 +88,62 @@ def test_one_fact_changes_the_account(changed: dict[str, Any], source: Source | 
     assert choices.can_run is (source is not None)
 
 
+DCGM = DcgmFact(True, "host engine at 127.0.0.1:5555, DCGM 4.6.0: GPU 0 43 %")
+NO_DCGM = DcgmFact(False, "dcgm: dcgmConnect_v2: Connection is not valid (-21)")
+
+
+@pytest.mark.parametrize(
+    ("changed", "text", "source"),
+    [
+        ({"dcgm": DCGM}, "mode: enforce", Source.EBPF),
+        ({"dcgm": DCGM, "bcc_version": None}, "mode: enforce", Source.DCGM),
+        ({"dcgm": NO_DCGM, "bcc_version": None}, "mode: enforce", Source.NVML),
+        ({"dcgm": DCGM, "bcc_version": None}, "gpu: {dcgm: off}", Source.NVML),
+        ({"dcgm": DCGM}, "gpu: {source: dcgm}", Source.DCGM),
+        ({"dcgm": DCGM}, "gpu: {source: nvml}", Source.NVML),
+        ({"dcgm": NO_DCGM}, "gpu: {source: dcgm}", None),
+        ({"dcgm": DCGM, "driver_version": None}, "gpu: {source: dcgm}", None),
+        ({"dcgm": None}, "gpu: {source: dcgm}", None),
+    ],
+)
+def test_dcgm_comes_between_ebpf_and_bare_samples(
+    changed: dict[str, Any], text: str, source: Source | None
+) -> None:
+    choices = choose(capable_host(**changed), config(text))
+    assert choices.source is source
+    assert choices.can_hold
+
+
+def test_a_required_dcgm_that_does_not_answer_stops_the_start() -> None:
+    wanted = config("gpu: {dcgm: required}")
+    choices = choose(capable_host(dcgm=NO_DCGM), wanted)
+    assert any(
+        "gpu.dcgm is required, but" in obstacle and "-21" in obstacle for obstacle in choices.obstacles
+    )
+    assert choose(capable_host(dcgm=DCGM), wanted).can_run
+
+
+@pytest.mark.parametrize(
+    ("fact", "text", "level"),
+    [(DCGM, "auto", "ok"), (NO_DCGM, "auto", "ok"), (NO_DCGM, "required", "fail"), (None, "auto", None)],
+)
+def test_the_doctor_has_a_row_for_dcgm(fact: DcgmFact | None, text: str, level: str | None) -> None:
+    wanted = config(f"gpu: {{dcgm: {text}}}")
+    rows = [check for check in checks(capable_host(dcgm=fact), wanted) if check.name == "dcgm"]
+    assert [row.level for row in rows] == ([] if level is None else [level])
+    for row in rows:
+        assert ("gpu.dcgm_exporter" in row.remedy) is (level == "fail")
+
+
+def test_what_dcgm_would_help_with_is_said_where_samples_are_the_account() -> None:
+    def row(fact: DcgmFact, **changed: Any) -> Check:
+        return next(c for c in checks(capable_host(dcgm=fact, **changed), config()) if c.name == "dcgm")
+
+    assert row(DCGM).choice == "not needed beside eBPF" and not row(NO_DCGM).remedy
+    assert row(DCGM, bcc_version=None).choice == "scales NVML's samples"
+    assert "-21" in row(NO_DCGM, bcc_version=None).fact and row(NO_DCGM, bcc_version=None).remedy
+
+
 @pytest.mark.parametrize(
     "changed",
     [{"has_freezer": False}, {"capabilities": ALL - {"CAP_DAC_OVERRIDE"}}],
@@ -111,6 +167,9 @@ def test_samples_are_enforced_on_unless_the_configuration_says_otherwise() -> No
     assert choices.hold_reason == "gpu.enforce_on does not name nvml: observed, nobody is held"
     assert choose(capable_host(), config("gpu: {enforce_on: [ebpf]}")).can_hold
     assert not choose(capable_host(), config("gpu: {enforce_on: []}")).can_hold
+    scaled = capable_host(bcc_version=None, dcgm=DcgmFact(True, "nv-hostengine"))
+    assert choose(scaled, config("gpu: {enforce_on: [dcgm]}")).can_hold
+    assert not choose(facts, config("gpu: {enforce_on: [dcgm]}")).can_hold
 
 
 @pytest.mark.parametrize(

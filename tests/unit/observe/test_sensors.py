@@ -132,6 +132,54 @@ def test_what_is_switched_off_is_not_tried(host: Host, text: str) -> None:
     assert (sensors.source, host.tried) == (Source.NVML, ["nvml of 1"])
 
 
+class Loads:
+    """LoadWatch; ``ratio`` is the load of every GPU."""
+
+    ratio: float | None = None
+    is_closed = False
+
+    @property
+    def is_live(self) -> bool:
+        return self.ratio is not None
+
+    def load(self, _slot: int) -> float | None:
+        return self.ratio
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_samples_are_scaled_where_dcgm_answers_and_the_source_says_whether_it_does(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.has_bpf, loads = False, Loads()
+    monkeypatch.setattr(sensors_module.host_dcgm, "obstacle", lambda _config: None)
+    monkeypatch.setattr(sensors_module.host_dcgm, "open_watch", lambda *_: loads)
+    sensors = Sensors(config())
+    assert sensors.sampled is not None and sensors.sampled.normaliser is not None
+    assert sensors.source is Source.NVML, "nobody has answered yet"
+    loads.ratio = 0.5
+    assert sensors.source is Source.DCGM
+    loads.ratio = None
+    assert sensors.source is Source.NVML
+    sensors.close()
+    assert loads.is_closed
+
+
+def test_beside_ebpf_dcgm_is_not_asked(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensors_module.host_dcgm, "obstacle", lambda _config: None)
+    sensors = Sensors(config())
+    assert (sensors.source, sensors.loads) == (Source.EBPF, None)
+
+
+def test_a_required_dcgm_that_does_not_answer_stops_the_start(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sensors_module.host_dcgm.dcgm_abi, "find_library", lambda *_: None)
+    with pytest.raises(HostUnsupported, match=r"gpu\.dcgm is required.*libdcgm"):
+        Sensors(config("gpu: {dcgm: required}"))
+
+
 @pytest.mark.parametrize("has_bpf", [True, False])
 @pytest.mark.parametrize("has_nvml", [True, False])
 @pytest.mark.parametrize("wanted", ["auto", "ebpf", "nvml"])
