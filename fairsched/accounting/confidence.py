@@ -4,24 +4,12 @@
 LOW until it is known what a launch takes, and when the GPU of a context is a guess on a host with several. BOUND (it
 had at most what it is charged) when launches go on without any call that would prove completion and the neighbours do
 not bear out that they ran (silent.py).
-
-How far the shares that it tells are off was measured on GPUs and mixes drawn at random (tests/unit/accounting/
-drawn_loop.py): some points that stay, and some that even out. On the GPU that the replay assumes it is .1.
 """
 
 from __future__ import annotations
 
-import math
-
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.model import Confidence
-
-_POINTS_THAT_STAY, _POINTS_OVER_ONE_S = 4.3, 9.0
-
-
-def error_points(window_s: float) -> float:
-    """See :class:`fairsched.accounting.source.GpuTimeSource`."""
-    return math.hypot(_POINTS_THAT_STAY, _POINTS_OVER_ONE_S / math.sqrt(window_s))
 
 
 def confidence(launch: LaunchTime, is_borne_out: bool | None, *, is_guess: bool) -> Confidence:

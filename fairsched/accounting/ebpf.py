@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 
 from fairsched.accounting import outstanding
-from fairsched.accounting.confidence import confidence, error_points
+from fairsched.accounting.confidence import confidence
 from fairsched.accounting.context import (
     DEMAND_LINGER_NS,
     CachedLook,
@@ -30,6 +30,7 @@ from fairsched.accounting.context import (
 )
 from fairsched.accounting.contexts import Contexts
 from fairsched.accounting.engine import REMEMBERED_TENANTS, Engine
+from fairsched.accounting.error import probed_points
 from fairsched.accounting.launch_time import LaunchMemory, LaunchTime
 from fairsched.accounting.pauses import Pauses
 from fairsched.accounting.replay import Replay
@@ -55,7 +56,7 @@ class EbpfAccount:
     """The account of all GPUs of this node. See :class:`fairsched.accounting.source.GpuTimeSource`."""
 
     source, window_s = Source.EBPF, 2.0
-    error_points = staticmethod(error_points)
+    error_points = staticmethod(probed_points)
 
     def __init__(
         self,
@@ -413,7 +414,6 @@ class EbpfAccount:
         return min((end for replay in alone if (end := replay.drain_end_ns()) is not None), default=None)
 
     # ---- facts for others ----
-
     def error_ratio(self, tenant: str, gpu: int) -> float | None:
         """See :class:`GpuTimeSource`."""
         return self._engines[gpu].costs.error_ratio(tenant) if gpu in self._engines else None

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairsched.accounting.context import ProcessUse
+from fairsched.accounting.error import sampled_points
 from fairsched.accounting.normalise import Normaliser
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
@@ -35,7 +36,6 @@ MISSES = 5.0
 """One that wants the GPU is missing from so many samples in a row once in exp(5) = 148 times."""
 DRAINED = 2.0
 """And as one that is held and has been missing from so many may have nothing queued any more, it takes no turns."""
-_SURE_SIGMAS = 1.96
 _FORGOTTEN_NS = 1_000_000.0
 
 
@@ -86,8 +86,8 @@ class NvmlAccount:
         return 1000 * max((gpu.sampler.window_us for gpu in self._gpus), default=LONGEST_WINDOW_US)
 
     def error_points(self, window_s: float) -> float:
-        """See :class:`GpuTimeSource`: drawn by lot, of one half."""
-        return 100 * self._error(0.5, window_s)
+        """See :class:`GpuTimeSource`: of one half."""
+        return sampled_points(window_s, self.period_ns)
 
     def error_ratio(self, tenant: str, gpu: int) -> float | None:
         """See :class:`GpuTimeSource`."""
@@ -95,10 +95,7 @@ class NvmlAccount:
         if not used_ns:
             return None
         share = min(0.5, used_ns / (self.window_s * 1e9))
-        return self._error(share, self.window_s) / share
-
-    def _error(self, share: float, window_s: float) -> float:
-        return _SURE_SIGMAS * math.sqrt(share * (1 - share) * self.period_ns / (window_s * 1e9))
+        return sampled_points(self.window_s, self.period_ns, share) / 100 / share
 
     def read(self, now_ns: int) -> list[ProcessUse]:
         """Everything since the previous read. Between two polls: who is there, and no time."""
