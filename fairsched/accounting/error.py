@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far the shares that an account tells may be off, in points of a GPU, in 19 of 20 windows (pure).
 
-*Probes*: measured on GPUs and mixes drawn at random (tests/unit/accounting/drawn_loop.py): some points that stay, and some
-that even out. On a GPU that takes turns as the replay assumes it is .1. *Samples*: drawn by lot, one a period.
+*Probes*: measured on GPUs and mixes drawn at random (tests/unit/accounting/drawn_loop.py). Some points stay, and some
+even out. On a GPU that takes turns as the replay assumes it is .1. *Samples*: drawn by lot, one a period.
 
 Source: docs/decisions/0023-the-error-is-a-number.md.
 """

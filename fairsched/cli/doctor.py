@@ -16,6 +16,7 @@ from fairsched.errors import FairschedError
 
 if TYPE_CHECKING:
     from fairsched.host.facts import Check, Choices
+    from fairsched.host.ladder import Rung
 
 EPILOG = """\b
 Exit status: 0 fairsched can run here, 2 the configuration is broken, 3 it
@@ -27,6 +28,7 @@ Examples:
 
 _COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 _NAME_WIDTH = 20
+_RUNGS = "  source     1 s  10 s 1 min  +- points of a GPU, in 19 of 20 windows"
 
 
 @click.command("doctor", epilog=EPILOG)
@@ -41,6 +43,7 @@ def command(ctx: click.Context, config_path: Path | None, no_bpf: bool, as_json:
     from fairsched.host.choose import choose
     from fairsched.host.facts import Check
     from fairsched.host.gather import gather
+    from fairsched.host.ladder import ladder
     from fairsched.protocol.status import to_plain
 
     broken: FairschedError | None = None
@@ -53,21 +56,27 @@ def command(ctx: click.Context, config_path: Path | None, no_bpf: bool, as_json:
     rows = checks(facts, config)
     if broken is not None:
         rows.insert(0, Check("config", "fail", str(broken), "judged by the defaults", broken.remedy))
-    choices = choose(facts, config)
+    choices, rungs = choose(facts, config), ladder(facts, config)
     if as_json:
         verdict = {"can_run": choices.can_run and broken is None}
         echo_json(
-            {**verdict, "checks": to_plain(rows), "choices": to_plain(choices), "facts": to_plain(facts)}
+            {
+                **verdict,
+                "checks": to_plain(rows),
+                "choices": to_plain(choices),
+                "ladder": to_plain(rungs),
+                "facts": to_plain(facts),
+            }
         )
     else:
-        for line, level in render(rows, choices):
+        for line, level in render(rows, choices, rungs):
             click.echo(_painted(printable(line), level))
     if not choices.can_run:
         ctx.exit(3)
     ctx.exit(2 if broken is not None else 0)
 
 
-def render(rows: Sequence[Check], choices: Choices) -> list[tuple[str, str]]:
+def render(rows: Sequence[Check], choices: Choices, rungs: Sequence[Rung] = ()) -> list[tuple[str, str]]:
     """(line, level whose word it starts with or "") for the screen; at most 80 columns a line."""
     lines: list[tuple[str, str]] = []
     indent = " " * (6 + _NAME_WIDTH)
@@ -80,6 +89,7 @@ def render(rows: Sequence[Check], choices: Choices) -> list[tuple[str, str]]:
             lines += [(line, "") for line in wrap(f"remedy: {row.remedy}", first=indent, rest=indent + "  ")]
     source = choices.source.value if choices.source is not None else "none"
     lines.append(("", ""))
+    lines += [(line, "") for line in _ladder(rungs)]
     lines += [(line, "") for line in wrap(f"account: {source} ({choices.source_reason})")]
     can = "can hold tenants" if choices.can_hold else "cannot hold tenants"
     lines += [(line, "") for line in wrap(f"mode: {choices.mode}; {can} ({choices.hold_reason})")]
@@ -88,6 +98,21 @@ def render(rows: Sequence[Check], choices: Choices) -> list[tuple[str, str]]:
     else:
         lines += [(line, "") for line in wrap(f"fairsched cannot run here: {'; '.join(choices.obstacles)}")]
     return lines
+
+
+def _ladder(rungs: Sequence[Rung]) -> list[str]:
+    """Sources of GPU time, best first."""
+    if not rungs:
+        return []
+    lines = [_RUNGS]
+    for rung in rungs:
+        points = "".join(f"{value:>6.0f}" for value in rung.error_points)
+        why = "in use" if rung.is_in_use else rung.obstacle or "not needed"
+        if rung.is_in_use and rung.obstacle:
+            why += f": {rung.obstacle}"
+        mark = ">" if rung.is_in_use else " "
+        lines += wrap(why, first=f"{mark} {rung.source.value:<8}{points}  ", rest=" " * 30)
+    return [*lines, ""]
 
 
 def _painted(line: str, level: str) -> str:
