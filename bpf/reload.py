@@ -14,7 +14,7 @@ from fairsched.bpf.gpu_time import GpuTimeProbe
 from fairsched.errors import FairschedError
 
 _RELOADS = 3
-"""Tries in a row. Then it is better to end, and be started again by whoever started us."""
+"""Tries in a row. Then it is better to go on without, or to end and be started again by whoever started us."""
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 class ProbeReload:
     """Begins at once."""
 
-    def __init__(self, lost: GpuTimeProbe) -> None:
+    def __init__(self, lost: GpuTimeProbe | None) -> None:
         self._lost = lost
         self._lock = threading.Lock()
         self._is_abandoned = False
@@ -33,7 +33,8 @@ class ProbeReload:
         self._thread.start()
 
     def _run(self) -> None:
-        self._lost.close()
+        if self._lost is not None:
+            self._lost.close()
         for left in reversed(range(_RELOADS)):
             try:
                 probe = GpuTimeProbe()

@@ -344,7 +344,7 @@ class Daemon:
             self._sensors.look_for_libraries(self._tree.pids(begin=is_time), now_ns)
         except ProbesLost as lost:
             self._let_go_of_probes(lost, now_ns)
-        if self._sensors.is_restarted(self._settings.config):
+        if self._sensors.is_restarted(config, now_ns):
             self._applier.release_all(now_ns)  # the new account knows of no hold
             self._watch_probe()
             self._take_in_tenants()

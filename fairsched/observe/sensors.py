@@ -28,13 +28,13 @@ from fairsched.bpf.reload import ProbeReload
 from fairsched.cgroup.path import Mount, find_mount
 from fairsched.config import Config
 from fairsched.driver.watch import DriverWatch
-from fairsched.errors import HostUnsupported
+from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.gpu.loads import LoadWatch
 from fairsched.gpu.nvml import Gpu, Nvml
 from fairsched.gpu.watch import GpuWatch
 from fairsched.host import dcgm as host_dcgm
 from fairsched.host.choose import choose_source, switched_off
-from fairsched.model import PolicyParams, Source
+from fairsched.model import NEVER_NS, PolicyParams, Source
 from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
 from fairsched.observe.life import LifeWatch
 from fairsched.observe.ordinals import Ordinals
@@ -45,6 +45,7 @@ from fairsched.protocol.delays import AMinuteAgo
 _SILENT_NS = 2_000_000_000
 """Longer than most bursts take, and a GPU that works on a longer one is not idle."""
 _WINDOWS_S = (1, 10, 60)
+_RELOAD_AGAIN_NS = 60_000_000_000
 _PROCESS_EDGES = (abi.EdgeKind.PROC_NEW, abi.EdgeKind.PROC_EXIT)
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,8 @@ class Sensors:
         self._life = LifeWatch()
         self._owners: Owners | None = None
         self._reload: ProbeReload | None = None
+        self._reload_ns = NEVER_NS
+        """When that is tried again."""
         self._delays, self.a_minute_ago = DelayBook(), AMinuteAgo()
         self._start(config, loader)
         self.driver = DriverWatch(config.mechanisms.driver, config.gpu.device_dir, self.gpus)
@@ -188,11 +191,26 @@ class Sensors:
         if lost is not None:
             self._reload = ProbeReload(lost)
         if self.nvml is not None and not self.nvml.error and config.gpu.source == "auto":
-            self._start_sampled(config, is_scaled=host_dcgm.obstacle(config) is None)
+            self._start_sampled(config, is_scaled=self.loads is not None)
 
-    def is_restarted(self, config: Config) -> bool:
-        """True once after :meth:`restart`, when the probes are back. Raises FairschedError if they cannot be."""
-        probe = self._reload.take() if self._reload is not None else None
+    def is_restarted(self, config: Config, now_ns: int) -> bool:
+        """True once after :meth:`restart`, when the probes are back.
+
+        Where they cannot be, samples stay the account, and it is tried again now and then. Raises FairschedError where
+        there are no samples.
+        """
+        if self._reload is None:
+            if now_ns >= self._reload_ns:
+                self._reload, self._reload_ns = ProbeReload(None), NEVER_NS
+            return False
+        try:
+            probe = self._reload.take()
+        except FairschedError as error:
+            if self.sampled is None:
+                raise
+            logger.error("probes=given_up source=%s error=%r", self.sampled.source.value, str(error))
+            self._reload, self._reload_ns, self.reason = None, now_ns + _RELOAD_AGAIN_NS, str(error)
+            return False
         if probe is None:
             return False
         self._reload = self.reason = None

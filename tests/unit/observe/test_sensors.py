@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -15,7 +16,7 @@ from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, Library
 from fairsched.bpf.libcuda import LibraryFile
 from fairsched.config import Config, from_bytes
-from fairsched.errors import HostUnsupported
+from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.gpu.nvml import Gpu, GpuUse
 from fairsched.host.choose import choose_source
 from fairsched.model import NEVER_NS, PolicyParams, Source
@@ -110,6 +111,55 @@ def test_the_law_is_slower_on_samples_and_as_it_was_on_probes(host: Host) -> Non
     assert Sensors(config()).law(params) == params
     host.has_bpf = False
     assert Sensors(config()).law(params) == params.sampled(139_000_000)
+
+
+class Reload:
+    """Stands in for the thread that puts probes back; says when it was begun for which probes."""
+
+    begun: ClassVar[list[object]] = []
+    result: ClassVar[object] = None
+
+    def __init__(self, lost: object) -> None:
+        self.begun.append(lost)
+
+    def take(self) -> object:
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+def test_probes_that_cannot_be_put_back_leave_the_samples_and_are_tried_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sensors_module, "ProbeReload", Reload)
+    monkeypatch.setattr(Reload, "begun", [])
+    sensors, now_ns = Sensors(config()), 0
+    lost = sensors.probe
+    sensors.restart(config())
+    assert (sensors.source, Reload.begun) == (Source.NVML, [lost])
+    monkeypatch.setattr(Reload, "result", FairschedError("no memory"))
+    assert not sensors.is_restarted(config(), now_ns)
+    assert (sensors.source, sensors.reason) == (Source.NVML, "no memory")
+    assert not sensors.is_restarted(config(), now_ns + 59 * 10**9)
+    assert len(Reload.begun) == 1
+    assert not sensors.is_restarted(config(), now_ns + 61 * 10**9)
+    assert Reload.begun == [lost, None]
+    monkeypatch.setattr(Reload, "result", host._probe())
+    assert sensors.is_restarted(config(), now_ns + 62 * 10**9)
+    assert (sensors.source, sensors.sampled, sensors.reason) == (Source.EBPF, None, None)
+
+
+def test_without_samples_it_is_an_error_that_probes_cannot_be_put_back(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sensors_module, "ProbeReload", Reload)
+    host.has_nvml = False
+    sensors = Sensors(config())
+    sensors.restart(config())
+    assert sensors.source is None
+    monkeypatch.setattr(Reload, "result", FairschedError("no memory"))
+    with pytest.raises(FairschedError, match="no memory"):
+        sensors.is_restarted(config(), 0)
 
 
 def test_where_nothing_works_the_daemon_refuses_and_says_why(host: Host) -> None:
