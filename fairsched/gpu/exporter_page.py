@@ -14,7 +14,6 @@ Errors: LoadError in our words, never what the page said.
 from __future__ import annotations
 
 import http.client
-import math
 import time
 import urllib.error
 import urllib.request
@@ -104,22 +103,15 @@ def parse(text: str, now_s: float) -> dict[str, DeviceLoad]:
         if (uuid := sample.labels.get("UUID") or sample.labels.get("uuid"))
         and "GPU_I_ID" not in sample.labels
     ]
-    active, used, sms = _named(rows, _ACTIVE), _named(rows, _UTILISATION), _named(rows, _SM_ACTIVE)
-    found = {
-        uuid: DeviceLoad(ratio, now_s, "GPU_UTIL")
-        for uuid, percent in used.items()
-        if (ratio := percent / 100) <= 1
-    }
+    active, sms = _named(rows, _ACTIVE, 1), _named(rows, _SM_ACTIVE, 1)
+    used = _named(rows, _UTILISATION, 100)
+    found = {uuid: DeviceLoad(percent / 100, now_s, "GPU_UTIL") for uuid, percent in used.items()}
     found.update(
-        (uuid, DeviceLoad(ratio, now_s, "GR_ENGINE_ACTIVE", sms.get(uuid)))
-        for uuid, ratio in active.items()
-        if ratio <= 1
+        (uuid, DeviceLoad(ratio, now_s, "GR_ENGINE_ACTIVE", sms.get(uuid))) for uuid, ratio in active.items()
     )
     return found
 
 
-def _named(rows: Iterable[tuple[str, str, float]], names: tuple[str, ...]) -> dict[str, float]:
-    """By UUID; numbers that stand for the lack of one are left out by whoever knows the unit."""
-    return {
-        uuid: value for name, uuid, value in rows if name in names and math.isfinite(value) and value >= 0
-    }
+def _named(rows: Iterable[tuple[str, str, float]], names: tuple[str, ...], most: float) -> dict[str, float]:
+    """By UUID. A number beyond ``most`` stands for the lack of one."""
+    return {uuid: value for name, uuid, value in rows if name in names and 0 <= value <= most}

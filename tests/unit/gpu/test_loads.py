@@ -143,3 +143,11 @@ def test_who_must_know_waits_for_a_load_and_not_for_ever(watch_of: Callable[...,
     watch = watch_of(Reader("dcgm", {}))
     assert not watch.wait_live(0.01)
     assert watch_of(Reader("dcgm", {"GPU-a": 0.0})).wait_live(PATIENCE_S), "an idle GPU is known"
+    late = Reader("dcgm", {"GPU-a": 0.5})
+    late.lets_go.clear()
+    watch = LoadWatch([late], ["GPU-a"], poll_s=HOUR_S)
+    try:
+        threading.Timer(0.1, late.lets_go.set).start()
+        assert watch.wait_live(PATIENCE_S), "it comes while somebody waits"
+    finally:
+        watch.close()
