@@ -18,8 +18,9 @@ Source: the samples of :mod:`fairsched.gpu.sampler`.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairsched.accounting.context import ProcessUse
@@ -27,16 +28,19 @@ from fairsched.accounting.error import sampled_points
 from fairsched.accounting.normalise import Normaliser
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
-from fairsched.gpu.sampler import LONGEST_WINDOW_US, NvmlReader, Sampler, open_readers
+from fairsched.gpu.sampler import LONGEST_WINDOW_US, NvmlReader, open_readers
+from fairsched.gpu.used import Sampled, UsedTime
 from fairsched.model import Confidence, Source
 
 POLL_NS = 250_000_000
-"""Asking more often than samples appear says nothing."""
+"""Looking more often than samples appear says nothing."""
 MISSES = 5.0
 """One that wants the GPU is missing from so many samples in a row once in exp(5) = 148 times."""
 DRAINED = 2.0
-"""And as one that is held and has been missing from so many may have nothing queued any more, it takes no turns."""
+"""One that is held, and missing from so many, may have nothing queued any more: it takes no turns."""
 _FORGOTTEN_NS = 1_000_000.0
+_LOOKS = 64
+"""At a poll, for processes that have ended or moved."""
 
 
 @dataclass
@@ -51,8 +55,6 @@ class _Process:
 @dataclass
 class _Gpu:
     slot: int
-    reader: NvmlReader
-    sampler: Sampler = field(default_factory=Sampler)
     processes: dict[int, _Process] = field(default_factory=dict)
 
 
@@ -65,8 +67,8 @@ class NvmlAccount:
         self, readers: Sequence[NvmlReader], cgroup_of: Callable[[int], int | None], poll_ns: int = POLL_NS
     ) -> None:
         """``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid."""
-        self._gpus = [_Gpu(slot, reader) for slot, reader in enumerate(readers)]
-        self._cgroup_of = cgroup_of
+        self._gpus = [_Gpu(slot) for slot in range(len(readers))]
+        self._samples, self._cgroup_of = UsedTime(readers, cgroup_of), cgroup_of
         self._poll_ns = poll_ns
         self._next_poll_ns = 0
         self._polled_ns: int | None = None
@@ -74,6 +76,8 @@ class NvmlAccount:
         """Cgroups that were held since the last poll ..."""
         self._still_held: set[int] = set()
         """... and those that are now."""
+        self._paused: set[int] = set()
+        """Of these, those that somebody else has paused: they want nothing."""
         self._used_ns: dict[tuple[str | None, int], float] = {}
         """By (tenant, slot), over ``window_s`` with exponential forgetting."""
         self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
@@ -82,8 +86,20 @@ class NvmlAccount:
 
     @property
     def period_ns(self) -> int:
-        """From one sample of a GPU to the next, of the slowest; as long as may be while that is not known."""
-        return 1000 * max((gpu.sampler.window_us for gpu in self._gpus), default=LONGEST_WINDOW_US)
+        """From one sample of a GPU to the next, of the slowest; as long as may be while that is not known.
+
+        Of a GPU that nobody was sampled on nothing is known, and nobody is held for it.
+        """
+        known = [self._samples.period_ns(gpu.slot) for gpu in self._gpus if gpu.processes]
+        return max(known, default=1000 * LONGEST_WINDOW_US)
+
+    def start(self) -> None:
+        """Ask NVML beside the loop from now on."""
+        self._samples.start()
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._samples.close()
 
     def error_points(self, window_s: float) -> float:
         """See :class:`GpuTimeSource`: of one half."""
@@ -104,54 +120,67 @@ class NvmlAccount:
         if is_due:
             self._next_poll_ns = now_ns + self._poll_ns
         rows = []
+        sampled = self._samples.take(now_ns) if is_due else []
         for gpu in self._gpus:
             used: Mapping[int, int] = {}
             if is_due:
-                used = self._take(gpu, now_ns)
-                self._see(gpu, used)
+                used = self._scaled(gpu, sampled[gpu.slot], now_ns)
+                self._see(gpu, sampled[gpu.slot])
             found = [
-                ProcessUse(process.cgroup_id, pid, gpu.slot, used.get(pid, 0), True, 0, Confidence.SAMPLED, 0)
-                for pid, process in gpu.processes.items()
+                self._row(pid, process, gpu.slot, used.get(pid, 0)) for pid, process in gpu.processes.items()
             ]
             if is_due:
                 self._note_pauses(gpu, found, elapsed_ns)
             rows += found
         if is_due:
             self._remember(rows, elapsed_ns)
+            ended = self._paused - {row.cgroup_id for row in rows}  # nobody tells of their thaw
+            self._paused -= ended
+            self._still_held -= ended
             self._polled_ns = now_ns
             self._held = set(self._still_held)
         return rows
 
     def hold(self, cgroup_ids: Iterable[int], now_ns: int, *, by_others: bool = False) -> None:
         """These were frozen: that they are in no sample says nothing."""
-        self._still_held |= set(cgroup_ids)
+        held = set(cgroup_ids)
+        if by_others:
+            self._paused |= held
+        self._still_held |= held
         self._held |= self._still_held
 
     def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
         """These run again."""
-        self._still_held -= set(cgroup_ids)
+        thawed = set(cgroup_ids)
+        self._still_held -= thawed
+        self._paused -= thawed
 
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """Not known."""
         return 0
 
-    def _take(self, gpu: _Gpu, now_ns: int) -> dict[int, int]:
+    def _row(self, pid: int, process: _Process, slot: int, used_ns: int) -> ProcessUse:
+        wants = process.cgroup_id not in self._paused
+        return ProcessUse(process.cgroup_id, pid, slot, used_ns, wants, 0, Confidence.SAMPLED, 0)
+
+    def _scaled(self, gpu: _Gpu, sampled: Mapping[int, Sampled], now_ns: int) -> dict[int, int]:
         """GPU time by process since the last poll."""
-        samples = gpu.reader.read(gpu.sampler.after_us)
-        used = {pid: one.busy_ns for pid, one in gpu.sampler.take(samples, now_ns // 1000).items()}
+        used = {pid: one.busy_ns for pid, one in sampled.items()}
         return used if self.normaliser is None else self.normaliser.scaled(gpu.slot, used, now_ns)
 
-    def _see(self, gpu: _Gpu, used: Collection[int]) -> None:
+    def _see(self, gpu: _Gpu, sampled: Mapping[int, Sampled]) -> None:
         """Who is there, and in which cgroup. One that has ended is charged to where it was last, and wants nothing."""
-        for pid in {*used, *gpu.processes}:
-            found = self._cgroup_of(pid)
-            if pid not in used and found is None:
-                del gpu.processes[pid]
-                continue
+        for pid, (_, cgroup_id) in sampled.items():
             process = gpu.processes.setdefault(pid, _Process(0))
-            process.cgroup_id = process.cgroup_id if found is None else found
-            if pid in used:
-                process.missed = process.absent = 0.0
+            process.missed = process.absent = 0.0
+            process.cgroup_id = process.cgroup_id if cgroup_id is None else cgroup_id
+        # The others are asked for in turn: there may be a thousand.
+        for pid in list(itertools.islice(gpu.processes, _LOOKS)):
+            process = gpu.processes.pop(pid)
+            found = process.cgroup_id if pid in sampled else self._cgroup_of(pid)
+            if found is not None:
+                process.cgroup_id = found
+                gpu.processes[pid] = process
 
     def _remember(self, rows: Iterable[ProcessUse], elapsed_ns: int) -> None:
         kept = math.exp(-elapsed_ns / (self.window_s * 1e9))
@@ -165,7 +194,9 @@ class NvmlAccount:
 
     def _note_pauses(self, gpu: _Gpu, rows: list[ProcessUse], elapsed_ns: int) -> None:
         there = [process for process in gpu.processes.values() if process.absent <= DRAINED]
-        samples = elapsed_ns / (gpu.sampler.window_us * 1000) / max(1, len(there))
+        # Nobody at all in the samples: whoever is not held and wanted the GPU would have been in every one.
+        is_idle = not any(row.used_ns for row in rows)
+        samples = elapsed_ns / self._samples.period_ns(gpu.slot) / (1 if is_idle else max(1, len(there)))
         for row in rows:
             if not row.used_ns:
                 gpu.processes[row.tgid].absent += samples
@@ -174,20 +205,24 @@ class NvmlAccount:
             return
         idle_ns = max(0, elapsed_ns - sum(row.used_ns for row in rows))
         tenants: dict[str | None, list[ProcessUse]] = {}
+        turns: dict[str | None, int] = {}
         for row in running:
-            process = gpu.processes[row.tgid]
+            process, tenant = gpu.processes[row.tgid], self.tenant_of(row.cgroup_id)
+            tenants.setdefault(tenant, []).append(row)
+            turns[tenant] = turns.get(tenant, 0) + (process.absent <= DRAINED)
             if not row.used_ns:
                 process.missed += samples
                 if process.missed > MISSES:
                     del gpu.processes[row.tgid]
                     row.has_demand = False
-            tenants.setdefault(self.tenant_of(row.cgroup_id), []).append(row)
-        for mine in tenants.values():
+        for tenant, mine in tenants.items():
             used_ns = sum(row.used_ns for row in mine)
-            mine[0].paused_ns = round(elapsed_ns - used_ns * len(there) / len(mine))
+            mine[0].paused_ns = round(elapsed_ns - used_ns * len(there) / max(1, turns[tenant]))
             mine[0].idle_ns = idle_ns
 
 
 def open_account(mount: Mount, count: int) -> NvmlAccount:
-    """The account of the first ``count`` GPUs."""
-    return NvmlAccount(open_readers(count), lambda pid: cgroup_id_of(pid, mount))
+    """The account of the first ``count`` GPUs, asked for beside the loop. Close it in the end."""
+    account = NvmlAccount(open_readers(count), lambda pid: cgroup_id_of(pid, mount))
+    account.start()
+    return account

@@ -215,11 +215,15 @@ def _tenant_line(tenant: TenantStatus) -> str:
 
 
 def _error(tenant: TenantStatus) -> str:
-    """How far its use may be off, in percent of it; a word where that is not known, or may be anything."""
+    """How far its use may be off, in percent of it; a word where that is not known."""
     error_ratio = tenant.error_ratio
-    if tenant.confidence in (Confidence.LOW, Confidence.NONE) or error_ratio is None or error_ratio >= 1:
-        return "low" if tenant.confidence is not Confidence.NONE else "none"
-    return f"{100 * error_ratio:.0f}"
+    if tenant.confidence is Confidence.NONE:
+        return "none"
+    if tenant.confidence is Confidence.LOW:
+        return "low"
+    if error_ratio is None:
+        return "n/a"
+    return ">99" if error_ratio >= 0.995 else f"{100 * error_ratio:.0f}"
 
 
 def _why(tenant: TenantStatus, now_ns: int, now_s: float, detail: Detail) -> list[str]:

@@ -345,7 +345,7 @@ class Daemon:
         except ProbesLost as lost:
             self._let_go_of_probes(lost, now_ns)
         if self._sensors.is_restarted(config, now_ns):
-            self._applier.release_all(now_ns)  # the new account knows of no hold
+            self._begin_anew(now_ns)
             self._watch_probe()
             self._take_in_tenants()
         if not is_time:
@@ -365,13 +365,18 @@ class Daemon:
     def _let_go_of_probes(self, lost: ProbesLost, now_ns: int) -> None:
         """Release all holds, as nothing is seen any more, and have the programs loaded again beside the loop."""
         logger.error("probes=lost error=%r held=%d", str(lost), len(self._applier.holds))
-        self._applier.release_all(now_ns)
-        self._pauses.forget()
+        self._begin_anew(now_ns)
         if self._sensors.probe is not None:
             self._epoll.unregister(self._sensors.probe.fileno())  # its mapping would keep it in the set
             self._epoll.unregister(self._sensors.probe.channel_fileno())
         self._sensors.restart(self._settings.config)
         self._ensure_guardian()  # another source may not be one to hold tenants on
+
+    def _begin_anew(self, now_ns: int) -> None:
+        """Another account is in force: it knows of no hold and no pause, and what chance made of samples is no debt."""
+        self._applier.release_all(now_ns)
+        self._pauses.forget()
+        self._policy_state = PolicyState()
 
     def _ensure_guardian(self) -> None:
         """Start one where it is wanted and none lives; who may be held depends on it."""
@@ -387,8 +392,9 @@ class Daemon:
         self._applier.is_dry_run = is_dry_run
 
     def _save(self) -> None:
-        state = PolicyState() if self._applier.is_dry_run else self._policy_state  # nobody held, no debts
-        self._state_file.save(state)
+        # Nobody held, no debts; and those on samples are chance for the most part.
+        is_kept = not self._applier.is_dry_run and self._sensors.account is not None
+        self._state_file.save(self._policy_state if is_kept else PolicyState())
 
     def _reload_on_signal(self) -> None:
         self._wants_reload = False

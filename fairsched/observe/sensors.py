@@ -120,7 +120,8 @@ class Sensors:
     def error_ratio(self, tenant: str, gpu: str) -> float | None:
         """How far what a tenant is charged on a GPU (UUID) may be off, in parts of it; see :class:`GpuTimeSource`."""
         slots = [slot for slot, one in enumerate(self.gpus) if one.uuid == gpu]
-        return None if self.in_use is None else self.in_use.error_ratio(tenant, slots[0] if slots else 0)
+        slot = slots[0] if slots else None if self.gpus else 0
+        return None if self.in_use is None or slot is None else self.in_use.error_ratio(tenant, slot)
 
     def law(self, params: PolicyParams) -> PolicyParams:
         """The tunables of the control law, as the source that is in force allows."""
@@ -161,6 +162,11 @@ class Sensors:
             self.loads = self.loads or host_dcgm.open_watch(config, self.gpus)
             self.sampled.normaliser = Normaliser(self.loads.load)
 
+    def _end_sampled(self) -> None:
+        if self.sampled is not None:
+            self.sampled.close()
+        self.sampled = None
+
     def _start_ebpf(self, config: Config, loader: LoaderInStart | None = None) -> None:
         """Raises HostUnsupported."""
         self._take_in(GpuTimeProbe(loader), config)
@@ -170,7 +176,7 @@ class Sensors:
         named = {gpu.uuid_bytes: slot for slot, gpu in enumerate(self.gpus) if gpu.uuid_bytes is not None}
         if named:
             self.probe.set_uuids(named)
-        self.sampled = None
+        self._end_sampled()
         self.account = EbpfAccount(
             self.probe,
             gpus=max(1, len(self.gpus)),
@@ -422,6 +428,7 @@ class Sensors:
             self._reload.abandon()
         if self.probe is not None:
             self.probe.close()
+        self._end_sampled()
         if self.loads is not None:
             self.loads.close()
         answers = self.gpu_watch is None or self.gpu_watch.close()

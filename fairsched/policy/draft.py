@@ -193,8 +193,8 @@ class Draft:
 
     def grant_ns(self, row: JudgedUse) -> int | None:
         """How much it may queue before it is held again; None: as much as it likes."""
-        if row.account.refill_ns <= self.params.threshold_floor_ns:
-            return None  # the least grant; nearly everybody, at every decision
+        if self.params.frame_ns or row.account.refill_ns <= self.params.threshold_floor_ns:
+            return None  # nobody sees queues fill, or the least grant; nearly everybody, at every decision
         return deep.grant_ns(*self.queue_arguments(row)) if self.has_rival(row) else None
 
     def was_long(self, tenant: str) -> bool:
@@ -221,13 +221,11 @@ class Draft:
 
         A queue that outlasts a pulse makes it vain, and the debt grows: so pulses grow faster than debts.
         """
-        params, spec = self.params, spec_for(row.use.tenant, self.specs)
-        longest_ns = spec.max_freeze_ns
-        if spec.max_freeze_ms is None:
-            longest_ns = max(longest_ns, params.long_hold_ns)
+        params = self.params
         owed_part = (-row.margin_ns - row.threshold_ns) / params.frame_lag_ns
         pulse_ns = round(max(owed_part, owed_part**2) * params.frame_ns)
-        return self.snapshot.now_ns + min(max(pulse_ns, params.frame_ns // 5), longest_ns)
+        pulse_ns = max(pulse_ns, params.frame_ns // 5)
+        return min(self.snapshot.now_ns + pulse_ns, self.deadline_ns(row.use.tenant, None))
 
     def thaw(self, tenant: str, code: ReasonCode, row: JudgedUse | None) -> None:
         grant = self.grant_ns(row) if row is not None and code in IN_TURN else None

@@ -99,13 +99,70 @@ def test_time_in_which_it_is_held_proves_nothing(reader: ScriptedReader) -> None
 
 def test_one_that_has_ended_wants_nothing_even_if_it_is_held(reader: ScriptedReader) -> None:
     cgroups = {1: 100, 2: 200}
-    account = account_of(reader, cgroups)
+    account = NvmlAccount([reader], cgroups.get, poll_ns=1)  # type: ignore[list-item]
     reader.samples = ring([1, 2, 1])
-    account.read(S_NS)
-    account.hold([200], S_NS)
-    assert len(account.read(2 * S_NS)) == 2
+    account.read(clock_ns(reader))
+    account.hold([200], 0)
+    assert missing_for(account, reader, [1], 40) == [1, 2]
     del cgroups[2]
-    assert [row.tgid for row in account.read(3 * S_NS)] == [1]
+    assert missing_for(account, reader, [1], 1) == [1]
+
+
+def test_one_that_others_have_paused_wants_nothing_until_it_runs_again(reader: ScriptedReader) -> None:
+    account = with_three(reader)
+    account.hold([300], 0, by_others=True)
+    assert missing_for(account, reader, [1, 2], 1) == [1, 2]
+    account.thaw([300], 0)
+    assert missing_for(account, reader, [1, 2], 1) == [1, 2, 3]
+
+
+def test_a_pause_that_nobody_ended_is_forgotten_with_its_processes(reader: ScriptedReader) -> None:
+    cgroups = {1: 100, 2: 200}
+    account = NvmlAccount([reader], cgroups.get, poll_ns=1)  # type: ignore[list-item]
+    reader.samples = ring([1, 2, 1])
+    account.read(clock_ns(reader))
+    account.hold([200], 0, by_others=True)
+    del cgroups[2]
+    assert missing_for(account, reader, [1], 2) == [1]
+    cgroups[3] = 200
+    assert missing_for(account, reader, [1, 3], 1) == [1, 3]
+    assert missing_for(account, reader, [1], 20) == [1], "and it is not taken to be held"
+
+
+def test_where_nobody_is_sampled_whoever_is_not_held_wants_nothing(reader: ScriptedReader) -> None:
+    """With sixty processes one would be missed for a minute otherwise, and others be held for it."""
+    pids = range(1, 61)
+    account = NvmlAccount([reader], {pid: 100 + pid for pid in pids}.get, poll_ns=1)  # type: ignore[list-item]
+    reader.samples = ring([1, *pids])
+    account.read(clock_ns(reader))
+    now_ns = clock_ns(reader)
+    rows = [row for k in range(1, 8) for row in account.read(now_ns + k * WINDOW_US * 1000) if k == 7]
+    assert rows == []
+
+
+def test_the_turns_of_a_tenant_are_those_of_its_processes_that_take_turns(reader: ScriptedReader) -> None:
+    """Two processes of a tenant of ten have drained: it pauses no more than one of eight would."""
+    pids = list(range(1, 12))
+    account = NvmlAccount([reader], {pid: 100 if pid < 11 else 200 for pid in pids}.get, poll_ns=1)  # type: ignore[list-item]
+    reader.samples = ring([1, *pids])
+    account.read(clock_ns(reader))
+    account.tenant_of = str
+    found = 0.0
+    for _ in range(6):
+        for pid in range(3, 12):
+            reader.samples.append(Sample(max(one.time_us for one in reader.samples) + WINDOW_US, pid, 1.0))
+            for row in account.read(clock_ns(reader)):
+                if row.cgroup_id == 100:
+                    found += row.paused_ns / (54 * WINDOW_US * 1000)
+    assert found == pytest.approx(0.0, abs=0.1)
+
+
+def test_a_gpu_without_samples_says_nothing_of_how_often_there_are_any(reader: ScriptedReader) -> None:
+    account = NvmlAccount([reader, ScriptedReader()], {1: 100}.get, poll_ns=1)  # type: ignore[list-item]
+    assert account.period_ns == 1_000_000_000
+    reader.samples = ring([1, 1, 1])
+    account.read(clock_ns(reader))
+    assert account.period_ns == WINDOW_US * 1000
 
 
 def test_a_process_that_moves_is_charged_where_it_is(reader: ScriptedReader) -> None:

@@ -66,6 +66,7 @@ class Host:
             hold=lambda ids, _now_ns, *, by_others: told.append(("hold", *ids, by_others)),
             thaw=lambda ids, _now_ns: told.append(("thaw", *ids)),
             queued_since_hold_ns=lambda _ids: 0,
+            close=lambda: told.append(("closed",)),
         )
 
 
@@ -147,6 +148,7 @@ def test_probes_that_cannot_be_put_back_leave_the_samples_and_are_tried_again(
     monkeypatch.setattr(Reload, "result", host._probe())
     assert sensors.is_restarted(config(), now_ns + 62 * 10**9)
     assert (sensors.source, sensors.sampled, sensors.reason) == (Source.EBPF, None, None)
+    assert host.told == [("closed",)]
 
 
 def test_without_samples_it_is_an_error_that_probes_cannot_be_put_back(
