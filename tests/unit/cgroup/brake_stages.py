@@ -3,14 +3,21 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import signal
+import subprocess
 from abc import ABC, abstractmethod
+from pathlib import Path
 
 from fairsched.cgroup.brake import Brake
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.path import CgroupRef
-from tests.support import FakeTree
+from fairsched.cgroup.sigstop import Sigstop
+from tests.support import FakeTree, wait_until
+
+PENDING = re.compile(r"^(?:SigPnd|ShdPnd):\s+(\w+)", re.MULTILINE)
 
 
 class Stage(ABC):
@@ -73,4 +80,71 @@ class FreezerStage(Stage):
         self.fake.settle(name)
 
 
-STAGES: dict[str, type[Stage]] = {"freezer": FreezerStage}
+def stands_still(pid: int) -> bool:
+    """Whether it is stopped, or will be before it runs another instruction."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    is_pending = any(int(mask, 16) >> (signal.SIGSTOP - 1) & 1 for mask in PENDING.findall(status))
+    return is_pending or "State:\tT" in status
+
+
+class SigstopStage(Stage):
+    """In each cgroup there is a real process; the tree is one of plain files."""
+
+    def __init__(self, fake: FakeTree, journal: Journal) -> None:
+        super().__init__(fake, journal)
+        self.processes: dict[str, list[subprocess.Popen[bytes]]] = {}
+
+    def make_brake(self) -> Brake:
+        return Sigstop(self.journal, self.mount)
+
+    def make(self, name: str) -> CgroupRef:
+        ref = super().make(name)
+        self.add(name)
+        return ref
+
+    def add(self, name: str) -> int:
+        """One more process enters."""
+        process = subprocess.Popen(["sleep", "600"])
+        wait_until(
+            lambda: "sleep" in Path(f"/proc/{process.pid}/comm").read_text(), 30, "the program has started"
+        )
+        self.processes.setdefault(name, []).append(process)
+        self.list(name)
+        return process.pid
+
+    def list(self, name: str) -> None:
+        """Write the cgroup's list of processes."""
+        pids = "".join(f"{process.pid}\n" for process in self.processes[name])
+        (self.fake.root / name / "cgroup.procs").write_text(pids)
+
+    def is_held(self, name: str) -> bool:
+        return all(stands_still(process.pid) for process in self.processes[name])
+
+    def pause(self, name: str) -> None:
+        for process in self.processes[name]:
+            process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: self.is_held(name), 30, "it is stopped")
+
+    def unpause(self, name: str) -> None:
+        for process in self.processes[name]:
+            process.send_signal(signal.SIGCONT)
+
+    def come_to_rest(self, name: str) -> None:
+        wait_until(lambda: self.is_held(name), 30, "it is stopped")
+
+    def remove(self, name: str) -> None:
+        self.kill(name)
+        super().remove(name)
+
+    def kill(self, name: str) -> None:
+        for process in self.processes.pop(name):
+            process.kill()
+            process.wait()
+
+    def end(self) -> None:
+        super().end()
+        for name in list(self.processes):
+            self.kill(name)
+
+
+STAGES: dict[str, type[Stage]] = {"freezer": FreezerStage, "sigstop": SigstopStage}
