@@ -40,7 +40,7 @@ from fairsched.cgroup.outcome import GangResult, HoldKind, HoldResult
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.patience import await_used
 from fairsched.cgroup.state import read_state
-from fairsched.cgroup.stopping import is_at_rest, is_stopping, is_traced, let_go, send
+from fairsched.cgroup.stopping import is_at_rest, is_others, is_stopping, let_go, send
 from fairsched.cgroup.timer import Timer
 from fairsched.errors import CgroupGone, KernelRefused
 
@@ -248,7 +248,7 @@ class Sigstop:
         """Stop those on record, whom a pulse let go, and whoever else is there now."""
         held.asked_ns = self._clock_ns()
         try:
-            again = [one for one in held.entry.stopped if one.is_alive() and not _is_others(one)]
+            again = [one for one in held.entry.stopped if one.is_alive() and not is_others(one)]
             if len(again) < len(held.entry.stopped):
                 self._record(held, again)
             for process in again:
@@ -287,7 +287,7 @@ class Sigstop:
         pids = self._pids(held)
         seen = {process for pid in pids if (process := ProcessId.of(pid)) is not None}
         unknown = seen.difference(held.entry.stopped)
-        new = [process for process in unknown if not _is_others(process)]
+        new = [process for process in unknown if not is_others(process)]
         held.has_others = len(new) < len(unknown)
         if not new and len(seen) == len(pids):
             return None
@@ -364,11 +364,6 @@ def _resume(held: _Held) -> bool:
     stood = let_go(held.entry.stopped)
     held.asked_ns, held.is_settled, held.looks, held.doubted = 0, False, 0, set()
     return bool(stood) or not held.entry.stopped
-
-
-def _is_others(process: ProcessId) -> bool:
-    """It stands still, or belongs to a debugger, and not because of us."""
-    return is_stopping(process) or is_traced(process)
 
 
 def _is_frozen(ref: CgroupRef) -> bool:

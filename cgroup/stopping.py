@@ -37,9 +37,9 @@ def is_at_rest(process: ProcessId) -> bool:
     return all(_state(thread) in _AT_REST for thread in _threads(process)) or not process.is_alive()
 
 
-def is_traced(process: ProcessId) -> bool:
-    """A debugger holds one of its threads: a signal would go to the debugger first."""
-    return any(_TRACER.search(thread) for thread in _threads(process))
+def is_others(process: ProcessId) -> bool:
+    """It is stopping already, or a debugger holds one of its threads, to whom a signal would go first."""
+    return any(_is_stopping(thread) or _is_traced(thread) for thread in _threads(process))
 
 
 def send(process: ProcessId, number: signal.Signals) -> bool:
@@ -75,7 +75,7 @@ def let_go(processes: Iterable[ProcessId]) -> int:
             refusal = error
             continue
         stood += was_stopping
-        if is_stopping(process):
+        if _is_stopping(next(_threads(process), b"")):  # all wake together
             what = "still stopped after SIGCONT"
             refusal = KernelRefused(f"/proc/{process.pid}", errno.EAGAIN, what, remedy="fairsched release")
     if refusal is not None:
@@ -105,6 +105,10 @@ def _state(thread: bytes) -> bytes:
 
 def _is_stopping(thread: bytes) -> bool:
     return _state(thread) == b"T" or any(int(mask, 16) & _SIGSTOP_BIT for mask in _PENDING.findall(thread))
+
+
+def _is_traced(thread: bytes) -> bool:
+    return _TRACER.search(thread) is not None
 
 
 def _refused(process: ProcessId, number: signal.Signals, error: OSError) -> KernelRefused:

@@ -81,7 +81,7 @@ def render(rows: Sequence[Check], choices: Choices) -> list[tuple[str, str]]:
     source = choices.source.value if choices.source is not None else "none"
     lines.append(("", ""))
     lines += [(line, "") for line in wrap(f"account: {source} ({choices.source_reason})")]
-    can = "can hold tenants" if choices.can_hold else "cannot hold tenants"
+    can = f"can hold tenants by {choices.brake}" if choices.can_hold else "cannot hold tenants"
     lines += [(line, "") for line in wrap(f"mode: {choices.mode}; {can} ({choices.hold_reason})")]
     if choices.can_run:
         lines.append(("fairsched can run on this host", ""))

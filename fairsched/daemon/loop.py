@@ -32,7 +32,6 @@ from fairsched.act.vram import VramLimits
 from fairsched.base.sd_notify import Notifier
 from fairsched.base.signals import not_ignored
 from fairsched.bpf.child import LoaderInStart
-from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.path import find_mount
 from fairsched.cgroup.release import release_all
@@ -40,6 +39,7 @@ from fairsched.companion.keeper import CompanionKeeper
 from fairsched.config import CgroupOwners, Config
 from fairsched.config.settings import Settings
 from fairsched.daemon.answers import Answers
+from fairsched.daemon.brakes import make_brake
 from fairsched.daemon.cost import OwnCost
 from fairsched.daemon.doubt import AccountWatch
 from fairsched.daemon.ledger import Ledger, StateFile
@@ -127,13 +127,13 @@ class Daemon:
         self._undo.callback(journal.close)
         for item in release_all(journal, self._mount):
             logger.warning("reconcile cgroup=%s outcome=%s", item.path, item.kind.value)
+        self._brake, self._brake_lack = make_brake(config, journal, self._mount)
         # Also where it is wanted only later: it goes when nobody is held any more, whenever it came.
         self._guardian = GuardianKeeper(config.mechanisms.guardian, journal.directory)
         self._undo.callback(self._guardian.stop)
         if self._guardian.is_due(is_wanted=self._asked_mode() == "enforce"):
             self._guardian.start(is_first=True)
-        self._freezer = Freezer(journal)
-        self._undo.callback(self._freezer.close)
+        self._undo.callback(self._brake.close)
 
     def _start_eyes(self, config: Config, owners: CgroupOwners, loader: LoaderInStart | None) -> None:
         """What is remembered, and what is seen."""
@@ -153,7 +153,7 @@ class Daemon:
         if self._pid_view is not None:
             self._undo.callback(self._pid_view.close)
         is_dry_run = self._mode() != "enforce"
-        self._applier = Applier(self._freezer, self._tree, self._sensors, is_dry_run=is_dry_run)
+        self._applier = Applier(self._brake, self._tree, self._sensors, is_dry_run=is_dry_run)
         self._doubt = AccountWatch(self._sensors, self._applier.holds)
         self._pauses = Pauses(self._mount, self._tree, self._sensors, self._applier.holds_cgroup)
         self._undo.callback(self._pauses.close)
@@ -178,7 +178,7 @@ class Daemon:
         self._undo.callback(self._epoll.close)
         self._wake_fd, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False))
-        for fd in (self._wake_fd, self._control.fileno(), self._freezer.fileno(), self._gate.fileno()):
+        for fd in (self._wake_fd, self._control.fileno(), self._brake.fileno(), self._gate.fileno()):
             self._epoll.register(fd, select.EPOLLIN)
         self._watch_probe()
         self._watch_guardian()
@@ -240,7 +240,7 @@ class Daemon:
                 self._control.handle_ready()
             elif fd == ring:
                 self._on_edges()
-            elif fd == self._freezer.fileno():
+            elif fd == self._brake.fileno():
                 self._applier.settle(time.monotonic_ns())
                 self._pauses.poll(time.monotonic_ns())  # a hold of ours may have become somebody's pause
             elif fd == self._gate.fileno():
@@ -285,7 +285,7 @@ class Daemon:
         rows = self._sensors.read(now_ns)
         self._misbehaviour.book(rows)
         users = {row.cgroup_id for row in rows}
-        if self._tree.refresh(now_ns, self._freezer.held, users):
+        if self._tree.refresh(now_ns, self._brake.held, users):
             self._take_in_tenants()
         self._pauses.poll(now_ns, users)
         seen = Observation(
@@ -410,7 +410,7 @@ class Daemon:
         config = self._settings.config
         if self._force_dry_run:
             return "dry_run"
-        return "observe" if config.mechanisms.freezer == "off" else config.mode
+        return config.mode if config.mechanisms.can_hold and self._brake_lack is None else "observe"
 
     def _mode(self) -> str:
         """The mode in effect: dry_run where the guardian is required and is not there."""
@@ -424,7 +424,7 @@ class Daemon:
             started_ns=self._started_ns,
             now_ns=time.monotonic_ns(),
             mode=self._mode(),
-            mode_reason="--dry-run" if self._force_dry_run else lack,
+            mode_reason="--dry-run" if self._force_dry_run else self._brake_lack or lack,
             tick_ms=self._settings.config.tick_ms,
             errors=self._cost.errors + sum(part.errors for part in self._counted),
             cost=self._cost,

@@ -100,6 +100,8 @@ class HostFacts:
     """None: not looked at, as nobody wants it."""
     gates: int | None = None
     """Device gates of this run_dir in the kernel; None: not known."""
+    has_pidfd: bool | None = None
+    """A process can be signalled by descriptor."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ class Choices:
     """In effect."""
     obstacles: tuple[str, ...]
     """Why it cannot run at all; empty = it can."""
+    brake: str = "none"
+    """What holds tenants: freezer, sigstop or none."""
 
     @property
     def can_run(self) -> bool:
