@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import errno
+import itertools
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ from fairsched.base.process import ProcessId
 from fairsched.cgroup import state, tree
 from fairsched.cgroup.journal import BrakeName, Corrupt, Entry, Journal, read_boot_id
 from fairsched.cgroup.path import CgroupRef, Mount
-from fairsched.cgroup.stopping import let_go
+from fairsched.cgroup.stopping import is_stopping, let_go
 from fairsched.errors import CgroupGone, KernelRefused
 
 
@@ -190,7 +191,11 @@ def _release_corrupt(journal: Journal, mount: Mount, item: Corrupt) -> Release:
                 is_paused = ref.id == cgroup_id and state.read_state(ref).is_asked
         except (CgroupGone, KernelRefused):
             is_paused = False
-    if is_paused:
+    stopped = [] if path is None else _stopped_in(mount, path)
+    if stopped:
+        pids = " ".join(map(str, stopped))
+        detail += f"; in {path} processes are stopped, by whom is not known: check, then kill -CONT {pids}"
+    elif is_paused:
         detail += f"; {path} is frozen, by whom is not known: check, then echo 0 > its {state.CGROUP_FREEZE}"
     else:
         try:
@@ -198,6 +203,12 @@ def _release_corrupt(journal: Journal, mount: Mount, item: Corrupt) -> Release:
         except KernelRefused as error:
             detail += f"; {error}"
     return Release(ReleaseKind.CORRUPT, item.name, cgroup_id, path or "", detail=detail)
+
+
+def _stopped_in(mount: Mount, path: str) -> list[int]:
+    """The first few of its processes that are stopped."""
+    processes = (ProcessId.of(pid) for pid in tree.read_pids_recursive(mount, path))
+    return list(itertools.islice((one.pid for one in processes if one and is_stopping(one)), 8))
 
 
 def _finish(journal: Journal, entry: Entry, kind: ReleaseKind, path: str | None = None) -> Release:

@@ -48,8 +48,12 @@ _SOON_NS = 1_000_000
 """To the next look at a cgroup that is not at rest. Doubled each time, up to ..."""
 _SWEEP_NS = 50_000_000
 """... this, which is how long a process that enters a held cgroup may run."""
-_ROUNDS = 32
+_ROUNDS = 8
 """Of looking and stopping at once; who forks faster is stopped by the looks that follow."""
+_LOOK_NS = 5_000_000
+"""No further round begins after this: whoever waits for the caller must not wait for one who forks all the time."""
+_REST = 20
+"""The next look at a cgroup comes this many times later than the last one took: 5 % of the caller's time at most."""
 
 
 @dataclass
@@ -62,6 +66,8 @@ class _Held:
     is_settled: bool = False
     looks: int = 0
     """Since it was asked for."""
+    look_ns: int = 0
+    """How long the last one took."""
     has_others: bool = False
     """There are processes that stood still before us, or belong to a debugger."""
     doubted: set[ProcessId] = field(default_factory=set)
@@ -221,10 +227,12 @@ class Sigstop:
         now_ns, refusals = self._clock_ns(), list[KernelRefused]()
         # past the deadline nobody is stopped any more: thaw_expired is due
         for held in [held for held in self._held.values() if held.entry.deadline_ns > now_ns]:
+            begin_ns = self._clock_ns()
             try:
                 self._look_after(held)
             except KernelRefused as refusal:  # it stays ours until its deadline
                 refusals.append(refusal)
+            held.look_ns = self._clock_ns() - begin_ns
         self._set_timer()
         if refusals:
             raise refusals[0]
@@ -269,6 +277,7 @@ class Sigstop:
 
     def _stop_new(self, held: _Held) -> bool:
         """Stop processes until none is new; whether there was any. Raises CgroupGone, KernelRefused."""
+        begin_ns = self._clock_ns()
         for round_number in range(_ROUNDS):
             new = self._find_new(held)
             if new is None:
@@ -277,6 +286,8 @@ class Sigstop:
                 self._record(held, (*held.entry.stopped, *new))
             for process in new:
                 send(process, signal.SIGSTOP)
+            if self._clock_ns() - begin_ns > _LOOK_NS:
+                break
         return True
 
     def _find_new(self, held: _Held) -> list[ProcessId] | None:
@@ -328,11 +339,13 @@ class Sigstop:
             self._changes.append(result_of(HoldKind.SETTLED, held.entry, latency_ns))
 
     def _set_timer(self) -> None:
-        waits = [
-            _SOON_NS if held.doubted else _SWEEP_NS if held.is_settled else _SOON_NS << min(held.looks, 6)
-            for held in self._held.values()
-        ]
-        self._timer.set(min(*waits, _SWEEP_NS) if waits else None)
+        """For the next look."""
+        waits = []
+        for held in self._held.values():
+            is_soon = held.doubted or not held.is_settled
+            wait_ns = min(_SOON_NS << min(held.looks, 6), _SWEEP_NS) if is_soon else _SWEEP_NS
+            waits.append(max(wait_ns, _REST * held.look_ns))
+        self._timer.set(min(waits) if waits else None)
 
     def _record_next(self, held: _Held, deadline_ns: int, reason: str) -> None:
         """Put the next hold on record in place of this one; it still names whom this one has stopped."""

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +25,9 @@ from tests.support import FakeTree, wait_until
 from tests.unit.cgroup.brake_stages import SigstopStage, stands_still
 from tests.unit.cgroup.test_brakes import PATIENCE_S, hold, kinds, later_ns, settled
 
-PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
+PTRACE_SEIZE = 0x4206
+PATIENT_NS = 3600 * 10**9
+"""For a look: to start a program takes longer than a fork."""
 
 
 @pytest.fixture
@@ -67,6 +68,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, signal.Signals]]:
 def test_children_that_appear_while_others_are_stopped_are_stopped_too(
     stage: SigstopStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sigstop_module, "_LOOK_NS", PATIENT_NS)
     ref, send, on_record = stage.make("a"), sigstop_module.send, list[bool]()
 
     def send_and_fork(process: ProcessId, number: signal.Signals) -> bool:
@@ -102,6 +104,7 @@ def test_a_child_that_appears_when_its_parent_has_come_to_rest_is_stopped_before
 def test_one_that_has_ended_when_it_is_looked_at_may_have_left_a_child(
     stage: SigstopStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sigstop_module, "_LOOK_NS", PATIENT_NS)
     ref, read = stage.make("a"), tree.read_pids_recursive
     ended = stage.add("a")
     ended_process = stage.processes["a"].pop()
@@ -383,41 +386,20 @@ def test_one_that_somebody_stopped_during_a_pulse_is_theirs(stage: SigstopStage)
     assert [stands_still(process.pid) for process in stage.processes["a"]] == [False, True]
 
 
-def test_release_continues_what_the_older_of_two_records_names_alone(stage: SigstopStage) -> None:
-    """A later hold of a daemon that lives keeps what it has stopped itself."""
-    ref = stage.make("a")
-    older = pid_of(stage, "a")
-    hold(stage.brake, ref)
-    entry = entry_in(stage.journal)
-    newer = stage.add("a")
-    stage.brake.settle()
-    later = dataclasses.replace(entry_in(stage.journal), since_ns=entry.since_ns + 1)
-    later = dataclasses.replace(later, stopped=tuple(one for one in later.stopped if one.pid == newer))
-    stage.journal.write(later)
-    done = release_all(stage.journal, stage.mount, only=lambda one: one.name == entry.name)
-    assert {one.kind for one in done} == {ReleaseKind.THAWED, ReleaseKind.KEPT}
-    assert (stands_still(older), stands_still(newer)) == (False, True)
+def test_one_who_forks_all_the_time_does_not_keep_the_caller(
+    fake: FakeTree, journal: Journal, stage: SigstopStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, asked, ref = [10**9], list[int](), stage.make("a")
 
+    def fork_slowly(_mount: Mount, _path: str) -> list[int]:
+        now[0] += 3_000_000
+        return [pid_of(stage, "a"), 2**22 - 1]  # one that has always ended
 
-def test_release_reads_what_the_daemon_has_added(stage: SigstopStage) -> None:
-    ref = stage.make("a")
-    hold(stage.brake, ref)
-    read_before = stage.journal.entries()
-    newcomer = stage.add("a")
-    stage.brake.settle()
-    assert stands_still(newcomer)
-    from fairsched.cgroup.release import release_entries
-
-    release_entries(stage.journal, stage.mount, read_before)
-    assert not stands_still(newcomer)
-
-
-def test_a_record_of_many_processes_is_read_whole(stage: SigstopStage) -> None:
-    ref = stage.make("a")
-    hold(stage.brake, ref)
-    entry = entry_in(stage.journal)
-    many = tuple(ProcessId(pid, 10**9) for pid in range(10**6, 10**6 + 20_000))
-    stage.journal.write(dataclasses.replace(entry, stopped=many))
-    assert entry_in(stage.journal).stopped == many
-    assert Path(stage.journal.directory, entry.name).stat().st_size > 65536 * 4
-    stage.journal.write(entry)
+    with sigstop_module.Sigstop(journal, fake.mount, clock_ns=lambda: now[0]) as brake:
+        monkeypatch.setattr(tree, "read_pids_recursive", fork_slowly)
+        monkeypatch.setattr(brake._timer, "set", asked.append)
+        brake.hold(ref, "chat", 10**12, "x")
+        assert now[0] - 10**9 <= 12_000_000
+        before_ns = now[0]
+        brake.settle()
+        assert asked[-1] >= 20 * (now[0] - before_ns), "it costs a twentieth of the time at most"
