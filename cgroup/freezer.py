@@ -31,6 +31,7 @@ from collections.abc import Callable, Collection, KeysView, Sequence
 from dataclasses import dataclass, replace
 
 from fairsched.base.process import ProcessId
+from fairsched.cgroup.brake import Latencies, hold_gang, result_of
 from fairsched.cgroup.journal import Entry, Journal, read_boot_id
 from fairsched.cgroup.outcome import GangResult, HoldKind, HoldResult
 from fairsched.cgroup.path import CgroupRef
@@ -41,7 +42,6 @@ from fairsched.errors import CgroupGone, KernelRefused
 
 _SWEEP_NS = 100_000_000
 """All holds are looked at so often, if any: a cgroup that is removed need not make its file readable."""
-_LATENCY_WEIGHT = 0.25  # of the newest sample: four or five holds forget an outlier
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Freezer:
         self._boot_id = read_boot_id()
         self._held: dict[int, _Held] = {}
         self._by_watch: dict[int, int] = {}
-        self._latency_ns: dict[int, float] = {}
+        self._latencies = Latencies()
         self._changes: list[HoldResult] = []
         self._swept_ns = 0
         self._watch = Watch()
@@ -103,13 +103,11 @@ class Freezer:
 
     def latency_ns(self, cgroup_id: int) -> int | None:
         """Smoothed freeze latency of a cgroup (EWMA); None before it was measured."""
-        value = self._latency_ns.get(cgroup_id)
-        return None if value is None else int(value)
+        return self._latencies.of(cgroup_id)
 
     def forget_others(self, cgroup_ids: Collection[int]) -> None:
         """Drop what was learned of all cgroups but these, which are the tenants', and those that are held."""
-        kept = {key: ns for key, ns in self._latency_ns.items() if key in cgroup_ids or key in self._held}
-        self._latency_ns = kept
+        self._latencies.keep(cgroup_ids, self._held)
 
     def hold(self, ref: CgroupRef, tenant: str, deadline_ns: int, reason: str) -> HoldResult:
         """Freeze a cgroup until ``thaw`` or ``deadline_ns`` (CLOCK_MONOTONIC), whichever comes first.
@@ -119,15 +117,15 @@ class Freezer:
         is exhausted; then the cgroup is not frozen by us.
         """
         if ref.id in self._held:
-            return _result(HoldKind.ALREADY_HELD, self._held[ref.id].entry)
+            return result_of(HoldKind.ALREADY_HELD, self._held[ref.id].entry)
         since_ns = self._clock_ns()
         entry = Entry(ref.id, ref.path, tenant, reason, since_ns, deadline_ns, self._me, self._boot_id)
         if deadline_ns <= since_ns:
-            return _result(HoldKind.EXPIRED, entry)
+            return result_of(HoldKind.EXPIRED, entry)
         try:
             held = self._open(ref, entry)
         except CgroupGone:
-            return _result(HoldKind.GONE, entry)
+            return result_of(HoldKind.GONE, entry)
         # known from here on, so that whatever interrupts us, close() finds it
         self._held[ref.id] = held
         try:
@@ -142,23 +140,8 @@ class Freezer:
             raise
 
     def hold_gang(self, refs: Sequence[CgroupRef], tenant: str, deadline_ns: int, reason: str) -> GangResult:
-        """Hold all cgroups of one tenant or none: GPU peers of a frozen process spin on their own GPUs.
-
-        Cgroups that are gone are left out; GONE when all are. FOREIGN or EXPIRED members undo the
-        others. Members that were held before stay held. Raises as ``hold`` does, after undoing.
-        """
-        members: list[HoldResult] = []
-        with contextlib.ExitStack() as undo:  # it thaws all, whichever the kernel refuses, and raises then
-            for ref in refs:
-                member = self.hold(ref, tenant, deadline_ns, reason)
-                members.append(member)
-                if member.kind is HoldKind.HELD:
-                    undo.callback(self.thaw, ref.id)
-                elif member.kind not in (HoldKind.ALREADY_HELD, HoldKind.GONE):
-                    return GangResult(member.kind, tuple(members))
-            undo.pop_all()
-        is_any = any(member.kind is not HoldKind.GONE for member in members)
-        return GangResult(HoldKind.HELD if is_any else HoldKind.GONE, tuple(members))
+        """Hold all cgroups of one tenant or none. Raises as ``hold`` does, after undoing."""
+        return hold_gang(self, refs, tenant, deadline_ns, reason)
 
     def thaw(self, cgroup_id: int) -> HoldResult:
         """End a hold: THAWED (verified), NOT_HELD, FOREIGN, RELEASED or GONE.
@@ -190,7 +173,7 @@ class Freezer:
                 remedy="fairsched release",
             ) from error
         if not held.is_settled:  # it took at least this long, which is worth knowing
-            self._learn(cgroup_id, asked_ns - held.asked_ns, is_lower_bound=True)
+            self._latencies.learn(cgroup_id, asked_ns - held.asked_ns, is_lower_bound=True)
         result = self._end(held, HoldKind.THAWED, write_ns)
         self._read_watch()  # the end of a watch is an event, too: do not wake the daemon for it
         return result
@@ -284,8 +267,8 @@ class Freezer:
             if is_frozen and not held.is_settled:
                 held.is_settled = True
                 latency_ns = self._clock_ns() - held.asked_ns
-                self._learn(held.entry.cgroup_id, latency_ns)
-                self._changes.append(_result(HoldKind.SETTLED, held.entry, latency_ns))
+                self._latencies.learn(held.entry.cgroup_id, latency_ns)
+                self._changes.append(result_of(HoldKind.SETTLED, held.entry, latency_ns))
         self._read_watch()  # holds that ended just now left an event that nobody need wake for
         changes, self._changes = self._changes, []
         return changes
@@ -353,7 +336,7 @@ class Freezer:
         self._read_watch(own=cgroup_id)
         if cgroup_id not in self._held:
             return self._take_change(cgroup_id)
-        return _result(HoldKind.HELD, held.entry, write_ns)
+        return result_of(HoldKind.HELD, held.entry, write_ns)
 
     def _fail(self, held: _Held, error: OSError, explained: CgroupGone | KernelRefused) -> HoldResult:
         if isinstance(explained, CgroupGone):
@@ -407,20 +390,13 @@ class Freezer:
         index = max(n for n, change in enumerate(self._changes) if change.cgroup_id == cgroup_id)
         return self._changes.pop(index)
 
-    def _learn(self, cgroup_id: int, sample_ns: int, *, is_lower_bound: bool = False) -> None:
-        known = self._latency_ns.get(cgroup_id)
-        if known is None:
-            self._latency_ns[cgroup_id] = sample_ns
-        elif not is_lower_bound or sample_ns > known:
-            self._latency_ns[cgroup_id] = known + _LATENCY_WEIGHT * (sample_ns - known)
-
     def _end(self, held: _Held, kind: HoldKind, latency_ns: int | None = None) -> HoldResult:
         """The cgroup is not ours any more, or never was: off the record and forgotten."""
         self._drop(held)
         if kind is HoldKind.GONE:
-            self._latency_ns.pop(held.entry.cgroup_id, None)
+            self._latencies.forget(held.entry.cgroup_id)
         self._journal.remove(held.entry.name)
-        return _result(kind, held.entry, latency_ns)
+        return result_of(kind, held.entry, latency_ns)
 
     def _drop(self, held: _Held) -> None:
         self._held.pop(held.entry.cgroup_id, None)
@@ -430,7 +406,3 @@ class Freezer:
             self._epoll.unregister(held.events_fd)
         os.close(held.events_fd)
         os.close(held.freeze_fd)
-
-
-def _result(kind: HoldKind, entry: Entry, latency_ns: int | None = None) -> HoldResult:
-    return HoldResult(kind, entry.cgroup_id, entry.path, entry.tenant, latency_ns)

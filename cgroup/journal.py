@@ -10,16 +10,22 @@ who ends an old hold can never delete the file of a newer hold of the same cgrou
 rename(2), so a reader sees a whole file or none. There is no fsync: the file must survive the death
 of a process, for which the page cache is enough; after a crash of the kernel nothing is frozen.
 
+An entry says which brake made the hold. One that stops processes by themselves also names those that it is about
+to stop, and is written again before each further one: who is in that state but not on the list was stopped by
+somebody else. What a freezer writes has neither, as before there were others.
+
 A file that cannot be understood is never permission to thaw anything, and never keeps the others
 from being thawed.
 """
 
 from __future__ import annotations
 
+import enum
 import errno
 import json
 import os
 from dataclasses import dataclass
+from typing import Any
 
 from fairsched.base.process import ProcessId
 from fairsched.errors import KernelRefused
@@ -28,9 +34,19 @@ DEFAULT_DIRECTORY = "/run/fairsched/holds"
 VERSION = 1
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
-_MAX_BYTES = 65536
-"""A path may have 4096 bytes, and JSON takes six characters for one that is no UTF-8."""
+_MAX_BYTES = 8 * 2**20
+"""A path may have 4096 bytes, and JSON takes six characters for one that is no UTF-8; a process takes up to 20."""
+_READ_SIZE = 65536
 _TMP_SUFFIX = ".tmp"
+
+
+class BrakeName(str, enum.Enum):
+    """The mechanisms that hold cgroups."""
+
+    FREEZER = "freezer"
+    """cgroup.freeze of cgroup v2."""
+    SIGSTOP = "sigstop"
+    """SIGSTOP to each process."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +63,22 @@ class Entry:
     daemon: ProcessId
     boot_id: str
     version: int = VERSION
+    brake: BrakeName = BrakeName.FREEZER
+    stopped: tuple[ProcessId, ...] = ()
+    """The processes that SIGSTOP was or is about to be sent to by us."""
 
     @property
     def name(self) -> str:
         return f"{self.cgroup_id}.{self.since_ns}"
+
+    def to_plain(self) -> dict[str, Any]:
+        """As it stands in the file."""
+        plain = {**vars(self), "daemon": vars(self.daemon)}
+        del plain["brake"], plain["stopped"]
+        if self.brake is not BrakeName.FREEZER:
+            plain["brake"] = self.brake.value
+            plain["stopped"] = [(process.pid, process.start_ticks) for process in self.stopped]
+        return plain
 
 
 @dataclass(frozen=True)
@@ -103,7 +131,7 @@ class Journal:
 
     def write(self, entry: Entry) -> None:
         """Put a hold on record. When this returns, a reader sees it. Raises KernelRefused."""
-        data = json.dumps({**vars(entry), "daemon": vars(entry.daemon)}).encode()
+        data = json.dumps(entry.to_plain(), separators=(",", ":")).encode()
         try:
             try:
                 self._put(entry.name, data)
@@ -160,7 +188,7 @@ class Journal:
         except OSError as error:
             return Corrupt(name, os.strerror(error.errno or 0))
         try:
-            data = os.read(fd, _MAX_BYTES)
+            data = _read(fd)
         except OSError as error:
             return Corrupt(name, os.strerror(error.errno or 0))
         finally:
@@ -173,6 +201,13 @@ class Journal:
         return [entry for entry in loaded if entry is not None]
 
 
+def _read(fd: int) -> bytes:
+    data = bytearray()
+    while len(data) < _MAX_BYTES and (chunk := os.read(fd, _READ_SIZE)):
+        data += chunk
+    return bytes(data)
+
+
 def read_boot_id(path: str = BOOT_ID) -> str:
     """What tells this boot from every other."""
     with open(path, encoding="ascii") as file:
@@ -183,12 +218,16 @@ def _parse(name: str, data: bytes) -> Entry | Corrupt:
     try:
         fields = json.loads(data)
         owner = fields.pop("daemon")
+        fields["brake"] = BrakeName(fields.get("brake", BrakeName.FREEZER))
+        fields["stopped"] = tuple(ProcessId(*process) for process in fields.get("stopped", ()))
         entry = Entry(**fields, daemon=ProcessId(**owner))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         return Corrupt(name, f"not a hold: {error}")
     numbers = (entry.cgroup_id, entry.since_ns, entry.deadline_ns, entry.version)
     texts = (entry.path, entry.tenant, entry.reason, entry.boot_id)
-    if not all(type(number) is int for number in (*numbers, entry.daemon.pid, entry.daemon.start_ticks)):
+    processes = (entry.daemon, *entry.stopped)
+    ids = [number for process in processes for number in (process.pid, process.start_ticks)]
+    if not all(type(number) is int for number in (*numbers, *ids)):
         return Corrupt(name, "a number is not a number")
     if not all(isinstance(text, str) for text in texts) or ".." in entry.path.split("/"):
         return Corrupt(name, "a text is not a text")

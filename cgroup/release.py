@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thaws what the journal names and nothing else. Needs no daemon; running it twice does no harm.
+"""Thaws what the journal names and nothing else, whichever brake held it. Needs no daemon; twice does no harm.
 
 Used by ``fairsched release``, by systemd's ExecStopPost, by the guardian and by the daemon when it
 starts. What was done is returned as data, one :class:`Release` per file of the journal; one entry that
@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import enum
 import errno
+import itertools
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from fairsched.base.process import ProcessId
 from fairsched.cgroup import state, tree
-from fairsched.cgroup.journal import Corrupt, Entry, Journal, read_boot_id
+from fairsched.cgroup.journal import BrakeName, Corrupt, Entry, Journal, read_boot_id
 from fairsched.cgroup.path import CgroupRef, Mount
+from fairsched.cgroup.stopping import is_stopping, let_go
 from fairsched.errors import CgroupGone, KernelRefused
 
 
@@ -99,7 +102,7 @@ def release_entries(
     this_boot = read_boot_id() if boot_id is None else boot_id
     items = list(items)
     entries = [item for item in items if isinstance(item, Entry)]
-    newest = {entry.cgroup_id: entry.name for entry in sorted(entries, key=lambda entry: entry.since_ns)}
+    newest = {_what(entry): entry for entry in sorted(entries, key=lambda entry: entry.since_ns)}
     done: list[Release] = []
     due: list[Entry] = []
     for entry in entries:
@@ -107,7 +110,7 @@ def release_entries(
             done.append(_finish(journal, entry, ReleaseKind.OTHER_BOOT))
         elif only is not None and not only(entry):
             done.append(_result(entry, ReleaseKind.KEPT))
-        elif newest[entry.cgroup_id] != entry.name:
+        elif entry.brake is BrakeName.FREEZER and newest[_what(entry)] is not entry:
             # a hold is only made of a cgroup that is not frozen, so the older one had ended
             done.append(_finish(journal, entry, ReleaseKind.NOT_FROZEN))
         elif entry.name in handed_over:
@@ -120,12 +123,36 @@ def release_entries(
         mount, {entry.cgroup_id for entry in due if not tree.is_at(mount, entry.path, entry.cgroup_id)}
     )
     for entry in due:
-        if journal.has(entry.name) if is_current is None else is_current(entry):
-            done.append(_release_one(journal, mount, entry, paths.get(entry.cgroup_id, entry.path)))
-        else:
+        path = paths.get(entry.cgroup_id, entry.path)
+        if not (journal.has(entry.name) if is_current is None else is_current(entry)):
             done.append(_result(entry, ReleaseKind.NOT_FROZEN, detail="its owner ended the hold meanwhile"))
+        elif entry.brake is BrakeName.SIGSTOP:
+            later = newest[_what(entry)]
+            done.append(_continue_one(journal, mount, entry, path, () if later is entry else later.stopped))
+        else:
+            done.append(_release_one(journal, mount, entry, path))
     done += [_release_corrupt(journal, mount, item) for item in items if isinstance(item, Corrupt)]
     return done
+
+
+def _what(entry: Entry) -> tuple[int, BrakeName]:
+    """What is held, and how."""
+    return entry.cgroup_id, entry.brake
+
+
+def _continue_one(
+    journal: Journal, mount: Mount, entry: Entry, path: str, kept: Collection[ProcessId]
+) -> Release:
+    """Continue the processes that the entry names, wherever they are by now, but those of a later hold."""
+    fresh = journal.load(entry.name)  # the daemon adds to it as it finds more
+    stopped = fresh.stopped if isinstance(fresh, Entry) else entry.stopped
+    try:
+        if let_go(process for process in stopped if process not in kept):
+            return _finish(journal, entry, ReleaseKind.THAWED, path)
+    except KernelRefused as error:
+        return _result(entry, ReleaseKind.FAILED, path, str(error))
+    is_there = tree.is_at(mount, path, entry.cgroup_id)
+    return _finish(journal, entry, ReleaseKind.NOT_FROZEN if is_there else ReleaseKind.GONE, path)
 
 
 def _release_one(journal: Journal, mount: Mount, entry: Entry, path: str) -> Release:
@@ -164,7 +191,11 @@ def _release_corrupt(journal: Journal, mount: Mount, item: Corrupt) -> Release:
                 is_paused = ref.id == cgroup_id and state.read_state(ref).is_asked
         except (CgroupGone, KernelRefused):
             is_paused = False
-    if is_paused:
+    stopped = [] if path is None else _stopped_in(mount, path)
+    if stopped:
+        pids = " ".join(map(str, stopped))
+        detail += f"; in {path} processes are stopped, by whom is not known: check, then kill -CONT {pids}"
+    elif is_paused:
         detail += f"; {path} is frozen, by whom is not known: check, then echo 0 > its {state.CGROUP_FREEZE}"
     else:
         try:
@@ -172,6 +203,12 @@ def _release_corrupt(journal: Journal, mount: Mount, item: Corrupt) -> Release:
         except KernelRefused as error:
             detail += f"; {error}"
     return Release(ReleaseKind.CORRUPT, item.name, cgroup_id, path or "", detail=detail)
+
+
+def _stopped_in(mount: Mount, path: str) -> list[int]:
+    """The first few of its processes that are stopped."""
+    processes = (ProcessId.of(pid) for pid in tree.read_pids_recursive(mount, path))
+    return list(itertools.islice((one.pid for one in processes if one and is_stopping(one)), 8))
 
 
 def _finish(journal: Journal, entry: Entry, kind: ReleaseKind, path: str | None = None) -> Release:

@@ -3,7 +3,7 @@
 lives here and nowhere else.
 
 The account is told of each hold and thaw, because a held tenant's queue drains unseen. What others do to our
-holds (thaw them, pause the same cgroup, remove it) comes back from the freezer as events and ends the hold here.
+holds (thaw them, pause the same cgroup, remove it) comes back from the brake as events and ends the hold here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 
 from fairsched.base.printable import word
 from fairsched.base.realtime import at_realtime_priority
-from fairsched.cgroup.freezer import Freezer
+from fairsched.cgroup.brake import Brake
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.errors import FairschedError
 from fairsched.model import NEVER_NS, Action, ActionKind, Hold, Reason, ReasonCode
@@ -53,8 +53,8 @@ class DrainAccount(Protocol):
 class Applier:
     """Holds and thaws tenants; remembers the last decisions for ``explain``."""
 
-    def __init__(self, freezer: Freezer, tree: Tree, account: DrainAccount, *, is_dry_run: bool) -> None:
-        self._freezer = freezer
+    def __init__(self, brake: Brake, tree: Tree, account: DrainAccount, *, is_dry_run: bool) -> None:
+        self._brake = brake
         self._tree = tree
         self._account = account
         self.is_dry_run = is_dry_run
@@ -132,7 +132,7 @@ class Applier:
         refs = [ref for ref in view.refs.values() if ref.id not in view.foreign]
         if not refs:
             return f"not held: {HoldKind.FOREIGN.value}"
-        result = self._freezer.hold_gang(refs, action.tenant, action.deadline_ns, action.reason.code.value)
+        result = self._brake.hold_gang(refs, action.tenant, action.deadline_ns, action.reason.code.value)
         if result.kind is not HoldKind.HELD:
             if result.kind is HoldKind.FOREIGN:
                 view.foreign |= {m.cgroup_id for m in result.members if m.kind is HoldKind.FOREIGN}
@@ -148,7 +148,7 @@ class Applier:
     def _grant(self, action: Action, grant_ns: int, now_ns: int) -> None:
         """Let it go until it has queued so much, then hold it again."""
         view = self._tree.tenants.get(action.tenant)
-        if view is None or not self._freezer.held_for(action.tenant):
+        if view is None or not self._brake.held_for(action.tenant):
             self._record(action, now_ns, self.thaw(action.tenant, now_ns), None)
             return
         try:
@@ -173,8 +173,8 @@ class Applier:
         left_ns = max(0, _GRANTS_LIMIT_NS - self._granted_ns)
         try:
             with at_realtime_priority():
-                return self._freezer.pulse(
-                    self._freezer.held_for(view.name),
+                return self._brake.pulse(
+                    self._brake.held_for(view.name),
                     deadline_ns,
                     ReasonCode.DEEP_QUEUE.value,
                     lambda: self._account.queued_since_hold_ns(view.cgroup_ids) / grant_ns,
@@ -208,9 +208,9 @@ class Applier:
         """
         hold = self.holds.get(tenant)
         refusals: list[FairschedError] = []
-        for cgroup_id in self._freezer.held_for(tenant):
+        for cgroup_id in self._brake.held_for(tenant):
             try:
-                self._freezer.thaw(cgroup_id)
+                self._brake.thaw(cgroup_id)
             except FairschedError as refusal:
                 refusals.append(refusal)
         if refusals:
@@ -236,7 +236,7 @@ class Applier:
     def settle(self, now_ns: int) -> None:
         """Take in what the kernel and others did to our holds since the last call. What fails is counted."""
         try:
-            changes = self._freezer.settle()
+            changes = self._brake.settle()
         except FairschedError as failure:  # the journal's: who was held is told of by the next thaw
             self.errors += 1
             logger.error("settle=failed error=%s", failure)
@@ -260,7 +260,7 @@ class Applier:
         """Thaw every hold past its deadline, should the policy not be asked in time."""
         for tenant in [name for name, hold in self.holds.items() if hold.deadline_ns <= now_ns]:
             self.apply([Action(ActionKind.THAW, tenant, Reason(ReasonCode.DEADLINE))], now_ns)
-        self._freezer.thaw_expired(now_ns)  # also what is left of a gang whose hold was not to be undone
+        self._brake.thaw_expired(now_ns)  # also what is left of a gang whose hold was not to be undone
 
     def release_all(self, now_ns: int) -> None:
         """Thaw everything we hold, and hold no tenant until the next plan says so."""
@@ -279,7 +279,7 @@ class Applier:
 
     def holds_cgroup(self, cgroup_id: int) -> bool:
         """Whether we hold it: by itself, or with the tenant it belongs to."""
-        return cgroup_id in self._freezer.held or any(cgroup_id in told for told in self._told.values())
+        return cgroup_id in self._brake.held or any(cgroup_id in told for told in self._told.values())
 
     def all_held(self) -> set[str]:
         """Tenants that are frozen now, by us or by others."""
@@ -290,10 +290,10 @@ class Applier:
         if self._latency_of_changes != self._tree.changes:
             self._latency_of_changes, self._latency_ns = self._tree.changes, {}
             self._latency_dirty = set(self._tree.tenants)
-            self._freezer.forget_others({ref for view in self._tree.tenants.values() for ref in view.refs})
+            self._brake.forget_others({ref for view in self._tree.tenants.values() for ref in view.refs})
         for name in self._latency_dirty & self._tree.tenants.keys():
             refs = self._tree.tenants[name].refs
-            known = [ns for ref in refs if (ns := self._freezer.latency_ns(ref)) is not None]
+            known = [ns for ref in refs if (ns := self._brake.latency_ns(ref)) is not None]
             self._latency_ns.pop(name, None)
             if known:
                 self._latency_ns[name] = max(known)

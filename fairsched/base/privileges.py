@@ -9,6 +9,7 @@ from fairsched.base.files import read_stripped
 
 _CAPABILITIES = {
     "CAP_DAC_OVERRIDE": 1,
+    "CAP_KILL": 5,
     "CAP_SYS_PTRACE": 19,
     "CAP_SYS_ADMIN": 21,
     "CAP_PERFMON": 38,

@@ -91,7 +91,7 @@ def render(rows: Sequence[Check], choices: Choices, rungs: Sequence[Rung] = ()) 
     lines.append(("", ""))
     lines += [(line, "") for line in _ladder(rungs)]
     lines += [(line, "") for line in wrap(f"account: {source} ({choices.source_reason})")]
-    can = "can hold tenants" if choices.can_hold else "cannot hold tenants"
+    can = f"can hold tenants by {choices.brake}" if choices.can_hold else "cannot hold tenants"
     lines += [(line, "") for line in wrap(f"mode: {choices.mode}; {can} ({choices.hold_reason})")]
     if choices.can_run:
         lines.append(("fairsched can run on this host", ""))

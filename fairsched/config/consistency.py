@@ -41,11 +41,18 @@ def _modes(config: Config) -> Iterator[Problem]:
             f"{config.inner_tick_ms} is longer than tick_ms {config.tick_ms}",
             "the inner tick is the fast one: make it tick_ms or less",
         )
-    if config.mode == "enforce" and config.mechanisms.freezer == "off":
+    brake, freezer = config.mechanisms.brake, config.mechanisms.freezer
+    if config.mode == "enforce" and not config.mechanisms.can_hold:
         yield (
-            ("mechanisms", "freezer"),
-            "mode enforce cannot work with the freezer off",
-            "set mechanisms.freezer to auto, or mode to observe",
+            ("mechanisms", "brake" if brake == "none" else "freezer"),
+            "mode enforce cannot work " + ("without a brake" if brake == "none" else "with the freezer off"),
+            f"set mechanisms.{'brake' if brake == 'none' else 'freezer'} to auto, or mode to observe",
+        )
+    if (brake == "freezer" and freezer == "off") or (brake in ("sigstop", "none") and freezer == "required"):
+        yield (
+            ("mechanisms", "brake"),
+            f"brake is {brake}, but mechanisms.freezer is {freezer}",
+            "set one of them to auto",
         )
     if config.mechanisms.device_gate == "required" and config.mode != "enforce":
         yield (

@@ -123,7 +123,15 @@ class Mechanisms(Section):
     """Each is off (never used), auto (used where it works) or required (no start without it)."""
 
     ebpf: Mechanism = Field(default="auto", description="Account of GPU time from uprobes on libcuda.")
-    freezer: Mechanism = Field(default="auto", description="Holding back with cgroup.freeze.")
+    freezer: Mechanism = Field(
+        default="auto",
+        description="Holding back with cgroup.freeze; off holds nobody, unless brake is sigstop.",
+    )
+    brake: Literal["auto", "freezer", "sigstop", "none"] = Field(
+        default="auto",
+        description="What holds tenants back: auto takes the freezer, else sigstop (SIGSTOP to each process), else "
+        "none; a brake that is named is required. See docs/operating.md.",
+    )
     nvml: Mechanism = Field(default="auto", description="GPU names and memory; fallback account.")
     driver: Mechanism = Field(
         default="auto", description="Contexts and memory per tenant, seen from calls to NVIDIA's driver."
@@ -140,6 +148,11 @@ class Mechanisms(Section):
     device_gate: Mechanism = Field(
         default="auto", description="Refuses opens of GPUs that `gpus` and `devices` do not allow."
     )
+
+    @property
+    def can_hold(self) -> bool:
+        """Whether a brake may be used at all."""
+        return self.brake == "sigstop" or (self.brake != "none" and self.freezer != "off")
 
 
 class Devices(Section):

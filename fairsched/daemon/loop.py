@@ -23,6 +23,7 @@ import os
 import select
 import signal
 import time
+from contextlib import closing
 
 from fairsched import __version__
 from fairsched.act.device_gate import DeviceGate
@@ -32,7 +33,6 @@ from fairsched.act.vram import VramLimits
 from fairsched.base.sd_notify import Notifier
 from fairsched.base.signals import not_ignored
 from fairsched.bpf.child import LoaderInStart
-from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.path import find_mount
 from fairsched.cgroup.release import release_all
@@ -40,6 +40,7 @@ from fairsched.companion.keeper import CompanionKeeper
 from fairsched.config import CgroupOwners, Config
 from fairsched.config.settings import Settings
 from fairsched.daemon.answers import Answers
+from fairsched.daemon.brakes import make_brake
 from fairsched.daemon.cost import OwnCost
 from fairsched.daemon.doubt import AccountWatch
 from fairsched.daemon.ledger import Ledger, StateFile
@@ -115,8 +116,7 @@ class Daemon:
         self._start_eyes(config, owners, loader)
         self._start_acting(config)
         self._set_up_epoll()
-        # What exists now lives as long as the daemon; what a tick makes is free of cycles: collect seldom, and beside
-        # the ticks, because a collection takes as long as one.
+        # What exists now stays; what a tick makes is free of cycles: collect seldom, and beside the ticks.
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -124,27 +124,24 @@ class Daemon:
 
     def _start_holds(self, config: Config) -> None:
         """Undo the holds on record, then guard new ones."""
-        journal = Journal(str(config.run_dir / "holds"))
-        self._undo.callback(journal.close)
+        journal = self._undo.enter_context(closing(Journal(str(config.run_dir / "holds"))))
         for item in release_all(journal, self._mount):
             logger.warning("reconcile cgroup=%s outcome=%s", item.path, item.kind.value)
+        self._brake, self._brake_lack = make_brake(config, journal, self._mount)
         # Also where it is wanted only later: it goes when nobody is held any more, whenever it came.
         self._guardian = GuardianKeeper(config.mechanisms.guardian, journal.directory)
         self._undo.callback(self._guardian.stop)
         if self._guardian.is_due(is_wanted=self._asked().is_acting):
             self._guardian.start(is_first=True)
-        self._freezer = Freezer(journal)
-        self._undo.callback(self._freezer.close)
+        self._undo.callback(self._brake.close)
 
     def _start_eyes(self, config: Config, owners: CgroupOwners, loader: LoaderInStart | None) -> None:
         """What is remembered, and what is seen."""
         self._state_file = StateFile(config.state_dir / "state.json", self._ledger)
         self._undo.callback(self._state_file.close)
         self._policy_state = self._state_file.load()
-        self._sensors = Sensors(config, loader, self._mount)
-        self._undo.callback(self._sensors.close)
-        self._tree = Tree(self._mount, owners)
-        self._undo.callback(self._tree.close)
+        self._sensors = self._undo.enter_context(closing(Sensors(config, loader, self._mount)))
+        self._tree = self._undo.enter_context(closing(Tree(self._mount, owners)))
 
     def _start_acting(self, config: Config) -> None:
         """The hands. At the end, whoever is held is released before any of this is closed."""
@@ -154,15 +151,14 @@ class Daemon:
         if self._pid_view is not None:
             self._undo.callback(self._pid_view.close)
         is_dry_run = not self._mode().is_acting
-        self._applier = Applier(self._freezer, self._tree, self._sensors, is_dry_run=is_dry_run)
+        self._applier = Applier(self._brake, self._tree, self._sensors, is_dry_run=is_dry_run)
         self._doubt = AccountWatch(self._sensors, self._applier.holds)
         self._pauses = Pauses(self._mount, self._tree, self._sensors, self._applier.holds_cgroup)
         self._undo.callback(self._pauses.close)
         self._applier.paused = self._pauses.paused
-        self._misbehaviour = Misbehaviour(self._sensors, self._tree, self._applier, self._mount)
-        self._undo.callback(self._misbehaviour.close)
-        self._vram = VramLimits(self._sensors, self._tree, self._applier, self._mount)
-        self._undo.callback(self._vram.close)
+        seen = (self._sensors, self._tree, self._applier, self._mount)
+        self._misbehaviour = self._undo.enter_context(closing(Misbehaviour(*seen)))
+        self._vram = self._undo.enter_context(closing(VramLimits(*seen)))
         self._counted = (self._applier, self._misbehaviour, self._sensors.driver, self._vram)
         endings = (self._misbehaviour.terminator, self._vram.terminator)
         self._tables = (self._ledger, self._gate, self._applier, self._sensors.driver, *endings)
@@ -175,11 +171,10 @@ class Daemon:
         self._idle = IdleWatch(self._params.idle_confirm_ns)
 
     def _set_up_epoll(self) -> None:
-        self._epoll = select.epoll()
-        self._undo.callback(self._epoll.close)
+        self._epoll = self._undo.enter_context(closing(select.epoll()))
         self._wake_fd, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False))
-        for fd in (self._wake_fd, self._control.fileno(), self._freezer.fileno(), self._gate.fileno()):
+        for fd in (self._wake_fd, self._control.fileno(), self._brake.fileno(), self._gate.fileno()):
             self._epoll.register(fd, select.EPOLLIN)
         self._watch_probe()
         self._watch_guardian()
@@ -241,7 +236,7 @@ class Daemon:
                 self._control.handle_ready()
             elif fd == ring:
                 self._on_edges()
-            elif fd == self._freezer.fileno():
+            elif fd == self._brake.fileno():
                 self._applier.settle(time.monotonic_ns())
                 self._pauses.poll(time.monotonic_ns())  # a hold of ours may have become somebody's pause
             elif fd == self._gate.fileno():
@@ -287,7 +282,7 @@ class Daemon:
         rows = self._sensors.read(now_ns)
         self._misbehaviour.book(rows)
         users = {row.cgroup_id for row in rows}
-        if self._tree.refresh(now_ns, self._freezer.held, users):
+        if self._tree.refresh(now_ns, self._brake.held, users):
             self._take_in_tenants()
         self._pauses.poll(now_ns, users)
         seen = Observation(
@@ -416,12 +411,11 @@ class Daemon:
         self._next_tick_ns = 0
 
     def _asked(self) -> Mode:
-        return asked(self._settings.config, is_dry_run=self._force_dry_run)
+        return asked(self._settings.config, is_dry_run=self._force_dry_run, no_brake=self._brake_lack)
 
     def _mode(self) -> Mode:
         lack = self._guardian.warning if self._guardian.is_lacking else None
-        source = self._sensors.source
-        return in_effect(self._settings.config, is_dry_run=self._force_dry_run, source=source, lack=lack)
+        return in_effect(self._asked(), self._settings.config, source=self._sensors.source, lack=lack)
 
     def _parts(self) -> Parts:
         """For whoever asks on the control socket."""

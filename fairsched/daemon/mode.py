@@ -21,18 +21,20 @@ class Mode(NamedTuple):
         return self.name == "enforce"
 
 
-def asked(config: Config, *, is_dry_run: bool) -> Mode:
-    """What the configuration and the command line say."""
+def asked(config: Config, *, is_dry_run: bool, no_brake: str | None) -> Mode:
+    """What the configuration and the command line say. ``no_brake``: why nobody can be held."""
     if is_dry_run:
         return Mode("dry_run", "--dry-run")
-    if config.mechanisms.freezer == "off" and config.mode != "observe":
+    if config.mode != "observe" and not config.mechanisms.can_hold:
         return Mode("observe", "mechanisms.freezer is off")
+    if config.mode != "observe" and no_brake is not None:
+        return Mode("observe", no_brake)
     return Mode(config.mode)
 
 
-def in_effect(config: Config, *, is_dry_run: bool, source: Source | None, lack: str | None) -> Mode:
-    """``source``: of the account, as it is now. ``lack``: why there is no guardian where one is required."""
-    mode = asked(config, is_dry_run=is_dry_run)
+def in_effect(mode: Mode, config: Config, *, source: Source | None, lack: str | None) -> Mode:
+    """``mode``: as asked for. ``source``: of the account, as it is now. ``lack``: why there is no guardian where one
+    is required."""
     if not mode.is_acting:
         return mode
     obstacle = obstacle_of(source, config)

@@ -30,7 +30,7 @@ class Sampled(NamedTuple):
 
 
 class UsedTime:
-    """``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid. Until it is started it asks as it is taken from."""
+    """``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid. Until it is started, taking asks."""
 
     def __init__(self, readers: Sequence[NvmlReader], cgroup_of: Callable[[int], int | None]) -> None:
         self._readers, self._cgroup_of = tuple(readers), cgroup_of

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from fairsched.base.printable import printable, word
 from fairsched.base.process import ProcessId
-from fairsched.cgroup.journal import Corrupt, Entry, Journal
+from fairsched.cgroup.journal import BrakeName, Corrupt, Entry, Journal
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.release import Release, ReleaseKind, release_entries
 from fairsched.cgroup.state import CGROUP_FREEZE, read_asked
@@ -149,10 +149,21 @@ class Keeper:
                 log(f"guardian: entry={name} is not readable: {item.why}")
             elif item is not None:
                 self._seen[name] = self._watch_entry(item)
+        self._read_again(names)
+
+    def _read_again(self, names: set[str]) -> None:
+        """Entries of a brake that adds to them while it holds: the last known is what is undone."""
+        for name, seen in self._seen.items():
+            if seen.entry.brake is BrakeName.SIGSTOP and name in names:
+                item = self._journal.load(name)
+                if isinstance(item, Entry):
+                    seen.entry = item
 
     def _watch_entry(self, entry: Entry) -> _Seen:
         """Watch cgroup.freeze for a pause by somebody else, which the daemon may be too stuck to notice."""
         seen = _Seen(entry)
+        if entry.brake is not BrakeName.FREEZER:  # there is no file that a pause would be written to
+            return seen
         try:
             with CgroupRef.open(self._mount, entry.path) as ref:
                 if ref.id != entry.cgroup_id:

@@ -6,16 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fairsched.cgroup.journal import BrakeName
 from fairsched.driver import hooks
 from fairsched.driver.pid_view_choice import choose as choose_pid_view
 from fairsched.host import driver_calls
 from fairsched.host import gate as gate_check
-from fairsched.host.choose import (
-    ebpf_obstacle,
-    freezer_obstacle,
-    missing_capabilities,
-    switched_off,
-)
+from fairsched.host.brake import choose_brake, freezer_obstacle
+from fairsched.host.choose import ebpf_obstacle, missing_capabilities, switched_off
 from fairsched.host.facts import NEEDED_CAPABILITIES, Check, DcgmFact, HostFacts, Level
 
 if TYPE_CHECKING:
@@ -71,12 +68,26 @@ def _cgroup_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
         "freezer",
         _level(obstacle is None, config.mechanisms.freezer),
         _freezer_fact(facts) if obstacle is None else obstacle,
-        "tenants can be held" if obstacle is None else "observe only",
+        "tenants can be held" if obstacle is None else "not used",
         "" if facts.has_freezer is not False else "use a kernel with cgroup.freeze (Linux 5.2)",
     )
+    yield _brake_check(facts, config)
     if facts.sees_foreign_pauses is False:
         choice = "a pause made while we hold the cgroup ends with our hold"
         yield Check("pauses", "warn", "writes to cgroup.freeze cannot be watched", choice)
+
+
+def _brake_check(facts: HostFacts, config: Config) -> Check:
+    brake, reason = choose_brake(facts, config)
+    if brake is None:
+        is_wished = config.mechanisms.brake == "none" or config.mechanisms.freezer == "off"
+        remedy = "use a kernel with cgroup.freeze (Linux 5.2), or grant CAP_KILL to hold by signals"
+        return Check("brake", "ok" if is_wished else "warn", f"none: {reason}", "observe only", remedy)
+    if brake is BrakeName.FREEZER:
+        return Check("brake", "ok", f"freezer: {reason}", "tenants are held whole")
+    what = "processes are stopped one by one; a tenant may continue its own"
+    remedy = "use a kernel with cgroup.freeze (Linux 5.2), and mechanisms.brake: auto"
+    return Check("brake", "warn", f"sigstop: {reason}", what, remedy)
 
 
 def _freezer_fact(facts: HostFacts) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fairsched.driver.pid_view_choice import choose as choose_pid_view
 from fairsched.host import gate as gate_check
+from fairsched.host.brake import brake_refusal, choose_brake
 from fairsched.host.facts import NEEDED_CAPABILITIES, Choices, HostFacts
 from fairsched.model import Source
 
@@ -65,38 +66,26 @@ def dcgm_obstacle(facts: HostFacts, config: Config) -> str | None:
     return None if facts.dcgm.is_ok else facts.dcgm.detail
 
 
-def freezer_obstacle(facts: HostFacts, config: Config) -> str | None:
-    """Why tenants cannot be held; None when they can."""
-    if (off := switched_off(config, "freezer")) is not None:
-        return off
-    if facts.cgroup_mount is None:
-        return "cgroup v2 is not mounted"
-    if facts.has_freezer is False:
-        return "cgroup.freeze does not work here"
-    if "CAP_DAC_OVERRIDE" not in facts.capabilities:
-        return "CAP_DAC_OVERRIDE missing"
-    return None
-
-
 def choose(facts: HostFacts, config: Config) -> Choices:
     """The account, whether tenants can be held, and what stands in the way."""
     ebpf, nvml = ebpf_obstacle(facts, config), nvml_obstacle(facts, config)
     dcgm = dcgm_obstacle(facts, config)
     gate = gate_check.obstacle(facts, config)
     source, source_reason = choose_source(config.gpu.source, ebpf, nvml, dcgm)
-    freezer = freezer_obstacle(facts, config)
+    brake, hold_reason = choose_brake(facts, config)
     obstacles = [
         f"{mechanism} is required, but {obstacle}"
         for mechanism, obstacle in (
             ("ebpf", ebpf),
             ("nvml", nvml),
-            ("freezer", freezer),
             ("device_gate", gate),
         )
         if obstacle is not None and getattr(config.mechanisms, mechanism) == "required"
     ]
     if dcgm is not None and config.gpu.dcgm == "required":
         obstacles.append(f"gpu.dcgm is required, but {dcgm}")
+    if (refusal := brake_refusal(facts, config)) is not None:
+        obstacles.append(refusal)
     if config.mechanisms.pid_view == "required" and facts.pid_view is not None:
         view = choose_pid_view(facts.pid_view, "required")
         if not view.is_on and not view.is_waiting:
@@ -108,14 +97,14 @@ def choose(facts: HostFacts, config: Config) -> Choices:
     if source is None:
         obstacles.append(f"no account of GPU time: {source_reason}")
     mode: str = config.mode
-    hold_reason = freezer or "cgroup.freeze works"
-    can_hold = freezer is None
+    can_hold = brake is not None
     unwanted = obstacle_of(source, config)
     if can_hold and unwanted is not None:
         can_hold, hold_reason = False, unwanted
     if mode != "observe" and not can_hold:
         mode = "observe"
-    return Choices(source, source_reason, can_hold, hold_reason, mode, tuple(dict.fromkeys(obstacles)))
+    name = "none" if brake is None else brake.value
+    return Choices(source, source_reason, can_hold, hold_reason, mode, tuple(dict.fromkeys(obstacles)), name)
 
 
 def obstacle_of(source: Source | None, config: Config) -> str | None:

@@ -108,6 +108,8 @@ class HostFacts:
     """None: not asked."""
     gates: int | None = None
     """Device gates of this run_dir in the kernel; None: not known."""
+    has_pidfd: bool | None = None
+    """A process can be signalled by descriptor."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,8 @@ class Choices:
     """In effect."""
     obstacles: tuple[str, ...]
     """Why it cannot run at all; empty = it can."""
+    brake: str = "none"
+    """What holds tenants: freezer, sigstop or none."""
 
     @property
     def can_run(self) -> bool:

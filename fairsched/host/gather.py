@@ -24,6 +24,7 @@ from fairsched.driver import hooks
 from fairsched.driver.pid_view import gather as gather_pid_view
 from fairsched.errors import FairschedError
 from fairsched.host import dcgm
+from fairsched.host.brake import has_freezer, has_pidfd
 from fairsched.host.facts import BpfFact, GpuFact, HostFacts
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ _MAX_PROCESSES = 20_000
 def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
     """All facts. `try_bpf` loads small BPF programs, which takes about a second."""
     cgroups = probe_host()
-    can_freeze = cgroups.has_freeze if cgroups.can_freeze is None else cgroups.can_freeze
     driver, error, gpus = _nvml()
     capabilities, lockdown = privileges()
     daemon_pid = _daemon_pid(config.socket_path)
@@ -52,7 +52,7 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         bpf=_bpf() if try_bpf else None,
         cgroup_mount=None if cgroups.mount is None else cgroups.mount.path,
         is_cgroup_hybrid=cgroups.is_hybrid,
-        has_freezer=can_freeze,
+        has_freezer=has_freezer(cgroups),
         freeze_latency_ns=cgroups.freeze_latency_ns,
         sees_foreign_pauses=cgroups.sees_foreign_writes,
         libcuda=find_libcuda(config.gpu.libcuda),
@@ -72,6 +72,7 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         else gather_pid_view(capabilities, lockdown, try_bpf=try_bpf),
         dcgm=dcgm.gather(config, gpus),
         gates=_gates(config.run_dir),
+        has_pidfd=has_pidfd(),
     )
 
 

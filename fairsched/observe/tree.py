@@ -16,6 +16,7 @@ in MOST_CGROUPS. A cgroup beyond that is found by its id, without a walk, once i
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -28,7 +29,7 @@ from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.state import read_state
 from fairsched.config.owners import CgroupOwners
-from fairsched.errors import ConfigError, FairschedError
+from fairsched.errors import ConfigError, FairschedError, KernelRefused
 from fairsched.gpu.nvml import Gpu, gpu_label
 from fairsched.model import Confidence, Hold, Snapshot, TenantSpec, Use
 from fairsched.observe.processes import ProcessLists
@@ -273,6 +274,10 @@ class Tree:
     def _look_for_pause(self, view: TenantView, ref: CgroupRef) -> None:
         try:
             is_foreign = ref.id not in self._held and read_state(ref).is_paused
+        except KernelRefused as error:
+            if error.errno != errno.ENOENT:
+                return
+            is_foreign = False  # this kernel has no freezer: what a hold has found stopped may be tried again
         except (FairschedError, OSError):
             return
         if is_foreign:

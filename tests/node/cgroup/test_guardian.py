@@ -48,8 +48,10 @@ def started(journal: Journal) -> Guardian:
 class StandIn:
     """The daemon stand-in as a child process."""
 
-    def __init__(self, journal: Journal, refs: list[CgroupRef], hold_ms: int = 600_000) -> None:
-        command = [sys.executable, "-m", "tests.node.cgroup.standin", journal.directory, str(hold_ms)]
+    def __init__(
+        self, journal: Journal, refs: list[CgroupRef], hold_ms: int = 600_000, brake: str = "freezer"
+    ) -> None:
+        command = [sys.executable, "-m", "tests.node.cgroup.standin", brake, journal.directory, str(hold_ms)]
         command += [ref.path for ref in refs]
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         self.guardian_pid = self.read_guardian_pid()

@@ -45,7 +45,8 @@ LACK = "nobody is held, because mechanisms.guardian is required: no memory"
 def test_the_mode_and_its_reason(
     text: str, is_dry_run: bool, source: Source | None, lack: str | None, mode: str, says: str | None
 ) -> None:
-    found = in_effect(from_bytes(text.encode(), "f"), is_dry_run=is_dry_run, source=source, lack=lack)
+    config = from_bytes(text.encode(), "f")
+    found = in_effect(asked(config, is_dry_run=is_dry_run, no_brake=None), config, source=source, lack=lack)
     assert found.name == mode
     assert found.is_acting is (mode == "enforce")
     assert (says is None) if found.reason is None else says is not None and says in found.reason
@@ -54,4 +55,14 @@ def test_the_mode_and_its_reason(
 def test_who_is_to_guard_holds_does_not_hang_on_the_account_of_the_moment() -> None:
     """The guardian lives on while the probes are put back."""
     config = from_bytes(b"mode: enforce\ngpu: {enforce_on: [ebpf]}", "f")
-    assert asked(config, is_dry_run=False) == Mode("enforce")
+    assert asked(config, is_dry_run=False, no_brake=None) == Mode("enforce")
+
+
+def test_without_a_brake_it_observes_and_says_why() -> None:
+    config = from_bytes(b"mode: enforce", "f")
+    found = asked(config, is_dry_run=False, no_brake="nobody can be held: no freezer")
+    assert found == Mode("observe", "nobody can be held: no freezer")
+    assert asked(config, is_dry_run=True, no_brake="no freezer").name == "dry_run"
+    assert asked(from_bytes(b"mode: observe", "f"), is_dry_run=False, no_brake="no freezer") == Mode(
+        "observe"
+    )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -15,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from fairsched.base.process import ProcessId
-from fairsched.cgroup.journal import Entry, Journal
+from fairsched.cgroup.journal import BrakeName, Entry, Journal
 from fairsched.cgroup.release import Release, ReleaseKind
+from fairsched.cgroup.stopping import is_stopping
 from fairsched.guardian.loop import Keeper, log
 from tests.support import FakeTree, wait_until
 
@@ -218,6 +220,29 @@ def test_deleted_journal_does_not_make_the_guardian_forget(
     assert keeper.run() == 0
     assert not fake.is_asked("a")
     assert not fake.is_asked("b")
+
+
+def test_a_record_that_grows_is_known_as_it_was_last_also_when_the_journal_is_deleted(
+    fake: FakeTree, journal: Journal, entry_of: EntryOf, daemon: subprocess.Popen[bytes]
+) -> None:
+    victim = subprocess.Popen(["sleep", "600"])
+    try:
+        with fake.make("a") as ref:
+            entry = entry_of(ref, daemon=owner_of(daemon), brake=BrakeName.SIGSTOP)
+        journal.write(entry)
+        keeper = Keeper(owner_of(daemon), journal, fake.mount, GRACE_NS)
+        keeper._refresh()
+        journal.write(dataclasses.replace(entry, stopped=(owner_of(victim),)))
+        keeper._refresh()
+        victim.send_signal(signal.SIGSTOP)
+        wait_until(lambda: is_stopping(owner_of(victim)), 10, "it is stopped")
+        shutil.rmtree(journal.directory)
+        daemon.kill()
+        assert keeper.run() == 0
+        assert not is_stopping(owner_of(victim))
+    finally:
+        victim.kill()
+        victim.wait()
 
 
 def test_broken_entries_do_not_keep_the_guardian_from_thawing(

@@ -5,21 +5,25 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from fairsched.base.privileges import _CAPABILITIES
 from fairsched.config import Config, from_bytes
 from fairsched.driver.hooks import GENERATIONS, HookFacts, HookInForce
 from fairsched.driver.pid_view_choice import PidViewFacts
+from fairsched.host import choose as choose_module
 from fairsched.host.checks import checks
 from fairsched.host.choose import choose
 from fairsched.host.facts import BpfFact, Check, DcgmFact, GpuFact, HostFacts
 from fairsched.host.gather import find_libcuda, gather
 from fairsched.model import Source
 
+HOST = Path(choose_module.__file__).parent
 ALL = frozenset({"CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE", "CAP_SYS_ADMIN"})
 
 
@@ -152,6 +156,58 @@ def test_a_host_that_cannot_hold_observes_and_says_so(changed: dict[str, Any]) -
     choices = choose(capable_host(**changed), config())
     assert (choices.can_hold, choices.mode, choices.can_run) == (False, "observe", True)
     assert choices.hold_reason
+
+
+SIGNALS: dict[str, Any] = {"capabilities": ALL | {"CAP_KILL"}, "has_pidfd": True}
+
+
+@pytest.mark.parametrize(
+    ("changed", "mechanisms", "brake", "says"),
+    [
+        ({}, "", "freezer", "works"),
+        (SIGNALS, "", "freezer", "works"),
+        ({**SIGNALS, "has_freezer": False}, "", "sigstop", "does not work"),
+        ({**SIGNALS, "has_freezer": False, "has_pidfd": False}, "", "none", "no pidfd"),
+        ({"has_freezer": False, "has_pidfd": True}, "", "none", "CAP_KILL"),
+        ({**SIGNALS, "has_freezer": False}, "freezer: off", "none", "is off"),
+        (SIGNALS, "brake: sigstop", "sigstop", "asks for it"),
+        (SIGNALS, "brake: sigstop, freezer: off", "sigstop", "asks for it"),
+        (SIGNALS, "brake: none", "none", "is none"),
+        (SIGNALS, "brake: freezer", "freezer", "asks for it"),
+    ],
+)
+def test_the_brake_is_the_best_that_works_or_the_one_that_is_named(
+    changed: dict[str, Any], mechanisms: str, brake: str, says: str
+) -> None:
+    wanted, host = config(f"mode: observe\nmechanisms: {{{mechanisms}}}"), capable_host(**changed)
+    choices = choose(host, wanted)
+    assert (choices.brake, choices.can_hold, choices.can_run) == (brake, brake != "none", True)
+    assert says in choices.hold_reason
+    (row,) = [row for row in checks(host, wanted) if row.name == "brake"]
+    assert row.fact == f"{brake}: {choices.hold_reason}"
+    is_best_or_wished = brake == "freezer" or (brake == "none" and mechanisms != "")
+    assert row.level == ("ok" if is_best_or_wished else "warn")
+
+
+@pytest.mark.parametrize(
+    ("changed", "mechanisms", "says"),
+    [
+        ({**SIGNALS, "has_freezer": False}, "brake: freezer", "brake is freezer, but cgroup.freeze"),
+        ({"has_pidfd": True}, "brake: sigstop", "brake is sigstop, but CAP_KILL missing"),
+        ({**SIGNALS, "has_freezer": False}, "freezer: required", "freezer is required, but cgroup.freeze"),
+    ],
+)
+def test_a_brake_that_is_named_and_does_not_work_stops_the_start(
+    changed: dict[str, Any], mechanisms: str, says: str
+) -> None:
+    choices = choose(capable_host(**changed), config(f"mechanisms: {{{mechanisms}}}"))
+    assert any(says in obstacle for obstacle in choices.obstacles)
+
+
+def test_every_capability_that_is_judged_is_looked_for() -> None:
+    judged = {name for path in HOST.glob("*.py") for name in re.findall(r"CAP_[A-Z_]+", path.read_text())}
+    assert "CAP_KILL" in judged
+    assert judged <= _CAPABILITIES.keys()
 
 
 def test_an_unknown_freezer_is_not_the_same_as_none() -> None:

@@ -251,6 +251,13 @@ def test_a_pause_that_is_over_is_forgotten_at_the_next_walk(tree: Tree, files: F
     assert tree.tenants["chat"].foreign == set()
 
 
+def test_without_a_freezer_what_a_hold_has_found_stopped_is_tried_again(tree: Tree, files: FakeTree) -> None:
+    files.freeze_file("/gpu/chat").unlink()
+    tree.tenants["chat"].foreign.add(id_of(files, "/gpu/chat"))
+    tree.refresh(S, ())
+    assert tree.tenants["chat"].foreign == set()
+
+
 def test_a_new_configuration_is_matched_at_once(tree: Tree, files: FakeTree) -> None:
     tree.set_owners(CgroupOwners(from_bytes(b"tenants: {rest: {cgroup: /other}}", "f")))
     assert tree.refresh(1, ())

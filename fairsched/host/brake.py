@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chooses what holds tenants back on this host: the best brake that works, or the one that the configuration names.
+
+The order is freezer, then sigstop: cgroup.freeze stops a cgroup whole and at once, SIGSTOP its processes one by one
+(:mod:`fairsched.cgroup.sigstop` says what that cannot do). The choice is pure; :func:`gather_brakes` finds the facts
+for a daemon, which needs no others.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from fairsched.base.privileges import privileges
+from fairsched.cgroup.journal import BrakeName
+from fairsched.cgroup.probe import CgroupFacts, probe_host
+
+if TYPE_CHECKING:
+    from fairsched.config import Config
+
+
+class BrakeFacts(Protocol):
+    """The part of the facts about a host that brakes depend on."""
+
+    @property
+    def cgroup_mount(self) -> str | None: ...
+    @property
+    def has_freezer(self) -> bool | None: ...
+    @property
+    def has_pidfd(self) -> bool | None: ...
+    @property
+    def capabilities(self) -> frozenset[str]: ...
+
+
+@dataclass(frozen=True)
+class _Facts:
+    cgroup_mount: str | None
+    has_freezer: bool | None
+    has_pidfd: bool | None
+    capabilities: frozenset[str]
+
+
+def gather_brakes() -> BrakeFacts:
+    """As ``doctor`` finds them; makes and removes an empty scratch cgroup."""
+    cgroups = probe_host()
+    mount = None if cgroups.mount is None else cgroups.mount.path
+    return _Facts(mount, has_freezer(cgroups), has_pidfd(), privileges()[0])
+
+
+def has_freezer(cgroups: CgroupFacts) -> bool | None:
+    """A scratch cgroup was frozen and thawed; where that could not be tried, cgroup.freeze exists."""
+    return cgroups.has_freeze if cgroups.can_freeze is None else cgroups.can_freeze
+
+
+def has_pidfd() -> bool:
+    """A process can be signalled by descriptor (Linux 5.3)."""
+    try:
+        fd = os.pidfd_open(os.getpid())
+    except OSError:
+        return False
+    try:
+        signal.pidfd_send_signal(fd, 0)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def freezer_obstacle(facts: BrakeFacts, config: Config) -> str | None:
+    """Why cgroup.freeze cannot be used; None when it can."""
+    if config.mechanisms.freezer == "off":
+        return "mechanisms.freezer is off"
+    if facts.cgroup_mount is None:
+        return "cgroup v2 is not mounted"
+    if facts.has_freezer is False:
+        return "cgroup.freeze does not work here"
+    if "CAP_DAC_OVERRIDE" not in facts.capabilities:
+        return "CAP_DAC_OVERRIDE missing"
+    return None
+
+
+def sigstop_obstacle(facts: BrakeFacts) -> str | None:
+    """Why processes cannot be stopped by signals; None when they can."""
+    if facts.cgroup_mount is None:
+        return "cgroup v2 is not mounted"
+    if facts.has_pidfd is False:
+        return "this kernel has no pidfd"
+    if "CAP_KILL" not in facts.capabilities:
+        return "CAP_KILL missing"
+    return None
+
+
+def choose_brake(facts: BrakeFacts, config: Config) -> tuple[BrakeName | None, str]:
+    """The brake and why; None where nobody can be held."""
+    wish = config.mechanisms.brake
+    if wish == "none":
+        return None, "mechanisms.brake is none"
+    freezer, sigstop = freezer_obstacle(facts, config), sigstop_obstacle(facts)
+    if wish == "freezer":
+        return (BrakeName.FREEZER, "mechanisms.brake asks for it") if freezer is None else (None, freezer)
+    if wish == "sigstop":
+        return (BrakeName.SIGSTOP, "mechanisms.brake asks for it") if sigstop is None else (None, sigstop)
+    if freezer is None:
+        return BrakeName.FREEZER, "cgroup.freeze works"
+    if config.mechanisms.freezer == "off":  # who says so wants nobody held
+        return None, freezer
+    if sigstop is None:
+        return BrakeName.SIGSTOP, f"the freezer cannot be used: {freezer}"
+    return None, f"freezer: {freezer}; sigstop: {sigstop}"
+
+
+def brake_refusal(facts: BrakeFacts, config: Config) -> str | None:
+    """Why a daemon must not start: the brake that is named, or the freezer that is required, cannot be used."""
+    wish, (name, reason) = config.mechanisms.brake, choose_brake(facts, config)
+    if config.mechanisms.freezer == "required" and name is not BrakeName.FREEZER:
+        return f"freezer is required, but {freezer_obstacle(facts, config) or reason}"
+    if wish in ("freezer", "sigstop") and name is None:
+        return f"mechanisms.brake is {wish}, but {reason}"
+    return None
