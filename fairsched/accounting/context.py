@@ -59,6 +59,13 @@ class CachedLook:
     outstanding_ns: int
     sure: Confidence
     unmeasured_ns: int
+    is_at_rest: bool = field(init=False)
+    """It has no work and wants none: to its row it adds nothing, however much time goes by."""
+
+    def __post_init__(self) -> None:
+        self.is_at_rest = not (
+            self.is_running or self.has_demand or self.outstanding_ns or self.unmeasured_ns
+        )
 
 
 @dataclass(slots=True)

@@ -101,7 +101,7 @@ class EbpfAccount:
             engine.is_intruded = self.is_anybody_hidden or gpu in self.intruded
             engine.replay.advance(now_ns)
             self._end_drains(engine)
-        for context in self._contexts.all():  # looking may drop one
+        for context in self._contexts.all() if has_lost else self._contexts.due(rows):  # looking may drop one
             if has_lost or not self._is_unchanged(context, now_ns, rows):
                 self._refresh(context, now_ns, has_lost, rows)
         self._take_pauses(now_ns, rows)
