@@ -170,3 +170,28 @@ def test_what_drains_while_somebody_else_pauses_it_is_charged_at_once(
     account.read(5 * S)
     replay = account._engines[0].replay
     assert all(one.reported_ns == replay.exec_ns(one.key) for one in account._contexts.of([HOG]))
+
+
+def test_a_hold_wakes_none_of_those_that_do_nothing(probe: CountingProbe, account: EbpfAccount) -> None:
+    probe.launch(1, 3 * S, 100)
+    account.read(3 * S)
+    account.hold([HOG], 3 * S)
+    assert len(looked_at(probe, account, 3 * S + 1)) <= 66
+    account.thaw([HOG], 4 * S)
+    assert len(looked_at(probe, account, 4 * S + 1)) <= 66
+    assert not any(context.is_held for context in account._contexts.of([HOG]))
+
+
+def test_one_that_never_submitted_rests_and_is_told_by_its_turn_when_it_is_seen_to_run(
+    probe: CountingProbe,
+) -> None:
+    account = account_of(probe)
+    for slot in range(MANY):
+        probe.create(slot, 1000 + slot // PER_PROCESS, HOG)
+    for read in range(3):
+        account.read(2 * S + read)
+    assert len(looked_at(probe, account, 2 * S + 3)) <= 64
+    account.seen_running = {(1002, 0): 3 * S}
+    for read in range(READS):
+        rows = account.read(3 * S + MS + read)
+    assert {row.tgid for row in rows if row.has_demand} == {1002}
