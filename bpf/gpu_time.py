@@ -242,11 +242,11 @@ class GpuTimeProbe:
 
     def read_edges(self) -> list[Edge]:
         """Every edge since the last call, in order."""
-        return [Edge._make(record) for record in self._edges.read(EDGE)]
+        return [*map(Edge._make, self._edges.read(EDGE))]
 
     def peek_edges(self) -> list[Edge]:
         """Edges not peeked at before; :meth:`read_edges` will return them, too."""
-        return [Edge._make(record) for record in self._edges.peek(EDGE)]
+        return [*map(Edge._make, self._edges.peek(EDGE))]
 
     def is_idle(self, gpu: int) -> bool:
         """Whether no context has work open on a GPU slot now. That of a held one stays open until its drain ends."""

@@ -59,6 +59,13 @@ class CachedLook:
     outstanding_ns: int
     sure: Confidence
     unmeasured_ns: int
+    is_at_rest: bool = field(init=False)
+    """It has no work and wants none: to its row it adds nothing, however much time goes by."""
+
+    def __post_init__(self) -> None:
+        self.is_at_rest = not (
+            self.is_running or self.has_demand or self.outstanding_ns or self.unmeasured_ns
+        )
 
 
 @dataclass(slots=True)
@@ -122,6 +129,13 @@ class Context:
     is_tainted: bool = False
     """Held since the last proof: the next one says nothing about tau."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has nothing queued, drains nothing and wants nothing."""
+        cached = self.cached
+        is_at_rest = cached is not None and cached.is_at_rest and self.seq >= cached.submitted
+        return is_at_rest and not self.is_open
+
     def is_anchor(self, waited_ns: int) -> bool:
         """Whether the work ended as the call that proved it returned: it had waited, and not through a hold."""
         return waited_ns >= WAITED_NS and not self.is_tainted
@@ -144,7 +158,7 @@ class Context:
         if self.is_held:
             return self.drain_seq == int(live.submitted)
         # A thawed one that does not go on, and one that never asked for completion, are told by their silence.
-        is_told = self.thawed_ns is None and bool(live.synced)
+        is_told = self.thawed_ns is None and bool(live.synced or not live.submitted)
         return is_told and (self.busy_ns == now_ns or now_ns - self.busy_ns > DEMAND_LINGER_NS)
 
 

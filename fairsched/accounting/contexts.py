@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
-from fairsched.accounting.context import Context, Move
+from fairsched.accounting.context import Context, Move, ProcessUses, row_of
 from fairsched.model import ContextKey
+
+_LOOKED_AT_REST = 64
+"""In one read, about: a tenant may have a thousand contexts that do nothing."""
 
 
 class Contexts:
@@ -15,6 +18,7 @@ class Contexts:
     def __init__(self) -> None:
         self._by_key: dict[ContextKey, Context] = {}
         self._by_cgroup: dict[int, dict[ContextKey, Context]] = {}
+        self._turn = 0
 
     def __contains__(self, key: ContextKey) -> bool:
         return key in self._by_key
@@ -26,10 +30,37 @@ class Contexts:
         """A copy: they may come and go meanwhile."""
         return list(self._by_key.values())
 
+    def due(self, rows: ProcessUses) -> list[Context]:
+        """Those to look at in this read: all that are not at rest, and of the others some in turn.
+
+        Those that are left out have their rows. What is heard of one ends its rest; what is not heard, because its
+        tenant has used up its edges, is seen when its turn comes.
+        """
+        contexts = list(self._by_key.values())
+        rounds = -(-len(contexts) // _LOOKED_AT_REST)
+        if rounds <= 1:
+            return contexts
+        self._turn = turn = (self._turn + 1) % rounds
+        due, left = [], {}
+        for context in contexts:
+            cached = context.cached
+            if cached is None or not cached.is_at_rest or context.key[0] % rounds == turn:
+                due.append(context)
+            else:
+                left[context.cgroup_id, context.tgid, context.gpu, cached.sure] = context
+        for (*_, sure), context in left.items():
+            row = row_of(rows, context)
+            row.confidence = row.confidence.and_of(sure)
+        return due
+
     def of(self, cgroup_ids: Iterable[int]) -> list[Context]:
-        """Those of these cgroups."""
-        groups = (self._by_cgroup.get(cgroup_id) for cgroup_id in set(cgroup_ids))
-        return [context for group in groups if group for context in group.values()]
+        """Those of these cgroups. A tenant may have thousands, and few of them work: the fewer are gone through."""
+        wanted = cgroup_ids if isinstance(cgroup_ids, Set) else set(cgroup_ids)
+        if len(wanted) > len(self._by_cgroup):
+            groups = [group for cgroup_id, group in self._by_cgroup.items() if cgroup_id in wanted]
+        else:
+            groups = [group for cgroup_id in wanted if (group := self._by_cgroup.get(cgroup_id))]
+        return [context for group in groups for context in group.values()]
 
     def add(self, context: Context) -> None:
         self._by_key[context.key] = context

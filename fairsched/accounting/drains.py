@@ -103,7 +103,6 @@ class Drains:
         context.is_drain_known = False
         context.held_even_ns, context.held_seq = self._replay.even_ns(now_ns), context.seq
         context.drain_seq, context.thawed_ns = -1, None
-        self._recent[context.key] = context
 
     def estimate(self, context: Context, live: abi.Ctx, now_ns: int) -> None:
         """Once per hold, and again if a launch slipped in before the freeze took effect.
@@ -115,6 +114,11 @@ class Drains:
         if context.drain_seq == live.submitted and not (is_running and replay.left_ns(context.key) is None):
             return
         context.drain_seq = live.submitted
+        if not is_running and not context.is_open and context.seq >= context.drain_seq:
+            # Nothing is queued, of which witnesses could tell; a tenant may have a thousand such contexts.
+            context.drain_ns = context.drain_doubt_ns = 0
+            return
+        self._recent[context.key] = context
         context.drain_ns, context.drain_doubt_ns = self._remaining(context) if is_running else (0, 0)
         self._believe(context, SURE, now_ns)
         if context.drain_doubt_ns:

@@ -102,7 +102,7 @@ class EbpfAccount:
             engine.is_intruded = self.is_anybody_hidden or gpu in self.intruded
             engine.replay.advance(now_ns)
             self._end_drains(engine)
-        for context in self._contexts.all():  # looking may drop one
+        for context in self._contexts.all() if has_lost else self._contexts.due(rows):  # looking may drop one
             if has_lost or not self._is_unchanged(context, now_ns, rows):
                 self._refresh(context, now_ns, has_lost, rows)
         self._take_pauses(now_ns, rows)
@@ -129,7 +129,8 @@ class EbpfAccount:
             return False
         live = self._probe.context(context.key[0])
         if (
-            (cached.exec_ns, cached.is_running) != self._engines[context.gpu].replay.state(context.key)
+            not (live.synced or context.is_held)  # its silence may come to mean something
+            or (cached.exec_ns, cached.is_running) != self._engines[context.gpu].replay.state(context.key)
             or cached.submitted != live.submitted
             or cached.last_call_ns != live.last_call_ns
             or cached.tau_ns != context.launch.tau_ns
@@ -352,20 +353,19 @@ class EbpfAccount:
         for context in self._contexts.of(cgroup_ids):
             if not context.is_held:
                 engine = self._engines[context.gpu]
-                context.cached = None
                 context.held_with_demand = not by_others and self._demand(context, now_ns)
                 engine.replay.advance(now_ns)
                 engine.drains.begin(context, now_ns)
                 engine.drains.estimate(context, self._probe.context(context.key[0]), now_ns)
-                engine.look(context, now_ns)
+                engine.stir(context, now_ns)
 
     def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
         """These cgroups run again."""
         for context in self._contexts.of(cgroup_ids):
             if context.is_held:
-                context.cached, engine = None, self._engines[context.gpu]
+                engine = self._engines[context.gpu]
                 engine.drains.thaw(context, now_ns)
-                engine.look(context, now_ns)
+                engine.stir(context, now_ns)
 
     def is_comeback(self, edge: Edge) -> bool:
         """Whether an edge says that somebody wants a GPU again after a long pause of its own."""

@@ -60,6 +60,12 @@ class Engine:
         self.pauses.note(context.key, owner, now_ns, wants=wants)
         return is_there
 
+    def stir(self, context: Context, now_ns: int) -> None:
+        """It was held or let go just now; to one with no work at all that makes no difference."""
+        if not context.is_idle:
+            context.cached = None
+            self.look(context, now_ns)
+
     def take_pauses(self, rows: Mapping[Hashable, ProcessUse], now_ns: int) -> None:
         """Tell one row of each tenant that wants something how long it paused, and how long nobody worked."""
         before_ns, self._idle_ns = self._idle_ns, self.replay.idle_ns(now_ns)

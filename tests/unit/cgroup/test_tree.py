@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -44,6 +45,50 @@ def test_a_walk_leaves_the_rest_of_a_cgroup_when_that_is_enough(fake: FakeTree, 
     assert "/gpu.slice/b/c" in [
         node.path for node in tree.walk(fake.mount, is_enough=lambda path: path.endswith("/a"))
     ]
+
+
+MANY = 20
+
+
+@pytest.fixture
+def asked(fake: FakeTree, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """``/gpu.slice/a`` with many children; the paths whose links a walk then asks for."""
+    for number in range(MANY):
+        fake.make(f"/gpu.slice/a/{number}").close()
+    found: list[str] = []
+    stat = os.stat
+
+    def record(path: str, **options: bool) -> os.stat_result | SimpleNamespace:
+        if not str(path).startswith(str(fake.root)):
+            return stat(path, **options)
+        found.append(path)
+        # As kernfs counts them; not every file system does.
+        return SimpleNamespace(st_nlink=2 + sum(entry.is_dir() for entry in os.scandir(path)))
+
+    monkeypatch.setattr(os, "stat", record)
+    return found
+
+
+def say_descendants(fake: FakeTree, path: str, count: int) -> None:
+    (fake.root / path / "cgroup.stat").write_text(f"nr_descendants {count}\nnr_dying_descendants 3\n")
+
+
+def test_many_children_that_have_none_are_not_asked_one_by_one(fake: FakeTree, asked: list[str]) -> None:
+    say_descendants(fake, "gpu.slice/a", MANY)
+    assert len({node.id for node in tree.walk(fake.mount, "/gpu.slice/a")}) == MANY
+    assert asked == [f"{fake.root}/gpu.slice/a"]
+
+
+@pytest.mark.parametrize("said", [MANY + 1, 10 * MANY, 2, None])
+def test_where_the_kernel_tells_of_more_than_the_children_each_is_looked_into(
+    fake: FakeTree, asked: list[str], said: int | None
+) -> None:
+    fake.make("/gpu.slice/a/7/hidden").close()
+    if said is not None:
+        say_descendants(fake, "gpu.slice/a", said)
+    paths = [node.path for node in tree.walk(fake.mount, "/gpu.slice/a")]
+    assert len(paths) == MANY + 1
+    assert "/gpu.slice/a/7/hidden" in paths
 
 
 def test_no_id_of_what_is_no_cgroup_leads_anywhere(fake: FakeTree, ids: dict[str, int]) -> None:
