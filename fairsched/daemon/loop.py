@@ -142,7 +142,7 @@ class Daemon:
         self._policy_state = self._state_file.load()
         self._sensors = Sensors(config, loader, self._mount)
         self._undo.callback(self._sensors.close)
-        self._tree = Tree(self._mount, owners)
+        self._tree = Tree(self._mount, owners, is_beside=True)
         self._undo.callback(self._tree.close)
 
     def _start_acting(self, config: Config) -> None:
