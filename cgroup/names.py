@@ -97,6 +97,11 @@ class Names:
         if self._poller is None:
             self._poller = Poller("names", self.poll, lambda: _PAUSE_S, "names of containers")
 
+    @property
+    def is_beside(self) -> bool:
+        """Whether a thread reads."""
+        return self._poller is not None
+
     def close(self) -> None:
         """End what :meth:`start` began."""
         poller, self._poller = self._poller, None

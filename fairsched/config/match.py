@@ -85,7 +85,7 @@ UnitGlobs = Annotated[tuple[str, ...], _globs(_check_unit), Field(max_length=MAX
 
 
 class Match(Section):
-    """One of these, or `user` with `unit`, or `slurm_user` with `slurm_job`: a name, a pattern (* ?), or a list of them."""
+    """One of these, or `user` with `unit`, or `slurm_user` with `slurm_job`: a name, a pattern (* ?), or a list."""
 
     docker: NameGlobs | None = Field(
         default=None, description="Containers of docker that are in no pod, by name or id."
