@@ -21,6 +21,7 @@ containers.go (containers.json, volatile-containers.json: "id", "names"); kubele
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import itertools
 import json
@@ -137,8 +138,9 @@ class Names:
         found: dict[tuple[Book, str], str] = {}
         for book in Book:
             keys = [key for which, key in due if which is book]
-            if keys:
-                found |= {(book, key): name for key, name in self._read(book, keys).items()}
+            # One container whose file is damaged hides no other.
+            for some in [[key] for key in keys] if book is Book.DOCKER else [keys] if keys else []:
+                found |= {(book, key): name for key, name in self._read(book, some).items()}
         with self._lock:
             for one in due:
                 if one in found:
@@ -217,9 +219,10 @@ def _nerdctl(root: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
             for name in _entries(f"{base}/{store}/names/{namespace}", is_needed=False):
                 if (left := left - 1) < 0:
                     return
-                key = _text(f"{base}/{store}/names/{namespace}/{name}", 256).strip()
-                if key in wanted:
-                    yield key, name
+                with contextlib.suppress(OSError, ValueError):
+                    key = _text(f"{base}/{store}/names/{namespace}/{name}", 256).strip()
+                    if key in wanted:
+                        yield key, name
 
 
 def _pods(root: str, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:

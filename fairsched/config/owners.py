@@ -135,7 +135,7 @@ class CgroupOwners:
         """The claim on `path`: the one by path, or one by name on a cgroup outside of that."""
         for layer in layers_of(f"/{path}"):
             cgroup = layer.cgroup.strip("/")
-            if not layer.is_outer or (claim is not None and len(claim[1]) <= len(cgroup)):
+            if claim is not None and len(claim[1]) <= len(cgroup):
                 break
             claims = claims_of(layer, self._names)
             if not claims.is_whole:

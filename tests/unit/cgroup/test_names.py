@@ -190,15 +190,32 @@ def test_a_file_that_is_too_long_is_not_read(host: Host) -> None:
 
 def test_a_link_is_not_followed_and_a_pipe_not_waited_for(host: Host) -> None:
     secret = host.write("secret", '{"Name": "/stolen"}')
-    for key, make in ((ID, secret), (OTHER, None)):
-        where = host.root / f"var/lib/docker/containers/{key}/config.v2.json"
+    link, pipe = (host.root / f"var/lib/docker/containers/{key}/config.v2.json" for key in (ID, OTHER))
+    for where in (link, pipe):
         where.parent.mkdir(parents=True)
-        if make is None:
-            os.mkfifo(where)
-        else:
-            where.symlink_to(make)
-        assert host.names.of(Book.DOCKER, key) is None
-    assert sum(host.names.failures.values()) == 2
+    link.symlink_to(secret)
+    os.mkfifo(pipe)
+    assert host.names.of(Book.DOCKER, ID) is None
+    assert host.names.of(Book.DOCKER, OTHER) is None
+    with open(os.open(pipe, os.O_RDWR | os.O_NONBLOCK), "r+b", buffering=0) as writer:
+        writer.write(b'{"Name": "/piped"}')
+        host.now_s += 10
+        host.names.poll()
+        assert host.names.of(Book.DOCKER, OTHER) is None
+        assert os.read(writer.fileno(), 100) == b'{"Name": "/piped"}', "nothing of it was taken"
+
+
+def test_one_container_with_a_damaged_file_hides_no_other(host: Host) -> None:
+    host.docker("/chat")
+    host.docker("/", container_id=OTHER).write_text("{")
+    host.write("var/lib/nerdctl/1935db59/names/default/a", b"\xff")
+    host.write("var/lib/nerdctl/1935db59/names/default/b", ID)
+    with host.names._lock:
+        for key in (OTHER, ID):
+            host.names._unknown[Book.DOCKER, key] = host.names._unknown[Book.NERDCTL, key] = (0.0, 0)
+    host.names.poll()
+    assert host.names.of(Book.DOCKER, ID) == "chat"
+    assert host.names.of(Book.NERDCTL, ID) == "b"
 
 
 @pytest.mark.parametrize("key", ["..", ".", "../../../secret", "a/b", "", "a\0b", "x" * 300])
