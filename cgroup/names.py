@@ -121,7 +121,7 @@ class Names:
                 poller = self._poller
                 if poller is not None:
                     poller.ask()
-        if self._poller is None:
+        if not self.is_beside:
             self.poll()
         return self._known.get((book, key))
 
@@ -318,9 +318,7 @@ def known_as(cgroup: str, names: Names) -> str | None:
     """What people call the thing a cgroup is, with what kind it is: ``docker chat``, ``pod ml/llama-0``,
     ``job 3385.0``, ``unit chat.service``, ``user alice``. None: no name is known, or it is nothing of these."""
     best = None
-    for layer in layers_of(cgroup):
-        if not layer.is_outer:
-            break
+    for layer in itertools.takewhile(lambda layer: layer.is_outer, layers_of(cgroup)):
         best = _called(layer, names) or best
     return None if best is None else printable(best)[:MOST_SHOWN_CHARS]
 
