@@ -283,6 +283,7 @@ def test_a_tenant_by_name_has_no_other_cgroup(host: Host) -> None:
         ("a: {cgroup: machine.slice}, b: {match: {podman: x}}", "tenants.b.match", "libpod-"),
         ("a: {cgroup: lxc.payload.x}, b: {match: {lxc: 'x*'}}", "tenants.b.match", "lxc.payload.x"),
         ("a: {cgroup: 'slurm/uid_7'}, b: {match: {slurm_job: 1}}", "tenants.b.match", "slurm/uid_7/job_1"),
+        ("a: {cgroup: docker, match: {docker: a}}, b: {match: {docker: b}}", "tenants.b.match", "docker/"),
         ("a: {cgroup: default}, b: {match: {containerd: x}}", "tenants.b.match", "default/"),
     ],
 )
@@ -385,6 +386,12 @@ def test_a_thousand_tenants_by_name_are_checked_and_found(host: Host) -> None:
     assert owner is not None
     assert owner.tenant == "t777"
     assert not owners._named.globs
+
+
+def test_one_path_among_many_names_is_found() -> None:
+    many = ", ".join(f"t{n}: {{match: {{docker: c{n}}}}}" for n in range(50))
+    with pytest.raises(ConfigError, match="both may claim docker/"):
+        config(f"{many}, a: {{cgroup: docker}}")
 
 
 def test_names_are_asked_for_as_the_layer_says(host: Host) -> None:
