@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 MAX_PATH_CHARS = 4096
 """Of a path that is read at all: PATH_MAX."""
-_MAX_LAYERS = 16
-"""Containers in containers; what is deeper is left out."""
+_MAX_LAYERS = 8
+"""Containers in containers; what is deeper is left out. Paths are kept, and whoever lives there chooses how long."""
 
 
 class Kind(enum.Enum):
@@ -133,7 +133,7 @@ _SERVERS = frozenset(
 _QOS = {"besteffort": "besteffort", "burstable": "burstable"}
 
 
-@functools.lru_cache(maxsize=16384)
+@functools.lru_cache(maxsize=4096)
 def layers_of(cgroup: str) -> tuple[Layer, ...]:
     """The layers of a path, the outermost first; none for a cgroup that no known runtime made.
 

@@ -51,7 +51,8 @@ MOST_SHOWN_CHARS = 160
 """Of what a cgroup is called."""
 _FIRST_S, _LAST_S, _TRIES = 0.5, 64.0, 12
 """When an id without a name is looked for again: after twice the time each, some six minutes in all."""
-_PAUSE_S = 0.5
+_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
+"""Between two looks of the thread, unless it is asked."""
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,13 @@ class Names:
     def start(self) -> None:
         """Read beside the caller from now on."""
         if self._poller is None:
-            self._poller = Poller("names", self.poll, lambda: _PAUSE_S, "names of containers")
+            self._poller = Poller("names", self.poll, self._pause_s, "names of containers")
+
+    def _pause_s(self) -> float:
+        """Until something is due."""
+        with self._lock:
+            dues = [at_s for at_s, tries in self._unknown.values() if tries < _TRIES]
+        return max(_PAUSE_S, min([_LONGEST_PAUSE_S, *(at_s - self._now_s() for at_s in dues)]))
 
     @property
     def is_beside(self) -> bool:

@@ -109,7 +109,7 @@ def test_what_no_runtime_makes_is_nothing(path: str) -> None:
 
 
 def test_a_path_of_a_thousand_containers_is_read_so_far() -> None:
-    assert len(layers_of(f"/docker/{ID}" + f"/{ID}" * 50)) == 16
+    assert len(layers_of(f"/docker/{ID}" + f"/{ID}" * 50)) == 8
 
 
 def test_a_container_of_ctr_has_the_name_somebody_gave_it() -> None:

@@ -266,6 +266,16 @@ def test_who_asks_does_not_wait_for_the_disk_once_it_is_read_beside(
     assert set(threads) == {"names"}
 
 
+def test_the_thread_sleeps_while_nothing_is_looked_for(host: Host) -> None:
+    assert host.names._pause_s() == 60
+    host.names.of(Book.DOCKER, ID)
+    assert host.names._pause_s() == 1
+    for _ in range(100):
+        host.now_s += 100
+        host.names.poll()
+    assert host.names._pause_s() == 60
+
+
 @pytest.mark.parametrize(
     ("cgroup", "name"),
     [
