@@ -4,23 +4,16 @@
 Problem: an operator thinks in pods and containers, the kernel in cgroups; and asking every runtime over its own socket
 would be one more thing that fails at 3 a.m.
 
-Approach: runtimes put the container's id, and the kubelet the pod's uid, into the path; both drivers of the kubelet
-(systemd and cgroupfs) are known. A path that looks like none of them is no container, which is not an error.
+Approach: the layers of the path (cgroup/identity.py). The pod is the outermost one, with the container directly in
+it: what lives in a pod may write any other pod's uid below its own cgroup. Without a pod it is the innermost
+container. A path that looks like none of them is no container, which is not an error.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-_ID = r"(?P<id>[0-9a-f]{64})"
-_SCOPE = re.compile(rf"(?P<runtime>docker|cri-containerd|crio|libpod|nerdctl)-{_ID}\.scope")
-_BARE = re.compile(_ID)
-_POD = re.compile(
-    r"(?:kubepods-(?:\w+-)?)?pod(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?:\.slice)?"
-)
-_LXC = re.compile(r"(?:lxc\.payload\.|lxc\.monitor\.)(?P<name>.+)")
-_NAMES = {"cri-containerd": "containerd", "crio": "cri-o", "libpod": "podman", "nerdctl": "containerd"}
+from fairsched.cgroup.identity import CONTAINERS, Kind, Layer, layers_of
 
 
 @dataclass(frozen=True)
@@ -42,19 +35,18 @@ class Container:
 
 
 def container_of(cgroup: str) -> Container | None:
-    """The innermost container of a cgroup v2 path; None for a process of the host."""
-    runtime = container_id = pod_uid = None
-    for part in cgroup.split("/"):
-        if found := _POD.fullmatch(part):
-            pod_uid = found["uid"].replace("_", "-")
-            runtime = container_id = None
-        elif found := _SCOPE.fullmatch(part):
-            runtime, container_id = _NAMES.get(found["runtime"], found["runtime"]), found["id"]
-        elif _BARE.fullmatch(part):
-            # The cgroupfs driver names the container's cgroup by its id alone; so does docker, below its own name.
-            runtime, container_id = ("docker" if "/docker/" in cgroup else None), part
-        elif found := _LXC.fullmatch(part):
-            runtime, container_id = "lxc", found["name"]
-    if container_id is None and pod_uid is None:
+    """The container of a cgroup path; None for a process of the host."""
+    pod: Layer | None = None
+    found: Layer | None = None
+    for layer in layers_of(cgroup):
+        is_in_pod = layer.pod_uid is not None and layer.kind is not Kind.PODMAN
+        if pod is None:
+            pod = layer if is_in_pod else None
+            if is_in_pod or layer.kind in CONTAINERS or layer.kind is Kind.LXC:
+                found = layer
+        elif is_in_pod and pod.container_id is None and layer.cgroup.rpartition("/")[0] == pod.cgroup:
+            pod = found = layer
+    if found is None:
         return None
-    return Container(runtime, container_id, pod_uid)
+    runtime = None if found.kind in (Kind.CONTAINER, Kind.POD) else found.kind.value
+    return Container(runtime, found.container_id or found.name, None if pod is None else pod.pod_uid)

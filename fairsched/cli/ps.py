@@ -25,7 +25,8 @@ Columns:
   CTX     compute contexts it has open
   VRAM    GiB of GPU memory
   TIME    GPU time of the contexts it has now
-  WHERE   pod/container, as its cgroup says, else the name of the cgroup
+  WHERE   the name of its container, pod, job, unit or user; else the ids of
+          pod/container, as its cgroup says, else the name of the cgroup
 n/a = not known, which is not 0. Ids are cut; --json has them whole.
 \b
 Examples:
@@ -89,6 +90,9 @@ def _row(process: ProcessStatus) -> tuple[str, ...]:
 
 
 def _where(process: ProcessStatus) -> str:
+    if process.known_as is not None:
+        kind, _, name = process.known_as.partition(" ")
+        return cut(printable(name.rpartition("/")[2] or kind), 15)
     ids = (process.pod_uid or "-", process.container_id or "-")
     if ids != ("-", "-"):
         return f"{ids[0][:8]}/{ids[1][:6]}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fairsched.base.printable import printable
 from fairsched.base.text import WIDTH, percent, wrap
 from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
 from fairsched.cli.text import (
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from fairsched.protocol.client import ControlClient
     from fairsched.protocol.status import DecisionRecord, GpuStatus, StatusReport, TenantStatus
 
+_MOST_NAMES = 4
 SCREEN_LINES = 23
 """Of a terminal with 24, one of which the prompt takes."""
 
@@ -229,7 +231,7 @@ def _error(tenant: TenantStatus) -> str:
 def _why(tenant: TenantStatus, now_ns: int, now_s: float, detail: Detail) -> list[str]:
     if detail is not Detail.FULL:
         return _briefly(tenant, now_ns, now_s, detail)
-    lines: list[str] = []
+    lines = _known_as(tenant)
     for one in tenant.misbehaviours:
         lines += wrap(misbehaviour_text(one, now_s), first="  ! ", rest="    ")
     for is_over, text in (vram_text(one, now_s) for one in tenant.vram):
@@ -240,6 +242,15 @@ def _why(tenant: TenantStatus, now_ns: int, now_s: float, detail: Detail) -> lis
     if tenant.note:
         lines += wrap(tenant.note, first="  ", rest="    ")
     return lines
+
+
+def _known_as(tenant: TenantStatus) -> list[str]:
+    """What people call its cgroups; nothing where they have paths only."""
+    if not tenant.known_as:
+        return []
+    more = len(tenant.known_as) - _MOST_NAMES
+    text = ", ".join(tenant.known_as[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return wrap(printable(text), first="  ", rest="    ")
 
 
 def _briefly(tenant: TenantStatus, now_ns: int, now_s: float, detail: Detail) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched.config import escalation, patterns
+from fairsched.config.match import in_words
 from fairsched.config.tokens import MAX_ALL_URLS
 from fairsched.config.yamlfile import KeyPath
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from fairsched.config.models import Child, Config, Tenant
 
 Problem = tuple[KeyPath, str, str]
+
+_Claim = tuple[str, str, tuple[str | int, ...]]
+"""(tenant, pattern, key below the tenant)."""
 
 _SLACK = 1e-9
 """Ten guarantees of 10 % are 100 %, whatever binary fractions say."""
@@ -190,22 +194,53 @@ def _tokens(config: Config) -> Iterator[Problem]:
 
 
 def _overlaps(config: Config) -> Iterator[Problem]:
-    claims = [
-        (name, pattern, index)
+    """By path, by name, and the paths of one with the usual places of what another has by name."""
+    paths: list[_Claim] = [
+        (name, pattern, ("cgroup", index))
         for name in config.tenants
         for index, pattern in enumerate(config.cgroup_patterns(name))
     ]
+    named = [(name, node.match) for name, node in config.tenants.items() if node.match is not None]
+    claims: list[_Claim] = [(name, claim, ("match",)) for name, match in named for claim in match.claims()]
+    for name, pattern, key, other, claimed, example in _meetings(paths):
+        yield (
+            ("tenants", name, *key),
+            f"'{pattern}' overlaps with '{claimed}' of tenant '{other}': both claim {example}",
+            "a cgroup has one owner: make the patterns disjoint, or use children",
+        )
+    for name, pattern, key, other, claimed, example in _meetings(claims):
+        yield (
+            ("tenants", name, *key),
+            f"'{in_words(pattern)}' overlaps with '{in_words(claimed)}' of tenant '{other}': both match "
+            f"{in_words(example)}",
+            "a cgroup has one owner: make the names disjoint",
+        )
+    at: dict[str, list[str]] = {}
+    for name, match in named:
+        for place in match.places():
+            at.setdefault(place, []).append(name)
+    # A thousand tenants have containers at one place: a path that meets one of two different tenants' is enough.
+    places: list[_Claim] = [(name, place, ("match",)) for place, names in at.items() for name in names[:2]]
+    for name, pattern, key, other, claimed, example in _meetings(paths + places, is_mixed=True):
+        yield (
+            ("tenants", name, *key),
+            f"'{pattern}' overlaps with '{claimed}' of tenant '{other}': both may claim {example}",
+            "a cgroup has one owner: give both by `match`, or make the patterns disjoint",
+        )
+
+
+def _meetings(
+    claims: list[_Claim], *, is_mixed: bool = False
+) -> Iterator[tuple[str, str, tuple[str | int, ...], str, str, str]]:
+    """(tenant, pattern, key, other tenant, its pattern, example) of those that overlap. ``is_mixed``: only those of
+    which one is of `cgroup` and one of `match`."""
     for later, earlier in patterns.near_pairs(pattern for _, pattern, _ in claims):
-        (name, pattern, index), (other, claimed, _) = claims[later], claims[earlier]
-        if other == name:
+        (name, pattern, key), (other, claimed, other_key) = claims[later], claims[earlier]
+        if other == name or (is_mixed and (key[0] == other_key[0])):
             continue  # one tenant may well say the same thing twice
         example = patterns.overlap(claimed, pattern)
         if example is not None:
-            yield (
-                ("tenants", name, "cgroup", index),
-                f"'{pattern}' overlaps with '{claimed}' of tenant '{other}': both claim {example}",
-                "a cgroup has one owner: make the patterns disjoint, or use children",
-            )
+            yield name, pattern, key, other, claimed, example
 
 
 def key_of(path: str) -> KeyPath:

@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from fairsched.config import consistency
 from fairsched.config.escalation import Escalation
+from fairsched.config.match import Match
 from fairsched.config.models import (
     Child,
     Config,
@@ -189,7 +190,7 @@ def known_keys(section: KeyPath) -> list[str]:
     if not section:
         model: type[Any] = Config
     elif section[0] == "tenants":
-        model = Child if "children" in section else Tenant
+        model = Child if "children" in section else Match if section[2:] == ("match",) else Tenant
     else:
         model = _SECTIONS.get(str(section[0]), Config)
         for part in section[1:]:

@@ -19,6 +19,7 @@ from fairsched.config import patterns
 from fairsched.config.dcgm import DcgmKeys
 from fairsched.config.escalation import Escalation
 from fairsched.config.gpus import GpuWish, Under
+from fairsched.config.match import Match
 from fairsched.config.outward import History, Metrics, Slis
 from fairsched.config.section import AbsolutePath, Section
 from fairsched.config.tokens import AUTO, TokenMetric, TokenUrls
@@ -262,7 +263,10 @@ class Tenant(_Entitled):
     cgroup: Patterns | None = Field(
         default=None,
         description="Pattern or list of patterns (* ? **), relative to the cgroup2 mount; null means "
-        "gpu.slice/NAME. Two tenants may never match the same cgroup.",
+        "gpu.slice/NAME, or with `match` none. Two tenants may never match the same cgroup.",
+    )
+    match: Match | None = Field(
+        default=None, description="Its cgroups by the names of containers, pods, jobs, units or users."
     )
     children: dict[ChildName, Child] = Field(
         default_factory=dict,
@@ -358,8 +362,14 @@ class Config(Section):
         return self.state_dir / "history.sqlite"
 
     def cgroup_patterns(self, tenant: str) -> tuple[str, ...]:
-        """Patterns of a top-level tenant, relative to the cgroup2 mount."""
-        return self.tenants[tenant].cgroup or (f"gpu.slice/{tenant}",)
+        """Patterns of a top-level tenant, relative to the cgroup2 mount; () = it is found by `match` alone."""
+        node = self.tenants[tenant]
+        return node.cgroup or (() if node.match is not None else (f"gpu.slice/{tenant}",))
+
+    def cgroup_places(self, tenant: str) -> tuple[str, ...]:
+        """Patterns of where its cgroups may be: those of the file, and the usual places of what it matches by name."""
+        match = self.tenants[tenant].match
+        return self.cgroup_patterns(tenant) + (() if match is None else match.places())
 
     def policy_params(self) -> PolicyParams:
         """The part of the file that the control law reads."""

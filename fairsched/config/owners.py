@@ -1,19 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tenant owns a cgroup: the runtime side of the patterns in the configuration.
+"""Which tenant owns a cgroup: the runtime side of the patterns and names in the configuration.
 
-The configuration guarantees that at most one tenant claims any path, so the answer does not depend
-on the order in which cgroups appear.
+The configuration guarantees that at most one tenant claims any path by pattern, and any name, so the answer does not
+depend on the order in which cgroups appear. Where one claims a cgroup by pattern and another by name, or two by names
+of different things, the outermost cgroup that is claimed decides; of the same cgroup, the pattern, then the name that a
+person gave, then the id. So no tenant's cgroup is ever inside of another's.
+
+Names come from files that are read beside the loop: an answer that had to do without one is given anew when
+:attr:`CgroupOwners.version` has changed.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fairsched.base.printable import printable
+from fairsched.cgroup import names as known_names
+from fairsched.cgroup.identity import layers_of
+from fairsched.cgroup.names import Names
 from fairsched.config import patterns
 from fairsched.config.gpus import GpuWish
+from fairsched.config.match import claims_of
 from fairsched.config.models import MAX_NAME_CHARS, Child, Config, Tenant
 from fairsched.model import TenantSpec
 
@@ -44,46 +53,98 @@ class CgroupOwner:
     in the parent's cgroup). It is accounted to the parent; holding it would hold all children."""
     gpu_lists: tuple[GpuList, ...] = ()
     """The `gpus` keys that hold for it, the outermost first."""
+    key: str = ""
+    """What claims it in the file: ``tenants.chat.cgroup``."""
+
+
+class _Claims:
+    """Patterns and whose they are: of paths, or of paths of names."""
+
+    def __init__(self, claims: list[tuple[str, str]]) -> None:
+        # No two claims meet, so the order in which they are tried does not matter.
+        self.literal = {pattern: name for pattern, name in claims if patterns.is_literal(pattern)}
+        self.globs = [claim for claim in claims if not patterns.is_literal(claim[0])]
+
+    def on(self, path: str) -> tuple[str, str] | None:
+        """The tenant, and what it claims: the path or a prefix of it."""
+        parts = path.split("/")
+        for depth in range(1, len(parts) + 1 if self.literal else 1):
+            prefix = "/".join(parts[:depth])
+            if prefix in self.literal:
+                return self.literal[prefix], prefix
+        for pattern, name in self.globs:
+            claimed = patterns.claimed_prefix(pattern, path)
+            if claimed is not None:
+                return name, claimed
+        return None
 
 
 class CgroupOwners:
-    """Answers :meth:`owner` for one configuration."""
+    """Answers :meth:`owner` for one configuration. ``names``: those of this host unless others are given."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, names: Names | None = None) -> None:
         self._config = config
-        claims = [(pattern, name) for name in config.tenants for pattern in config.cgroup_patterns(name)]
-        # No two claims meet, so the order in which they are tried does not matter.
-        self._literal = {pattern: name for pattern, name in claims if patterns.is_literal(pattern)}
-        self._globs = [claim for claim in claims if not patterns.is_literal(claim[0])]
+        self._names = names or known_names.shared()
+        self._paths = _Claims(
+            [(one, name) for name in config.tenants for one in config.cgroup_patterns(name)]
+        )
+        matches = [(name, node.match) for name, node in config.tenants.items() if node.match is not None]
+        self._named = _Claims([(one, name) for name, match in matches for one in match.claims()])
+        self._has_names = bool(matches)
         self._known: dict[str, CgroupOwner | None] = {}
         """Answers given: a walk asks for the same paths every second."""
+        self._waiting: set[str] = set()
+        """Of those, the ones that a name which is not known yet may change."""
+        self._version = self.version
+        if self._has_names:
+            self._names.ask_again()
+
+    @property
+    def names(self) -> Names:
+        """Where names that people gave are read."""
+        return self._names
+
+    @property
+    def version(self) -> int:
+        """Changes when a name has come that may change an answer."""
+        return self._names.version if self._has_names else 0
 
     def owner(self, path: str) -> CgroupOwner | None:
         """The owner of the cgroup at `path` (from the mount, ``/gpu.slice/chat``); None = nobody's."""
+        if self._waiting and self.version != self._version:
+            self._version = self.version
+            for one in self._waiting:
+                self._known.pop(one, None)
+            self._waiting.clear()
         if path not in self._known:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            self._known[path] = self._find(path.strip("/"))
+                self._waiting.clear()
+            self._known[path] = self._find(path.strip("/"), path)
         return self._known[path]
 
-    def _find(self, path: str) -> CgroupOwner | None:
-        claim = self._claim_on(path)
-        return (
-            None if claim is None else self._descend(claim[0], self._config.tenants[claim[0]], claim[1], path)
-        )
+    def _find(self, path: str, asked: str) -> CgroupOwner | None:
+        by_path = self._paths.on(path)
+        claim = self._by_name(path, asked, by_path) if self._has_names else by_path
+        if claim is None:
+            return None
+        key = f"tenants.{claim[0]}.{'cgroup' if claim is by_path else 'match'}"
+        return replace(self._descend(claim[0], self._config.tenants[claim[0]], claim[1], path), key=key)
 
-    def _claim_on(self, path: str) -> tuple[str, str] | None:
-        """The tenant, and its cgroup: the path or a prefix of it."""
-        parts = path.split("/")
-        for depth in range(1, len(parts) + 1 if self._literal else 1):
-            prefix = "/".join(parts[:depth])
-            if prefix in self._literal:
-                return self._literal[prefix], prefix
-        for pattern, name in self._globs:
-            cgroup = patterns.claimed_prefix(pattern, path)
-            if cgroup is not None:
-                return name, cgroup
-        return None
+    def _by_name(self, path: str, asked: str, claim: tuple[str, str] | None) -> tuple[str, str] | None:
+        """The claim on `path`: the one by path, or one by name on a cgroup outside of that."""
+        for layer in layers_of(f"/{path}"):
+            cgroup = layer.cgroup.strip("/")
+            if claim is not None and len(claim[1]) <= len(cgroup):
+                break
+            claims = claims_of(layer, self._names)
+            if not claims.is_whole:
+                self._waiting.add(asked)
+            for one in claims.paths:
+                found = self._named.on(one)
+                if found is not None and found[1] == one:
+                    return found[0], cgroup
+        return claim
 
     def _descend(self, name: str, node: Tenant | Child, cgroup: str, path: str) -> CgroupOwner:
         key = f"tenants.{name}"

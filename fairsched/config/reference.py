@@ -12,6 +12,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from fairsched.config.gpus import GpuWish, Under
+from fairsched.config.match import NameGlobs, PodGlobs, UnitGlobs
 from fairsched.config.models import (
     Child,
     Config,
@@ -19,6 +20,7 @@ from fairsched.config.models import (
     Tenant,
     Weight,
 )
+from fairsched.config.runtimes import by_name
 from fairsched.config.section import Section
 from fairsched.config.tokens import _urls
 from fairsched.config.values import Ratio, ratio
@@ -39,7 +41,7 @@ tenants:
   chat:                       # its cgroup is gpu.slice/chat
     weight: 4
   batch:
-    cgroup: [gpu.slice/batch, "kubepods.slice/**/batch-*"]
+    match: {pod: "ml/batch-*"}  # pods of Kubernetes, by namespace and name
     class: batch
     quota: 50%
 ```
@@ -64,6 +66,10 @@ components (at the end: at least one). A match claims the cgroup with everything
 has one owner: two tenants whose patterns could ever claim the same cgroup are an error, with an example.
 Cgroups nobody claims are not held; their use of a GPU is shown as unmanaged.
 
+%%MATCH%%
+
+## Children and guarantees
+
 A tenant with `children` is not held itself: its child cgroups are, each by its own share of the parent's
 weight. A child's plain name wins over a pattern; child cgroups that match neither get weight 1.
 Guarantees (`min`) of all tenants add up to 1 at most, those of children to at most their parent's.
@@ -77,7 +83,7 @@ reload takes over everything else and names what has to wait.
 
 def reference() -> str:
     """The text of docs/configuration.md."""
-    return _INTRO + "\n".join(_section("", Config)) + "\n"
+    return _INTRO.replace("%%MATCH%%", by_name()) + "\n".join(_section("", Config)) + "\n"
 
 
 def _section(prefix: str, model: type[Section]) -> Iterator[str]:
@@ -103,8 +109,10 @@ def _section(prefix: str, model: type[Section]) -> Iterator[str]:
 
 
 def _section_of(field: FieldInfo) -> type[Section] | None:
-    annotation = field.annotation
-    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+    for annotation in (field.annotation, *typing.get_args(field.annotation)):
+        if isinstance(annotation, type) and issubclass(annotation, Section):
+            return annotation
+    return None
 
 
 def _default(field: FieldInfo) -> str:
@@ -146,6 +154,8 @@ def _words(annotation: Any) -> str:
         return "path or list of paths"
     if annotation == Patterns:
         return "pattern or list of patterns"
+    if annotation in (NameGlobs, PodGlobs, UnitGlobs):
+        return "name or list of names"
     if origin is typing.Annotated:
         return _words(arguments[0])
     if origin is tuple:

@@ -40,7 +40,7 @@ class Setting:
 
     key: KeyPath
     value: Any
-    """Plain data: None, bool, int, float, str or a list of str."""
+    """Plain data: None, bool, int, float, str, a list of str, or of `match` a mapping of names to such lists."""
     origin: Origin
 
     @property
@@ -100,7 +100,9 @@ def _tenant_settings(
     key = key_of(path)
     if isinstance(node, Tenant):
         origin: Origin = "file" if node.cgroup is not None else "default"
-        yield Setting((*key, "cgroup"), list(config.cgroup_patterns(path)), origin)
+        yield Setting((*key, "cgroup"), list(config.cgroup_patterns(path)) or None, origin)
+        match = None if node.match is None else node.match.plain()
+        yield Setting((*key, "match"), match, "default" if match is None else "file")
     spec = config.spec(path, node)
     effective = {
         "weight": spec.weight,
@@ -197,6 +199,8 @@ def _scalar(value: Any) -> str:
         return value if is_plain else json.dumps(value, ensure_ascii=False)
     if isinstance(value, list):
         return "[" + ", ".join(_scalar(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_scalar(name)}: {_scalar(item)}" for name, item in value.items()) + "}"
     if isinstance(value, float):
         return f"{value:.12g}"
     return json.dumps(value)

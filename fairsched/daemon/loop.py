@@ -141,7 +141,7 @@ class Daemon:
         self._undo.callback(self._state_file.close)
         self._policy_state = self._state_file.load()
         self._sensors = self._undo.enter_context(closing(Sensors(config, loader, self._mount)))
-        self._tree = self._undo.enter_context(closing(Tree(self._mount, owners)))
+        self._tree = self._undo.enter_context(closing(Tree(self._mount, owners, is_beside=True)))
 
     def _start_acting(self, config: Config) -> None:
         """The hands. At the end, whoever is held is released before any of this is closed."""

@@ -14,8 +14,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from fairsched.cgroup import names as known_names
 from fairsched.cgroup import tree as cgroup_tree
 from fairsched.cgroup.containers import container_of
+from fairsched.cgroup.names import Names, known_as
 from fairsched.cgroup.path import Mount
 from fairsched.driver.books import DriverUse
 from fairsched.gpu.nvml import Gpu, gpu_label
@@ -65,12 +67,14 @@ def build_processes(
     tree: Tree,
     mount: Mount,
     proc: str = "/proc",
+    names: Names | None = None,
 ) -> tuple[ProcessStatus, ...]:
     """One line per process and GPU, the largest GPU time first. Processes that are gone are left out.
 
     ``work``: of every context the account knows; ``held``: from the driver's ioctls; ``listed``: VRAM in bytes of
-    the processes NVML lists.
+    the processes NVML lists. ``names``: those of this host unless others are given.
     """
+    names = names or known_names.shared()
     charged_ns: dict[Where, int] = {}
     launches: dict[Where, int] = {}
     for one in work:
@@ -97,6 +101,7 @@ def build_processes(
                 runtime=container.runtime if container else None,
                 container_id=container.container_id if container else None,
                 pod_uid=container.pod_uid if container else None,
+                known_as=None if process.cgroup is None else known_as(process.cgroup, names),
                 namespace_pid=process.namespace_pid,
                 contexts=has.contexts,
                 vram_bytes=vram_bytes,

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 
 from fairsched.act.holds import Applier
 from fairsched.act.misbehaviour import lowered
+from fairsched.cgroup import names
+from fairsched.cgroup.names import known_as
 from fairsched.daemon.ledger import Ledger
 from fairsched.daemon.parts import Parts
 from fairsched.gpu.nvml import gpu_label
 from fairsched.model import ActionKind, Confidence, ReasonCode, ShareView, TenantSpec
 from fairsched.observe.sensors import Sensors
-from fairsched.observe.tree import Tree
+from fairsched.observe.tree import TenantView, Tree
 from fairsched.protocol.delays import delay_between_ms
 from fairsched.protocol.own import Log2Histogram
 from fairsched.protocol.status import (
@@ -28,6 +30,8 @@ from fairsched.protocol.status import (
 )
 
 _HELD_WINDOW_NS = 10_000_000_000
+_MOST_KNOWN_AS = 64
+"""Cgroups of one tenant that are told by name."""
 CONTEXTS_ONLY = "has contexts, no launch of it was seen: idle since, or it works past the libcuda we watch"
 
 
@@ -101,6 +105,13 @@ class _Delays:
     def quantile_ms(self, tenant: str, q: float) -> float | None:
         """Of the last minute."""
         return delay_between_ms(self.before.get(tenant, {}), self.now.get(tenant, {}), q)
+
+
+def _known_as(view: TenantView | None) -> tuple[str, ...]:
+    """What people call its cgroups, each once."""
+    paths = sorted(ref.path for ref in view.refs.values())[:_MOST_KNOWN_AS] if view else ()
+    found = (known_as(path, names.shared()) for path in paths)
+    return tuple(dict.fromkeys(one for one in found if one is not None))
 
 
 class TenantReports:
@@ -178,6 +189,7 @@ class TenantReports:
             min_ratio=spec.min_ratio,
             is_overridden=name in parts.settings.overrides.tenants,
             cgroups=tuple(sorted(ref.path for ref in view.refs.values())) if view else (),
+            known_as=_known_as(view),
             gpus=gpus,
             last=self._past.last.get(name),
             note=None if episodes else note,

@@ -90,7 +90,7 @@ def places_to_watch(paths: Mapping[int, str], owners: CgroupOwners, config: Conf
     heads = set(config.devices.under if config.devices.default == "deny" else ())
     for name, tenant in config.tenants.items():
         if tenant.gpus is not None or tenant.children:
-            heads.update(config.cgroup_patterns(name))
+            heads.update(config.cgroup_places(name))
     first = {head.split("/")[0] for head in heads}
     found = {}
     for cgroup_id, path in paths.items():

@@ -89,20 +89,24 @@ def refuse_own_cgroup(owners: CgroupOwners, mount: Mount, file: str) -> None:
         raise ConfigError(
             f"the daemon itself runs in {path}, which belongs to tenant '{owner.tenant}': it would freeze itself",
             file=file,
-            key=f"tenants.{owner.tenant}.cgroup",
+            key=owner.key,
             remedy="run the daemon outside the tenants' cgroups, as the systemd service does",
         )
 
 
 class Tree:
-    """The cgroups of the tenants, kept current."""
+    """The cgroups of the tenants, kept current. ``is_beside``: names are read in a thread from now on."""
 
-    def __init__(self, mount: Mount, owners: CgroupOwners) -> None:
+    def __init__(self, mount: Mount, owners: CgroupOwners, *, is_beside: bool = False) -> None:
         self._mount = mount
         self._owners = owners
+        if is_beside:
+            owners.names.start()
         self._tenant_of: dict[int, str] = {}
         self._nodes: dict[int, str] | None = None
         """The path of each cgroup, as it was matched; None = to be matched whatever is found."""
+        self._names_version = 0
+        """Of the names that people gave, when the cgroups were matched."""
         self._next_walk_ns = 0
         self._look: Iterator[int] | None = None
         """The look that goes on; yields what each part of it cost."""
@@ -149,7 +153,7 @@ class Tree:
         if self._look is None:
             unknown = self._find(set(users) - self._tenant_of.keys() - self._strangers)
             due_ns = self._next_walk_ns
-            if unknown:
+            if unknown or self._names_version != self._owners.version:
                 due_ns = min(due_ns, self._next_walk_ns - _WALK_EVERY_NS + _WALK_AGAIN_NS)
             if now_ns < due_ns:
                 return False
@@ -177,7 +181,7 @@ class Tree:
             yield 1
         self._note_crowded()
         yield len(found) // _MATCHED_PER_COST
-        if found != self._nodes:
+        if found != self._nodes or self._names_version != self._owners.version:
             self._match(found)
         for cgroup_id, path in list(self._beyond.items()):
             if cgroup_id in found or tree.path_of_id(self._mount, cgroup_id) != path:
@@ -232,7 +236,7 @@ class Tree:
         before, self.tenants, self._tenant_of = self.tenants, {}, {}
         old_refs = {key: ref for view in before.values() for key, ref in view.refs.items()}
         foreign = {key for view in before.values() for key in view.foreign}
-        self._nodes = found
+        self._nodes, self._names_version = found, self._owners.version
         for cgroup_id, path in list(found.items()):
             owner = self._owners.owner(path)
             if owner is None:
@@ -294,7 +298,8 @@ class Tree:
         return (self._nodes or {}).get(cgroup_id) or self._beyond.get(cgroup_id)
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Give the descriptors back, and end the thread."""
+        self._owners.names.close()
         for view in self.tenants.values():
             for ref in view.refs.values():
                 ref.close()

@@ -218,6 +218,8 @@ class TenantStatus:
     processes: int | None = None
     cgroups: tuple[str, ...] = ()
     """As in /proc/PID/cgroup; empty while none matches."""
+    known_as: tuple[str, ...] = ()
+    """What people call some of them: docker chat, pod ml/llama-0, job 3385, lxc u1, unit chat.service, user alice."""
     gpus: tuple[TenantGpuStatus, ...] = ()
     last: DecisionRecord | None = None
     """The latest decision about it; None = it was never held or thawed."""
@@ -258,6 +260,8 @@ class ProcessStatus:
     """docker, containerd, cri-o, podman, lxc; None where its cgroup does not say."""
     container_id: str | None = None
     pod_uid: str | None = None
+    known_as: str | None = None
+    """What people call the container, pod, job, unit or user that it belongs to; None = no name is known."""
     namespace_pid: int | None = None
     """Its pid in its own PID namespace; None = it has none of its own."""
     contexts: int | None = None
@@ -397,6 +401,7 @@ def _tenant_from_plain(data: Mapping[str, Any]) -> TenantStatus:
     known["tenant_class"] = TenantClass(known["tenant_class"])
     known["confidence"] = Confidence(known["confidence"])
     known["cgroups"] = tuple(known["cgroups"])
+    known["known_as"] = tuple(known.get("known_as", ()))
     tokens, calls = known.get("tokens"), known.get("driver_calls")
     known["tokens"] = None if tokens is None else rate_from_plain(tokens)
     known["driver_calls"] = None if calls is None else DriverCallsStatus(**_known(DriverCallsStatus, calls))

@@ -10,6 +10,7 @@ from fairsched.cgroup.containers import Container, container_of
 ID = "3f" * 32
 INIT = "ab" * 32
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
+OTHER = "ffffffff-1111-2222-3333-444455556666"
 LOW = UID.replace("-", "_")
 
 
@@ -27,8 +28,10 @@ LOW = UID.replace("-", "_")
         (f"/kubepods.slice/kubepods-pod{LOW}.slice/crio-{ID}.scope", Container("cri-o", ID, UID)),
         (f"/kubepods/besteffort/pod{UID}/{ID}", Container(None, ID, UID)),
         (f"/kubepods/pod{UID}", Container(None, None, UID)),
-        # a node in a container: what is innermost is meant
-        (f"/docker/{INIT}/kubepods/burstable/pod{UID}/{ID}", Container("docker", ID, UID)),
+        # a static pod: its uid is a hash
+        (f"/kubepods.slice/kubepods-pod{'9c' * 16}.slice/crio-{ID}.scope", Container("cri-o", ID, "9c" * 16)),
+        # a node in a container: the pod is meant; the path does not say which runtime made its container
+        (f"/docker/{INIT}/kubepods/burstable/pod{UID}/{ID}", Container(None, ID, UID)),
         (f"/docker/{INIT}/kubepods/burstable/pod{UID}", Container(None, None, UID)),
         ("/lxc.payload.web", Container("lxc", "web")),
     ],
@@ -49,6 +52,18 @@ def test_a_container_is_known_by_its_path(cgroup: str, expected: Container) -> N
 )
 def test_a_process_of_the_host_is_in_none(cgroup: str) -> None:
     assert container_of(cgroup) is None
+
+
+@pytest.mark.parametrize("below", [f"/pod{OTHER}", f"/kubepods/pod{OTHER}/{INIT}", f"/crio-{INIT}.scope"])
+def test_what_lives_in_a_pod_cannot_pass_for_another(below: str) -> None:
+    """Its uid is what escalation evicts."""
+    assert container_of(f"/kubepods/pod{UID}/{ID}{below}") == Container(None, ID, UID)
+    assert container_of(f"/kubepods/pod{UID}/x{below}") == Container(None, None, UID)
+
+
+def test_a_pod_of_podman_is_none_of_kubernetes() -> None:
+    path = f"/machine.slice/machine-libpod_pod_{INIT}.slice/libpod-{ID}.scope"
+    assert container_of(path) == Container("podman", ID)
 
 
 def test_the_short_form_fits_a_table() -> None:

@@ -413,7 +413,7 @@ def test_no_name_of_a_tenant_steers_the_terminal(
 ) -> None:
     """On a real stdout, which takes UTF-8 alone."""
     report, process = daemon.status(), daemon.processes()[0]
-    named = replace(report.tenants[0], name=NASTY, note=f"paused in {NASTY}")
+    named = replace(report.tenants[0], name=NASTY, known_as=(f"docker {NASTY}",), note=f"paused in {NASTY}")
     monkeypatch.setattr(daemon, "status", lambda: replace(report, tenants=(named,), warnings=(NASTY,)))
     monkeypatch.setattr(
         daemon,

@@ -181,6 +181,31 @@ def test_the_ps_screen() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("known_as", "shown"),
+    [
+        ("docker chat", "chat"),
+        ("pod ml/llama-0", "llama-0"),
+        ("unit a-very-long-name@instance.service", "a-very-long-na…"),
+        ("user \x1b[2J", r"\x1b[2J"),
+    ],
+)
+def test_ps_shows_the_name_that_people_know(known_as: str, shown: str) -> None:
+    process = replace(fakes.processes()[0], known_as=known_as)
+    assert f"  {shown}  " in narrow(ps.render([process]))
+    assert "0a1b2c3d/" not in narrow(ps.render([process]))
+
+
+def test_status_shows_the_names_that_people_know_where_there_is_room() -> None:
+    report = fakes.status()
+    names = tuple(f"docker chat-{number}" for number in range(6))
+    report = replace(report, tenants=(replace(report.tenants[0], known_as=names),))
+    assert "  docker chat-0, docker chat-1, docker chat-2, docker chat-3 and 2 more\n" in narrow(
+        status.render(report)
+    )
+    assert "docker" not in narrow(status.render(report, status.Detail.HELD))
+
+
 def test_explain_tells_each_hold_and_its_end() -> None:
     lines = explain.render("batch", [hold(), thaw()], 2_000_000_000)
     text = re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", narrow(lines))

@@ -232,7 +232,7 @@ def test_the_whole_example_is_valid_also_what_is_commented_out() -> None:
         for index, line in enumerate(lines)
     ]
     found = from_bytes("\n".join(unhidden).encode(), "example")
-    assert set(found.tenants) == {"chat", "batch", "lab", "monitoring"}
+    assert set(found.tenants) == {"chat", "batch", "lab", "web", "research", "monitoring"}
     assert found.tenants["lab"].children
 
 

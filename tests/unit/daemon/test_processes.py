@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from fairsched.cgroup.names import Names
 from fairsched.cgroup.path import Mount
 from fairsched.daemon.answers import Answers
 from fairsched.daemon.processes import NO_LAUNCH_SEEN, Held, build_processes, read_process
@@ -62,6 +63,18 @@ def test_each_column_comes_from_who_knows_it_best(tmp_path: Path) -> None:
         gpu_time_s=0.007,
         command="serve -m x",
     )
+
+
+def test_a_process_is_known_by_the_name_of_its_container(tmp_path: Path) -> None:
+    path = f"/system.slice/docker-{'3f' * 32}.scope"
+    made(tmp_path, 11, cgroup=f"{path}/worker")
+    made(tmp_path, 12)
+    where = tmp_path / f"var/lib/docker/containers/{'3f' * 32}"
+    where.mkdir(parents=True)
+    (where / "config.v2.json").write_text('{"Name": "/chat"}')
+    parts: Any = ([work(11), work(12)], {}, {}, GPUS, TREE, MOUNT, str(tmp_path))
+    found = build_processes(*parts, names=Names(str(tmp_path)))
+    assert {row.pid: row.known_as for row in found} == {11: "docker chat", 12: None}
 
 
 def test_a_line_for_each_process_and_gpu_that_anybody_names(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from fairsched.model import (
     TenantSpec,
     Use,
 )
+from fairsched.observe.tree import TenantView
 from fairsched.protocol.delays import AMinuteAgo
 from fairsched.protocol.own import Log2Histogram
 from fairsched.protocol.status import DecisionRecord, TenantGpuStatus, TenantState, TenantStatus
@@ -63,6 +64,13 @@ def warnings(mode: str = "enforce", overrides_warning: str | None = None, **valu
     vitals = Vitals(0, 0, mode, None, 100, 0, OwnCost(0))
     settings = SimpleNamespace(error=None, overrides_warning=overrides_warning)
     return list(report._warnings(vitals, cast(Any, settings), sensors(**values)))
+
+
+def test_a_tenant_is_known_by_the_names_of_its_cgroups() -> None:
+    paths = ("/lxc.payload.web", "/lxc.payload.web/x", "/system.slice/chat.service", "/gpu.slice/chat")
+    view = TenantView("t", refs=cast(Any, {n: SimpleNamespace(path=path) for n, path in enumerate(paths)}))
+    assert tenants_module._known_as(view) == ("lxc web", "unit chat.service")
+    assert tenants_module._known_as(None) == ()
 
 
 def test_all_is_well_and_nothing_is_said() -> None:

@@ -140,6 +140,13 @@ def test_what_is_watched_is_around_tenants_not_inside() -> None:
     assert sorted(watched) == ["/gpu.slice", "/gpu.slice/b", "/kube.slice", "/kube.slice/q"]
 
 
+def test_where_what_is_matched_by_name_usually_is_is_watched() -> None:
+    config = make_config({"a": {"match": {"docker": "chat"}, "gpus": [0]}})
+    paths = [*PATHS, "/docker", "/system.slice/x.service"]
+    watched = places_to_watch(dict(enumerate(paths)), CgroupOwners(config), config).values()
+    assert sorted(watched) == ["/docker", "/system.slice", "/system.slice/x.service"]
+
+
 wishes = st.one_of(st.none(), st.sampled_from(["all", "none"]), st.lists(st.integers(0, 5), max_size=4))
 
 
