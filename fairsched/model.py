@@ -162,7 +162,7 @@ class Use(NamedTuple):
     """GPU time of a burst of each of its contexts of whose costs too little is known; 0: enough is, or nothing."""
     most_ns: int | None = None
     """The most GPU time it may have had, where ``used_ns`` is known not to be all, or to be a bound and no measure: it
-    is charged that, and held for it. None = it is charged ``used_ns``, if the confidence is high."""
+    is charged that, and held for it. None = it is charged ``used_ns``, if the confidence is high or sampled."""
     may_be_owed: bool = True
     """False: whether it wants the GPU at all is not known, so it earns no credit by being held."""
     paused_ns: int = 0

@@ -55,7 +55,7 @@ _RESUBMIT = int(abi.EdgeKind.RESUBMIT)
 class EbpfAccount:
     """The account of all GPUs of this node. See :class:`fairsched.accounting.source.GpuTimeSource`."""
 
-    source, window_s = Source.EBPF, 2.0
+    source = Source.EBPF
     error_points = staticmethod(probed_points)
 
     def __init__(

@@ -38,6 +38,8 @@ MISSES = 5.0
 """One that wants the GPU is missing from so many samples in a row once in exp(5) = 148 times."""
 DRAINED = 2.0
 """One that is held, and missing from so many, may have nothing queued any more: it takes no turns."""
+_WINDOW_S = 10.0
+"""Over which the error of a tenant is told."""
 _FORGOTTEN_NS = 1_000_000.0
 _LOOKS = 64
 """At a poll, for processes that have ended or moved."""
@@ -61,7 +63,7 @@ class _Gpu:
 class NvmlAccount:
     """Uses like those of EbpfAccount, of SAMPLED confidence, without drains and launches."""
 
-    source, window_s = Source.NVML, 10.0
+    source = Source.NVML
 
     def __init__(
         self, readers: Sequence[NvmlReader], cgroup_of: Callable[[int], int | None], poll_ns: int = POLL_NS
@@ -79,7 +81,7 @@ class NvmlAccount:
         self._paused: set[int] = set()
         """Of these, those that somebody else has paused: they want nothing."""
         self._used_ns: dict[tuple[str | None, int], float] = {}
-        """By (tenant, slot), over ``window_s`` with exponential forgetting."""
+        """By (tenant, slot), over _WINDOW_S with exponential forgetting."""
         self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
         self.normaliser: Normaliser | None = None
         """Scales what the samples say, where the load of the GPUs is known."""
@@ -110,8 +112,8 @@ class NvmlAccount:
         used_ns = self._used_ns.get((tenant, gpu))
         if not used_ns:
             return None
-        share = min(0.5, used_ns / (self.window_s * 1e9))
-        return sampled_points(self.window_s, self.period_ns, share) / 100 / share
+        share = min(0.5, used_ns / (_WINDOW_S * 1e9))
+        return sampled_points(_WINDOW_S, self.period_ns, share) / 100 / share
 
     def read(self, now_ns: int) -> list[ProcessUse]:
         """Everything since the previous read. Between two polls: who is there, and no time."""
@@ -183,7 +185,7 @@ class NvmlAccount:
                 gpu.processes[pid] = process
 
     def _remember(self, rows: Iterable[ProcessUse], elapsed_ns: int) -> None:
-        kept = math.exp(-elapsed_ns / (self.window_s * 1e9))
+        kept = math.exp(-elapsed_ns / (_WINDOW_S * 1e9))
         self._used_ns = {
             where: kept * used_ns for where, used_ns in self._used_ns.items() if used_ns > _FORGOTTEN_NS
         }

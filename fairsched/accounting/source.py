@@ -23,8 +23,6 @@ class GpuTimeSource(Protocol):
     """An account of all GPUs of this node. One reader, one thread."""
 
     source: Source
-    window_s: float
-    """Over which it is worth looking at: what it is charged in less is mostly chance."""
     tenant_of: Callable[[int], str | None]
     """Of a cgroup: what one tenant's cgroups say is one voice."""
 
@@ -44,4 +42,5 @@ class GpuTimeSource(Protocol):
         """How far a share may be off over a window, in points of a GPU, in 19 of 20 windows."""
 
     def error_ratio(self, tenant: str, gpu: int) -> float | None:
-        """How far what a tenant is charged on a GPU (slot) now may be off, in parts of it, over :attr:`window_s`."""
+        """How far what a tenant is charged on a GPU (slot) now may be off, in parts of it: over 2 s where
+        calls are seen, over 10 s where it is sampled."""

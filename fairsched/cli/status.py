@@ -59,8 +59,9 @@ Columns:
   LAG       ms of GPU time it is owed; negative = it is ahead
   QUEUE     ms its work waited while others ran, median
   HELD      ms it was held, per second
-  ERR       how far USED may be off, in percent of it; low: it is not known,
-            so it is held for what it had at most, or not at all
+  ERR       how far USED may be off, in percent of it (>99: it may be
+            anything); low: it is not known, so it is held for what it had at
+            most, or not at all
 A line that begins with ! names GPU work that never ends or cannot be seen, or
 memory beyond a tenant's limit, or token counters that cannot be read.
 Most overdrawn first. n/a = not known, which is not 0. Reasons that would not

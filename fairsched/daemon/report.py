@@ -139,6 +139,8 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         yield settings.overrides_warning
     if sensors.source is None:
         yield f"GPU time is not accounted: {sensors.reason}"
+    elif sensors.source.is_sampled and settings.config.gpu.source == "auto":
+        yield f"samples are the account, so shares are only right over a minute: {sensors.reason}"
     elif sensors.probe is not None and not sensors.probe.libraries:
         yield "no libcuda was found yet: GPU work cannot be seen"
     if sensors.libraries.unprobed:

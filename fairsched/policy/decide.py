@@ -7,7 +7,7 @@ if it lasts. So hold seldom, never in vain, and end every hold.
 Approach, once per snapshot: book it (lag.py), end holds, then begin holds. With
 
     margin_i  = lag_i - min(outstanding_i, clamp)              effective lag: the drain is as good as spent
-    H_i       = max(floor, factor x freeze latency_i, drain_i / 2)
+    H_i       = max(floor, factor x freeze latency_i, drain_i / 2) + what chance makes of a sampled account
 
 hold i   when margin_i < -H_i and lag_i < -floor / 2 on some GPU, and somebody unheld with demand there
          has lag > 0
@@ -19,6 +19,9 @@ thaw i   when margin_i >= -thaw_ratio x H_i on every contended GPU (CAUGHT_UP), 
 A beneficiary is required for a hold and must itself run, so the last tenant that runs is never held.
 Dwell: dwell_latency_factor x freeze latency between two changes; thaws that protect somebody ignore it.
 After a DEADLINE thaw the tenant runs at least min_run_ns, so a deadline is a real pause in the hold.
+
+On a sampled account a hold is a pulse: as long as what is owed beyond H_i is worth, then the tenant runs for the rest
+of a frame (PolicyParams.sampled).
 
 Terms. contended GPU: one where somebody else unheld has demand. gang: a tenant on several GPUs; it is
 held as one, for its most overdrawn GPU, and let go when no contended GPU objects. quota: a bucket

@@ -60,12 +60,9 @@ def until(loop: Loop, end_ns: int) -> dict[str, int]:
 
 def test_it_says_which_it_is_and_how_far_off_it_may_be(loop: Loop) -> None:
     source: GpuTimeSource = loop.account
-    assert source.source in Source
     points = [source.error_points(window_s) for window_s in (1, 10, 60)]
     assert points == sorted(points, reverse=True)
     assert 0 < points[-1] < 15
-    assert source.window_s > 0
-    assert source.error_ratio("nobody ever heard of", 0) is None or source.error_ratio("nobody", 0)
 
 
 def test_no_more_is_told_than_the_time_that_passed_and_all_of_it_within_its_error(loop: Loop) -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from fairsched.bpf import abi
+from fairsched.config import Config
 from fairsched.daemon import report
 from fairsched.daemon import tenants as tenants_module
 from fairsched.daemon.cost import OwnCost
@@ -62,7 +63,7 @@ def probe(**counts: int) -> SimpleNamespace:
 
 def warnings(mode: str = "enforce", overrides_warning: str | None = None, **values: Any) -> list[str]:
     vitals = Vitals(0, 0, mode, None, 100, 0, OwnCost(0))
-    settings = SimpleNamespace(error=None, overrides_warning=overrides_warning)
+    settings = SimpleNamespace(error=None, overrides_warning=overrides_warning, config=Config())
     return list(report._warnings(vitals, cast(Any, settings), sensors(**values)))
 
 
@@ -79,6 +80,13 @@ def test_all_is_well_and_nothing_is_said() -> None:
 
 def test_overrides_that_are_not_in_force_are_warned_of() -> None:
     assert warnings(probe=probe(), overrides_warning="they do not fit") == ["they do not fit"]
+
+
+@pytest.mark.parametrize("source", [Source.NVML, Source.DCGM])
+def test_samples_that_nobody_asked_for_are_warned_of(source: Source) -> None:
+    (said,) = warnings(source=source, reason="bcc is not installed")
+    assert "right over a minute" in said and "bcc is not installed" in said
+    assert warnings(source=Source.EBPF, probe=probe()) == []
 
 
 def test_an_nvml_that_does_not_answer_is_warned_of() -> None:

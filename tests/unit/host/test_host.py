@@ -214,20 +214,6 @@ def test_an_unknown_freezer_is_not_the_same_as_none() -> None:
     assert choose(capable_host(has_freezer=None), config()).can_hold
 
 
-def test_samples_are_enforced_on_unless_the_configuration_says_otherwise() -> None:
-    facts = capable_host(bcc_version=None)
-    choices = choose(facts, config())
-    assert (choices.source, choices.can_hold, choices.mode) == (Source.NVML, True, "enforce")
-    choices = choose(facts, config("gpu: {enforce_on: [ebpf]}"))
-    assert (choices.source, choices.can_hold, choices.mode) == (Source.NVML, False, "observe")
-    assert choices.hold_reason == "gpu.enforce_on does not name nvml: observed, nobody is held"
-    assert choose(capable_host(), config("gpu: {enforce_on: [ebpf]}")).can_hold
-    assert not choose(capable_host(), config("gpu: {enforce_on: []}")).can_hold
-    scaled = capable_host(bcc_version=None, dcgm=DcgmFact(True, "nv-hostengine"))
-    assert choose(scaled, config("gpu: {enforce_on: [dcgm]}")).can_hold
-    assert not choose(facts, config("gpu: {enforce_on: [dcgm]}")).can_hold
-
-
 @pytest.mark.parametrize(
     ("changed", "says"),
     [({"is_root": False}, "not root"), ({"cgroup_mount": None}, "cgroup v2 is not mounted")],

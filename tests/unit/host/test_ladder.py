@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from fairsched.host.choose import choose
+from fairsched.host.facts import DcgmFact
 from fairsched.host.ladder import ladder
 from fairsched.model import Source
 from tests.unit.host.test_host import DCGM, capable_host, config
@@ -44,3 +46,17 @@ def test_each_rung_is_better_than_the_one_below_over_seconds_and_better_over_lon
         assert list(rung.error_points) == sorted(rung.error_points, reverse=True)
     ebpf, dcgm, nvml = (rung.error_points for rung in ladder(capable_host(), config()))
     assert ebpf[0] < dcgm[0] == nvml[0]
+
+
+def test_samples_are_enforced_on_unless_the_configuration_says_otherwise() -> None:
+    facts = capable_host(bcc_version=None)
+    choices = choose(facts, config())
+    assert (choices.source, choices.can_hold, choices.mode) == (Source.NVML, True, "enforce")
+    choices = choose(facts, config("gpu: {enforce_on: [ebpf]}"))
+    assert (choices.source, choices.can_hold, choices.mode) == (Source.NVML, False, "observe")
+    assert choices.hold_reason == "gpu.enforce_on does not name nvml: observed, nobody is held"
+    assert choose(capable_host(), config("gpu: {enforce_on: [ebpf]}")).can_hold
+    assert not choose(capable_host(), config("gpu: {enforce_on: []}")).can_hold
+    scaled = capable_host(bcc_version=None, dcgm=DcgmFact(True, "nv-hostengine"))
+    assert choose(scaled, config("gpu: {enforce_on: [dcgm]}")).can_hold
+    assert not choose(facts, config("gpu: {enforce_on: [dcgm]}")).can_hold
