@@ -18,8 +18,8 @@ Terms.
 - A: enforced tenants with demand. A pause shorter than ``demand_grace_ns`` is demand (a decoder
   between two tokens); held by us with work is demand; held by somebody else is not.
 - charged: its use; where that is no measure, the most it may have had (model.Use.most_ns).
-- enforced: confidence HIGH or SAMPLED, or charged for the most, and not exempt. The use of the others is taken off the top: it
-  moves nobody's lag, the enforced tenants share what is left.
+- enforced: confidence HIGH or SAMPLED, or charged for the most, and not exempt. The use of the others is taken off the
+  top: it moves nobody's lag, the enforced tenants share what is left.
 - expiry: positive lag of a tenant without demand is dropped at once (no hoarding); debt is forgotten
   as exp(-t/window), so a short pause forgives almost nothing.
 - aside: a tenant held by us for another GPU. It may spend its credit here or run up debt, but earns no

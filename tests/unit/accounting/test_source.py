@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from fairsched.accounting.source import GpuTimeSource
-from fairsched.model import Source
 from tests.unit.accounting.closed_loop import ClosedLoop, Pipeline, Steps
 from tests.unit.accounting.sampled_loop import MIXES, MS, S, SampledLoop
 from tests.unit.policy.model_gpu import Simulation, Tenant, TenantSpec
