@@ -28,13 +28,13 @@ import psutil
 
 from benchmarks.fair.recording import HeldTime
 from benchmarks.fair.reference import entitled
-from benchmarks.fair.scenario import SAMPLED, Play, Tenant
+from benchmarks.fair.scenario import SAMPLED, STOPPED, Play, Tenant
 from benchmarks.rig import BenchError, Rig, RunningDaemon, cpu_s
 from fairsched.config.models import Gpu
 from fairsched.errors import ConfigError, ControlError
 
 RIVALS = ("window-sigstop", "token", "nvml-feedback")
-POLICIES = ("none", "fairsched", SAMPLED, *RIVALS)
+POLICIES = ("none", "fairsched", SAMPLED, STOPPED, *RIVALS)
 _ROOT = Path(__file__).resolve().parents[2]
 _READY_S = 20.0
 _DEFAULT = Gpu()
@@ -91,18 +91,19 @@ def _all_there() -> Iterator[None]:
 
 
 class _Fairsched(Controller):
-    freezes = True
-
-    def __init__(self, source: str = "ebpf") -> None:
-        """``source``: gpu.source of the configuration."""
-        self._source = source
+    def __init__(self, source: str = "ebpf", brake: str = "freezer") -> None:
+        """``source`` and ``brake``: gpu.source and mechanisms.brake of the configuration."""
+        self._source, self._brake = source, brake
+        self.freezes = brake == "freezer"
         self._daemon: RunningDaemon | None = None
         self._warnings: set[str] = set()
         self._processes: list[psutil.Process] = []
 
     @contextlib.contextmanager
     def running(self, rig: Rig, play: Play, directories: Mapping[str, str]) -> Iterator[Controller]:
-        with rig.daemon_of(daemon_config(rig, play, self._source)) as self._daemon:
+        document = daemon_config(rig, play)
+        document["gpu"]["source"], document["mechanisms"] = self._source, {"brake": self._brake}
+        with rig.daemon_of(document) as self._daemon:
             self._processes = list(self._daemon.processes().values())
             yield self
 
@@ -144,8 +145,8 @@ class _Fairsched(Controller):
         return sorted(self._warnings) + self._daemon.log_lines(*words)
 
 
-def daemon_config(rig: Rig, play: Play, source: str = "ebpf") -> dict[str, Any]:
-    """What an operator would write for this scenario. ``source``: gpu.source."""
+def daemon_config(rig: Rig, play: Play) -> dict[str, Any]:
+    """What an operator would write for this scenario."""
 
     def node(tenant: Tenant, path: str) -> dict[str, Any]:
         document: dict[str, Any] = {"weight": tenant.weight, "class": tenant.tenant_class}
@@ -166,11 +167,7 @@ def daemon_config(rig: Rig, play: Play, source: str = "ebpf") -> dict[str, Any]:
     told = play.scenario.gpus[0].told_slice_us
     return {
         "mode": "enforce",
-        "gpu": {
-            "source": source,
-            "timeslice_us": told or _DEFAULT.timeslice_us,
-            "switch_us": _DEFAULT.switch_us,
-        },
+        "gpu": {"timeslice_us": told or _DEFAULT.timeslice_us, "switch_us": _DEFAULT.switch_us},
         "tenants": {name: node(tenant, name) for name, tenant in play.scenario.tenants.items()},
     }
 
@@ -277,7 +274,9 @@ def controller(policy: str) -> Controller:
     if policy == "fairsched":
         return _Fairsched()
     if policy == SAMPLED:
-        return _Fairsched("nvml")
+        return _Fairsched(source="nvml")
+    if policy == STOPPED:
+        return _Fairsched(brake="sigstop")
     if policy in RIVALS:
         return _Rival(policy)
     raise ConfigError(f"no policy {policy!r}", remedy=f"one of {', '.join(POLICIES)}")

@@ -36,6 +36,8 @@ _SETTLE_SAMPLED_S = 25.0
 """Until what chance makes of samples can be told from a wrong share."""
 SAMPLED = "fairsched-nvml"
 """fairsched without its probes: NVML's samples are its account."""
+STOPPED = "fairsched-sigstop"
+"""fairsched without a freezer: it holds by SIGSTOP."""
 
 
 class _Section(BaseModel):

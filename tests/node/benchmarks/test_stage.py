@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.fair.controllers import POLICIES, RIVALS, controller
+from benchmarks.fair.controllers import RIVALS, controller
 from benchmarks.fair.recording import Recording
 from benchmarks.fair.scenario import Play, Scenario
 from benchmarks.fair.stage import Stage
@@ -102,7 +102,7 @@ def theatre(patch: pytest.MonkeyPatch, build_dir: Path) -> Theatre:
     return Theatre(patch, build_dir)
 
 
-@pytest.fixture(scope="module", params=POLICIES)
+@pytest.fixture(scope="module", params=["none", "fairsched", *RIVALS])
 def performance(request: pytest.FixtureRequest, theatre: Theatre) -> Performance:
     one = Performance(request.param)
     one.recording = theatre.play(staged(), one.policy, SECONDS, one.look)
