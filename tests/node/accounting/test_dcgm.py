@@ -92,6 +92,7 @@ def test_scaled_to_what_dcgm_says_they_add_up(
     assert answer["confidences"] == ["sampled"], "who it was is as uncertain as before"
 
 
+@pytest.mark.rest
 def test_a_host_engine_that_is_restarted_meanwhile_is_taken_back(host: SimHost, engine: HostEngine) -> None:
     run = Run(host, f"gpu: {{dcgm: required, dcgm_address: {engine.address}}}")
     let_run(5)
@@ -103,6 +104,7 @@ def test_a_host_engine_that_is_restarted_meanwhile_is_taken_back(host: SimHost, 
     assert part == pytest.approx(1.0, abs=0.3)
 
 
+@pytest.mark.rest
 def test_without_a_host_engine_one_of_our_own_is_started(host: SimHost) -> None:
     answer, part = Run(host, "gpu: {dcgm_address: embedded}").end()
     assert answer["source"] == "dcgm"
