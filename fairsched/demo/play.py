@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -53,7 +54,14 @@ def play(*, seconds: float, png: Path | None, as_json: bool, is_live: bool) -> i
     if as_json:
         click.echo(json.dumps(report.document(result, png=path, has_real_gpu=is_real), indent=2))
     click.echo(picture.HOW_TO_INSTALL if path is None else f"picture: {path}", err=as_json)
-    return 0
+    why = report.missed(result, load_ratio=os.getloadavg()[0] / (os.cpu_count() or 1))
+    if why is None:
+        return 0
+    click.echo(
+        f"error: {why}\n  remedy: try again; if it stays, report it with the output of `fairsched doctor`",
+        err=True,
+    )
+    return 1
 
 
 def _perform(stage: Stage, screen: Screen, seconds: float) -> Result:

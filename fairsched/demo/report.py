@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.base.text import wrap
-from fairsched.demo.result import HalfFigures, Result, TenantFigures
+from fairsched.demo.result import SETTLE_S, HalfFigures, Result, TenantFigures
 from fairsched.demo.scene import TENANTS
 
 SCHEMA_VERSION = 1
+MISSED_RATIO = 0.03
+"""Share minus due of the tenant that is farthest off: more than this, and the demo has not shown what it promises."""
+_RIGHT_RATIO = 0.05
+"""Error of an account that can be to blame for a share."""
 
 _Cells = tuple[str, str, str]
 
@@ -109,6 +113,30 @@ def sentence(result: Result) -> str:
     return seen + (
         f"Scheduled, every tenant was within {points(after.largest_error_ratio)} points of its due, {poorest} was "
         f"{gain:.1f} times as fast, and the GPU was {after.busy_ratio * 100:.0f} % busy."
+    )
+
+
+def missed(result: Result, *, load_ratio: float) -> str | None:
+    """Why the demo did not show what it promises; None where it did, or where its halves were too short to settle.
+
+    ``load_ratio``: processes that ran or waited for a CPU, per CPU.
+    """
+    after, due = result.scheduled, result.entitlement_ratio
+    if after.largest_error_ratio <= MISSED_RATIO or result.settle_s < SETTLE_S:
+        return None
+    name, off = max(after.tenants.items(), key=lambda item: abs(item[1].error_ratio))
+    reasons = [f"the daemon warns: {warning}" for warning in result.warnings]
+    for tenant, figures in after.tenants.items():
+        if figures.account_error_ratio is not None and abs(figures.account_error_ratio) > _RIGHT_RATIO:
+            error = _percent(figures.account_error_ratio, signed=True)
+            reasons.append(f"the daemon's account of {tenant} was {error} % off")
+    if load_ratio > 1:
+        reasons.append(
+            f"{load_ratio:.1f} processes a CPU wanted to run: this machine is busy with something else"
+        )
+    return (
+        f"{name} ended {points(abs(off.error_ratio))} points from its due of {points(due[name])} %, "
+        f"more than {points(MISSED_RATIO)}: " + ("; ".join(reasons) or "no reason was found")
     )
 
 

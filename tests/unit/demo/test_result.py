@@ -99,5 +99,5 @@ def test_the_timeline_covers_both_halves() -> None:
 
 
 def test_short_halves_settle_for_less() -> None:
-    assert settle_s(15.0) == 2.0
+    assert settle_s(15.0) == 5.0
     assert settle_s(3.0) == 1.0

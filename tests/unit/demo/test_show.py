@@ -34,7 +34,7 @@ def half(shares: tuple[float, ...]) -> HalfFigures:
         for tenant, share in zip(TENANTS, shares, strict=True)
     }
     worst = max(abs(figures.error_ratio) for figures in tenants.values())
-    return HalfFigures(13.0, 0.99, 0.04, worst, tenants)
+    return HalfFigures(10.0, 0.99, 0.04, worst, tenants)
 
 
 def result(before: tuple[float, ...] = UNFAIR, after: tuple[float, ...] = FAIR) -> Result:
@@ -45,7 +45,7 @@ def result(before: tuple[float, ...] = UNFAIR, after: tuple[float, ...] = FAIR) 
     rates = {name: [48 * share for share in shares[name]] for name in names}
     timeline = Timeline([n / 2 for n in range(60)], 15.05, shares, rates)
     daemon = DaemonFigures(0.05, 44_000_000, 35_000_000)
-    return Result(15.0, 2.0, entitlements(), half(before), half(after), daemon, (), timeline)
+    return Result(15.0, 5.0, entitlements(), half(before), half(after), daemon, (), timeline)
 
 
 def view(shares: tuple[float, ...], which: int = 1) -> screen.View:
@@ -74,6 +74,32 @@ def test_the_sentence_does_not_praise_what_was_no_better() -> None:
     text = report.sentence(result(after=UNFAIR))
     assert "no better" in text
     assert "within" not in text
+
+
+def test_a_demo_that_shows_what_it_promises_has_missed_nothing() -> None:
+    assert report.missed(result(), load_ratio=3.0) is None
+
+
+def test_a_demo_that_misses_says_who_and_why() -> None:
+    off = dataclasses.replace(result(after=UNFAIR), warnings=("events were lost",))
+    why = report.missed(off, load_ratio=3.0)
+    assert why is not None
+    assert "trainer ended 38.6 points from its due of 12.5 %" in why
+    assert "the daemon warns: events were lost" in why
+    assert "3.0 processes a CPU" in why
+    assert "account" not in why
+
+
+def test_a_demo_that_misses_names_the_account_that_was_wrong() -> None:
+    off = result(after=UNFAIR)
+    tenants = dict(off.scheduled.tenants)
+    tenants["mail"] = dataclasses.replace(tenants["mail"], account_error_ratio=-0.2)
+    off = dataclasses.replace(off, scheduled=dataclasses.replace(off.scheduled, tenants=tenants))
+    assert "account of mail was -20.0 % off" in (report.missed(off, load_ratio=0.5) or "")
+
+
+def test_halves_too_short_to_settle_are_not_judged() -> None:
+    assert report.missed(dataclasses.replace(result(after=UNFAIR), settle_s=4.9), load_ratio=0.0) is None
 
 
 def test_what_is_not_known_is_said_in_the_table() -> None:
