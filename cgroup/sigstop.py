@@ -29,14 +29,14 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, KeysView, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fairsched.base.process import ProcessId
 from fairsched.cgroup import tree
-from fairsched.cgroup.brake import Latencies, hold_gang, result_of
-from fairsched.cgroup.journal import BrakeName, Entry, Journal, read_boot_id
-from fairsched.cgroup.outcome import GangResult, HoldKind, HoldResult
+from fairsched.cgroup.brake import BrakeBook, Held, result_of
+from fairsched.cgroup.journal import BrakeName, Entry, Journal
+from fairsched.cgroup.outcome import HoldKind, HoldResult
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.patience import await_used
 from fairsched.cgroup.state import read_state
@@ -57,10 +57,9 @@ _REST = 20
 
 
 @dataclass
-class _Held:
+class _Held(Held):
     """A hold of ours."""
 
-    entry: Entry
     asked_ns: int = 0
     """When the first SIGSTOP was sent; 0 before that."""
     is_settled: bool = False
@@ -74,55 +73,21 @@ class _Held:
     """Ran at the last look although we had stopped them: continued, or about to die."""
 
 
-class Sigstop:
+class Sigstop(BrakeBook[_Held]):
     """A brake. A context manager: leaving it continues everything it holds."""
 
     def __init__(
         self, journal: Journal, mount: Mount, *, clock_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
         """Raises HostUnsupported when no descriptor is left."""
-        self._journal = journal
+        super().__init__(journal, clock_ns)
         self._mount = mount
-        self._clock_ns = clock_ns
-        self._me = ProcessId.me()
         self._spared = frozenset((0, 1, os.getpid(), os.getppid()))
-        self._boot_id = read_boot_id()
-        self._held: dict[int, _Held] = {}
-        self._changes: list[HoldResult] = []
-        self._latencies = Latencies()
         self._timer = Timer()
-
-    def __enter__(self) -> Sigstop:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def fileno(self) -> int:
         """Readable when ``settle`` has something to look at. Wait on it; never read from it."""
         return self._timer.fileno()
-
-    @property
-    def holds(self) -> dict[int, Entry]:
-        """What is held now, by cgroup id."""
-        return {cgroup_id: held.entry for cgroup_id, held in self._held.items()}
-
-    @property
-    def held(self) -> KeysView[int]:
-        """The ids of what is held at any time, not a copy."""
-        return self._held.keys()
-
-    def held_for(self, tenant: str) -> list[int]:
-        """The ids of the cgroups that are held for a tenant."""
-        return [cgroup_id for cgroup_id, held in self._held.items() if held.entry.tenant == tenant]
-
-    def latency_ns(self, cgroup_id: int) -> int | None:
-        """Smoothed time until all processes stood still; None before it was measured."""
-        return self._latencies.of(cgroup_id)
-
-    def forget_others(self, cgroup_ids: Collection[int]) -> None:
-        """Drop what was learned of all cgroups but these, which are the tenants', and those that are held."""
-        self._latencies.keep(cgroup_ids, self._held)
 
     def hold(self, ref: CgroupRef, tenant: str, deadline_ns: int, reason: str) -> HoldResult:
         """Stop all processes in and below a cgroup until ``thaw`` or ``deadline_ns`` (CLOCK_MONOTONIC).
@@ -158,10 +123,6 @@ class Sigstop:
         except BaseException:
             self._abandon(held)
             raise
-
-    def hold_gang(self, refs: Sequence[CgroupRef], tenant: str, deadline_ns: int, reason: str) -> GangResult:
-        """Hold all cgroups of one tenant or none. Raises as ``hold`` does, after undoing."""
-        return hold_gang(self, refs, tenant, deadline_ns, reason)
 
     def thaw(self, cgroup_id: int) -> HoldResult:
         """End a hold: THAWED (verified), NOT_HELD, RELEASED or GONE.
@@ -202,7 +163,7 @@ class Sigstop:
         is_held = False
         try:
             for held in members:
-                self._record_next(held, deadline_ns, reason)
+                self._record_next(held, deadline_ns, reason)  # it still names whom this one has stopped
             if all([_resume(held) for held in members]) and await_used(used, self._clock_ns, limit_ns):
                 is_held = all([self._stop(held).kind is HoldKind.HELD for held in members])
         finally:
@@ -210,14 +171,6 @@ class Sigstop:
                 for held in members:
                     self._abandon(held)
         return HoldKind.HELD if is_held else HoldKind.THAWED
-
-    def thaw_expired(self, now_ns: int) -> list[HoldResult]:
-        """Thaw what has passed its deadline. One refusal does not keep the others stopped; it stays held."""
-        results = []
-        for cgroup_id in [key for key, held in self._held.items() if held.entry.deadline_ns <= now_ns]:
-            with contextlib.suppress(KernelRefused):  # the guardian is the second line
-                results.append(self.thaw(cgroup_id))
-        return results
 
     def settle(self) -> list[HoldResult]:
         """What happened since the last call: SETTLED, RELEASED, GONE. Never blocks.
@@ -244,10 +197,7 @@ class Sigstop:
 
         What the kernel refuses stays in the journal for the guardian and ``fairsched release``.
         """
-        results = []
-        for cgroup_id in list(self._held):
-            with contextlib.suppress(KernelRefused):
-                results.append(self.thaw(cgroup_id))
+        results = self._thaw_all(list(self._held))
         self._held.clear()
         self._timer.close()
         return results
@@ -346,15 +296,6 @@ class Sigstop:
             wait_ns = min(_SOON_NS << min(held.looks, 6), _SWEEP_NS) if is_soon else _SWEEP_NS
             waits.append(max(wait_ns, _REST * held.look_ns))
         self._timer.set(min(waits) if waits else None)
-
-    def _record_next(self, held: _Held, deadline_ns: int, reason: str) -> None:
-        """Put the next hold on record in place of this one; it still names whom this one has stopped."""
-        old = held.entry
-        entry = replace(old, reason=reason, since_ns=self._clock_ns(), deadline_ns=deadline_ns)
-        self._journal.write(entry)
-        held.entry = entry
-        if held.entry.name != old.name:
-            self._journal.remove(old.name)
 
     def _abandon(self, held: _Held) -> None:
         """Undo a hold that was interrupted half way. What cannot be continued stays ours until its deadline."""
