@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 import errno
 import itertools
+import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from fairsched.cgroup import state, tree
 from fairsched.cgroup.journal import BrakeName, Corrupt, Entry, Journal, read_boot_id
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.stopping import is_stopping, let_go
+from fairsched.cgroup.v1 import FREEZER, V1Freezer
 from fairsched.errors import CgroupGone, KernelRefused
 
 
@@ -126,6 +128,8 @@ def release_entries(
         path = paths.get(entry.cgroup_id, entry.path)
         if not (journal.has(entry.name) if is_current is None else is_current(entry)):
             done.append(_result(entry, ReleaseKind.NOT_FROZEN, detail="its owner ended the hold meanwhile"))
+        elif entry.brake is BrakeName.FREEZER_V1:
+            done.append(_thaw_groups(journal, mount, entry, path))
         elif entry.brake is BrakeName.SIGSTOP:
             later = newest[_what(entry)]
             done.append(_continue_one(journal, mount, entry, path, () if later is entry else later.stopped))
@@ -153,6 +157,32 @@ def _continue_one(
         return _result(entry, ReleaseKind.FAILED, path, str(error))
     is_there = tree.is_at(mount, path, entry.cgroup_id)
     return _finish(journal, entry, ReleaseKind.NOT_FROZEN if is_there else ReleaseKind.GONE, path)
+
+
+def _thaw_groups(journal: Journal, mount: Mount, entry: Entry, path: str) -> Release:
+    """Thaw the groups of ours that the entry names, wherever they are by now; they are frozen by nobody else."""
+    fresh = journal.load(entry.name)  # the daemon adds to it as it finds more
+    groups = fresh.groups if isinstance(fresh, Entry) else entry.groups
+    v1 = V1Freezer(Mount(entry.v1_mount, v1=FREEZER))
+    if groups and not os.path.isdir(entry.v1_mount):
+        why = f"{entry.v1_mount}, where the freezer of cgroup v1 was mounted, is not there: mount it, and try again"
+        return _result(entry, ReleaseKind.FAILED, path, why)
+    moved = {group.id for group in groups if not tree.is_at(v1.mount, group.path, group.id)}
+    paths = tree.find_ids(v1.mount, moved)
+    is_any, refusal = False, None
+    for group in groups:
+        try:
+            with CgroupRef.open(v1.mount, paths.get(group.id, group.path)) as ref:
+                is_any |= ref.id == group.id and v1.thaw(ref)
+        except CgroupGone:
+            continue
+        except KernelRefused as error:
+            refusal = error
+    if refusal is not None:
+        return _result(entry, ReleaseKind.FAILED, path, str(refusal))
+    is_there = is_any or tree.is_at(mount, path, entry.cgroup_id)
+    kind = ReleaseKind.THAWED if is_any else ReleaseKind.NOT_FROZEN if is_there else ReleaseKind.GONE
+    return _finish(journal, entry, kind, path)
 
 
 def _release_one(journal: Journal, mount: Mount, entry: Entry, path: str) -> Release:

@@ -52,7 +52,8 @@ def _modes(config: Config) -> Iterator[Problem]:
             "mode enforce cannot work " + ("without a brake" if brake == "none" else "with the freezer off"),
             f"set mechanisms.{'brake' if brake == 'none' else 'freezer'} to auto, or mode to observe",
         )
-    if (brake == "freezer" and freezer == "off") or (brake in ("sigstop", "none") and freezer == "required"):
+    is_other = brake not in ("auto", "freezer")
+    if (brake == "freezer" and freezer == "off") or (is_other and freezer == "required"):
         yield (
             ("mechanisms", "brake"),
             f"brake is {brake}, but mechanisms.freezer is {freezer}",

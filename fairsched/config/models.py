@@ -126,12 +126,12 @@ class Mechanisms(Section):
     ebpf: Mechanism = Field(default="auto", description="Account of GPU time from uprobes on libcuda.")
     freezer: Mechanism = Field(
         default="auto",
-        description="Holding back with cgroup.freeze; off holds nobody, unless brake is sigstop.",
+        description="Holding back with cgroup.freeze; off holds nobody, unless brake names another one.",
     )
-    brake: Literal["auto", "freezer", "sigstop", "none"] = Field(
+    brake: Literal["auto", "freezer", "freezer_v1", "sigstop", "none"] = Field(
         default="auto",
-        description="What holds tenants back: auto takes the freezer, else sigstop (SIGSTOP to each process), else "
-        "none; a brake that is named is required. See docs/operating.md.",
+        description="What holds tenants back: auto takes the freezer, else freezer_v1 (that of cgroup v1), else "
+        "sigstop (SIGSTOP to each process), else none; a brake that is named is required. See docs/operating.md.",
     )
     nvml: Mechanism = Field(default="auto", description="GPU names and memory; fallback account.")
     driver: Mechanism = Field(
@@ -153,7 +153,7 @@ class Mechanisms(Section):
     @property
     def can_hold(self) -> bool:
         """Whether a brake may be used at all."""
-        return self.brake == "sigstop" or (self.brake != "none" and self.freezer != "off")
+        return self.brake in ("freezer_v1", "sigstop") or (self.brake != "none" and self.freezer != "off")
 
 
 class Devices(Section):

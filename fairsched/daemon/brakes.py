@@ -7,9 +7,11 @@ import logging
 
 from fairsched.cgroup.brake import Brake
 from fairsched.cgroup.freezer import Freezer
+from fairsched.cgroup.freezer_v1 import FreezerV1
 from fairsched.cgroup.journal import BrakeName, Journal
-from fairsched.cgroup.path import Mount
+from fairsched.cgroup.path import Mount, find_v1_mount
 from fairsched.cgroup.sigstop import Sigstop
+from fairsched.cgroup.v1 import FREEZER, V1Freezer
 from fairsched.config import Config
 from fairsched.errors import HostUnsupported
 from fairsched.host.brake import brake_refusal, choose_brake, gather_brakes
@@ -26,6 +28,8 @@ def make_brake(config: Config, journal: Journal, mount: Mount) -> tuple[Brake, s
     name, reason = choose_brake(facts, config)
     level = logging.INFO if name is BrakeName.FREEZER else logging.WARNING
     logger.log(level, "brake=%s reason=%r", "none" if name is None else name.value, reason)
+    if name is BrakeName.FREEZER_V1 and (v1 := find_v1_mount(FREEZER)) is not None:
+        return FreezerV1(journal, mount, V1Freezer(v1)), None
     if name is BrakeName.SIGSTOP:
         return Sigstop(journal, mount), None
     return Freezer(journal), None if name is not None else f"nobody can be held: {reason}"

@@ -77,17 +77,25 @@ def _cgroup_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
         yield Check("pauses", "warn", "writes to cgroup.freeze cannot be watched", choice)
 
 
+_BETTER_BRAKE = "use a kernel with cgroup.freeze (Linux 5.2), and mechanisms.brake: auto"
+
+
 def _brake_check(facts: HostFacts, config: Config) -> Check:
     brake, reason = choose_brake(facts, config)
     if brake is None:
         is_wished = config.mechanisms.brake == "none" or config.mechanisms.freezer == "off"
-        remedy = "use a kernel with cgroup.freeze (Linux 5.2), or grant CAP_KILL to hold by signals"
+        remedy = (
+            "use a kernel with cgroup.freeze (Linux 5.2), mount the freezer of cgroup v1, "
+            "or grant CAP_KILL to hold by signals"
+        )
         return Check("brake", "ok" if is_wished else "warn", f"none: {reason}", "observe only", remedy)
     if brake is BrakeName.FREEZER:
         return Check("brake", "ok", f"freezer: {reason}", "tenants are held whole")
+    if brake is BrakeName.FREEZER_V1:
+        what = "tenants are held whole, in groups of ours below the v1 freezer; SIGKILL waits for the thaw"
+        return Check("brake", "warn", f"freezer_v1: {reason}", what, _BETTER_BRAKE)
     what = "processes are stopped one by one; a tenant may continue its own"
-    remedy = "use a kernel with cgroup.freeze (Linux 5.2), and mechanisms.brake: auto"
-    return Check("brake", "warn", f"sigstop: {reason}", what, remedy)
+    return Check("brake", "warn", f"sigstop: {reason}", what, _BETTER_BRAKE)
 
 
 def _freezer_fact(facts: HostFacts) -> str:

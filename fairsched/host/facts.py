@@ -108,6 +108,8 @@ class HostFacts:
     """None: not asked."""
     gates: int | None = None
     """Device gates of this run_dir in the kernel; None: not known."""
+    v1_obstacle: str | None = "not asked"
+    """Why the freezer of cgroup v1 cannot be used; None: it can."""
     has_pidfd: bool | None = None
     """A process can be signalled by descriptor."""
 
@@ -125,7 +127,7 @@ class Choices:
     obstacles: tuple[str, ...]
     """Why it cannot run at all; empty = it can."""
     brake: str = "none"
-    """What holds tenants: freezer, sigstop or none."""
+    """What holds tenants: freezer, freezer_v1, sigstop or none."""
 
     @property
     def can_run(self) -> bool:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from fairsched.base.files import read_stripped
 from fairsched.base.privileges import privileges
 from fairsched.bpf import libcuda
-from fairsched.cgroup.probe import probe_host
+from fairsched.cgroup.probe import probe_host, v1_obstacle
 from fairsched.driver import hooks
 from fairsched.driver.pid_view import gather as gather_pid_view
 from fairsched.errors import FairschedError
@@ -72,6 +72,7 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         else gather_pid_view(capabilities, lockdown, try_bpf=try_bpf),
         dcgm=dcgm.gather(config, gpus),
         gates=_gates(config.run_dir),
+        v1_obstacle=v1_obstacle(),
         has_pidfd=has_pidfd(),
     )
 
