@@ -183,14 +183,14 @@ class FreezerV1(Lookout[_Held]):
             return False
 
     def _take(self, held: _Held, path: str) -> CgroupRef | None:
-        """A home, on record and frozen; None where somebody else has frozen it. Raises CgroupGone."""
+        """A home, on record and frozen; None where somebody else pauses it, or the group above. Raises CgroupGone."""
         home = CgroupRef.open(self._v1.mount, path)
         known = next((one for one in held.homes if one.id == home.id), None)
         if known is not None:
             home.close()
             return known
         self._homes.setdefault(held.entry.cgroup_id, set()).add(path)
-        if self._v1.is_asked(home):
+        if self._v1.is_paused(path):
             home.close()
             held.has_others = True
             return None
