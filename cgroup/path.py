@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds where cgroup v2, and v1's freezer, are mounted, and names one cgroup so that it is not mistaken for another.
+"""Finds where cgroups are mounted, and names one cgroup so that it is not mistaken for another.
 
 A path is not an identity: between two looks a cgroup can be removed and another made under the
 same name. A :class:`CgroupRef` therefore keeps the directory open (O_PATH) and reaches every kernel
@@ -20,7 +20,10 @@ from fairsched.errors import CgroupGone, HostUnsupported, KernelRefused
 
 MOUNTINFO = "/proc/self/mountinfo"
 CGROUP_PROCS = "cgroup.procs"
+SYSTEMD = "name=systemd"
+"""The v1 hierarchy in which systemd and the runtimes place processes where they use no cgroup v2."""
 
+_INIT = "/proc/1/cgroup"
 _READ_SIZE = 65536
 _NO_CONTROLLERS = frozenset(("rw", "ro", "xattr", "noprefix", "clone_children", "cpuset_v2_mode"))
 """Options of a v1 mount that are not controllers."""
@@ -53,19 +56,23 @@ class Mount:
         return hierarchy_path[len(self.root) :] if hierarchy_path.startswith(self.root + "/") else None
 
 
-def find_mount(mountinfo: str = MOUNTINFO) -> Mount:
+def find_mount(mountinfo: str = MOUNTINFO, init: str = _INIT) -> Mount:
     """The cgroup2 mount of this host, wherever it is (unified, hybrid or elsewhere).
 
     Source: proc_pid_mountinfo(5). Of several the one that shows the whole hierarchy wins, then the
-    first mounted. Raises HostUnsupported with a remedy when there is none.
+    first mounted. Where cgroup v2 is not mounted, or not in use, systemd's own hierarchy of v1 tells processes
+    apart all the same. Raises HostUnsupported with a remedy when there is none of these.
     """
     mounts = list(_read_mounts(mountinfo))
     found = [(path, root) for kind, _, path, root in mounts if kind == "cgroup2"]
     # name=systemd and friends carry no controller; they exist on no unified host either
     has_v1 = any(kind == "cgroup" for kind, _, _, _ in mounts)
+    systemd = find_v1_mount(SYSTEMD, mountinfo)
+    if systemd is not None and (not found or _is_only_in_v1(init)):
+        return systemd
     if not found:
         raise HostUnsupported(
-            "no cgroup v2 hierarchy is mounted on this host",
+            "no cgroup v2 hierarchy is mounted on this host, nor systemd's of v1",
             remedy="mount one (mount -t cgroup2 none /sys/fs/cgroup/unified) or boot with "
             "systemd.unified_cgroup_hierarchy=1",
         )
@@ -84,6 +91,16 @@ def find_v1_mount(name: str, mountinfo: str = MOUNTINFO) -> Mount | None:
         return None
     path, root = min(own, key=lambda mount: mount[1] != "/")
     return Mount(path=path, root=root, is_hybrid=True, v1=name)
+
+
+def _is_only_in_v1(init: str) -> bool:
+    """systemd has placed itself in its v1 hierarchy and not in cgroup v2, and so it does with everybody."""
+    try:
+        with open(init, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
+            paths = {names: path.rstrip("\n") for _, names, path in (line.split(":", 2) for line in lines)}
+    except OSError:
+        return False
+    return paths.get("") == "/" and paths.get(SYSTEMD, "/") != "/"
 
 
 def _read_mounts(mountinfo: str) -> Iterator[tuple[str, frozenset[str], str, str]]:

@@ -26,7 +26,7 @@ class CgroupFacts:
     """One host. ``why`` lists what kept a fact from being better, one sentence each."""
 
     mount: Mount | None
-    """None: no cgroup v2 here, and nothing below is known."""
+    """None: no cgroups by which processes are told apart, and nothing below is known."""
     controllers: tuple[str, ...] = ()
     """What the root of the mount offers; the freezer needs none of them."""
     is_writable: bool | None = None
@@ -54,6 +54,10 @@ def probe_host(mountinfo: str = MOUNTINFO, *, try_freeze: bool = True) -> Cgroup
         mount = find_mount(mountinfo)
     except HostUnsupported as error:
         return CgroupFacts(None, why=(str(error),))
+    if mount.v1:
+        return CgroupFacts(
+            mount, is_writable=os.access(mount.path, os.W_OK), has_freeze=False, can_freeze=False
+        )
     why: list[str] = []
     controllers: tuple[str, ...] = ()
     try:

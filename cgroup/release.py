@@ -20,11 +20,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from fairsched.base.process import ProcessId
-from fairsched.cgroup import state, tree
+from fairsched.cgroup import state, tree, v1
 from fairsched.cgroup.journal import BrakeName, Corrupt, Entry, Journal, read_boot_id
-from fairsched.cgroup.path import CgroupRef, Mount
+from fairsched.cgroup.path import CgroupRef, Mount, find_v1_mount
 from fairsched.cgroup.stopping import is_stopping, let_go
-from fairsched.cgroup.v1 import FREEZER, V1Freezer
 from fairsched.errors import CgroupGone, KernelRefused
 
 
@@ -163,17 +162,17 @@ def _thaw_groups(journal: Journal, mount: Mount, entry: Entry, path: str) -> Rel
     """Thaw the groups of ours that the entry names, wherever they are by now; they are frozen by nobody else."""
     fresh = journal.load(entry.name)  # the daemon adds to it as it finds more
     groups = fresh.groups if isinstance(fresh, Entry) else entry.groups
-    v1 = V1Freezer(Mount(entry.v1_mount, v1=FREEZER))
+    freezer = v1.V1Freezer(Mount(entry.v1_mount, v1=v1.FREEZER))
     if groups and not os.path.isdir(entry.v1_mount):
         why = f"{entry.v1_mount}, where the freezer of cgroup v1 was mounted, is not there: mount it, and try again"
         return _result(entry, ReleaseKind.FAILED, path, why)
-    moved = {group.id for group in groups if not tree.is_at(v1.mount, group.path, group.id)}
-    paths = tree.find_ids(v1.mount, moved)
+    moved = {group.id for group in groups if not tree.is_at(freezer.mount, group.path, group.id)}
+    paths = tree.find_ids(freezer.mount, moved)
     is_any, refusal = False, None
     for group in groups:
         try:
-            with CgroupRef.open(v1.mount, paths.get(group.id, group.path)) as ref:
-                is_any |= ref.id == group.id and v1.thaw(ref)
+            with CgroupRef.open(freezer.mount, paths.get(group.id, group.path)) as ref:
+                is_any |= ref.id == group.id and freezer.thaw(ref)
         except CgroupGone:
             continue
         except KernelRefused as error:
@@ -222,7 +221,12 @@ def _release_corrupt(journal: Journal, mount: Mount, item: Corrupt) -> Release:
         except (CgroupGone, KernelRefused):
             is_paused = False
     stopped = [] if path is None else _stopped_in(mount, path)
-    if stopped:
+    homes = [] if cgroup_id is None else _frozen_homes(cgroup_id)
+    if homes:
+        detail += (
+            f"; {' '.join(homes)} FROZEN, by whom is not known: check, then echo THAWED > its {v1.STATE}"
+        )
+    elif stopped:
         pids = " ".join(map(str, stopped))
         detail += f"; in {path} processes are stopped, by whom is not known: check, then kill -CONT {pids}"
     elif is_paused:
@@ -233,6 +237,15 @@ def _release_corrupt(journal: Journal, mount: Mount, item: Corrupt) -> Release:
         except KernelRefused as error:
             detail += f"; {error}"
     return Release(ReleaseKind.CORRUPT, item.name, cgroup_id, path or "", detail=detail)
+
+
+def _frozen_homes(cgroup_id: int) -> list[str]:
+    """Where groups of v1 for this cgroup are that are frozen now."""
+    mount = find_v1_mount(v1.FREEZER)
+    if mount is None:
+        return []
+    freezer = v1.V1Freezer(mount)
+    return [mount.absolute(path) for path in freezer.homes_of(cgroup_id) if freezer.is_paused(path)]
 
 
 def _stopped_in(mount: Mount, path: str) -> list[int]:

@@ -105,9 +105,15 @@ class V1Freezer:
 
     def tidy(self) -> None:
         """Bring processes back from all homes there are, and remove those. Frozen ones stay."""
-        for path in reversed([node.path for node in tree.walk(self.mount) if _is_home(node.path)]):
+        for path in reversed(self.homes_of(None)):
             with contextlib.suppress(CgroupGone, KernelRefused), CgroupRef.open(self.mount, path) as home:
                 self.bring_back(home)
+
+    def homes_of(self, cgroup_id: int | None) -> list[str]:
+        """The paths of the homes of a cgroup, or of all, parents before children."""
+        paths = (node.path for node in tree.walk(self.mount))
+        end = "" if cgroup_id is None else f"/fairsched.{cgroup_id}"
+        return [path for path in paths if _is_home(path) and path.endswith(end)]
 
     def bring_back(self, home: CgroupRef) -> None:
         """Move the processes of a home to the group above and remove it. One that is frozen stays."""

@@ -28,6 +28,8 @@ class BrakeFacts(Protocol):
     @property
     def cgroup_mount(self) -> str | None: ...
     @property
+    def is_cgroup_v1(self) -> bool: ...
+    @property
     def has_freezer(self) -> bool | None: ...
     @property
     def v1_obstacle(self) -> str | None: ...
@@ -40,6 +42,7 @@ class BrakeFacts(Protocol):
 @dataclass(frozen=True)
 class _Facts:
     cgroup_mount: str | None
+    is_cgroup_v1: bool
     has_freezer: bool | None
     v1_obstacle: str | None
     has_pidfd: bool | None
@@ -49,8 +52,9 @@ class _Facts:
 def gather_brakes() -> BrakeFacts:
     """As ``doctor`` finds them; makes and removes an empty scratch cgroup."""
     cgroups = probe_host()
-    mount = None if cgroups.mount is None else cgroups.mount.path
-    return _Facts(mount, has_freezer(cgroups), v1_obstacle(), has_pidfd(), privileges()[0])
+    mount = cgroups.mount
+    path, is_v1 = (None, False) if mount is None else (mount.path, bool(mount.v1))
+    return _Facts(path, is_v1, has_freezer(cgroups), v1_obstacle(), has_pidfd(), privileges()[0])
 
 
 def has_freezer(cgroups: CgroupFacts) -> bool | None:
@@ -77,8 +81,8 @@ def freezer_obstacle(facts: BrakeFacts, config: Config) -> str | None:
     """Why cgroup.freeze cannot be used; None when it can."""
     if config.mechanisms.freezer == "off":
         return "mechanisms.freezer is off"
-    if facts.cgroup_mount is None:
-        return "cgroup v2 is not mounted"
+    if facts.cgroup_mount is None or facts.is_cgroup_v1:
+        return "cgroup v2 is not in use"
     if facts.has_freezer is False:
         return "cgroup.freeze does not work here"
     if "CAP_DAC_OVERRIDE" not in facts.capabilities:
@@ -89,7 +93,7 @@ def freezer_obstacle(facts: BrakeFacts, config: Config) -> str | None:
 def sigstop_obstacle(facts: BrakeFacts) -> str | None:
     """Why processes cannot be stopped by signals; None when they can."""
     if facts.cgroup_mount is None:
-        return "cgroup v2 is not mounted"
+        return "no cgroups are mounted by which tenants could be told"
     if facts.has_pidfd is False:
         return "this kernel has no pidfd"
     if "CAP_KILL" not in facts.capabilities:

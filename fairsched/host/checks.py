@@ -61,8 +61,13 @@ def _cgroup_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
         remedy = "boot with systemd.unified_cgroup_hierarchy=1, or mount -t cgroup2 none DIR"
         yield Check("cgroup2", "fail", "not mounted", "cannot run", remedy)
         return
-    hybrid = ", beside cgroup v1" if facts.is_cgroup_hybrid else ""
-    yield Check("cgroup2", "ok", f"at {facts.cgroup_mount}{hybrid}")
+    if facts.is_cgroup_v1:
+        choice = "tenants are told by systemd's hierarchy of cgroup v1: no eBPF account, no device gate"
+        remedy = "boot with systemd.unified_cgroup_hierarchy=1"
+        yield Check("cgroup2", "warn", f"not in use; cgroup v1 at {facts.cgroup_mount}", choice, remedy)
+    else:
+        hybrid = ", beside cgroup v1" if facts.is_cgroup_hybrid else ""
+        yield Check("cgroup2", "ok", f"at {facts.cgroup_mount}{hybrid}")
     obstacle = freezer_obstacle(facts, config)
     yield Check(
         "freezer",

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from fairsched.config import Config
 
 
+ONLY_V1 = "cgroup v2 is not in use, and BPF tells of no other cgroups"
+
+
 def missing_capabilities(facts: HostFacts) -> list[str]:
     held = set(facts.capabilities)
     if "CAP_SYS_ADMIN" in held:
@@ -31,6 +34,8 @@ def ebpf_obstacle(facts: HostFacts, config: Config) -> str | None:
     """Why the eBPF account cannot be used; None when it can."""
     if (off := switched_off(config, "ebpf")) is not None:
         return off
+    if facts.is_cgroup_v1:
+        return ONLY_V1
     if facts.bcc_version is None:
         return "bcc is not installed"
     missing = [name for name in missing_capabilities(facts) if name in ("CAP_BPF", "CAP_PERFMON")]

@@ -72,6 +72,7 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         else gather_pid_view(capabilities, lockdown, try_bpf=try_bpf),
         dcgm=dcgm.gather(config, gpus),
         gates=_gates(config.run_dir),
+        is_cgroup_v1=cgroups.mount is not None and bool(cgroups.mount.v1),
         v1_obstacle=v1_obstacle(),
         has_pidfd=has_pidfd(),
     )

@@ -216,7 +216,7 @@ class FreezerV1Stage(SigstopStage):
 
     def __init__(self, fake: FakeTree, journal: Journal) -> None:
         self.v1 = FakeV1(fake.root.parent / "freezer")
-        self._patch = mock.patch("fairsched.cgroup.release.V1Freezer", lambda _mount: self.v1)
+        self._patch = mock.patch("fairsched.cgroup.v1.V1Freezer", lambda _mount: self.v1)
         self._patch.start()
         super().__init__(fake, journal)
 
