@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fairsched.base.process import ProcessId
+from fairsched.cgroup.share_file import Written
 from fairsched.errors import KernelRefused
 
 DEFAULT_DIRECTORY = "/run/fairsched/holds"
@@ -49,6 +50,8 @@ class BrakeName(str, enum.Enum):
     """freezer.state of cgroup v1."""
     SIGSTOP = "sigstop"
     """SIGSTOP to each process."""
+    CGPU = "cgpu"
+    """No hold: percentages in files of a vendor's module."""
 
 
 class Group(NamedTuple):
@@ -80,6 +83,8 @@ class Entry:
     """Our groups below ``v1_mount`` that were or are about to be frozen."""
     v1_mount: str = ""
     """Where the v1 freezer hierarchy is mounted."""
+    files: tuple[Written, ...] = ()
+    """What was or is about to be written."""
 
     @property
     def name(self) -> str:
@@ -88,13 +93,15 @@ class Entry:
     def to_plain(self) -> dict[str, Any]:
         """As it stands in the file."""
         plain = {**vars(self), "daemon": vars(self.daemon)}
-        del plain["brake"], plain["stopped"], plain["groups"], plain["v1_mount"]
+        del plain["brake"], plain["stopped"], plain["groups"], plain["v1_mount"], plain["files"]
         if self.brake is not BrakeName.FREEZER:
             plain["brake"] = self.brake.value
         if self.brake is BrakeName.SIGSTOP:
             plain["stopped"] = [(process.pid, process.start_ticks) for process in self.stopped]
         if self.brake is BrakeName.FREEZER_V1:
             plain |= {"groups": self.groups, "v1_mount": self.v1_mount}
+        if self.brake is BrakeName.CGPU:
+            plain["files"] = self.files
         return plain
 
 
@@ -238,18 +245,23 @@ def _parse(name: str, data: bytes) -> Entry | Corrupt:
         fields["brake"] = BrakeName(fields.get("brake", BrakeName.FREEZER))
         fields["stopped"] = tuple(ProcessId(*process) for process in fields.get("stopped", ()))
         fields["groups"] = tuple(Group(*group) for group in fields.get("groups", ()))
+        fields["files"] = tuple(Written(*file) for file in fields.get("files", ()))
         entry = Entry(**fields, daemon=ProcessId(**owner))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         return Corrupt(name, f"not a hold: {error}")
     numbers = (entry.cgroup_id, entry.since_ns, entry.deadline_ns, entry.version)
-    paths = (entry.path, entry.v1_mount, *(group.path for group in entry.groups))
-    texts = (*paths, entry.tenant, entry.reason, entry.boot_id)
+    texts = [text for file in entry.files for text in file] + [entry.tenant, entry.reason, entry.boot_id]
+    paths = (
+        [entry.path, entry.v1_mount] + [one.path for one in entry.groups] + [one.path for one in entry.files]
+    )
     processes = (entry.daemon, *entry.stopped)
     ids = [number for process in processes for number in (process.pid, process.start_ticks)]
     ids += [group.id for group in entry.groups]
     if not all(type(number) is int for number in (*numbers, *ids)):
         return Corrupt(name, "a number is not a number")
-    if not all(isinstance(text, str) for text in texts) or any(".." in path.split("/") for path in paths):
+    if not all(isinstance(text, str) for text in (*paths, *texts)) or any(
+        ".." in path.split("/") for path in paths
+    ):
         return Corrupt(name, "a text is not a text")
     if entry.version != VERSION:
         return Corrupt(name, f"version {entry.version}, this fairsched writes {VERSION}")

@@ -23,6 +23,7 @@ from fairsched.base.process import ProcessId
 from fairsched.cgroup import state, tree, v1
 from fairsched.cgroup.journal import BrakeName, Corrupt, Entry, Journal, read_boot_id
 from fairsched.cgroup.path import CgroupRef, Mount, find_v1_mount
+from fairsched.cgroup.share_file import put_back
 from fairsched.cgroup.stopping import is_stopping, let_go
 from fairsched.errors import CgroupGone, KernelRefused
 
@@ -127,6 +128,8 @@ def release_entries(
         path = paths.get(entry.cgroup_id, entry.path)
         if not (journal.has(entry.name) if is_current is None else is_current(entry)):
             done.append(_result(entry, ReleaseKind.NOT_FROZEN, detail="its owner ended the hold meanwhile"))
+        elif entry.brake is BrakeName.CGPU:
+            done.append(_put_back(journal, entry, path))
         elif entry.brake is BrakeName.FREEZER_V1:
             done.append(_thaw_groups(journal, mount, entry, path))
         elif entry.brake is BrakeName.SIGSTOP:
@@ -156,6 +159,16 @@ def _continue_one(
         return _result(entry, ReleaseKind.FAILED, path, str(error))
     is_there = tree.is_at(mount, path, entry.cgroup_id)
     return _finish(journal, entry, ReleaseKind.NOT_FROZEN if is_there else ReleaseKind.GONE, path)
+
+
+def _put_back(journal: Journal, entry: Entry, path: str) -> Release:
+    """What the files of a vendor's module said before, where nobody else has written them since."""
+    fresh = journal.load(entry.name)
+    try:
+        is_any = put_back(fresh.files if isinstance(fresh, Entry) else entry.files)
+    except KernelRefused as error:
+        return _result(entry, ReleaseKind.FAILED, path, str(error))
+    return _finish(journal, entry, ReleaseKind.THAWED if is_any else ReleaseKind.NOT_FROZEN, path)
 
 
 def _thaw_groups(journal: Journal, mount: Mount, entry: Entry, path: str) -> Release:

@@ -105,9 +105,8 @@ def release_run_dir(run_dir: Path) -> list[Release]:
 
     journal = Journal(str(directory))
     try:
-        if not journal.names():
-            return []  # nothing to do, so a host without cgroup v2 is no obstacle either
-        done = release_all(journal, find_mount())
+        # where there is nothing to do a host without cgroups is no obstacle either
+        done = release_all(journal, find_mount()) if journal.names() else []
         v1 = find_v1_mount(FREEZER)
         if v1 is not None:
             V1Freezer(v1).tidy()

@@ -59,6 +59,12 @@ def _modes(config: Config) -> Iterator[Problem]:
             f"brake is {brake}, but mechanisms.freezer is {freezer}",
             "set one of them to auto",
         )
+    if brake == "cgpu" and config.cgpu.share_file is None:
+        yield (
+            ("mechanisms", "brake"),
+            "brake is cgpu, but cgpu.share_file names no file that takes the shares",
+            "name that of your vendor's module, such as /proc/cgpu_km/{gpu}/{container12}/weight",
+        )
     if config.mechanisms.device_gate == "required" and config.mode != "enforce":
         yield (
             ("mechanisms", "device_gate"),

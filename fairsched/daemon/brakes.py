@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 
+from fairsched.act.shares import ShareFiles as ShareFiles
 from fairsched.cgroup.brake import Brake
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.freezer_v1 import FreezerV1
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 def make_brake(config: Config, journal: Journal, mount: Mount) -> tuple[Brake, str | None]:
     """The brake, and why nobody can be held; then it is not to be used. Raises HostUnsupported."""
-    facts = gather_brakes()
+    facts = gather_brakes(config)
     refusal = brake_refusal(facts, config)
     if refusal is not None:
         raise HostUnsupported(refusal, remedy="fairsched doctor says what works; or mechanisms.brake: auto")
@@ -32,4 +33,6 @@ def make_brake(config: Config, journal: Journal, mount: Mount) -> tuple[Brake, s
         return FreezerV1(journal, mount, V1Freezer(v1)), None
     if name is BrakeName.SIGSTOP:
         return Sigstop(journal, mount), None
+    if name is BrakeName.CGPU:
+        return Freezer(journal), f"mechanisms.brake is cgpu: {reason}"
     return Freezer(journal), None if name is not None else f"nobody can be held: {reason}"

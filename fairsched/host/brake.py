@@ -34,6 +34,8 @@ class BrakeFacts(Protocol):
     @property
     def v1_obstacle(self) -> str | None: ...
     @property
+    def cgpu_obstacle(self) -> str | None: ...
+    @property
     def has_pidfd(self) -> bool | None: ...
     @property
     def capabilities(self) -> frozenset[str]: ...
@@ -45,16 +47,33 @@ class _Facts:
     is_cgroup_v1: bool
     has_freezer: bool | None
     v1_obstacle: str | None
+    cgpu_obstacle: str | None
     has_pidfd: bool | None
     capabilities: frozenset[str]
 
 
-def gather_brakes() -> BrakeFacts:
+def gather_brakes(config: Config) -> BrakeFacts:
     """As ``doctor`` finds them; makes and removes an empty scratch cgroup."""
     cgroups = probe_host()
     mount = cgroups.mount
     path, is_v1 = (None, False) if mount is None else (mount.path, bool(mount.v1))
-    return _Facts(path, is_v1, has_freezer(cgroups), v1_obstacle(), has_pidfd(), privileges()[0])
+    return _Facts(
+        path,
+        is_v1,
+        has_freezer(cgroups),
+        v1_obstacle(),
+        cgpu_obstacle(config),
+        has_pidfd(),
+        privileges()[0],
+    )
+
+
+def cgpu_obstacle(config: Config) -> str | None:
+    """Why there is no module to write shares to; None when its directory is there, and None where nobody asks."""
+    if config.mechanisms.brake != "cgpu" or config.cgpu.share_file is None:
+        return None
+    directory = config.cgpu.share_file.partition("{")[0].rpartition("/")[0] or "/"
+    return None if os.path.isdir(directory) else f"{directory} is not there: is the vendor's module loaded?"
 
 
 def has_freezer(cgroups: CgroupFacts) -> bool | None:
@@ -122,6 +141,9 @@ def choose_brake(facts: BrakeFacts, config: Config) -> tuple[BrakeName | None, s
         BrakeName.FREEZER_V1: freezer_v1_obstacle(facts),
         BrakeName.SIGSTOP: sigstop_obstacle(facts),
     }
+    if wish == "cgpu":
+        why = facts.cgpu_obstacle
+        return (None, why) if why else (BrakeName.CGPU, "it takes the shares, and nobody is held")
     if wish != "auto":
         named = BrakeName(wish)
         obstacle = obstacles[named]

@@ -96,6 +96,10 @@ def _brake_check(facts: HostFacts, config: Config) -> Check:
         return Check("brake", "ok" if is_wished else "warn", f"none: {reason}", "observe only", remedy)
     if brake is BrakeName.FREEZER:
         return Check("brake", "ok", f"freezer: {reason}", "tenants are held whole")
+    if brake is BrakeName.CGPU:
+        return Check(
+            "brake", "ok", f"cgpu: {reason}", "a vendor's module shares the GPU; mode observe for the rest"
+        )
     if brake is BrakeName.FREEZER_V1:
         what = "tenants are held whole, in groups of ours below the v1 freezer; SIGKILL waits for the thaw"
         return Check("brake", "warn", f"freezer_v1: {reason}", what, _BETTER_BRAKE)

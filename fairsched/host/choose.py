@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fairsched.cgroup.journal import BrakeName
 from fairsched.driver.pid_view_choice import choose as choose_pid_view
 from fairsched.host import gate as gate_check
 from fairsched.host.brake import brake_refusal, choose_brake
@@ -102,7 +103,7 @@ def choose(facts: HostFacts, config: Config) -> Choices:
     if source is None:
         obstacles.append(f"no account of GPU time: {source_reason}")
     mode: str = config.mode
-    can_hold = brake is not None
+    can_hold = brake is not None and brake is not BrakeName.CGPU
     unwanted = obstacle_of(source, config)
     if can_hold and unwanted is not None:
         can_hold, hold_reason = False, unwanted

@@ -113,6 +113,8 @@ class HostFacts:
     """Tenants are told by cgroup v1, as cgroup v2 is not in use."""
     v1_obstacle: str | None = "not asked"
     """Why the freezer of cgroup v1 cannot be used; None: it can."""
+    cgpu_obstacle: str | None = None
+    """Why there is no module to write shares to; None: there is, or nobody asks."""
     has_pidfd: bool | None = None
     """A process can be signalled by descriptor."""
 
@@ -130,7 +132,7 @@ class Choices:
     obstacles: tuple[str, ...]
     """Why it cannot run at all; empty = it can."""
     brake: str = "none"
-    """What holds tenants: freezer, freezer_v1, sigstop or none."""
+    """What holds tenants: freezer, freezer_v1, sigstop, cgpu (nobody is held) or none."""
 
     @property
     def can_run(self) -> bool:

@@ -24,7 +24,7 @@ from fairsched.driver import hooks
 from fairsched.driver.pid_view import gather as gather_pid_view
 from fairsched.errors import FairschedError
 from fairsched.host import dcgm
-from fairsched.host.brake import has_freezer, has_pidfd
+from fairsched.host.brake import cgpu_obstacle, has_freezer, has_pidfd
 from fairsched.host.facts import BpfFact, GpuFact, HostFacts
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         gates=_gates(config.run_dir),
         is_cgroup_v1=cgroups.mount is not None and bool(cgroups.mount.v1),
         v1_obstacle=v1_obstacle(),
+        cgpu_obstacle=cgpu_obstacle(config),
         has_pidfd=has_pidfd(),
     )
 
