@@ -53,7 +53,7 @@ class _Container:
 
 
 class ShareFiles:
-    """Call :meth:`poll` often. Does nothing unless mechanisms.brake is cgpu. Leaving it puts all back."""
+    """Call :meth:`poll` often. Leaving it puts all back."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class ShareFiles:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def poll(self, config: Config, specs: Mapping[str, TenantSpec], *, is_dry_run: bool) -> None:
+    def poll(self, config: Config, specs: Mapping[str, TenantSpec], *, is_wanted: bool) -> None:
         """Bring the files up to date, at most once a second. What fails is logged, once for each file.
 
-        ``is_dry_run``: nothing is written, whatever the configuration says.
+        ``is_wanted``: else all is put back.
         """
         now_ns = self._clock_ns()
-        if is_dry_run or config.mode != "enforce" or config.mechanisms.brake != "cgpu":
+        if not is_wanted:
             self._put_back(list(self._entries))
             return
         if now_ns < self._next_ns:

@@ -327,7 +327,7 @@ class Daemon:
         self._control.handle_ready()
         self._applier.thaw_expired(now_ns)
         self._gate.refresh()
-        self._shares.poll(self._settings.config, self._specs, is_dry_run=self._force_dry_run)
+        self._shares.poll(self._settings.config, self._specs, is_wanted=self._mode().is_sharing)
         self._sensors.bury(now_ns)
         self._sensors.name_tenants(self._tree.tenant_of)
         self._sensors.driver.poll(now_ns, self._tree.tenant_of)

@@ -44,6 +44,8 @@ def asked(config: Config, *, is_dry_run: bool, no_brake: str | None) -> Mode:
 def in_effect(mode: Mode, config: Config, *, source: Source | None, lack: str | None) -> Mode:
     """``mode``: as asked for. ``source``: of the account, as it is now. ``lack``: why there is no guardian where one
     is required."""
+    if mode.is_sharing and lack is not None:
+        return Mode(mode.name, lack)
     if not mode.is_acting:
         return mode
     obstacle = obstacle_of(source, config)

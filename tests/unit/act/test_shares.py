@@ -39,10 +39,10 @@ class World:
         self.config = self.load()
         self.shares = ShareFiles(self.run_dir, self.tree, GPUS, clock_ns=lambda: self.now_ns)  # type: ignore[arg-type]
 
-    def load(self, mode: str = "enforce", brake: str = "cgpu") -> Config:
+    def load(self) -> Config:
         layout = f"{self.proc}/{{gpu}}/{{container12}}"
         text = (
-            f"mode: {mode}\nmechanisms: {{brake: {brake}}}\n"
+            "mode: enforce\nmechanisms: {brake: cgpu}\n"
             f"cgpu: {{share_file: '{layout}/weight', cap_file: '{layout}/quota'}}\n"
         )
         return from_bytes(text.encode(), "f")
@@ -67,9 +67,9 @@ class World:
     def says(self, container: str, name: str = "weight", gpu: int = 0) -> str:
         return self.file(container, name, gpu).read_text().strip()
 
-    def poll(self, after_s: float = 1, config: Config | None = None, *, is_dry_run: bool = False) -> None:
+    def poll(self, after_s: float = 1, *, is_wanted: bool = True) -> None:
         self.now_ns += int(after_s * S)
-        self.shares.poll(config or self.config, self.specs, is_dry_run=is_dry_run)
+        self.shares.poll(self.config, self.specs, is_wanted=is_wanted)
 
     @property
     def entries(self) -> list[Entry]:
@@ -149,21 +149,14 @@ def test_leaving_puts_back_what_was_there_before_us(world: World) -> None:
     assert world.entries == []
 
 
-@pytest.mark.parametrize(
-    ("mode", "brake", "is_dry_run"),
-    [("observe", "cgpu", False), ("enforce", "auto", False), ("enforce", "cgpu", True)],
-)
-def test_who_does_not_ask_for_it_has_nothing_written_or_left(
-    world: World, mode: str, brake: str, is_dry_run: bool
-) -> None:
+def test_who_does_not_want_it_any_more_has_nothing_left(world: World) -> None:
     world.add("chat")
     world.add("batch")
     world.poll()
     assert world.says("chat") == "50"
-    world.poll(config=world.load(mode, brake), is_dry_run=is_dry_run)
-    assert (world.says("chat"), world.entries) == ("100", [])
-    world.poll(config=world.load(mode, brake), is_dry_run=is_dry_run)
-    assert world.says("chat") == "100"
+    for _ in range(2):
+        world.poll(is_wanted=False)
+        assert (world.says("chat"), world.entries) == ("100", [])
 
 
 def test_what_somebody_else_writes_is_theirs(world: World) -> None:
