@@ -2,7 +2,8 @@
 """Collects which processes NVML sees on the GPUs, asked beside the loop.
 
 A thread asks every POLL_S (see base/beside.py for why) and keeps what was seen until the loop takes it; it asks oftener
-while somebody is suspected. If NVML hangs, nothing is seen, and no process is accused of anything.
+while somebody is suspected. It asks for the cgroup of a process at once, for that may live for a fifth of a second. If
+NVML hangs, nothing is seen: nobody is charged, and no process is accused of anything.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ class ProcessSamples:
 
     pid: int
     slot: int
-    owner: ProcessId
-    """Which process of that pid."""
-    cgroup_id: int
+    owner: ProcessId | None
+    """Which process of that pid; None: it had ended when it was first asked for."""
+    cgroup_id: int | None
+    """Where it was last seen; None: nowhere."""
     samples: int = 0
     busy_ns: int = 0
     period_ns: int = 0
@@ -58,7 +60,10 @@ class _Gpu:
 
 
 class SampleWatch:
-    """Reads the samples in a thread. ``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid."""
+    """Reads the samples, in a thread once it is started.
+
+    ``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid.
+    """
 
     def __init__(
         self,
@@ -70,22 +75,41 @@ class SampleWatch:
         self._cgroup_of = cgroup_of
         self._poll_s = poll_s
         self._lock = threading.Lock()
-        self._found: dict[Where, ProcessSamples] = {}
+        self._found: list[ProcessSamples] = []
+        self._last: dict[Where, ProcessSamples] = {}
+        """Of these, the last of each pid on each GPU."""
         self.seen_running: Mapping[Where, int] = {}
         """When each was last seen. Replaced, never changed."""
         self.is_urgent = False
         """Somebody waits for the next samples."""
-        self._poller = Poller("sightings", self.poll, self._pause_s, "samples")
+        self._poller: Poller | None = None
 
-    def take(self) -> list[ProcessSamples]:
-        """What was seen since the call before. Never blocks on NVML."""
-        with self._lock:
-            found, self._found = self._found, {}
-        return list(found.values())
+    def start(self) -> None:
+        """Ask in a thread from now on."""
+        self._poller = Poller("samples", self.poll, self._pause_s, "samples")
+
+    def stop(self) -> None:
+        """End the thread in its own time."""
+        if self._poller is not None:
+            self._poller.stop()
 
     def close(self) -> None:
         """End the thread, unless NVML keeps it."""
-        self._poller.close()
+        if self._poller is not None:
+            self._poller.close()
+
+    def period_ns(self, slot: int) -> int:
+        """From one sample of a GPU to the next, as far as is known."""
+        return 1000 * self._gpus[slot].sampler.window_us
+
+    def take(self) -> list[ProcessSamples]:
+        """What was seen since the call before, in the order in which processes were first seen. Never blocks on NVML.
+
+        Of two processes that had one pid in turn each has an entry, the later one last.
+        """
+        with self._lock:
+            found, self._found, self._last = self._found, [], {}
+        return found
 
     def _pause_s(self) -> float:
         is_young = any(gpu.sampler.is_young for gpu in self._gpus)
@@ -97,22 +121,22 @@ class SampleWatch:
         seen = {where: t for where, t in self.seen_running.items() if clock_ns() - t < _SEEN_FOR_NS}
         for gpu in self._gpus:
             for pid, used in gpu.poll(clock_ns).items():
-                self._add(pid, gpu, used)
-                seen[pid, gpu.slot] = gpu.ours_ns(used.last_us)
+                if self._add(pid, gpu, used):
+                    seen[pid, gpu.slot] = gpu.ours_ns(used.last_us)
         self.seen_running = seen
 
-    def _add(self, pid: int, gpu: _Gpu, used: Used) -> None:
+    def _add(self, pid: int, gpu: _Gpu, used: Used) -> bool:
+        """False: it has ended."""
         owner, cgroup_id = ProcessId.of(pid), self._cgroup_of(pid)
-        if owner is None or cgroup_id is None:
-            return  # gone since
         with self._lock:
-            found = self._found.get((pid, gpu.slot))
-            if found is None or found.owner != owner:
+            found = self._last.get((pid, gpu.slot))
+            if found is None or owner not in (None, found.owner):
                 first_ns = gpu.ours_ns(used.first_us)
-                found = self._found[pid, gpu.slot] = ProcessSamples(
-                    pid, gpu.slot, owner, cgroup_id, first_ns=first_ns
-                )
-            found.cgroup_id = cgroup_id
+                found = ProcessSamples(pid, gpu.slot, owner, cgroup_id, first_ns=first_ns)
+                self._found.append(found)
+                self._last[pid, gpu.slot] = found
+            found.cgroup_id = found.cgroup_id if cgroup_id is None else cgroup_id
             found.samples += used.samples
             found.busy_ns += used.busy_ns
             found.period_ns, found.last_ns = gpu.sampler.window_us * 1000, gpu.ours_ns(used.last_us)
+        return owner is not None

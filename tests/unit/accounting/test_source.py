@@ -16,9 +16,12 @@ Loop = ClosedLoop | SampledLoop
 
 
 def probed() -> Loop:
+    """The second comes later: until then the first is alone, so that it is learnt what it costs."""
+    late = Pipeline(20, MS, 0.1, 4)
+    late.start_ns = 2 * S
     tenants = [
         Tenant(TenantSpec("a"), [Steps(20, MS, 0.1, MS // 10)]),
-        Tenant(TenantSpec("b"), [Pipeline(20, MS, 0.1, 4)]),
+        Tenant(TenantSpec("b"), [late]),
     ]
     return ClosedLoop(tenants, is_enforced=False)
 

@@ -164,6 +164,19 @@ def test_without_samples_it_is_an_error_that_probes_cannot_be_put_back(
         sensors.is_restarted(config(), 0)
 
 
+@pytest.mark.parametrize("text", ["mechanisms: {ebpf: required}", "gpu: {source: ebpf}"])
+def test_where_probes_are_required_no_sample_takes_their_place(
+    host: Host, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(sensors_module, "ProbeReload", Reload)
+    sensors = Sensors(config(text))
+    sensors.restart(config(text))
+    assert (sensors.source, host.tried) == (None, ["ebpf"])
+    monkeypatch.setattr(Reload, "result", FairschedError("no memory"))
+    with pytest.raises(FairschedError, match="no memory"):
+        sensors.is_restarted(config(text), 0)
+
+
 def test_where_nothing_works_the_daemon_refuses_and_says_why(host: Host) -> None:
     host.has_bpf = host.has_nvml = False
     with pytest.raises(HostUnsupported, match=f"{REFUSED}.*no driver") as caught:
