@@ -28,6 +28,7 @@ from fairsched.accounting.error import sampled_points
 from fairsched.accounting.normalise import Normaliser
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
+from fairsched.gpu.accounting_mode import AccountingMode
 from fairsched.gpu.sampler import LONGEST_WINDOW_US, NvmlReader, open_readers
 from fairsched.gpu.samples import ProcessSamples, SampleWatch
 from fairsched.model import Confidence, Source
@@ -68,11 +69,15 @@ class NvmlAccount:
     source = Source.NVML
 
     def __init__(
-        self, readers: Sequence[NvmlReader], cgroup_of: Callable[[int], int | None], poll_ns: int = POLL_NS
+        self,
+        readers: Sequence[NvmlReader],
+        cgroup_of: Callable[[int], int | None],
+        poll_ns: int = POLL_NS,
+        modes: Sequence[AccountingMode] = (),
     ) -> None:
-        """``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid."""
+        """``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid; ``modes`` by slot or none."""
         self._gpus = [_Gpu(slot) for slot in range(len(readers))]
-        self._samples, self._cgroup_of = SampleWatch(readers, cgroup_of, _ASKED_S), cgroup_of
+        self._samples, self._cgroup_of = SampleWatch(readers, cgroup_of, _ASKED_S, modes), cgroup_of
         self._is_asked_beside = False
         self._poll_ns = poll_ns
         self._next_poll_ns = 0
@@ -237,8 +242,13 @@ class NvmlAccount:
             mine[0].idle_ns = idle_ns
 
 
-def open_account(mount: Mount, count: int) -> NvmlAccount:
-    """The account of the first ``count`` GPUs, asked for beside the loop. Close it in the end."""
-    account = NvmlAccount(open_readers(count), lambda pid: cgroup_id_of(pid, mount))
+def open_account(mount: Mount, count: int, accounting: str = "auto") -> NvmlAccount:
+    """The account of the first ``count`` GPUs, asked for beside the loop. Close it in the end.
+
+    ``accounting``: as in gpu.nvml_accounting: auto uses NVML's accounting mode where it is on, on switches it on.
+    """
+    readers, wish = open_readers(count), {"is_used": accounting != "off", "is_wanted": accounting == "on"}
+    modes = [AccountingMode(reader, **wish) for reader in readers]
+    account = NvmlAccount(readers, lambda pid: cgroup_id_of(pid, mount), modes=modes)
     account.start()
     return account

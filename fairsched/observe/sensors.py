@@ -156,7 +156,7 @@ class Sensors:
 
     def _start_sampled(self, config: Config, *, is_scaled: bool) -> None:
         """``is_scaled``: to the load of the GPUs, as soon as somebody tells it."""
-        self.sampled = open_account(self._mount or find_mount(), len(self.gpus))
+        self.sampled = open_account(self._mount or find_mount(), len(self.gpus), config.gpu.nvml_accounting)
         self.sampled.tenant_of = self._tenant_of
         if is_scaled:
             self.loads = self.loads or host_dcgm.open_watch(config, self.gpus)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures whether the error that the eBPF account tells of itself holds: on GPUs and mixes drawn at random.
 
-Problem. The account says how far what a tenant is charged may be off, in 19 of 20 windows (fairsched/accounting/costs.py),
-and how far a share may be (error.py). Neither follows from a formula, so each is as good as what it was measured on.
+Problem. The account says how far what a tenant is charged may be off, in 19 of 20 windows (costs.py), and how far a share
+may be (error.py). Neither follows from a formula, so each is as good as what it was measured on.
 
 Approach. Draws of :mod:`tests.unit.accounting.drawn_loop` in the closed loop. Every two seconds: what each tenant was
 charged, what it had, and the bound that the account told at the end. Over 2, 10 and 26 s: how far each share is off.
@@ -125,7 +125,8 @@ def report(name: str, draws: Sequence[Draw]) -> list[str]:
     lines = [
         f"{name}: {len(windows)} windows of 2 s, {100 * within:.1f} % within their bound",
         f"  bound  median {quantile(bounds, 0.5):.3f}, p90 {quantile(bounds, 0.9):.3f}",
-        f"  error  median {quantile(errors, 0.5):.3f}, p90 {quantile(errors, 0.9):.3f}, p95 {quantile(errors, 0.95):.3f}",
+        f"  error  median {quantile(errors, 0.5):.3f}, p90 {quantile(errors, 0.9):.3f}, "
+        f"p95 {quantile(errors, 0.95):.3f}",
     ]
     for seconds in POINTS_WINDOWS_S:
         shares = [value for one in draws for values in one.points[seconds] for value in values]

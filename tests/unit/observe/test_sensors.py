@@ -35,6 +35,7 @@ class Host:
         self.has_bpf = self.has_nvml = True
         self.tried: list[str] = []
         self.told: list[tuple[object, ...]] = []
+        self.accounting: str | None = None
         monkeypatch.setattr(sensors_module, "GpuTimeProbe", self._probe)
         monkeypatch.setattr(sensors_module, "Nvml", self._nvml)
         monkeypatch.setattr(sensors_module, "open_account", self._open_account)
@@ -56,8 +57,9 @@ class Host:
             close=lambda: None,
         )
 
-    def _open_account(self, _mount: object, count: int) -> SimpleNamespace:
+    def _open_account(self, _mount: object, count: int, accounting: str) -> SimpleNamespace:
         self.tried.append(f"nvml of {count}")
+        self.accounting = accounting
         told = self.told
         return SimpleNamespace(
             source=Source.NVML,
@@ -195,6 +197,7 @@ def test_what_is_asked_for_by_name_has_no_fallback(host: Host, text: str) -> Non
 def test_what_is_switched_off_is_not_tried(host: Host, text: str) -> None:
     sensors = Sensors(config(text))
     assert (sensors.source, host.tried) == (Source.NVML, ["nvml of 1"])
+    assert host.accounting == "auto"
 
 
 class Loads:
