@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures whether the error that the eBPF account tells of itself holds: on GPUs and mixes drawn at random.
 
-Problem. The account says how far what a tenant is charged may be off, in 19 of 20 windows (costs.py), and how far a share
-may be (error.py). Neither follows from a formula, so each is as good as what it was measured on.
+Problem. The account says how far what a tenant is charged may be off, in 19 of 20 windows (costs.py), and how far a
+share may be (error.py). Neither follows from a formula, so each is as good as what it was measured on.
 
 Approach. Draws of :mod:`tests.unit.accounting.drawn_loop` in the closed loop. Every two seconds: what each tenant was
 charged, what it had, and the bound that the account told at the end. Over 2, 10 and 26 s: how far each share is off.
