@@ -36,9 +36,7 @@ from fairsched.gpu.sampler import LONGEST_WINDOW_US, NvmlReader
 BOOKED_NS = 1_000_000_000
 """From one booking of the driver to the next."""
 LATE_NS = 2 * BOOKED_NS
-"""Less than this may be owed because samples came before the driver booked them."""
-_FORGOTTEN_PER_S = 0.1
-"""Of what is owed: samples are told in whole percents."""
+"""Less than this may be owed by the driver, which books later, or to the process, for means are in whole percents."""
 _LEAST_SAMPLES = 21
 """Of a GPU, after which the time between two of them is known from the counts."""
 _SUM_OF_ONE = 10_000
@@ -189,8 +187,7 @@ class Arrears:
             if grown_ns > elapsed_ns + LATE_NS:
                 self.odd["more than the time that passed"] += 1
                 grown_ns = 0.0
-            kept = max(0.0, 1 - _FORGOTTEN_PER_S * elapsed_ns / 1e9)
-            book.owed_ns = max(-LATE_NS, kept * book.owed_ns + grown_ns - told_ns.get(pid, 0))
+            book.owed_ns = max(-LATE_NS, book.owed_ns + grown_ns - told_ns.get(pid, 0))
             if book.owed_ns > (0 if is_blind else LATE_NS):
                 due[pid], book.owed_ns = book.owed_ns, 0.0
         self._books = books

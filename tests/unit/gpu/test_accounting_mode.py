@@ -139,6 +139,22 @@ def test_whose_a_short_process_was_is_known_from_the_list_of_who_is_there(
     assert part_of_somebody(monkeypatch, life_ms, is_listed=True) >= listed
 
 
+def test_another_process_of_the_same_pid_is_looked_up_anew_and_the_gone_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, FakeNvml(is_on=False))
+    world.start(1, 100)
+    world.run(S)
+    world.end(1)
+    world.run(2 * S)
+    world.start(1, 200)
+    world.run(2 * S + 150 * MS)
+    assert world.gpu.met[1].cgroup_id == 200
+    world.end(1)
+    world.run(20 * S)
+    assert world.gpu.met == {}
+
+
 def test_the_drivers_account_of_short_processes_is_worse_than_their_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -234,6 +250,27 @@ def test_less_than_the_driver_can_be_late_is_not_paid() -> None:
             {1: S} if second % 2 else {1: 0}
         )  # one second is told, the next is not: booked a second later
         assert paid(arrears, {1: booked(7 * (second - second % 2), 10**6)}, second, told_ns) == {}
+
+
+def test_what_one_second_is_told_too_little_and_the_next_too_much_is_not_paid() -> None:
+    """Else each second that was told too little would be paid, and none taken back."""
+    arrears, rng = Arrears(), random.Random(1)
+    paid(arrears, {1: booked(0, samples=10)}, 0)
+    for second in range(1, 600):
+        sums = {1: booked(second * S / PERIOD_NS, samples=10 + 10 * second)}
+        assert paid(arrears, sums, second, {1: S + rng.randrange(-S // 10, S // 10)}) == {}
+
+
+def test_one_whose_sums_were_too_small_for_long_is_paid_what_is_missed_later() -> None:
+    arrears = Arrears()
+    paid(arrears, {1: booked(0)}, 0)
+    for second in range(1, 60):
+        assert paid(arrears, {1: booked(0, samples=1000 + 8 * second)}, second, {1: S}) == {}
+    missed = [
+        paid(arrears, {1: booked((second - 59) * 7, samples=1000 + 8 * second)}, second)
+        for second in range(60, 70)
+    ]
+    assert sum(ns for found in missed for ns in found.values()) > 10 * S - 2 * LATE_NS - S
 
 
 def test_sums_that_fall_another_process_and_garbage_are_counted_and_not_charged() -> None:
