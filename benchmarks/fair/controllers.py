@@ -28,13 +28,13 @@ import psutil
 
 from benchmarks.fair.recording import HeldTime
 from benchmarks.fair.reference import entitled
-from benchmarks.fair.scenario import FROZEN_V1, SAMPLED, STOPPED, Play, Tenant
+from benchmarks.fair.scenario import ACCOUNTED, FROZEN_V1, SAMPLED, STOPPED, Play, Tenant
 from benchmarks.rig import BenchError, Rig, RunningDaemon, cpu_s
 from fairsched.config.models import Gpu
 from fairsched.errors import ConfigError, ControlError
 
 RIVALS = ("window-sigstop", "token", "nvml-feedback")
-POLICIES = ("none", "fairsched", SAMPLED, STOPPED, FROZEN_V1, *RIVALS)
+POLICIES = ("none", "fairsched", SAMPLED, ACCOUNTED, STOPPED, FROZEN_V1, *RIVALS)
 _ROOT = Path(__file__).resolve().parents[2]
 _READY_S = 20.0
 _DEFAULT = Gpu()
@@ -91,9 +91,9 @@ def _all_there() -> Iterator[None]:
 
 
 class _Fairsched(Controller):
-    def __init__(self, source: str = "ebpf", brake: str = "freezer") -> None:
-        """``source`` and ``brake``: gpu.source and mechanisms.brake of the configuration."""
-        self._source, self._brake = source, brake
+    def __init__(self, source: str = "ebpf", brake: str = "freezer", accounting: str = "auto") -> None:
+        """gpu.source, mechanisms.brake and gpu.nvml_accounting of the configuration."""
+        self._source, self._brake, self._accounting = source, brake, accounting
         self.freezes = brake == "freezer"
         self._daemon: RunningDaemon | None = None
         self._warnings: set[str] = set()
@@ -102,7 +102,8 @@ class _Fairsched(Controller):
     @contextlib.contextmanager
     def running(self, rig: Rig, play: Play, directories: Mapping[str, str]) -> Iterator[Controller]:
         document = daemon_config(rig, play)
-        document["gpu"]["source"], document["mechanisms"] = self._source, {"brake": self._brake}
+        document["gpu"] |= {"source": self._source, "nvml_accounting": self._accounting}
+        document["mechanisms"] = {"brake": self._brake}
         with rig.daemon_of(document) as self._daemon:
             self._processes = list(self._daemon.processes().values())
             yield self
@@ -273,8 +274,8 @@ def controller(policy: str) -> Controller:
         return Controller()
     if policy == "fairsched":
         return _Fairsched()
-    if policy == SAMPLED:
-        return _Fairsched(source="nvml")
+    if policy in (SAMPLED, ACCOUNTED):
+        return _Fairsched(source="nvml", accounting="on" if policy == ACCOUNTED else "off")
     if policy == STOPPED:
         return _Fairsched(brake="sigstop")
     if policy == FROZEN_V1:

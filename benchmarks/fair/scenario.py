@@ -36,6 +36,8 @@ _SETTLE_SAMPLED_S = 25.0
 """Until what chance makes of samples can be told from a wrong share."""
 SAMPLED = "fairsched-nvml"
 """fairsched without its probes: NVML's samples are its account."""
+ACCOUNTED = "fairsched-nvml-accounting"
+"""The same with NVML's accounting mode on; it is off otherwise."""
 STOPPED = "fairsched-sigstop"
 """fairsched without a freezer: it holds by SIGSTOP."""
 FROZEN_V1 = "fairsched-freezer_v1"
@@ -315,7 +317,7 @@ class Play:
         is_still = all(leaf.start_s == 0 and leaf.stop_s is None for leaf in self.leaves().values())
         if policy == "none" and is_still:
             return min(self.scenario.settle_s, _SETTLE_UNSCHEDULED_S)
-        if policy == SAMPLED:
+        if policy in (SAMPLED, ACCOUNTED):
             return max(self.scenario.settle_s, _SETTLE_SAMPLED_S)
         return self.scenario.settle_s
 

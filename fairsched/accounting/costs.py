@@ -62,7 +62,7 @@ _CONFIRMED = 0.1
 """Logarithm: the replay is right about somebody if what it charges in company differs by less."""
 _UNEXPLAINED = 0.12
 """Of the time of a GPU, that nobody is owed: switching takes as much where slices are short."""
-_LEAST_ERROR, _DEVIATIONS = 0.1, 6.0
+_LEAST_ERROR, _DEVIATIONS = 0.1, 8.0
 """Of a bound that held in 19 of 20 windows of tenants on GPUs and mixes drawn at random (docs/decisions/0023)."""
 _KEPT_TOTAL = 0.995
 """Of the totals of a GPU, at each settlement."""

@@ -14,7 +14,7 @@ import math
 SAMPLE_PERIOD_NS = 139_000_000
 """Of most products."""
 _SURE_SIGMAS = 1.96
-_POINTS_THAT_STAY, _POINTS_OVER_ONE_S = 4.3, 9.0
+_POINTS_THAT_STAY, _POINTS_OVER_ONE_S = 4.8, 7.0
 
 
 def probed_points(window_s: float) -> float:

@@ -28,8 +28,9 @@ from fairsched.accounting.error import sampled_points
 from fairsched.accounting.normalise import Normaliser
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
+from fairsched.gpu.accounting_mode import AccountingMode
 from fairsched.gpu.sampler import LONGEST_WINDOW_US, NvmlReader, open_readers
-from fairsched.gpu.used import Sampled, UsedTime
+from fairsched.gpu.samples import ProcessSamples, SampleWatch
 from fairsched.model import Confidence, Source
 
 POLL_NS = 250_000_000
@@ -41,6 +42,8 @@ DRAINED = 2.0
 _WINDOW_S = 10.0
 """Over which the error of a tenant is told."""
 _FORGOTTEN_NS = 1_000_000.0
+_ASKED_S = 0.1
+"""Between two questions beside the loop: one that lives for less than two samples is asked for its cgroup in time."""
 _LOOKS = 64
 """At a poll, for processes that have ended or moved."""
 
@@ -66,11 +69,16 @@ class NvmlAccount:
     source = Source.NVML
 
     def __init__(
-        self, readers: Sequence[NvmlReader], cgroup_of: Callable[[int], int | None], poll_ns: int = POLL_NS
+        self,
+        readers: Sequence[NvmlReader],
+        cgroup_of: Callable[[int], int | None],
+        poll_ns: int = POLL_NS,
+        modes: Sequence[AccountingMode] = (),
     ) -> None:
-        """``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid."""
+        """``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid; ``modes`` by slot or none."""
         self._gpus = [_Gpu(slot) for slot in range(len(readers))]
-        self._samples, self._cgroup_of = UsedTime(readers, cgroup_of), cgroup_of
+        self._samples, self._cgroup_of = SampleWatch(readers, cgroup_of, _ASKED_S, modes), cgroup_of
+        self._is_asked_beside = False
         self._poll_ns = poll_ns
         self._next_poll_ns = 0
         self._polled_ns: int | None = None
@@ -98,10 +106,11 @@ class NvmlAccount:
     def start(self) -> None:
         """Ask NVML beside the loop from now on."""
         self._samples.start()
+        self._is_asked_beside = True
 
     def close(self) -> None:
-        """Ask no more."""
-        self._samples.close()
+        """Ask no more. The thread ends in its own time: the daemon changes accounts while it holds people."""
+        self._samples.stop()
 
     def error_points(self, window_s: float) -> float:
         """See :class:`GpuTimeSource`: of one half."""
@@ -122,12 +131,13 @@ class NvmlAccount:
         if is_due:
             self._next_poll_ns = now_ns + self._poll_ns
         rows = []
-        sampled = self._samples.take(now_ns) if is_due else []
+        sampled = self._take(now_ns) if is_due else []
         for gpu in self._gpus:
             used: Mapping[int, int] = {}
             if is_due:
-                used = self._scaled(gpu, sampled[gpu.slot], now_ns)
-                self._see(gpu, sampled[gpu.slot])
+                mine = [one for one in sampled if one.slot == gpu.slot]
+                used = self._scaled(gpu, mine, now_ns)
+                self._see(gpu, mine)
             found = [
                 self._row(pid, process, gpu.slot, used.get(pid, 0)) for pid, process in gpu.processes.items()
             ]
@@ -165,21 +175,30 @@ class NvmlAccount:
         wants = process.cgroup_id not in self._paused
         return ProcessUse(process.cgroup_id, pid, slot, used_ns, wants, 0, Confidence.SAMPLED, 0)
 
-    def _scaled(self, gpu: _Gpu, sampled: Mapping[int, Sampled], now_ns: int) -> dict[int, int]:
+    def _take(self, now_ns: int) -> list[ProcessSamples]:
+        if not self._is_asked_beside:
+            self._samples.poll(now_ns)
+        return self._samples.take()
+
+    def _scaled(self, gpu: _Gpu, sampled: Iterable[ProcessSamples], now_ns: int) -> dict[int, int]:
         """GPU time by process since the last poll."""
-        used = {pid: one.busy_ns for pid, one in sampled.items()}
+        used: dict[int, int] = {}
+        for one in sampled:
+            used[one.pid] = used.get(one.pid, 0) + one.busy_ns
         return used if self.normaliser is None else self.normaliser.scaled(gpu.slot, used, now_ns)
 
-    def _see(self, gpu: _Gpu, sampled: Mapping[int, Sampled]) -> None:
+    def _see(self, gpu: _Gpu, sampled: Iterable[ProcessSamples]) -> None:
         """Who is there, and in which cgroup. One that has ended is charged to where it was last, and wants nothing."""
-        for pid, (_, cgroup_id) in sampled.items():
-            process = gpu.processes.setdefault(pid, _Process(0))
+        seen = set()
+        for one in sampled:
+            process = gpu.processes.setdefault(one.pid, _Process(0))
             process.missed = process.absent = 0.0
-            process.cgroup_id = process.cgroup_id if cgroup_id is None else cgroup_id
+            process.cgroup_id = process.cgroup_id if one.cgroup_id is None else one.cgroup_id
+            seen.add(one.pid)
         # The others are asked for in turn: there may be a thousand.
         for pid in list(itertools.islice(gpu.processes, _LOOKS)):
             process = gpu.processes.pop(pid)
-            found = process.cgroup_id if pid in sampled else self._cgroup_of(pid)
+            found = process.cgroup_id if pid in seen else self._cgroup_of(pid)
             if found is not None:
                 process.cgroup_id = found
                 gpu.processes[pid] = process
@@ -223,8 +242,13 @@ class NvmlAccount:
             mine[0].idle_ns = idle_ns
 
 
-def open_account(mount: Mount, count: int) -> NvmlAccount:
-    """The account of the first ``count`` GPUs, asked for beside the loop. Close it in the end."""
-    account = NvmlAccount(open_readers(count), lambda pid: cgroup_id_of(pid, mount))
+def open_account(mount: Mount, count: int, accounting: str = "auto") -> NvmlAccount:
+    """The account of the first ``count`` GPUs, asked for beside the loop. Close it in the end.
+
+    ``accounting``: as in gpu.nvml_accounting: auto uses NVML's accounting mode where it is on, on switches it on.
+    """
+    readers, wish = open_readers(count), {"is_used": accounting != "off", "is_wanted": accounting == "on"}
+    modes = [AccountingMode(reader, **wish) for reader in readers]
+    account = NvmlAccount(readers, lambda pid: cgroup_id_of(pid, mount), modes=modes)
     account.start()
     return account

@@ -89,6 +89,7 @@ class Misbehaviour:
         self._watch: SampleWatch | None = None
         if sensors.account is not None and sensors.gpus:
             self._watch = SampleWatch(open_readers(len(sensors.gpus)), lambda pid: cgroup_id_of(pid, mount))
+            self._watch.start()
         self.terminator = Terminator(self._tenant_now, self._let_run)
         self._state = WatchState()
         self._account: EbpfAccount | None = None
@@ -156,11 +157,12 @@ class Misbehaviour:
         guessed = (
             account.guessed_processes() if account is not None and len(self._sensors.gpus) > 1 else set()
         )
-        samples = [one for one in map(self._samples_of, sampled) if one is not None]
+        latest = {one.pid: one.owner for one in sampled}
+        samples = [self._samples_of(one) for one in sampled if one.owner == latest[one.pid]]
         return Evidence(
             now_ns=now_ns,
             works=self._works(account) if account is not None else {},
-            samples=tuple(samples),
+            samples=tuple(one for one in samples if one is not None),
             charged_ns=self._by_uuid(charged, guessed),
             watched_since_ns=self._watched_since_ns(now_ns),
             late_until_ns=self._late_until_ns,
@@ -229,6 +231,8 @@ class Misbehaviour:
         )
 
     def _samples_of(self, one: ProcessSamples) -> TenantSamples | None:
+        if one.owner is None or one.cgroup_id is None:
+            return None  # gone since
         if self._owners.get(one.pid, one.owner) != one.owner:  # what was remembered is another process's
             seen = {where: looks for where, looks in self._state.seen.items() if where[0] != one.pid}
             self._state = replace(self._state, seen=seen)

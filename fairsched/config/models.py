@@ -106,6 +106,11 @@ class Gpu(DcgmKeys):
         description="Accounts that tenants are held on; on another one they are only observed. `[ebpf]` for the "
         "careful: NVML's samples are some 5 points of a GPU off over a minute, and the law takes ten seconds on them.",
     )
+    nvml_accounting: Literal["off", "auto", "on"] = Field(
+        default="auto",
+        description="NVML's accounting mode, for GPU time that samples missed: auto uses it where it is on, on "
+        "switches it on (and leaves it on), off does not ask. Nothing is asked while eBPF accounts.",
+    )
     libcuda: Annotated[tuple[AbsolutePath, ...], BeforeValidator(listed)] = Field(
         default=(), max_length=64, description="More libcuda.so.1 files to watch than those found by itself."
     )

@@ -42,14 +42,15 @@ class AccountWatch:
     ) -> frozenset[str]:
         """The UUIDs of GPUs on which nobody is to be held now. ``gates``: of the interval."""
         sensors = self._sensors
-        if sensors.account is None:
-            return frozenset()
-        if self._holds:
+        has_account = sensors.account is not None
+        if self._holds and has_account:
             self._held_ns = now_ns
-        elif self._held_ns is not None and now_ns - self._held_ns > _ASK_ON_NS:
+        elif self._held_ns is not None and (not has_account or now_ns - self._held_ns > _ASK_ON_NS):
             self._held_ns = None
             self.doubts = {slot: begun_anew(doubt) for slot, doubt in self.doubts.items()}
         sensors.watch_loads(is_wanted=self._held_ns is not None)
+        if not has_account:
+            return frozenset()
         if self._held_ns is not None:
             self._look(now_ns, interval_ns, rows, gates)
         return frozenset(

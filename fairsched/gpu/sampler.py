@@ -194,28 +194,31 @@ class NvmlReader:
     """Asks NVML for the samples of one GPU. NVML is initialised by whoever made the handle."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
-        self._nvml, self._handle = nvml, handle
+        self.nvml, self.handle = nvml, handle
         self._has_new_call = True
         self._error: str | None = None
+        self.is_failing = False
+        """The last answer was an error, and not that there is nothing new."""
 
     def read(self, after_us: int) -> list[Sample]:
         """Samples newer than ``after_us``."""
-        nvml = self._nvml
+        nvml = self.nvml
         try:
             found = self._ask(after_us)
         except nvml.NVMLError as error:
-            is_empty = error.value in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND)
-            if not is_empty and str(error) != self._error:
+            self.is_failing = error.value not in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND)
+            if self.is_failing and str(error) != self._error:
                 self._error = str(error)
                 logger.warning("source=nvml samples=0 error=%r", self._error)
             return []
+        self.is_failing = False
         return [Sample(int(s.timeStamp), int(s.pid), int(s.smUtil) / 100) for s in found]
 
     def _ask(self, after_us: int) -> Sequence[Any]:
-        nvml = self._nvml
+        nvml = self.nvml
         if self._has_new_call:
             try:
-                return nvml.nvmlDeviceGetProcessesUtilizationInfo(self._handle, after_us)  # type: ignore[no-any-return]
+                return nvml.nvmlDeviceGetProcessesUtilizationInfo(self.handle, after_us)  # type: ignore[no-any-return]
             except nvml.NVMLError as error:
                 lacking = (
                     nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -225,7 +228,7 @@ class NvmlReader:
                 if error.value not in lacking:
                     raise
                 self._has_new_call = False
-        return nvml.nvmlDeviceGetProcessUtilization(self._handle, after_us)  # type: ignore[no-any-return]
+        return nvml.nvmlDeviceGetProcessUtilization(self.handle, after_us)  # type: ignore[no-any-return]
 
 
 def open_readers(count: int) -> list[NvmlReader]:

@@ -2,23 +2,29 @@
 """Collects which processes NVML sees on the GPUs, asked beside the loop.
 
 A thread asks every POLL_S (see base/beside.py for why) and keeps what was seen until the loop takes it; it asks oftener
-while somebody is suspected. If NVML hangs, nothing is seen, and no process is accused of anything.
+while somebody is suspected. It asks for the cgroup of a process at once, for that may live for a fifth of a second. If
+NVML hangs, nothing is seen: nobody is charged, and no process is accused of anything.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairsched.base.beside import Poller
 from fairsched.base.process import ProcessId
+from fairsched.gpu.accounting_mode import BOOKED_NS, AccountingMode, Arrears
 from fairsched.gpu.sampler import NvmlReader, Sampler, Used
 
 POLL_S = 0.5
 _URGENT_PART = 4
 _SEEN_FOR_NS = 5_000_000_000
+_MET_FOR_NS = 15_000_000_000
+"""After it was last listed: the driver keeps samples for ten seconds."""
 
 Where = tuple[int, int]
 """(process, GPU slot)."""
@@ -30,9 +36,10 @@ class ProcessSamples:
 
     pid: int
     slot: int
-    owner: ProcessId
-    """Which process of that pid."""
-    cgroup_id: int
+    owner: ProcessId | None
+    """Which process of that pid; None: it had ended when it was first asked for."""
+    cgroup_id: int | None
+    """Where it was last seen; None: nowhere."""
     samples: int = 0
     busy_ns: int = 0
     period_ns: int = 0
@@ -42,10 +49,29 @@ class ProcessSamples:
 
 
 @dataclass
+class _Met:
+    """A process that was listed as being on a GPU."""
+
+    owner: ProcessId | None
+    cgroup_id: int | None
+    last_ns: int
+
+
+@dataclass
 class _Gpu:
     slot: int
     reader: NvmlReader
+    mode: AccountingMode | None
     sampler: Sampler = field(default_factory=Sampler)
+    arrears: Arrears = field(default_factory=Arrears)
+    told_ns: Counter[int] = field(default_factory=Counter)
+    """By process, what samples said since the accounting mode was last asked ..."""
+    asked_ns: int | None = None
+    """... and when that was."""
+    met: dict[int, _Met] = field(default_factory=dict)
+    """Those that were listed lately."""
+    met_ns: int = 0
+    """When they were last asked for."""
 
     def poll(self, clock_ns: Callable[[], int]) -> dict[int, Used]:
         """What is new, by process."""
@@ -58,34 +84,59 @@ class _Gpu:
 
 
 class SampleWatch:
-    """Reads the samples in a thread. ``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid."""
+    """Reads the samples, in a thread once it is started.
+
+    ``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid. ``modes`` by slot, where it is to be asked who is
+    there and what samples missed.
+    """
 
     def __init__(
         self,
         readers: Sequence[NvmlReader],
         cgroup_of: Callable[[int], int | None],
         poll_s: float = POLL_S,
+        modes: Sequence[AccountingMode] = (),
     ) -> None:
-        self._gpus = [_Gpu(slot, reader) for slot, reader in enumerate(readers)]
+        pairs = itertools.zip_longest(readers, modes)
+        self._gpus = [_Gpu(slot, reader, mode) for slot, (reader, mode) in enumerate(pairs)]
         self._cgroup_of = cgroup_of
         self._poll_s = poll_s
         self._lock = threading.Lock()
-        self._found: dict[Where, ProcessSamples] = {}
+        self._found: list[ProcessSamples] = []
+        self._last: dict[Where, ProcessSamples] = {}
+        """Of these, the last of each pid on each GPU."""
         self.seen_running: Mapping[Where, int] = {}
         """When each was last seen. Replaced, never changed."""
         self.is_urgent = False
         """Somebody waits for the next samples."""
-        self._poller = Poller("sightings", self.poll, self._pause_s, "samples")
+        self._poller: Poller | None = None
 
-    def take(self) -> list[ProcessSamples]:
-        """What was seen since the call before. Never blocks on NVML."""
-        with self._lock:
-            found, self._found = self._found, {}
-        return list(found.values())
+    def start(self) -> None:
+        """Ask in a thread from now on."""
+        self._poller = Poller("samples", self.poll, self._pause_s, "samples")
+
+    def stop(self) -> None:
+        """End the thread in its own time."""
+        if self._poller is not None:
+            self._poller.stop()
 
     def close(self) -> None:
         """End the thread, unless NVML keeps it."""
-        self._poller.close()
+        if self._poller is not None:
+            self._poller.close()
+
+    def period_ns(self, slot: int) -> int:
+        """From one sample of a GPU to the next, as far as is known."""
+        return 1000 * self._gpus[slot].sampler.window_us
+
+    def take(self) -> list[ProcessSamples]:
+        """What was seen since the call before, in the order in which processes were first seen. Never blocks on NVML.
+
+        Of two processes that had one pid in turn each has an entry, the later one last.
+        """
+        with self._lock:
+            found, self._found, self._last = self._found, [], {}
+        return found
 
     def _pause_s(self) -> float:
         is_young = any(gpu.sampler.is_young for gpu in self._gpus)
@@ -96,23 +147,57 @@ class SampleWatch:
         clock_ns = time.monotonic_ns if now_ns is None else lambda: now_ns
         seen = {where: t for where, t in self.seen_running.items() if clock_ns() - t < _SEEN_FOR_NS}
         for gpu in self._gpus:
+            self._meet(gpu, clock_ns())
             for pid, used in gpu.poll(clock_ns).items():
-                self._add(pid, gpu, used)
-                seen[pid, gpu.slot] = gpu.ours_ns(used.last_us)
+                gpu.told_ns[pid] += used.busy_ns
+                last_ns = gpu.ours_ns(used.last_us)
+                if self._add(pid, gpu, used, gpu.ours_ns(used.first_us), last_ns):
+                    seen[pid, gpu.slot] = last_ns
+            self._pay(gpu, clock_ns())
         self.seen_running = seen
 
-    def _add(self, pid: int, gpu: _Gpu, used: Used) -> None:
+    def _meet(self, gpu: _Gpu, now_ns: int) -> None:
+        """Find out whose they are that are on a GPU, before they end."""
+        if gpu.mode is None:
+            return
+        for pid in gpu.mode.running():
+            met = gpu.met.get(pid)
+            if met is None or met.last_ns != gpu.met_ns:  # else it was there all the time
+                met = gpu.met[pid] = _Met(ProcessId.of(pid), self._cgroup_of(pid), now_ns)
+            met.last_ns = now_ns
+        gpu.met_ns = now_ns
+        gpu.met = {pid: met for pid, met in gpu.met.items() if now_ns - met.last_ns <= _MET_FOR_NS}
+
+    def _pay(self, gpu: _Gpu, now_ns: int) -> None:
+        """Once a second: what the driver has booked and samples did not tell."""
+        if gpu.mode is None or (gpu.asked_ns is not None and now_ns - gpu.asked_ns < BOOKED_NS):
+            return
+        gpu.mode.look()
+        told_ns, gpu.told_ns, gpu.asked_ns = gpu.told_ns, Counter(), now_ns
+        paid_ns = gpu.arrears.take(
+            gpu.mode.booked(gpu.met),
+            told_ns,
+            now_ns,
+            window_us=gpu.sampler.window_us,
+            is_blind=gpu.mode.is_blind,
+        )
+        for pid, busy_ns in paid_ns.items():
+            self._add(pid, gpu, Used(busy_ns, 0, 0, 0), now_ns, now_ns)
+
+    def _add(self, pid: int, gpu: _Gpu, used: Used, first_ns: int, last_ns: int) -> bool:
+        """False: it has ended."""
         owner, cgroup_id = ProcessId.of(pid), self._cgroup_of(pid)
-        if owner is None or cgroup_id is None:
-            return  # gone since
+        is_there = owner is not None
+        if not is_there and (met := gpu.met.get(pid)) is not None:
+            owner, cgroup_id = met.owner, met.cgroup_id
         with self._lock:
-            found = self._found.get((pid, gpu.slot))
-            if found is None or found.owner != owner:
-                first_ns = gpu.ours_ns(used.first_us)
-                found = self._found[pid, gpu.slot] = ProcessSamples(
-                    pid, gpu.slot, owner, cgroup_id, first_ns=first_ns
-                )
-            found.cgroup_id = cgroup_id
+            found = self._last.get((pid, gpu.slot))
+            if found is None or owner not in (None, found.owner):
+                found = ProcessSamples(pid, gpu.slot, owner, cgroup_id, first_ns=first_ns)
+                self._found.append(found)
+                self._last[pid, gpu.slot] = found
+            found.cgroup_id = found.cgroup_id if cgroup_id is None else cgroup_id
             found.samples += used.samples
             found.busy_ns += used.busy_ns
-            found.period_ns, found.last_ns = gpu.sampler.window_us * 1000, gpu.ours_ns(used.last_us)
+            found.period_ns, found.last_ns = gpu.sampler.window_us * 1000, last_ns
+        return is_there

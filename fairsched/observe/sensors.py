@@ -160,7 +160,7 @@ class Sensors:
 
     def _start_sampled(self, config: Config, *, is_scaled: bool) -> None:
         """``is_scaled``: to the load of the GPUs, as soon as somebody tells it."""
-        self.sampled = open_account(self._mount or find_mount(), len(self.gpus))
+        self.sampled = open_account(self._mount or find_mount(), len(self.gpus), config.gpu.nvml_accounting)
         self.sampled.tenant_of = self._tenant_of
         if is_scaled:
             self.loads = self.loads or host_dcgm.open_watch(config, self.gpus)
@@ -193,14 +193,18 @@ class Sensors:
         self._owners = Owners(probe)
 
     def restart(self, config: Config) -> None:
-        """Begin to load the programs again after ProbesLost; until they are there NVML's samples are the account."""
+        """Begin to load the programs again after ProbesLost.
+
+        Until they are there NVML's samples are the account, unless eBPF is required.
+        """
         lost, self.probe, self.account = self.probe, None, None
         self.reason = "the probes were lost and are being put back"
         self.libraries, self._ordinals = Libraries(config.gpu.libcuda, None), None
         self._owners = None
         if lost is not None:
             self._reload = ProbeReload(lost)
-        if self.nvml is not None and not self.nvml.error and config.gpu.source == "auto":
+        is_allowed = config.gpu.source == "auto" and config.mechanisms.ebpf != "required"
+        if self.nvml is not None and not self.nvml.error and is_allowed:
             self._start_sampled(config, is_scaled=self.loads is not None)
 
     def is_restarted(self, config: Config, now_ns: int) -> bool:

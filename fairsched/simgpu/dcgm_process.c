@@ -6,7 +6,6 @@
 #include "dcgm_int.h"
 #include "nvml_int.h"
 
-#define MAX_PROCESSES 1024
 #define MAX_OTHERS 16
 
 struct summary64 {

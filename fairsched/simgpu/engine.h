@@ -57,6 +57,7 @@ struct egpu {
 	uint64_t sample_busy_ns;
 	uint64_t next_util_ns;
 	uint64_t util_busy_ns;
+	uint64_t next_booking_ns;
 	bool needs_poll; /* a head waits on memory or on another GPU: nobody rings for that */
 	pthread_t thread;
 	uint8_t region_in_use[SIM_MAX_REGIONS];

@@ -70,6 +70,7 @@ static uint32_t create_context(struct egpu *g, int fd, uint32_t pid, const struc
 		t->owner = rq->owner;
 		t->handle = rq->a;
 		t->created_ns = sim_now_ns();
+		t->booked_from = g->shm->booked_samples;
 		t->wall_start_us = sim_realtime_ns() / 1000;
 		c->truth = t;
 		c->region = &g->regions[region];

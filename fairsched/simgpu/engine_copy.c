@@ -105,6 +105,22 @@ static struct ectx *occupant_of(const struct egpu *g)
 	return g->running[g->shm->sample_count % g->running_count];
 }
 
+/*
+ * The accounting mode of NVML looks once a second at the samples that came since, and books them to processes that are
+ * there then: what one did after the last look before its end is in no account.
+ */
+static void book_samples(struct egpu *g)
+{
+	struct sim_gpu *shm = g->shm;
+	uint64_t contexts = shm->truth_count < SIM_MAX_TRUTHS ? shm->truth_count : SIM_MAX_TRUTHS;
+
+	for (uint64_t i = 0; i < contexts; i++)
+		if (!shm->truths[i].ended_ns)
+			shm->truths[i].booked_util_pct_sum = shm->truths[i].sample_util_pct_sum;
+	shm->booked_samples = shm->sample_count;
+	g->next_booking_ns += SIM_ACCOUNTING_NS;
+}
+
 void sample_take(struct egpu *g, uint64_t at_ns)
 {
 	uint64_t busy = busy_until(g, at_ns);
@@ -128,4 +144,6 @@ void sample_take(struct egpu *g, uint64_t at_ns)
 	g->sample_busy_ns = busy;
 	g->shm->sample_count++;
 	g->next_sample_ns += SIM_SAMPLE_NS;
+	if (at_ns >= g->next_booking_ns)
+		book_samples(g);
 }

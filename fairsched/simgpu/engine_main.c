@@ -188,6 +188,7 @@ static int open_gpu(struct egpu *g, uint32_t index, char *spec_text)
 	g->random_state = index + 1;
 	g->next_sample_ns = shm->start_ns + SIM_SAMPLE_NS;
 	g->next_util_ns = shm->start_ns + SIM_UTIL_NS;
+	g->next_booking_ns = shm->start_ns + SIM_ACCOUNTING_NS;
 	return pthread_mutex_init(&g->lock, NULL);
 }
 

@@ -384,6 +384,7 @@ void gpu_drop_context(struct egpu *g, struct ectx *c, uint64_t now_ns)
 		link = &(*link)->next;
 	*link = c->next;
 	c->truth->ended_ns = now_ns;
+	c->truth->booked_until = g->shm->booked_samples;
 	c->truth->waiting_since_ns = 0;
 	c->truth->seat = 0;
 	g->shm->vram_used_bytes -= c->truth->vram_bytes;

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 
 MAGIC = 0x55504753
-ABI = 3
+ABI = 4
 MAX_TRUTHS = 4096
 MAX_RESIDENCIES = 8192
 MAX_SAMPLES = 72
@@ -65,6 +65,9 @@ class Truth(ctypes.Structure):
         ("wall_start_us", _u64),
         ("sample_count", _u64),
         ("sample_util_pct_sum", _u64),
+        ("booked_util_pct_sum", _u64),
+        ("booked_from", _u64),
+        ("booked_until", _u64),
         ("owner", _u32),
         ("seat", _u32),
     )
@@ -93,6 +96,8 @@ class Gpu(ctypes.Structure):
         ("bell", _u32),
         ("sleep", _u32),
         ("accounting_mode", _u32),
+        ("accounting_on_ns", _u64),
+        ("accounting_cleared_ns", _u64),
         ("next_order", _u64),
         ("lock_seq", _u32),
         ("phase", _u32),
@@ -112,6 +117,7 @@ class Gpu(ctypes.Structure):
         ("util_pct", _u64),
         ("residency_count", _u64),
         ("sample_count", _u64),
+        ("booked_samples", _u64),
         ("truth_count", _u64),
     )
 

@@ -21,6 +21,7 @@ enum {
 	NVML_ERROR_NOT_FOUND = 6,
 	NVML_ERROR_INSUFFICIENT_SIZE = 7,
 	NVML_ERROR_DRIVER_NOT_LOADED = 9,
+	NVML_ERROR_FUNCTION_NOT_FOUND = 13,
 	NVML_ERROR_IN_USE = 19,
 	NVML_ERROR_INSUFFICIENT_RESOURCES = 23,
 	NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
@@ -42,6 +43,8 @@ extern struct nvml_library {
 
 nvmlReturn device_check(nvmlDevice d);
 
+#define MAX_PROCESSES 1024 /* of one GPU; the depth of the accounting's buffer, too */
+
 /* What one process has on one GPU, over all its contexts. */
 struct process_use {
 	uint32_t pid;
@@ -53,6 +56,9 @@ struct process_use {
 	uint64_t wall_start_us;
 	uint64_t sample_count;
 	uint64_t sample_util_pct_sum;
+	uint64_t booked_util_pct_sum;
+	uint64_t booked_from;
+	uint64_t booked_until;
 };
 
 unsigned int read_processes(const struct sim_gpu *shm, struct process_use *out, unsigned int max,

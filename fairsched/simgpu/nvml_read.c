@@ -34,6 +34,7 @@ static void add_context(struct process_use *p, const struct sim_truth *t)
 {
 	if (!p->created_ns || t->created_ns < p->created_ns) {
 		p->created_ns = t->created_ns;
+		p->booked_from = t->booked_from;
 		p->wall_start_us = t->wall_start_us;
 	}
 	p->is_running |= !t->ended_ns;
@@ -43,6 +44,9 @@ static void add_context(struct process_use *p, const struct sim_truth *t)
 	p->peak_vram_bytes += t->peak_vram_bytes;
 	p->sample_count += t->sample_count;
 	p->sample_util_pct_sum += t->sample_util_pct_sum;
+	p->booked_util_pct_sum += t->booked_util_pct_sum;
+	if (t->booked_until > p->booked_until)
+		p->booked_until = t->booked_until;
 }
 
 unsigned int read_processes(const struct sim_gpu *shm, struct process_use *out, unsigned int max,

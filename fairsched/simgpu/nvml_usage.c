@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Memory, utilization, processes, accounting: what changes while a device is used. */
+/* Memory, utilization, processes: what changes while a device is used. */
 #include <string.h>
 
 #include "nvml_int.h"
 
-#define MAX_PROCESSES 1024
 #define NO_INSTANCE 0xffffffffu
 #define MEMORY_V2 0x02000028u
 #define PROCESSES_UTILIZATION_V1 0x01000018u
@@ -49,20 +48,6 @@ struct nvml_processes_utilization {
 	unsigned int count;
 	unsigned long long after_us;
 	struct nvml_process_sample_v1 *samples;
-};
-
-struct nvml_accounting {
-	unsigned int gpu_util_pct, memory_util_pct;
-	unsigned long long max_bytes, time_ms, start_us;
-	unsigned int is_running;
-	unsigned int reserved[5];
-};
-
-struct nvml_accounting_v2 {
-	unsigned int pid, is_running, gpu_util_pct, memory_util_pct;
-	unsigned long long max_bytes;
-	unsigned int sample_count;
-	unsigned long long gpu_util_sum, memory_util_sum, time_ms, start_us;
 };
 
 NVML_API nvmlReturn nvmlDeviceGetMemoryInfo(nvmlDevice d, struct nvml_memory *m)
@@ -235,109 +220,5 @@ NVML_API nvmlReturn nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice d, struct n
 	for (unsigned int i = 0; i < u->count; i++)
 		u->samples[i] = (struct nvml_process_sample_v1){
 			.pid = samples[i].pid, .time_us = samples[i].time_us, .sm = samples[i].util_pct};
-	return NVML_SUCCESS;
-}
-
-NVML_API nvmlReturn nvmlDeviceGetAccountingMode(nvmlDevice d, unsigned int *mode)
-{
-	nvmlReturn rc = device_check(d);
-
-	if (!rc)
-		*mode = atomic_load(&d->shm->accounting_mode);
-	return rc;
-}
-
-NVML_API nvmlReturn nvmlDeviceSetAccountingMode(nvmlDevice d, unsigned int mode)
-{
-	nvmlReturn rc = device_check(d);
-
-	if (rc)
-		return rc;
-	if (geteuid())
-		return NVML_ERROR_NO_PERMISSION;
-	atomic_store(&d->shm->accounting_mode, mode);
-	return NVML_SUCCESS;
-}
-
-NVML_API nvmlReturn nvmlDeviceGetAccountingBufferSize(nvmlDevice d, unsigned int *size)
-{
-	*size = MAX_PROCESSES;
-	return device_check(d);
-}
-
-NVML_API nvmlReturn nvmlDeviceGetAccountingPids(nvmlDevice d, unsigned int *count, unsigned int *pids)
-{
-	struct process_use use[MAX_PROCESSES];
-	unsigned int room = *count;
-	nvmlReturn rc = device_check(d);
-
-	if (rc)
-		return rc;
-	if (!atomic_load(&d->shm->accounting_mode))
-		return NVML_ERROR_NOT_SUPPORTED;
-	*count = read_processes(d->shm, use, MAX_PROCESSES, false);
-	if (*count > room)
-		return NVML_ERROR_INSUFFICIENT_SIZE;
-	for (unsigned int i = 0; i < *count; i++)
-		pids[i] = use[i].pid;
-	return NVML_SUCCESS;
-}
-
-static nvmlReturn find_accounting(nvmlDevice d, unsigned int pid, struct process_use *out)
-{
-	struct process_use use[MAX_PROCESSES];
-	nvmlReturn rc = device_check(d);
-	unsigned int count;
-
-	if (rc)
-		return rc;
-	if (!atomic_load(&d->shm->accounting_mode))
-		return NVML_ERROR_NOT_SUPPORTED;
-	count = read_processes(d->shm, use, MAX_PROCESSES, false);
-	for (unsigned int i = 0; i < count; i++)
-		if (use[i].pid == pid) {
-			*out = use[i];
-			return NVML_SUCCESS;
-		}
-	return NVML_ERROR_NOT_FOUND;
-}
-
-/* As the real one: a mean over samples, and no duration until the process has ended. */
-NVML_API nvmlReturn nvmlDeviceGetAccountingStats_v2(nvmlDevice d, struct nvml_accounting_v2 *a)
-{
-	struct process_use p;
-	nvmlReturn rc = find_accounting(d, a->pid, &p);
-	uint64_t until_ns, samples;
-
-	if (rc)
-		return rc;
-	until_ns = p.is_running ? sim_now_ns() : p.ended_ns;
-	samples = (until_ns - p.created_ns) / SIM_SAMPLE_NS;
-	a->is_running = p.is_running;
-	a->gpu_util_pct = samples ? (unsigned int)(p.sample_util_pct_sum / samples) : 0;
-	a->memory_util_pct = a->gpu_util_pct / 2;
-	a->max_bytes = p.peak_vram_bytes;
-	a->sample_count = (unsigned int)p.sample_count;
-	a->gpu_util_sum = p.sample_util_pct_sum;
-	a->memory_util_sum = p.sample_util_pct_sum / 2;
-	a->time_ms = p.is_running ? 0 : (p.ended_ns - p.created_ns) / 1000000;
-	a->start_us = p.wall_start_us;
-	return NVML_SUCCESS;
-}
-
-NVML_API nvmlReturn nvmlDeviceGetAccountingStats(nvmlDevice d, unsigned int pid, struct nvml_accounting *a)
-{
-	struct nvml_accounting_v2 v2 = {.pid = pid};
-	nvmlReturn rc = nvmlDeviceGetAccountingStats_v2(d, &v2);
-
-	if (rc)
-		return rc;
-	memset(a, 0, sizeof(*a));
-	a->gpu_util_pct = v2.gpu_util_pct;
-	a->memory_util_pct = v2.memory_util_pct;
-	a->max_bytes = v2.max_bytes;
-	a->time_ms = v2.time_ms;
-	a->start_us = v2.start_us;
-	a->is_running = v2.is_running;
 	return NVML_SUCCESS;
 }

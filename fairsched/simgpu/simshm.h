@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC 0x55504753u
-#define SIM_ABI 3u
+#define SIM_ABI 4u
 #define SIM_MAX_GPUS 16
 #define SIM_MAX_TRUTHS 4096
 #define SIM_MAX_REGIONS 256
@@ -28,6 +28,7 @@
 #define SIM_MAX_RESIDENCIES 8192
 #define SIM_MAX_SAMPLES 72 /* depth of the driver's ring: 10 s of 139 ms */
 #define SIM_SAMPLE_NS 139000000ull
+#define SIM_ACCOUNTING_NS 1000000000ull /* from one callback of the accounting mode to the next */
 #define SIM_UTIL_NS 166666667ull
 #define SIM_MAX_OVERLAP 16
 #define SIM_MIN_SLICE_NS 10000ull
@@ -145,9 +146,12 @@ struct sim_truth {
 	uint64_t peak_vram_bytes;
 	uint64_t wall_start_us;       /* CLOCK_REALTIME, for NVML accounting */
 	uint64_t sample_count;        /* of NVML samples that found it on the GPU ... */
-	uint64_t sample_util_pct_sum; /* ... and what they said */
-	uint32_t owner;               /* FAIRSCHED_SIM_OWNER of the process; 0 = it has none */
-	uint32_t seat;                /* 1 ... share_count while it executes, else 0 */
+	uint64_t sample_util_pct_sum; /* ... what they said ... */
+	uint64_t booked_util_pct_sum; /* ... and how much of that is in NVML's account of it */
+	uint64_t booked_from;         /* sim_gpu.booked_samples when it came, and when it ended */
+	uint64_t booked_until;
+	uint32_t owner; /* FAIRSCHED_SIM_OWNER of the process; 0 = it has none */
+	uint32_t seat;  /* 1 ... share_count while it executes, else 0 */
 };
 
 struct sim_residency {
@@ -174,6 +178,8 @@ struct sim_gpu {
 	_Atomic uint32_t bell;            /* futex the engine thread sleeps on */
 	_Atomic uint32_t sleep;
 	_Atomic uint32_t accounting_mode;
+	_Atomic uint64_t accounting_on_ns;      /* since when; whoever came earlier is in no account */
+	_Atomic uint64_t accounting_cleared_ns; /* whoever ended earlier was cleared away */
 	_Atomic uint64_t next_order;
 	/* Below: written by the engine between two increments of lock_seq (odd = being written). */
 	_Atomic uint32_t lock_seq;
@@ -194,7 +200,8 @@ struct sim_gpu {
 	uint64_t util_pct;
 	uint64_t residency_count;
 	uint64_t sample_count;
-	uint64_t truth_count; /* ids given so far */
+	uint64_t booked_samples; /* of these, those that the accounting callback has seen */
+	uint64_t truth_count;    /* ids given so far */
 	struct sim_sample samples[SIM_MAX_SAMPLES];
 	struct sim_residency residencies[SIM_MAX_RESIDENCIES];
 	struct sim_truth truths[SIM_MAX_TRUTHS];
@@ -238,7 +245,7 @@ static inline uint64_t sim_pack_event(uint32_t gpu, uint32_t region, uint32_t sl
 }
 
 _Static_assert(sizeof(struct sim_cmd) == 64, "one command is one cache line");
-_Static_assert(sizeof(struct sim_truth) == 136, "mirrored in layout.py");
+_Static_assert(sizeof(struct sim_truth) == 160, "mirrored in layout.py");
 _Static_assert(sizeof(_Atomic uint64_t) == 8, "shared words are plain words");
 
 #endif

@@ -153,7 +153,7 @@ def lose_probes(site: Site) -> int:
 
 def test_daemon_serves_while_its_probes_are_put_back(site: Site) -> None:
     """The compiler takes seconds, and here for ever; then it dies, too, and another one is tried."""
-    site.configure(TENANTS)
+    site.configure(TENANTS, mechanisms={"ebpf": "auto"})
     load(site)
     site.start()
     site.wait_held("greedy")

@@ -13,11 +13,13 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fairsched.accounting.nvml import NvmlAccount
 from fairsched.gpu.sampler import Sample
 from fairsched.model import Confidence, PolicyParams, ReasonCode, Snapshot, TenantClass, TenantSpec, Use
 from fairsched.policy.shares import entitlements
+from tests.unit.gpu.fake_nvml import FakeNvml
 from tests.unit.policy.model_gpu import MS, Simulation, Tenant
 from tests.unit.policy.model_processes import ClosedLoop, DeepQueue, OnOff, Process
 
@@ -60,16 +62,31 @@ class SampledLoop(Simulation):
         is_enforced: bool = True,
         shows_each: bool = False,
         period_ns: int = PERIOD_NS,
+        nvml_of: Callable[[], FakeNvml] | None = None,
     ) -> None:
+        """``nvml_of`` makes an NVML with more to tell than samples."""
         params = PolicyParams().sampled(period_ns)
         super().__init__(tenants, params=params, is_enforced=is_enforced, seed=seed)
         self.period_ns = period_ns
-        self.drivers = {gpu: Driver(shows_each=shows_each) for gpu in self.gpus}
+        self.drivers: dict[str, Driver | FakeNvml] = {
+            gpu: nvml_of() if nvml_of is not None else Driver(shows_each=shows_each) for gpu in self.gpus
+        }
         self.pids = {process: 1000 + place for place, process in enumerate(self.owner)}
         self.groups = {name: 100 + place for place, name in enumerate(self.tenants)}
         self.names = {group: name for name, group in self.groups.items()}
         self._was_busy_ns = dict.fromkeys(self.gpus, 0)
-        self.account = NvmlAccount(list(self.drivers.values()), self._group_of)
+        readers: list[Any] = [
+            one.reader if isinstance(one, FakeNvml) else one for one in self.drivers.values()
+        ]
+        modes = [
+            one.mode(reader)
+            for one, reader in zip(self.drivers.values(), readers, strict=True)
+            if isinstance(one, FakeNvml)
+        ]
+        self.account = NvmlAccount(readers, self._group_of, modes=modes)
+        for one in self.drivers.values():
+            for pid in self.pids.values() if isinstance(one, FakeNvml) else ():
+                one.start(pid, 0)
         self.account.tenant_of = self.names.get
         self.at(period_ns, self._sample_all)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from fairsched.accounting.nvml import MISSES, NvmlAccount
 from fairsched.gpu.sampler import Sample
 from fairsched.model import Confidence
+from tests.support import wait_until
 from tests.unit.accounting.test_nvml import S_NS, WINDOW_US, ring
 
 
@@ -20,9 +22,13 @@ class ScriptedReader:
     def __init__(self) -> None:
         self.samples: list[Sample] = []
         self.asked: list[int] = []
+        self.gate: threading.Event | None = None
+        """Keeps whoever asks until it is set."""
 
     def read(self, after_us: int) -> list[Sample]:
         self.asked.append(after_us)
+        if self.gate is not None:
+            self.gate.wait(5)
         return [sample for sample in self.samples if sample.time_us > after_us]
 
 
@@ -47,6 +53,20 @@ def test_time_goes_to_the_cgroup_of_the_process_as_sampled(reader: ScriptedReade
     assert all(
         row.confidence is Confidence.SAMPLED and row.outstanding_ns == 0 and row.gpu == 0 for row in rows
     )
+
+
+def test_asked_beside_the_loop_a_read_asks_nothing(reader: ScriptedReader) -> None:
+    account = NvmlAccount([reader], {1: 100}.get, poll_ns=1)  # type: ignore[list-item]
+    gate = threading.Event()
+    reader.gate = gate
+    account.start()
+    try:
+        wait_until(lambda: len(reader.asked) > 0, 10, "the thread asks")
+        assert account.read(S_NS) == []
+        assert len(reader.asked) == 1
+    finally:
+        account.close()
+        gate.set()
 
 
 def test_between_two_polls_demand_is_known_and_no_time_is_charged_twice(reader: ScriptedReader) -> None:

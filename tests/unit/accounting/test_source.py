@@ -10,15 +10,19 @@ import pytest
 from fairsched.accounting.source import GpuTimeSource
 from tests.unit.accounting.closed_loop import ClosedLoop, Pipeline, Steps
 from tests.unit.accounting.sampled_loop import MIXES, MS, S, SampledLoop
+from tests.unit.gpu.fake_nvml import FakeNvml
 from tests.unit.policy.model_gpu import Simulation, Tenant, TenantSpec
 
 Loop = ClosedLoop | SampledLoop
 
 
 def probed() -> Loop:
+    """The second comes later: until then the first is alone, so that it is learnt what it costs."""
+    late = Pipeline(20, MS, 0.1, 4)
+    late.start_ns = 2 * S
     tenants = [
         Tenant(TenantSpec("a"), [Steps(20, MS, 0.1, MS // 10)]),
-        Tenant(TenantSpec("b"), [Pipeline(20, MS, 0.1, 4)]),
+        Tenant(TenantSpec("b"), [late]),
     ]
     return ClosedLoop(tenants, is_enforced=False)
 
@@ -27,7 +31,25 @@ def sampled() -> Loop:
     return SampledLoop(MIXES["3:1"](), seed=1, is_enforced=False)
 
 
-@pytest.fixture(params=[probed, sampled])
+def accounted() -> Loop:
+    """With NVML's accounting mode on."""
+    return SampledLoop(MIXES["3:1"](), seed=1, is_enforced=False, nvml_of=FakeNvml)
+
+
+def sums_only() -> Loop:
+    """The same, and no samples are told."""
+
+    def nvml() -> FakeNvml:
+        made = FakeNvml()
+        made.errors["ProcessesUtilization"] = made.errors["ProcessUtilization"] = (
+            made.NVML_ERROR_NOT_SUPPORTED
+        )
+        return made
+
+    return SampledLoop(MIXES["3:1"](), seed=1, is_enforced=False, nvml_of=nvml)
+
+
+@pytest.fixture(params=[probed, sampled, accounted, sums_only])
 def loop(request: pytest.FixtureRequest) -> Loop:
     make: Callable[[], Loop] = request.param
     return make()

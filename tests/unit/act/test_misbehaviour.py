@@ -365,8 +365,10 @@ def test_strangers_are_nobodys_misbehaviour(node: Node) -> None:
 
 def test_another_process_of_the_same_pid_has_no_past(node: Node) -> None:
     node.run_unseen(range(7, 8))
+    node.see(8, slot=1)  # in one answer with the other, and with one that has ended
+    node.watch.sampled.append(ProcessSamples(12, 0, None, None, 7, 7 * PERIOD_NS, PERIOD_NS))
     node.run_unseen(range(8, 9), owner=ProcessId(PID, 900))
-    assert node.terminator.asked == []
+    assert (node.terminator.asked, [len(looks) for looks in node.it._state.seen.values()]) == ([], [1])
     node.run_unseen(range(12, 15), owner=ProcessId(PID, 900))
     assert {accused.owner.start_ticks for accused in node.terminator.asked} == {900}
 

@@ -116,3 +116,12 @@ def test_without_an_account_there_is_nothing_to_contradict(eyes: Eyes) -> None:
     eyes.account = None
     assert set(ticks(eyes, watch, 0, 10, Gate("GPU-b"))) == {frozenset()}
     assert eyes.doubted == []
+
+
+def test_an_account_that_is_lost_ends_the_questions_about_loads(eyes: Eyes) -> None:
+    watch = AccountWatch(cast(Sensors, eyes), eyes.holds)
+    ticks(eyes, watch, 0, 1, Gate("GPU-b"))
+    assert eyes.is_wanted
+    eyes.account = None
+    ticks(eyes, watch, 1_000 * MS, 0.1, Gate("GPU-b"))
+    assert not eyes.is_wanted

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
+
+import pytest
 
 from fairsched.base.process import ProcessId
 from fairsched.gpu.sampler import Sample
 from fairsched.gpu.samples import SampleWatch
+from tests.support import wait_until
 
 MS = 1_000_000
 S = 1000 * MS
@@ -16,6 +20,8 @@ CLOCK_US = 10**15
 """NVML's clock when ours says 0."""
 NEVER_S = 3600.0
 ME = os.getpid()
+GONE = 2**22 + 1
+"""Beyond any pid."""
 
 
 class Ring:
@@ -24,12 +30,16 @@ class Ring:
     def __init__(self) -> None:
         self.samples: list[Sample] = []
         self.asked = 0
+        self.gate: threading.Event | None = None
+        """Keeps whoever asks until it is set."""
 
     def add(self, pid: int, *moments_ms: int, busy: float = 1.0) -> None:
         self.samples += [Sample(CLOCK_US + ms * 1000, pid, busy) for ms in moments_ms]
 
     def read(self, after_us: int) -> list[Sample]:
         self.asked += 1
+        if self.gate is not None:
+            self.gate.wait(5)
         return [sample for sample in self.samples if sample.time_us > after_us]
 
 
@@ -53,7 +63,6 @@ def test_samples_of_several_polls_become_one_entry_with_its_first_and_last_momen
     assert (one.first_ns, one.last_ns) == (139 * MS, 417 * MS)
     assert watch.seen_running == {(ME, 0): 417 * MS}
     assert watch.take() == [], "taken once"
-    watch.close()
 
 
 def test_a_sample_that_comes_late_is_dated_by_the_promptest_ones() -> None:
@@ -67,7 +76,6 @@ def test_a_sample_that_comes_late_is_dated_by_the_promptest_ones() -> None:
     ring.add(ME, 278)
     watch.poll(900 * MS)
     assert watch.take()[0].last_ns == 278 * MS
-    watch.close()
 
 
 def test_who_was_not_seen_for_long_is_not_seen_running() -> None:
@@ -78,33 +86,58 @@ def test_who_was_not_seen_for_long_is_not_seen_running() -> None:
     assert (ME, 0) in watch.seen_running
     watch.poll(6 * S)
     assert watch.seen_running == {}
-    watch.close()
 
 
-def test_gpus_are_told_apart_and_the_gone_left_out() -> None:
+def test_gpus_are_told_apart_and_the_gone_run_no_more() -> None:
     one, two = Ring(), Ring()
     watch = watch_of(one, two, cgroup_of=lambda pid: 7 if pid == ME else None)
-    gone = 2**22 + 1  # beyond any pid
     for ring in (one, two):
         ring.add(ME, 0)
-    two.add(gone, 139)
+    two.add(GONE, 139)
     two.add(ME, 278)
     watch.poll(300 * MS)
-    assert [(sampled.pid, sampled.slot) for sampled in watch.take()] == [(ME, 1)]
-    watch.close()
+    found = [(sampled.pid, sampled.slot, sampled.owner, sampled.cgroup_id) for sampled in watch.take()]
+    assert found == [(GONE, 1, None, None), (ME, 1, ProcessId.of(ME), 7)]
+    assert set(watch.seen_running) == {(ME, 1)}
 
 
-def test_another_process_of_the_same_pid_is_counted_anew() -> None:
+def test_whose_a_process_was_is_known_though_it_has_ended_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring, cgroups, me = Ring(), {ME: 7}, ProcessId.of(ME)
+    watch = watch_of(ring, cgroup_of=cgroups.get)
+    ring.add(ME, 0, 139)
+    watch.poll(139 * MS)
+    cgroups.clear()
+    monkeypatch.setattr(ProcessId, "of", lambda _pid: None)
+    ring.add(ME, 278)
+    watch.poll(278 * MS)
+    (one,) = watch.take()
+    assert (one.owner, one.cgroup_id, one.samples, one.busy_ns) == (me, 7, 2, 2 * 139 * MS)
+
+
+def test_another_process_of_the_same_pid_is_counted_anew_and_nothing_of_the_first_is_lost() -> None:
     ring = Ring()
     watch = watch_of(ring)
     ring.add(ME, 0, 139, 278)
     watch.poll(300 * MS)
-    (kept,) = watch._found.values()
+    (kept,) = watch._found
+    assert kept.owner is not None
     kept.owner = ProcessId(ME, kept.owner.start_ticks - 1)
     ring.add(ME, 417)
     watch.poll(500 * MS)
-    assert [sampled.samples for sampled in watch.take()] == [1]
-    watch.close()
+    assert [sampled.samples for sampled in watch.take()] == [2, 1]
+
+
+def test_a_driver_that_hangs_keeps_nobody_waiting() -> None:
+    gate, ring = threading.Event(), Ring()
+    ring.gate = gate
+    watch = SampleWatch([ring], lambda _pid: 7, poll_s=0.01)  # type: ignore[list-item]
+    watch.start()
+    try:
+        wait_until(lambda: ring.asked > 0, 10, "it is asked")
+        assert watch.take() == []
+    finally:
+        watch.stop()
+        gate.set()
 
 
 def test_it_asks_oftener_until_it_knows_how_often_samples_are_taken() -> None:
@@ -115,14 +148,12 @@ def test_it_asks_oftener_until_it_knows_how_often_samples_are_taken() -> None:
         ring.add(ME, number * 139)
         watch.poll(number * 139 * MS)
         assert watch._pause_s() == (NEVER_S / 4 if number < 7 else NEVER_S)
-    watch.close()
     ring = Ring()
     watch = watch_of(ring)
     ring.add(ME, 0)
     watch.poll(0)
     watch.poll(S)
     assert watch._pause_s() == NEVER_S, "nobody does any more"
-    watch.close()
 
 
 def test_it_asks_oftener_while_somebody_is_suspected() -> None:
@@ -130,4 +161,3 @@ def test_it_asks_oftener_while_somebody_is_suspected() -> None:
     usual_s = watch._pause_s()
     watch.is_urgent = True
     assert (usual_s, watch._pause_s()) == (NEVER_S, NEVER_S / 4)
-    watch.close()

@@ -35,6 +35,7 @@ class Host:
         self.has_bpf = self.has_nvml = True
         self.tried: list[str] = []
         self.told: list[tuple[object, ...]] = []
+        self.accounting: str | None = None
         monkeypatch.setattr(sensors_module, "GpuTimeProbe", self._probe)
         monkeypatch.setattr(sensors_module, "Nvml", self._nvml)
         monkeypatch.setattr(sensors_module, "open_account", self._open_account)
@@ -56,8 +57,9 @@ class Host:
             close=lambda: None,
         )
 
-    def _open_account(self, _mount: object, count: int) -> SimpleNamespace:
+    def _open_account(self, _mount: object, count: int, accounting: str) -> SimpleNamespace:
         self.tried.append(f"nvml of {count}")
+        self.accounting = accounting
         told = self.told
         return SimpleNamespace(
             source=Source.NVML,
@@ -164,6 +166,19 @@ def test_without_samples_it_is_an_error_that_probes_cannot_be_put_back(
         sensors.is_restarted(config(), 0)
 
 
+@pytest.mark.parametrize("text", ["mechanisms: {ebpf: required}", "gpu: {source: ebpf}"])
+def test_where_probes_are_required_no_sample_takes_their_place(
+    host: Host, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(sensors_module, "ProbeReload", Reload)
+    sensors = Sensors(config(text))
+    sensors.restart(config(text))
+    assert (sensors.source, host.tried) == (None, ["ebpf"])
+    monkeypatch.setattr(Reload, "result", FairschedError("no memory"))
+    with pytest.raises(FairschedError, match="no memory"):
+        sensors.is_restarted(config(text), 0)
+
+
 def test_where_nothing_works_the_daemon_refuses_and_says_why(host: Host) -> None:
     host.has_bpf = host.has_nvml = False
     with pytest.raises(HostUnsupported, match=f"{REFUSED}.*no driver") as caught:
@@ -182,6 +197,7 @@ def test_what_is_asked_for_by_name_has_no_fallback(host: Host, text: str) -> Non
 def test_what_is_switched_off_is_not_tried(host: Host, text: str) -> None:
     sensors = Sensors(config(text))
     assert (sensors.source, host.tried) == (Source.NVML, ["nvml of 1"])
+    assert host.accounting == "auto"
 
 
 class Loads:
