@@ -19,7 +19,7 @@ runs any more. A brake is used by one thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, KeysView, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from typing import Protocol
 
 from fairsched.cgroup.journal import Entry
@@ -40,7 +40,7 @@ class Brake(Protocol):
         """What is held now, by cgroup id."""
 
     @property
-    def held(self) -> KeysView[int]:
+    def held(self) -> Set[int]:
         """The ids of what is held at any time, not a copy."""
 
     def held_for(self, tenant: str) -> list[int]:

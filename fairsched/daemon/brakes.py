@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 
+from fairsched.cgroup.beside import BesideLoop
 from fairsched.cgroup.brake import Brake
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import BrakeName, Journal
@@ -28,4 +29,4 @@ def make_brake(config: Config, journal: Journal, mount: Mount) -> tuple[Brake, s
     logger.log(level, "brake=%s reason=%r", "none" if name is None else name.value, reason)
     if name is BrakeName.SIGSTOP:
         return Sigstop(journal, mount), None
-    return Freezer(journal), None if name is not None else f"nobody can be held: {reason}"
+    return BesideLoop(Freezer(journal)), None if name is not None else f"nobody can be held: {reason}"

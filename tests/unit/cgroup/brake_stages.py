@@ -10,6 +10,7 @@ import subprocess
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+from fairsched.cgroup.beside import BesideLoop
 from fairsched.cgroup.brake import Brake
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
@@ -80,6 +81,13 @@ class FreezerStage(Stage):
         self.fake.settle(name)
 
 
+class BesideStage(FreezerStage):
+    """What the daemon uses, where nothing is dear; test_beside.py has the rest."""
+
+    def make_brake(self) -> Brake:
+        return BesideLoop(Freezer(self.journal))
+
+
 def stands_still(pid: int) -> bool:
     """Whether it is stopped, or will be before it runs another instruction."""
     status = Path(f"/proc/{pid}/status").read_text()
@@ -147,4 +155,4 @@ class SigstopStage(Stage):
             self.kill(name)
 
 
-STAGES: dict[str, type[Stage]] = {"freezer": FreezerStage, "sigstop": SigstopStage}
+STAGES: dict[str, type[Stage]] = {"freezer": FreezerStage, "beside": BesideStage, "sigstop": SigstopStage}
