@@ -39,6 +39,10 @@ class FakeProbe:
         edges, self.edges = self.edges[:end], self.edges[end:]
         return edges
 
+    @property
+    def unread_edges(self) -> int:
+        return len(self.edges)
+
     def count(self, what: abi.Count) -> int:
         return self.dropped if what is abi.Count.EDGE_DROPPED else 0
 
