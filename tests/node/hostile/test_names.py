@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that a tenant chooses: of its cgroups, processes and libraries, with escapes for terminals, words of our own log
-in them, and as long as the kernel allows. Nobody is spoken of but who did it, and nothing but text reaches a terminal.
+"""Names that a tenant chooses: of its cgroups, processes and libraries, with escapes for terminals in them, words of
+our own log, and as long as the kernel allows. Nobody is spoken of but who did it, and nothing but text reaches a terminal.
 """
 
 from __future__ import annotations

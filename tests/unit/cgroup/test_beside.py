@@ -218,8 +218,10 @@ def test_leaving_it_waits_for_what_is_done_and_thaws_all(scene: Scene) -> None:
     scene.thaw("small")  # nor this
     threading.Timer(0.05, scene.freezer.gate.set).start()
     scene.brake.close()
+    done = [(what, one) for what, one, _ in scene.freezer.by]
+    assert ("hold", scene.refs["big"].id) in done, "and is over"
+    assert ("hold", scene.refs["other"].id) not in done
     assert not any(scene.fake.is_asked(name) for name in scene.refs)
-    assert ("hold", scene.refs["other"].id) not in [(what, one) for what, one, _ in scene.freezer.by]
     assert scene.journal.entries() == []
     assert scene.brake.close() == []
 
