@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names that a tenant chooses: of its cgroups, processes and libraries, with escapes for terminals in them, words of
-our own log, and as long as the kernel allows. Nobody is spoken of but who did it, and nothing but text reaches a terminal.
+our own log, and as long as the kernel allows. Nobody is spoken of but who did it, and a terminal gets text only.
 """
 
 from __future__ import annotations
