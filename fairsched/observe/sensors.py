@@ -39,14 +39,12 @@ from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
 from fairsched.observe.life import LifeWatch
 from fairsched.observe.ordinals import Ordinals
 from fairsched.observe.owners import Owners
+from fairsched.observe.portions import has_caught_up
 from fairsched.observe.tree import TenantView
 from fairsched.protocol.delays import AMinuteAgo
 
 _SILENT_NS = 2_000_000_000
 """Longer than most bursts take, and a GPU that works on a longer one is not idle."""
-_PORTION = 300
-"""Edges that are taken in at one time: some 2 ms. A tenant may make 2,000 at once."""
-_PUT_OFF_NS = 20_000_000
 _WINDOWS_S = (1, 10, 60)
 _RELOAD_AGAIN_NS = 60_000_000_000
 _PROCESS_EDGES = (abi.EdgeKind.PROC_NEW, abi.EdgeKind.PROC_EXIT)
@@ -230,15 +228,8 @@ class Sensors:
     # ---- per tick ----
 
     def has_caught_up(self, late_ns: int) -> bool:
-        """Take in a portion of a flood of edges; False: there are more than one read should have to take in.
-
-        ``late_ns``: how long the next read is due. It is not put off for longer than some moments.
-        """
-        if self.account is None or self.probe is None or late_ns > _PUT_OFF_NS:
-            return True
-        if self.probe.unread_edges > _PORTION:
-            self.account.take_in(_PORTION)
-        return self.probe.unread_edges <= _PORTION
+        """Whether a read has no flood to take in; see :mod:`fairsched.observe.portions`."""
+        return self.account is None or self.probe is None or has_caught_up(self.probe, self.account, late_ns)
 
     def read(self, now_ns: int) -> list[ProcessUse]:
         """Account rows since the last call; new and gone processes are dealt with."""

@@ -22,6 +22,7 @@ from fairsched.host.choose import choose_source
 from fairsched.model import NEVER_NS, PolicyParams, Source
 from fairsched.observe import libraries as libraries_module
 from fairsched.observe import sensors as sensors_module
+from fairsched.observe.portions import PORTION, PUT_OFF_NS
 from fairsched.observe.sensors import Sensors
 from tests.unit.accounting.fake_probe import MS, FakeProbe
 
@@ -303,7 +304,7 @@ def test_a_gpu_that_fell_idle_is_named_with_the_time_and_is_not_urgent(
 
 
 def test_a_flood_is_taken_in_by_portions_and_told_whole(sensors: Sensors, probe: Peeked) -> None:
-    portion = sensors_module._PORTION
+    portion = PORTION
     for number in range(10, 10 + 2 * portion):
         probe.launch(0, number * MS, 2)
         probe.sync(0, number * MS + MS // 2)
@@ -317,11 +318,11 @@ def test_a_flood_is_taken_in_by_portions_and_told_whole(sensors: Sensors, probe:
 
 
 def test_a_read_is_not_put_off_for_long(sensors: Sensors, probe: Peeked) -> None:
-    for number in range(10, 10 + sensors_module._PORTION):
+    for number in range(10, 10 + PORTION):
         probe.launch(0, number * MS)
         probe.sync(0, number * MS + MS // 2)
     unread = probe.unread_edges
-    assert sensors.has_caught_up(sensors_module._PUT_OFF_NS + 1)
+    assert sensors.has_caught_up(PUT_OFF_NS + 1)
     assert probe.unread_edges == unread
 
 
