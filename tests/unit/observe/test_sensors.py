@@ -22,7 +22,6 @@ from fairsched.host.choose import choose_source
 from fairsched.model import NEVER_NS, PolicyParams, Source
 from fairsched.observe import libraries as libraries_module
 from fairsched.observe import sensors as sensors_module
-from fairsched.observe.portions import PORTION, PUT_OFF_NS
 from fairsched.observe.sensors import Sensors
 from tests.unit.accounting.fake_probe import MS, FakeProbe
 
@@ -301,29 +300,6 @@ def test_a_gpu_that_fell_idle_is_named_with_the_time_and_is_not_urgent(
     probe._emit(abi.EdgeKind.GPU_IDLE, 0, 20 * MS)
     probe._emit(abi.EdgeKind.GPU_IDLE, 0, 30 * MS)
     assert sensors.peek() == (False, {0: 30 * MS})
-
-
-def test_a_flood_is_taken_in_by_portions_and_told_whole(sensors: Sensors, probe: Peeked) -> None:
-    portion = PORTION
-    for number in range(10, 10 + 2 * portion):
-        probe.launch(0, number * MS, 2)
-        probe.sync(0, number * MS + MS // 2)
-    assert probe.unread_edges == 4 * portion
-    assert [sensors.has_caught_up(0) for _ in range(3)] == [False, False, True]
-    assert sensors.has_caught_up(0), "what is left is for the read"
-    assert probe.unread_edges == portion
-    (row,) = sensors.read((11 + 2 * portion) * MS)
-    assert row.launches == 4 * portion
-    assert row.used_ns == pytest.approx(portion * MS, rel=0.05)
-
-
-def test_a_read_is_not_put_off_for_long(sensors: Sensors, probe: Peeked) -> None:
-    for number in range(10, 10 + PORTION):
-        probe.launch(0, number * MS)
-        probe.sync(0, number * MS + MS // 2)
-    unread = probe.unread_edges
-    assert sensors.has_caught_up(PUT_OFF_NS + 1)
-    assert probe.unread_edges == unread
 
 
 def test_the_silent_work_of_a_gpu_is_ended_and_nobody_elses(sensors: Sensors, probe: Peeked) -> None:
