@@ -240,9 +240,14 @@ class GpuTimeProbe:
         """
         return self._fds["edges"]
 
-    def read_edges(self) -> list[Edge]:
-        """Every edge since the last call, in order."""
-        return [*map(Edge._make, self._edges.read(EDGE))]
+    def read_edges(self, most: int | None = None) -> list[Edge]:
+        """Every edge since the last call, or the first ``most`` of them, in order."""
+        return [*map(Edge._make, self._edges.read(EDGE, most))]
+
+    @property
+    def unread_edges(self) -> int:
+        """How many :meth:`read_edges` would return."""
+        return self._edges.unread(EDGE)
 
     def peek_edges(self) -> list[Edge]:
         """Edges not peeked at before; :meth:`read_edges` will return them, too."""

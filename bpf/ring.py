@@ -46,13 +46,22 @@ class RingReader:
             map_fd, page + 2 * data_bytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=page
         )
 
-    def read(self, record: struct.Struct) -> list[tuple[Any, ...]]:
-        """Unpack every finished record with ``record``; records of another length are passed over."""
+    def read(self, record: struct.Struct, most: int | None = None) -> list[tuple[Any, ...]]:
+        """Unpack every finished record, or the first ``most``; those of another length are passed over."""
         (position,) = _POSITION.unpack_from(self._consumer, 0)
-        found, following = self._take(position, record)
+        room = None if most is None else most * _with_header(record)[0].size
+        found, following = self._take(position, record, room)
         if following != position:
             _POSITION.pack_into(self._consumer, 0, following)
         return found
+
+    def unread(self, record: struct.Struct) -> int:
+        """How many there are, if all have the length of ``record``; those that are being written included."""
+        (read,), (written,) = (
+            _POSITION.unpack_from(self._consumer, 0),
+            _POSITION.unpack_from(self._producer, 0),
+        )
+        return int(written - read) // _with_header(record)[0].size
 
     def peek(self, record: struct.Struct) -> list[tuple[Any, ...]]:
         """Finished records that were neither read nor peeked at; they are still there to be read."""
@@ -60,9 +69,12 @@ class RingReader:
         found, self._peeked = self._take(max(self._peeked, read), record)
         return found
 
-    def _take(self, position: int, record: struct.Struct) -> tuple[list[tuple[Any, ...]], int]:
-        """The finished records from a position on, and the position behind them."""
+    def _take(
+        self, position: int, record: struct.Struct, room: int | None = None
+    ) -> tuple[list[tuple[Any, ...]], int]:
+        """The finished records from a position on, those that begin in ``room`` bytes, and the position behind them."""
         (end,) = _POSITION.unpack_from(self._producer, 0)
+        end = end if room is None else min(end, position + room)
         found: list[tuple[Any, ...]] = []
         while position < end:
             run, position = self._run(position, end, record)

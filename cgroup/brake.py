@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, KeysView, Sequence
+from collections.abc import Callable, Collection, KeysView, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -44,7 +44,7 @@ class Brake(Protocol):
         """What is held now, by cgroup id."""
 
     @property
-    def held(self) -> KeysView[int]:
+    def held(self) -> Set[int]:
         """The ids of what is held at any time, not a copy."""
 
     def held_for(self, tenant: str) -> list[int]:

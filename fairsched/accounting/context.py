@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.bpf import abi
+from fairsched.bpf.gpu_time import Edge
 from fairsched.model import Confidence, ContextKey
 
 DEMAND_LINGER_NS = 25_000_000
@@ -190,3 +192,13 @@ def row_of(rows: ProcessUses, context: Context) -> ProcessUse:
     if row is None:
         row = rows[key] = ProcessUse(cgroup_id, tgid, gpu, 0, False, 0, _HIGH, 0)
     return row
+
+
+def rank_of(edge: Edge, started_ns: Callable[[int], int | None]) -> tuple[int, ...]:
+    """Place in the runlist: contexts are taken to stand there in the order they were created.
+
+    One that is older than our probes was created, as far as we can tell, when its process started.
+    """
+    was_seen = edge.kind == abi.EdgeKind.CTX_NEW and edge.arg != 0
+    born_ns = None if was_seen else started_ns(edge.tgid)
+    return (edge.t_ns if born_ns is None else born_ns, edge.tgid, edge.slot)

@@ -26,6 +26,7 @@ from fairsched.accounting.context import (
     Events,
     ProcessUse,
     ProcessUses,
+    rank_of,
     row_of,
 )
 from fairsched.accounting.contexts import Contexts
@@ -82,6 +83,8 @@ class EbpfAccount:
         """By (process, GPU): when NVML last saw it run."""
         self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
         self.events = Events()
+        self._begun: ProcessUses | None = None
+        """What the next read will tell, as far as it is known."""
         self.is_anybody_hidden = False
         """A tenant has work that is in no account, anywhere: nobody is known to be alone."""
         self.intruded: Set[int] = frozenset()
@@ -89,11 +92,17 @@ class EbpfAccount:
 
     # ---- read ----
 
+    def take_in(self, most: int | None = None) -> ProcessUses:
+        """Take in what happened, or ``most`` edges of it, ahead of the next read, which tells of it."""
+        if self._begun is None:
+            self._begun, self.events = ProcessUses(), Events()
+        for edge in self._probe.read_edges(most):
+            self._on_edge(edge, self._begun)
+        return self._begun
+
     def read(self, now_ns: int) -> list[ProcessUse]:
         """Everything since the previous read, one row per (cgroup, process, GPU) that exists or just ended."""
-        rows, self.events = ProcessUses(), Events()
-        for edge in self._probe.read_edges():
-            self._on_edge(edge, rows)
+        rows, self._begun = self.take_in(), None
         dropped = self._probe.count(abi.Count.EDGE_DROPPED)
         has_lost, self._dropped = dropped != self._dropped, dropped
         if has_lost:
@@ -267,7 +276,7 @@ class EbpfAccount:
             context = Context(key, edge.tgid, edge.cgroup_id, edge.gpu, proven_ns=edge.t_ns)
             context.is_unseen = edge.arg == 0 or edge.kind != _CTX_NEW
             self._contexts.add(context)
-            context.rank = self._rank(edge)
+            context.rank = rank_of(edge, self._started_ns)
             engine = self._engine(edge.gpu)
             engine.replay.add(key, context.rank)
             if context.is_unseen:  # it may have worked before we saw it: whoever seemed to be alone was not
@@ -292,15 +301,6 @@ class EbpfAccount:
         engine.forget(context, edge.t_ns)
         context.gpu, context.reported_ns, context.seq_exec_ns = edge.gpu, 0, 0
         self._engine(edge.gpu).replay.add(context.key, context.rank)
-
-    def _rank(self, edge: Edge) -> tuple[int, ...]:
-        """Place in the runlist: contexts are taken to stand there in the order they were created.
-
-        One that is older than our probes was created, as far as we can tell, when its process started.
-        """
-        was_seen = edge.kind == _CTX_NEW and edge.arg != 0
-        born_ns = None if was_seen else self._started_ns(edge.tgid)
-        return (edge.t_ns if born_ns is None else born_ns, edge.tgid, edge.slot)
 
     def _engine(self, gpu: int) -> Engine:
         if gpu not in self._engines:

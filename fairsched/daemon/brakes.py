@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 
 from fairsched.act.shares import ShareFiles as ShareFiles
+from fairsched.cgroup.beside import BesideLoop
 from fairsched.cgroup.brake import Brake
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.freezer_v1 import FreezerV1
@@ -35,4 +36,4 @@ def make_brake(config: Config, journal: Journal, mount: Mount) -> tuple[Brake, s
         return Sigstop(journal, mount), None
     if name is BrakeName.CGPU:
         return Freezer(journal), f"mechanisms.brake is cgpu: {reason}"
-    return Freezer(journal), None if name is not None else f"nobody can be held: {reason}"
+    return BesideLoop(Freezer(journal)), None if name is not None else f"nobody can be held: {reason}"

@@ -39,6 +39,7 @@ from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
 from fairsched.observe.life import LifeWatch
 from fairsched.observe.ordinals import Ordinals
 from fairsched.observe.owners import Owners
+from fairsched.observe.portions import has_caught_up
 from fairsched.observe.tree import TenantView
 from fairsched.protocol.delays import AMinuteAgo
 
@@ -233,6 +234,10 @@ class Sensors:
         return True
 
     # ---- per tick ----
+
+    def has_caught_up(self, late_ns: int) -> bool:
+        """Whether a read has no flood to take in; see :mod:`fairsched.observe.portions`."""
+        return self.account is None or self.probe is None or has_caught_up(self.probe, self.account, late_ns)
 
     def read(self, now_ns: int) -> list[ProcessUse]:
         """Account rows since the last call; new and gone processes are dealt with."""

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -66,6 +67,20 @@ EXPORT int cuStreamSynchronize(void *stream)
 {
 	KEEP;
 	(void)stream;
+	return 0;
+}
+
+EXPORT int cuEventRecord(void *event, void *stream)
+{
+	KEEP;
+	(void)event, (void)stream;
+	return 0;
+}
+
+EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags)
+{
+	KEEP;
+	(void)stream, (void)event, (void)flags;
 	return 0;
 }
 
@@ -134,6 +149,28 @@ EXPORT long play_bursts(double seconds)
 	return calls;
 }
 
+/* Events and streams without end, each handle of its own: an event is recorded, and a new stream waits for it. */
+EXPORT long play_handles(double seconds)
+{
+	double end = now_s() + seconds;
+	uintptr_t handle = 0x10000;
+	void *context;
+
+	cuInit(0);
+	cuCtxCreate_v2(&context, 0, 0);
+	cuCtxSetCurrent(context);
+	launch();
+	while (now_s() < end) {
+		for (int i = 0; i < 1000; i++) {
+			handle += 16;
+			cuEventRecord((void *)handle, 0);
+			if (i % 4 == 0)
+				cuStreamWaitEvent((void *)(handle + 8), (void *)handle, 0);
+		}
+	}
+	return (long)(handle >> 4);
+}
+
 EXPORT void play_devices(int processes, int ordinals)
 {
 	for (int i = 0; i < processes; i++) {
@@ -171,6 +208,39 @@ EXPORT long play_keys(double seconds, int cgroups)
 		if (write(fd, "0", 1) == 1)
 			moves++;
 		close(fd);
+		launch();
+		cuStreamSynchronize(0);
+	}
+	return moves;
+}
+
+/* Makes a cgroup, goes there, works, and removes the one before, as quickly as it can: every id is new. */
+EXPORT long play_reborn(double seconds)
+{
+	const char *top = getenv("HOLLOW_CGROUP");
+	double end = now_s() + seconds;
+	char path[4096], before[4096] = "";
+	long moves = 0;
+	void *context;
+
+	cuInit(0);
+	cuCtxCreate_v2(&context, 0, 0);
+	cuCtxSetCurrent(context);
+	while (top && now_s() < end) {
+		int fd, length = snprintf(path, sizeof(path), "%s/again%ld", top, moves % 2);
+
+		if (mkdir(path, 0755))
+			return -1;
+		strcat(path, "/cgroup.procs");
+		fd = open(path, O_WRONLY);
+		if (fd < 0 || write(fd, "0", 1) != 1)
+			return -2;
+		close(fd);
+		if (*before && rmdir(before))
+			return -3;
+		memcpy(before, path, (size_t)length);
+		before[length] = 0;
+		moves++;
 		launch();
 		cuStreamSynchronize(0);
 	}

@@ -34,9 +34,14 @@ class FakeProbe:
 
     # ---- what the account asks ----
 
-    def read_edges(self) -> list[Edge]:
-        edges, self.edges = self.edges, []
+    def read_edges(self, most: int | None = None) -> list[Edge]:
+        end = len(self.edges) if most is None else most
+        edges, self.edges = self.edges[:end], self.edges[end:]
         return edges
+
+    @property
+    def unread_edges(self) -> int:
+        return len(self.edges)
 
     def count(self, what: abi.Count) -> int:
         return self.dropped if what is abi.Count.EDGE_DROPPED else 0

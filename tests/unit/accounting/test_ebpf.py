@@ -45,6 +45,24 @@ def test_time_is_reported_once(probe: FakeProbe) -> None:
     assert [only(account.read(t * MS)).used_ns for t in (10, 20, 20, 50)] == [10 * MS, 10 * MS, 0, 30 * MS]
 
 
+def test_what_is_taken_in_ahead_of_a_read_is_told_by_that_read_and_once(probe: FakeProbe) -> None:
+    def play() -> FakeProbe:
+        one = FakeProbe()
+        one.create(0, 100, 7)
+        one.launch(0, 0)
+        one.sync(0, 5 * MS)
+        one.end(0, 6 * MS)
+        return one
+
+    whole, parts = account_of(play()), account_of(play())
+    for portion in (1, 2):
+        parts.take_in(portion)
+    assert parts.read(10 * MS) == whole.read(10 * MS)
+    assert parts.events == whole.events
+    assert parts.events.gone_processes == [100]
+    assert (parts.read(20 * MS), parts.events) == ([], type(parts.events)())
+
+
 def test_two_that_share_the_gpu_share_its_time(probe: FakeProbe) -> None:
     account = account_of(probe)
     for slot, cgroup in ((0, CHAT), (1, TRAIN)):

@@ -154,6 +154,16 @@ def test_nothing_is_lost_or_torn_at_the_wrap(tmp_path: Path, rounds: list[int], 
         ring.close()
 
 
+def test_a_portion_is_the_oldest_and_the_rest_is_still_there(ring: Ring) -> None:
+    for number in range(5):
+        ring.put(number, number)
+    assert ring.reader.unread(RECORD) == 5
+    assert ring.reader.read(RECORD, 2) == [(0, 0), (1, 1)]
+    assert ring.reader.unread(RECORD) == 3
+    assert ring.reader.read(RECORD, 9) == [(2, 2), (3, 3), (4, 4)]
+    assert ring.reader.unread(RECORD) == 0
+
+
 def test_what_was_peeked_at_is_there_to_be_read_and_is_not_peeked_at_again(ring: Ring) -> None:
     ring.put(1, 1)
     assert ring.reader.peek(RECORD) == [(1, 1)]

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from unittest import mock
 
+from fairsched.cgroup.beside import BesideLoop
 from fairsched.cgroup.brake import Brake
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.freezer_v1 import FreezerV1
@@ -81,6 +82,13 @@ class FreezerStage(Stage):
 
     def come_to_rest(self, name: str) -> None:
         self.fake.settle(name)
+
+
+class BesideStage(FreezerStage):
+    """What the daemon uses, where nothing is dear; test_beside.py has the rest."""
+
+    def make_brake(self) -> Brake:
+        return BesideLoop(Freezer(self.journal))
 
 
 def stands_still(pid: int) -> bool:
@@ -249,6 +257,7 @@ class FreezerV1Stage(SigstopStage):
 
 STAGES: dict[str, type[Stage]] = {
     "freezer": FreezerStage,
+    "beside": BesideStage,
     "freezer_v1": FreezerV1Stage,
     "sigstop": SigstopStage,
 }

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process that forks all the time, each child with a libcuda of its own that nobody has seen before, and gone again
+when it has been looked at; and one that keeps the control socket busy without a right to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
+from tests.node.hostile import files
+from tests.node.promptness import time_until
+from tests.support import let_run, wait_until
+
+pytestmark = pytest.mark.alone
+
+DUE = {"chat": 0.8, "late": 0.2}
+SHARE_ERROR = 0.06
+CPU_RATIO = 0.1
+WATCHED_S = 5.0
+FOUND_S = 2.0
+ANSWERED_S = 0.02
+NOBODY = 65534
+
+# Arguments: a directory, a file that is a libcuda. Fifty children a second, each of which lives for more than one look.
+_CHURN = """
+import mmap, os, shutil, signal, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.read(0, 1)
+for number in range(10**9):
+    there = os.path.join(sys.argv[1], str(number))
+    os.mkdir(there)
+    path = os.path.join(there, "libcuda.so.1")
+    shutil.copy(sys.argv[2], path)
+    if os.fork() == 0:
+        with open(path, "rb") as file:
+            held = mmap.mmap(file.fileno(), 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+        time.sleep(1.3)
+        held.close()
+        os.unlink(path)
+        os.rmdir(there)
+        os._exit(0)
+    time.sleep(0.02)
+"""
+# Arguments: the socket's directory. As nobody, whatever it is answered, for as long as it lives.
+_KNOCK = f"""
+import os, socket, sys
+os.chdir(sys.argv[1])
+os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+print(flush=True)
+while True:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+        try:
+            one.connect("fairsched.sock")
+            one.send(b'{{"command": "release"}}' * 100)
+        except OSError:
+            pass
+"""
+
+
+@contextlib.contextmanager
+def running(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def begin(site: Site) -> None:
+    tenants = {"chat": {"weight": 4}, "late": {"weight": 1}, "hog": {}, "good": {}}
+    site.configure(tenants, tenant_defaults={"on_misbehaviour": "terminate"})
+    site.start()
+    site.attach()
+    for name in DUE:
+        site.spawn(name, STEADY)
+
+
+def expect_unharmed(site: Site) -> None:
+    """Shares, answers, and what the daemon needs for itself."""
+    daemon = psutil.Process(site.pid)
+    before_s, waits_s = cpu_s(daemon), list[float]()
+    truth, end_s = site.truth_ns(), time.monotonic() + WATCHED_S
+    while time.monotonic() < end_s:
+        begun_s = time.monotonic()
+        assert site.ping() == site.pid
+        waits_s.append(time.monotonic() - begun_s)
+        let_run(0.02)
+    got = {name: site.truth_ns()[name] - truth[name] for name in DUE}
+    assert cpu_s(daemon) - before_s < WATCHED_S * CPU_RATIO
+    assert abs(got["chat"] / sum(got.values()) - DUE["chat"]) < SHARE_ERROR, got
+    assert statistics.median(waits_s) < ANSWERED_S, statistics.quantiles(waits_s, n=20)
+    assert logged(site.log(), "misbehaviour=|terminate=|Traceback|probes=lost|tick failed") == []
+
+
+def test_children_with_ever_new_libraries_keep_nobody_from_its_probes(site: Site, tmp_path: Path) -> None:
+    begin(site)
+    (tmp_path / "small").write_bytes(files.elf(2))
+    (tmp_path / "churn").mkdir()
+    argv = [sys.executable, "-S", "-c", _CHURN, str(tmp_path / "churn"), str(tmp_path / "small")]
+    with running(site.host.popen(argv, site.cgroup("hog"), stdin=subprocess.PIPE)) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        wait_until(
+            lambda: len(logged(site.log(), "library=.*/churn/.* probes=1 ")) > 5, PATIENCE_S, "some are seen"
+        )
+        helpers = [psutil.Process(pid) for pid in site.helpers().values()]
+        before_s = sum(map(cpu_s, helpers))
+        expect_unharmed(site)
+        assert sum(map(cpu_s, helpers)) - before_s < 2 * WATCHED_S * CPU_RATIO
+        files.spawn_with_own_libcuda(site, "good", tmp_path / "good")
+        took = time_until(
+            lambda: logged(site.log(), rf"library=.*{tmp_path.name}/good/.* probes=[1-9]"),
+            PATIENCE_S,
+            "the honest one has its probes",
+        )
+        files.expect_soon(took, FOUND_S)
+        assert len(list((tmp_path / "churn").iterdir())) > 10
+    assert logged(site.log(), "misbehaviour=|terminate=|Traceback|probes=lost") == []
+
+
+def test_who_knocks_without_end_and_may_not_come_in_costs_nobody_anything(site: Site) -> None:
+    begin(site)
+    site.run_dir.chmod(0o755)
+    site.socket_path.chmod(0o666)
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            argv = [sys.executable, "-S", "-c", _KNOCK, str(site.run_dir)]
+            process = stack.enter_context(
+                running(site.host.popen(argv, site.cgroup("hog"), stdout=subprocess.PIPE))
+            )
+            assert process.stdout is not None and process.stdout.readline() == b"\n"
+        expect_unharmed(site)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process that makes a new cgroup for itself again and again and removes the one before: every id is a new one, and
+none is there any more when somebody looks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
+from tests.node.hostile.cost import modest
+from tests.node.hostile.hollow import Hollow
+from tests.support import let_run, wait_until
+
+pytestmark = pytest.mark.alone
+
+DUE = {"chat": 0.8, "late": 0.2}
+SHARE_ERROR = 0.06
+PLAYED_S = 25.0
+WATCHED_S = 6.0
+LEAST_MOVES = 300
+"""While it is held it makes none."""
+
+
+def test_who_is_reborn_all_the_time_is_one_tenant_all_the_time(site: Site, tmp_path: Path) -> None:
+    tenants = {"chat": {"weight": 4}, "late": {"weight": 1}, "hog": {}}
+    site.configure(tenants, tenant_defaults={"on_misbehaviour": "terminate"})
+    site.start()
+    site.attach()
+    workers = [site.spawn(name, STEADY) for name in DUE]
+    hog = Hollow(site, "hog", tmp_path, "play_reborn", PLAYED_S)
+    try:
+        let_run(1)
+        hog.go()
+        let_run(2)
+        daemon = psutil.Process(site.pid)
+        descriptors = daemon.num_fds()
+        with modest(site):
+            shares = site.shares(list(DUE), WATCHED_S)
+        assert hog.finish() > LEAST_MOVES
+    finally:
+        hog.process.kill()
+    assert daemon.num_fds() < descriptors + 20, "nothing is kept of cgroups that are gone"
+    assert abs(shares["chat"] - DUE["chat"]) < SHARE_ERROR, (shares, site.status()["warnings"])
+    assert logged(site.log(), "budget=exceeded tenant=(chat|late)|misbehaviour=|terminate=|tick failed") == []
+    assert logged(site.log(), "housekeeping failed|Traceback") == []
+    assert all(worker.is_running for worker in workers)
+    with site.maps() as maps:
+        assert maps.counts()["use_full"] == 0
+    hog.process.wait()
+    for number in range(2):
+        path = site.cgroup("hog") / f"again{number}"
+        if path.exists():
+            wait_until(lambda path=path: not _is_busy(path), PATIENCE_S, "its process is gone")
+
+
+def _is_busy(path: Path) -> bool:
+    try:
+        path.rmdir()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
