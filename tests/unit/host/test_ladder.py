@@ -146,3 +146,10 @@ def test_what_would_lift_signals_to_a_freezer_is_said() -> None:
     assert better is not None
     assert better.remedy == "set mechanisms.brake: auto"
     assert lift(brakes(capable_host(), config())) is None
+
+
+def test_who_wants_nobody_held_reads_it_at_every_brake() -> None:
+    found = brakes(capable_host(capabilities=MIGHTY), config("mechanisms: {freezer: off}"))
+    assert {(one.obstacle, one.remedy) for one in found} == {
+        ("mechanisms.freezer is off", "set mechanisms.freezer: auto")
+    }
