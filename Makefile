@@ -39,6 +39,10 @@ test-vm: setup-vm ## tests/vm under KERNEL=5.10, 6.1, 6.12 or 7.2 (root)
 test-vm-all: setup-vm ## The same under all four; docs/support-matrix.md (root)
 	@$(CLEAN_ENV) $(BIN)/python scripts/vm/matrix.py --run $(ARGS); $(OWN)
 
+.PHONY: test-vm-rungs
+test-vm-rungs: setup-vm ## What it sees and holds with by kernel and boot (root)
+	@$(CLEAN_ENV) $(BIN)/python scripts/vm/matrix.py --rungs $(ARGS); $(OWN)
+
 .PHONY: test-unit
 test-unit: setup ## The tests that need no root
 	@$(CLEAN_ENV) $(BIN)/python -m pytest tests/unit $(ARGS); $(OWN)

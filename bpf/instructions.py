@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import struct
 
-_MOV_IMM, _MOV, _ADD, _STORE_IMM, _ATOMIC, _EXIT = 0xB7, 0xBF, 0x0F, 0x7A, 0xDB, 0x95
+_MOV_IMM, _MOV, _ADD, _ADD_IMM, _STORE_IMM, _ATOMIC = 0xB7, 0xBF, 0x0F, 0x07, 0x7A, 0xDB
+_CALL, _EXIT = 0x85, 0x95
 _FETCH_OR, _CMPXCHG = 0x41, 0xF1
+_PROBE_READ_KERNEL = 113
 _FP = 10
 
 
@@ -32,3 +34,15 @@ ATOMICS = b"".join(
         instruction(_EXIT),
     )
 )
+KERNEL_READ = b"".join(
+    (
+        instruction(_MOV, 1, _FP),
+        instruction(_ADD_IMM, 1, imm=-8),
+        instruction(_MOV_IMM, 2, imm=8),
+        instruction(_MOV_IMM, 3),
+        instruction(_CALL, imm=_PROBE_READ_KERNEL),
+        instruction(_MOV_IMM),
+        instruction(_EXIT),
+    )
+)
+"""Reads eight bytes of the kernel at 0, which is an error to be returned; kernel lockdown refuses the program."""

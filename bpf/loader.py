@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from fairsched.bpf import abi, ancestor, btf, budgets, cache, exports, syscall, typed_task
 from fairsched.bpf.compiled import Compiled, close_all, create_maps, load_programs
 from fairsched.bpf.compiler import HERE, cflags, compile_programs, flatten
-from fairsched.bpf.instructions import ATOMICS, EXIT_0
+from fairsched.bpf.instructions import ATOMICS, EXIT_0, KERNEL_READ
 from fairsched.bpf.program_sets import SETS, Kind, ProgramSet
 from fairsched.errors import FairschedError, HostUnsupported
 
@@ -82,10 +82,12 @@ def load(*, multi: bool) -> tuple[dict[str, int], dict[str, int]]:
     """Descriptors of all maps and of all programs of GPU time, by name. Raises HostUnsupported."""
     kinds = programs()
     walks = not ancestor.can_ask(is_tracing=True)  # then a program finds the cgroups around a task by itself
+    reads = can_read_kernel()
 
     def defines() -> list[str]:
         found = btf.cgroup_defines(btf.read_btf()) if walks else {}
-        return [*(f"{name}={value}" for name, value in sorted(found.items())), *_end_defines()]
+        ends = _end_defines() if reads else []
+        return [*(f"{name}={value}" for name, value in sorted(found.items())), *ends]
 
     def use(compiled: Compiled) -> tuple[dict[str, int], dict[str, int]]:
         maps = create_maps(compiled)
@@ -101,13 +103,23 @@ def load(*, multi: bool) -> tuple[dict[str, int], dict[str, int]]:
         return maps, loaded
 
     try:
-        return from_compiled(SOURCE, kinds, [f"walks={walks}"], defines, use)
+        _check_atomics()
+        return from_compiled(SOURCE, kinds, [f"walks={walks}", f"reads={reads}"], defines, use)
     except OSError as error:
         raise _refused("the GPU time programs", error.strerror or str(error)) from error
     except HostUnsupported as error:
         if error.remedy:
             raise
         raise _refused("the GPU time programs", str(error)) from error
+
+
+def _check_atomics() -> None:
+    """Raise HostUnsupported where the programs would be compiled, for seconds, and then refused. OSError as below."""
+    os.close(syscall.load_program(syscall.PROG_TYPE_RAW_TRACEPOINT, EXIT_0))
+    if not has_atomics():
+        raise HostUnsupported(
+            "BPF programs of this kernel have no atomic operations", remedy="use a kernel >= 5.12"
+        )
 
 
 def _end_defines() -> list[str]:
@@ -202,8 +214,17 @@ def defines_of(wanted: ProgramSet, defines: dict[str, int], abilities: Collectio
 
 def has_atomics() -> bool:
     """Whether BPF programs may fetch while they add and swap (Linux 5.12)."""
+    return _is_taken(ATOMICS)
+
+
+def can_read_kernel() -> bool:
+    """Whether BPF programs may read the kernel's memory, which its lockdown forbids."""
+    return _is_taken(KERNEL_READ)
+
+
+def _is_taken(insns: bytes) -> bool:
     try:
-        prog_fd = syscall.load_program(syscall.PROG_TYPE_RAW_TRACEPOINT, ATOMICS)
+        prog_fd = syscall.load_program(syscall.PROG_TYPE_RAW_TRACEPOINT, insns)
     except OSError:
         return False
     os.close(prog_fd)

@@ -29,6 +29,8 @@ from fairsched.bpf.instructions import ATOMICS, ATOMICS_RESULT, EXIT_0
 from fairsched.errors import FairschedError
 
 _COMPILE_TIMEOUT_S = 60
+_OF_COMPILED = ("uprobe program", "atomics")
+"""What the program of :func:`compiler` cannot be loaded without."""
 _JIT = "/proc/sys/net/core/bpf_jit_enable"
 _LLVM = re.compile(r"/libLLVM[-.](?:so\.)?(\d+)")
 _PRIVILEGE = (
@@ -51,19 +53,26 @@ class Fact:
 def probe() -> list[Fact]:
     """Every fact. Takes a second, for the compiler."""
     facts = [
-        _try("uprobe program", lambda: _load(syscall.PROG_TYPE_KPROBE, EXIT_0), "CONFIG_UPROBE_EVENTS"),
-        _try("tracepoint", _open_raw_tracepoint, "CONFIG_BPF_EVENTS"),
-        _try("ring buffer", _make_ring, "Linux 5.8"),
-        _try("mapped array", _map_array, "Linux 5.5"),
-        _try("batch reads", _read_batch, "Linux 5.6"),
-        _try("test run", lambda: _run(EXIT_0, 0), "Linux 5.10"),
-        _try("atomics", lambda: _run(ATOMICS, ATOMICS_RESULT), "Linux 5.12"),
-        _try("uprobe events", lambda: f"perf type {perf.uprobe_type()}", "CONFIG_UPROBE_EVENTS"),
+        _try(
+            "uprobe program",
+            lambda: _load(syscall.PROG_TYPE_KPROBE, EXIT_0),
+            "a kernel with CONFIG_UPROBE_EVENTS",
+        ),
+        _try("tracepoint", _open_raw_tracepoint, "a kernel with CONFIG_BPF_EVENTS"),
+        _try("ring buffer", _make_ring, "Linux 5.8 or later"),
+        _try("mapped array", _map_array, "Linux 5.5 or later"),
+        _try("batch reads", _read_batch, "Linux 5.6 or later"),
+        _try("test run", lambda: _run(EXIT_0, 0), "Linux 5.10 or later"),
+        _try("atomics", lambda: _run(ATOMICS, ATOMICS_RESULT), "Linux 5.12 or later"),
+        _try(
+            "uprobe events", lambda: f"perf type {perf.uprobe_type()}", "a kernel with CONFIG_UPROBE_EVENTS"
+        ),
         _uprobe_multi(),
         _jit(),
     ]
-    # With nothing allowed the compiler's programs cannot be loaded either: said once.
-    return [*facts, compiler()] if facts[0].is_ok else facts
+    # Where nothing is allowed, or atomics are unknown, what the compiler makes is refused for that: said once.
+    is_tried = all(fact.is_ok for fact in facts if fact.name in _OF_COMPILED)
+    return [*facts, compiler()] if is_tried else facts
 
 
 def _try(name: str, act: Callable[[], str | None], needs: str) -> Fact:
@@ -71,7 +80,7 @@ def _try(name: str, act: Callable[[], str | None], needs: str) -> Fact:
         return Fact(name, True, act() or "")
     except OSError as error:
         refused = error.errno in (errno.EPERM, errno.EACCES)
-        remedy = _PRIVILEGE if refused else f"use a kernel with {needs}"
+        remedy = _PRIVILEGE if refused else f"use {needs}"
         return Fact(name, False, error.strerror or str(error), remedy)
 
 

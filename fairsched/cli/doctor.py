@@ -16,7 +16,7 @@ from fairsched.errors import FairschedError
 
 if TYPE_CHECKING:
     from fairsched.host.facts import Check, Choices
-    from fairsched.host.ladder import Rung
+    from fairsched.host.ladder import BrakeRung, Rung
 
 EPILOG = """\b
 Exit status: 0 fairsched can run here, 2 the configuration is broken, 3 it
@@ -43,7 +43,7 @@ def command(ctx: click.Context, config_path: Path | None, no_bpf: bool, as_json:
     from fairsched.host.choose import choose
     from fairsched.host.facts import Check
     from fairsched.host.gather import gather
-    from fairsched.host.ladder import ladder
+    from fairsched.host.ladder import brakes, ladder
     from fairsched.protocol.status import to_plain
 
     broken: FairschedError | None = None
@@ -56,7 +56,7 @@ def command(ctx: click.Context, config_path: Path | None, no_bpf: bool, as_json:
     rows = checks(facts, config)
     if broken is not None:
         rows.insert(0, Check("config", "fail", str(broken), "judged by the defaults", broken.remedy))
-    choices, rungs = choose(facts, config), ladder(facts, config)
+    choices, rungs, hands = choose(facts, config), ladder(facts, config), brakes(facts, config)
     if as_json:
         verdict = {"can_run": choices.can_run and broken is None}
         echo_json(
@@ -65,18 +65,21 @@ def command(ctx: click.Context, config_path: Path | None, no_bpf: bool, as_json:
                 "checks": to_plain(rows),
                 "choices": to_plain(choices),
                 "ladder": to_plain(rungs),
+                "brakes": to_plain(hands),
                 "facts": to_plain(facts),
             }
         )
     else:
-        for line, level in render(rows, choices, rungs):
+        for line, level in render(rows, choices, rungs, hands):
             click.echo(_painted(printable(line), level))
     if not choices.can_run:
         ctx.exit(3)
     ctx.exit(2 if broken is not None else 0)
 
 
-def render(rows: Sequence[Check], choices: Choices, rungs: Sequence[Rung] = ()) -> list[tuple[str, str]]:
+def render(
+    rows: Sequence[Check], choices: Choices, rungs: Sequence[Rung] = (), brakes: Sequence[BrakeRung] = ()
+) -> list[tuple[str, str]]:
     """(line, level whose word it starts with or "") for the screen; at most 80 columns a line."""
     lines: list[tuple[str, str]] = []
     indent = " " * (6 + _NAME_WIDTH)
@@ -89,7 +92,7 @@ def render(rows: Sequence[Check], choices: Choices, rungs: Sequence[Rung] = ()) 
             lines += [(line, "") for line in wrap(f"remedy: {row.remedy}", first=indent, rest=indent + "  ")]
     source = choices.source.value if choices.source is not None else "none"
     lines.append(("", ""))
-    lines += [(line, "") for line in _ladder(rungs)]
+    lines += [(line, "") for line in (*_ladder(rungs), *_hands(brakes))]
     lines += [(line, "") for line in wrap(f"account: {source} ({choices.source_reason})")]
     can = f"can hold tenants by {choices.brake}" if choices.can_hold else "cannot hold tenants"
     lines += [(line, "") for line in wrap(f"mode: {choices.mode}; {can} ({choices.hold_reason})")]
@@ -112,7 +115,30 @@ def _ladder(rungs: Sequence[Rung]) -> list[str]:
             why += f": {rung.obstacle}"
         mark = ">" if rung.is_in_use else " "
         lines += wrap(why, first=f"{mark} {rung.source.value:<8}{points}  ", rest=" " * 30)
-    return [*lines, ""]
+    return [*lines, *_lift(rungs), ""]
+
+
+def _hands(brakes: Sequence[BrakeRung]) -> list[str]:
+    """Brakes, best first."""
+    if not brakes:
+        return []
+    lines = ["  brake"]
+    for hand in brakes:
+        why = "in use" if hand.is_in_use else hand.obstacle or "not needed"
+        mark = ">" if hand.is_in_use else " "
+        lines += wrap(f"{hand.does}: {why}", first=f"{mark} {hand.brake.value:<11}", rest=" " * 13)
+    return [*lines, *_lift(brakes), ""]
+
+
+def _lift(rungs: Sequence[Rung | BrakeRung]) -> list[str]:
+    """How to come to the next better one."""
+    from fairsched.host.ladder import Rung, lift
+
+    better = lift(rungs)
+    if better is None or not better.remedy:
+        return []
+    name = better.source.value if isinstance(better, Rung) else better.brake.value
+    return wrap(f"for {name}: {better.remedy}", first="  ", rest="    ")
 
 
 def _painted(line: str, level: str) -> str:

@@ -44,8 +44,6 @@ def ebpf_obstacle(facts: HostFacts, config: Config) -> str | None:
         return f"{' and '.join(missing)} missing"
     if not facts.has_uprobes:
         return "this kernel has no uprobes"
-    if facts.lockdown == "confidentiality":
-        return "kernel lockdown (confidentiality) forbids BPF to read"
     failed = [fact.name for fact in facts.bpf or () if fact.is_needed and not fact.is_ok]
     if failed:
         return f"BPF does not work here ({', '.join(failed)})"

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the sources of GPU time of this host in order, with what each promises and what keeps it away (pure).
+"""Puts the sources of GPU time and the brakes of this host in order, with what each promises (pure).
 
-Problem. "account: nvml" does not say what that costs, nor what would change it.
+Problem. "account: nvml, brake: sigstop" does not say what that costs, nor what would change it.
 
 Approach. A row for each source: whether it is in use, how far shares may be off on it over a second, ten and a minute,
-and why it is not taken. What would lift the host by a rung is the obstacle of the best source above the one in use.
+and why it is not taken; a row for each brake alike. What would lift the host by a rung is the remedy for what keeps the
+next one above the one in use away.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fairsched.accounting.error import probed_points, sampled_points
+from fairsched.cgroup.journal import BrakeName
+from fairsched.host.brake import choose_brake, freezer_obstacle, sigstop_obstacle
 from fairsched.host.choose import choose, dcgm_obstacle, ebpf_obstacle, nvml_obstacle, obstacle_of
 from fairsched.model import Source
 
@@ -21,6 +25,21 @@ if TYPE_CHECKING:
     from fairsched.host.facts import HostFacts
 
 WINDOWS_S = (1, 10, 60)
+_DOES = {
+    BrakeName.FREEZER: "stops a cgroup whole, at once",
+    BrakeName.SIGSTOP: "stops processes one by one",
+}
+_REMEDIES = {
+    "bcc is not installed": "apt install python3-bpfcc",
+    "this kernel has no uprobes": "use a kernel with CONFIG_UPROBE_EVENTS",
+    "NVML does not work": "install the NVIDIA driver",
+    "cgroup v2 is not mounted": "boot with systemd.unified_cgroup_hierarchy=1",
+    "cgroup.freeze does not work": "use a kernel with cgroup.freeze (Linux 5.2)",
+    "this kernel has no pidfd": "use a kernel >= 5.3",
+    "gpu.enforce_on": "name it in gpu.enforce_on",
+}
+"""How an obstacle begins: what helps."""
+_START_DCGM = "start nvidia-dcgm, or name a page in gpu.dcgm_exporter"
 
 
 @dataclass(frozen=True)
@@ -33,6 +52,20 @@ class Rung:
     """Over each of WINDOWS_S, in 19 of 20 windows; of an absolute time, on a partly idle GPU, only DCGM's is scaled."""
     obstacle: str | None
     """Why it cannot be used, or nobody is held on it; None: nothing is in the way."""
+    remedy: str | None
+    """What would take that away."""
+
+
+@dataclass(frozen=True)
+class BrakeRung:
+    """One brake."""
+
+    brake: BrakeName
+    does: str
+    is_in_use: bool
+    obstacle: str | None
+    remedy: str | None
+    """Both as of a :class:`Rung`."""
 
 
 def ladder(facts: HostFacts, config: Config) -> tuple[Rung, ...]:
@@ -43,10 +76,49 @@ def ladder(facts: HostFacts, config: Config) -> tuple[Rung, ...]:
         Source.DCGM: dcgm_obstacle(facts, config),
         Source.NVML: nvml_obstacle(facts, config),
     }
-    return tuple(
-        Rung(source, source is used, _points(source), obstacle or obstacle_of(source, config))
-        for source, obstacle in obstacles.items()
-    )
+    rungs = []
+    for source, found in obstacles.items():
+        obstacle = found or obstacle_of(source, config)
+        remedy = None if obstacle is None else _remedy(obstacle, facts, source)
+        rungs.append(Rung(source, source is used, _points(source), obstacle, remedy))
+    return tuple(rungs)
+
+
+def brakes(facts: HostFacts, config: Config) -> tuple[BrakeRung, ...]:
+    """Best first."""
+    used, reason = choose_brake(facts, config)
+    obstacles = {
+        BrakeName.FREEZER: freezer_obstacle(facts, config),
+        BrakeName.SIGSTOP: sigstop_obstacle(facts),
+    }
+    wish, found = config.mechanisms.brake, []
+    for brake, obstacle in obstacles.items():
+        remedy = None if obstacle is None else _remedy(obstacle, facts)
+        if obstacle is None and brake is not used and wish not in ("auto", brake.value):
+            obstacle, remedy = f"mechanisms.brake is {wish}", "set mechanisms.brake: auto"
+        elif obstacle is None and used is None:
+            obstacle, remedy = reason, _remedy(reason, facts)
+        found.append(BrakeRung(brake, _DOES[brake], brake is used, obstacle, remedy))
+    return tuple(found)
+
+
+def lift(rungs: Sequence[Rung | BrakeRung]) -> Rung | BrakeRung | None:
+    """The next one above the one in use, or the lowest where none is; None: it is the best already."""
+    used = next((index for index, rung in enumerate(rungs) if rung.is_in_use), len(rungs))
+    return rungs[used - 1] if used else None
+
+
+def _remedy(obstacle: str, facts: HostFacts, source: Source | None = None) -> str:
+    obstacle = obstacle.removeprefix("there are no samples to scale: ")
+    if obstacle.endswith(" is off"):
+        return f"set {obstacle.removesuffix(' is off')}: auto"
+    if obstacle.endswith(" missing"):
+        return f"grant {obstacle.removesuffix(' missing')}"
+    if obstacle.startswith("BPF does not work"):
+        failed = [fact.remedy for fact in facts.bpf or () if fact.is_needed and not fact.is_ok]
+        return "; ".join(dict.fromkeys(filter(None, failed)))
+    found = next((remedy for begin, remedy in _REMEDIES.items() if obstacle.startswith(begin)), None)
+    return found or (_START_DCGM if source is Source.DCGM else "")
 
 
 def _points(source: Source) -> tuple[float, ...]:

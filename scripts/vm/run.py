@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the tests of tests/vm under another kernel.
 
-    run.py SERIES [--json FILE] [--short] [pytest arguments]
-    run.py SERIES --command SHELL_COMMAND
+    run.py SERIES[+BOOT] [--json FILE] [--short] [pytest arguments]
+    run.py SERIES[+BOOT] --command SHELL_COMMAND
 
-SERIES is 5.10, 6.1, 6.12 or 7.2. --short: walks and random tests go a part of the way, which is what every make test
+SERIES is 5.10, 6.1, 6.12 or 7.2. BOOT, where it is not cgroup v2 alone and no lockdown: v1 (only cgroup v1 is mounted),
+hybrid (v1, and v2 beside it without controllers), lockdown (confidentiality). --short: walks and random tests go a part of the way, which is what every make test
 does. The second form runs something else there, as when one looks for a reason.
 
 Boots Debian's kernel of that series under qemu, without KVM, with this machine's file system as root (what the
@@ -38,9 +39,19 @@ import initramfs  # noqa: E402
 SERIES = ("5.10", "6.1", "6.12", "7.2")
 QEMU = "qemu-system-x86_64"
 # no_timer_check: a guest that gets no processor for some milliseconds takes its timer for broken, and panics.
-APPEND = "console=ttyS0 panic=-1 loglevel=4 mitigations=off no_timer_check random.trust_cpu=on cgroup_no_v1=all audit=0"
+APPEND = "console=ttyS0 panic=-1 loglevel=4 mitigations=off no_timer_check random.trust_cpu=on audit=0"
 # The list Debian's 5.10 was built with lacks bpf; the later ones have it.
 APPEND_FOR = {"5.10": "lsm=lockdown,yama,apparmor,bpf"}
+BOOTS = {
+    "v2": "cgroup_no_v1=all",
+    "lockdown": "cgroup_no_v1=all lockdown=confidentiality",
+    "v1": "",
+    "hybrid": "",
+}
+"""Boot -> what it adds to the kernel's command line. ``guest`` mounts the cgroups that it stands for."""
+USUAL = "v2"
+RUNGS = "tests/vm/test_rungs.py"
+"""A boot of its own, as it measures: played only where it is named."""
 PASSED_ON = ("FAIRSCHED_GARBAGE",)
 OUT_OF_TIME, DIED, CANNOT, USAGE = 124, 125, 3, 2
 TAIL_LINES = 25
@@ -63,12 +74,20 @@ def missing() -> list[str]:
     return found
 
 
-def command(modules: Path, series: str, arguments: list[str], *, is_short: bool = False) -> str:
+def parse_target(word: str) -> tuple[str, str] | None:
+    """Series and boot of ``SERIES[+BOOT]``; None where there is no such."""
+    series, plus, boot = word.partition("+")
+    boot = boot if plus else USUAL
+    return (series, boot) if series in SERIES and boot in BOOTS else None
+
+
+def command(modules: Path, series: str, boot: str, arguments: list[str], *, is_short: bool = False) -> str:
     """What the guest runs: pytest on tests/vm, or on what the arguments name of it; or a command."""
     named = [one for one in arguments if one.split("::")[0].startswith("tests/vm")]
     pytest = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-p", "no:cacheprovider", "-o", "timeout=600"]
     environment = {
         "FAIRSCHED_VM": series,
+        "FAIRSCHED_VM_BOOT": boot,
         "FAIRSCHED_VM_MODULES": str(modules),
         "FAIRSCHED_VM_OUT": "/run/fairsched-vm",
         "FAIRSCHED_VM_SHORT": "1" if is_short else "0",
@@ -79,20 +98,20 @@ def command(modules: Path, series: str, arguments: list[str], *, is_short: bool 
         **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
     }
     lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
-    words = [*pytest, *([] if named else ["tests/vm"]), *arguments]
+    words = [*pytest, *([] if named else ["tests/vm", f"--ignore={RUNGS}"]), *arguments]
     if arguments[:1] == ["--command"]:
         words = ["sh", "-c", " ".join(arguments[1:])]
     return "\n".join([*lines, f"cd {shlex.quote(str(ROOT))}", f"exec {shlex.join(words)}", ""])
 
 
-def qemu_arguments(kernel: Path, initrd: Path, series: str, out: Path) -> list[str]:
+def qemu_arguments(kernel: Path, initrd: Path, series: str, boot: str, out: Path) -> list[str]:
     share = "security_model=none,multidevs=remap"
     return [
         *(QEMU, "-nodefaults", "-no-reboot", "-display", "none", "-no-user-config"),
         *("-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"),
         *("-m", os.environ.get("FAIRSCHED_VM_MEMORY", "2G")),
         *("-kernel", str(kernel), "-initrd", str(initrd)),
-        *("-append", f"{APPEND} {APPEND_FOR.get(series, '')}"),
+        *("-append", f"{APPEND} {BOOTS[boot]} {APPEND_FOR.get(series, '')}"),
         *("-virtfs", f"local,path=/,mount_tag=host,readonly=on,{share}"),
         *("-virtfs", f"local,path={out},mount_tag=out,{share}"),
         *("-device", "virtio-rng-pci"),
@@ -100,11 +119,12 @@ def qemu_arguments(kernel: Path, initrd: Path, series: str, out: Path) -> list[s
     ]
 
 
-def write_orders(out: Path, home: Path, orders: str) -> None:
+def write_orders(out: Path, home: Path, boot: str, orders: str) -> None:
     """What the guest reads in the share: see init and guest."""
     release = (home / "release").read_text().strip()
     (out / "keep").write_text(f"{ROOT}\n{home}\n")
     (out / "modules").write_text(f"{home}/root/usr/lib/modules/{release}\n")
+    (out / "boot").write_text(f"{boot}\n")
     (out / "command").write_text(orders)
     shutil.copy(HERE / "guest", out / "guest")
 
@@ -145,7 +165,7 @@ def show_console(out: Path) -> None:
         print(f"    {line.rstrip()}", file=sys.stderr)
 
 
-def run(series: str, json: Path | None, arguments: list[str], *, is_short: bool) -> int:
+def run(series: str, kind: str, json: Path | None, arguments: list[str], *, is_short: bool) -> int:
     ready = subprocess.run([HERE / "kernel", series], stdout=subprocess.PIPE, text=True)
     if ready.returncode != 0:
         return ready.returncode
@@ -159,9 +179,9 @@ def run(series: str, json: Path | None, arguments: list[str], *, is_short: bool)
     limit_s = float(os.environ.get("FAIRSCHED_VM_LIMIT_S", "1200"))
     with tempfile.TemporaryDirectory(prefix="fairsched-vm.") as directory:
         out = Path(directory)
-        write_orders(out, home, command(modules, series, arguments, is_short=is_short))
-        say(f"booting {release}")
-        in_time = boot(qemu_arguments(home / "vmlinuz", initrd, series, out), limit_s)
+        write_orders(out, home, kind, command(modules, series, kind, arguments, is_short=is_short))
+        say(f"booting {release}" + ("" if kind == USUAL else f", {kind}"))
+        in_time = boot(qemu_arguments(home / "vmlinuz", initrd, series, kind, out), limit_s)
         status = out / "status"
         if json is not None and (out / "results.json").exists():
             json.parent.mkdir(parents=True, exist_ok=True)
@@ -183,9 +203,11 @@ def main(words: list[str]) -> int:
     is_short = words[1:2] == ["--short"]
     if is_short:
         words = [words[0], *words[2:]]
-    if not words or words[0] not in SERIES:
-        options = "[--json FILE] [--short | --command] [arguments]"
-        print(f"usage: run.py {'|'.join(SERIES)} {options}", file=sys.stderr)
+    target = parse_target(words[0]) if words else None
+    if target is None:
+        boots = "|".join(boot for boot in BOOTS if boot != USUAL)
+        options = f"[+{boots}] [--json FILE] [--short | --command] [arguments]"
+        print(f"usage: run.py {'|'.join(SERIES)}{options}", file=sys.stderr)
         return USAGE
     if lacking := missing():
         say(f"missing: {', '.join(lacking)}. Run: sudo make setup-vm")
@@ -193,7 +215,7 @@ def main(words: list[str]) -> int:
     os.chdir(ROOT)
     # A terminated run takes its guest along: boot() ends qemu on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    return run(words[0], json, words[1:], is_short=is_short)
+    return run(*target, json, words[1:], is_short=is_short)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from tests.vm import container, lent, watching
 from tests.vm.actor import Actor
 from tests.vm.container import Container
 from tests.vm.rm import Driver
+from tests.vm.rungs import BOOT, DUE, Stretch
 from tests.vm.watching import Watch
 
 HERE = Path(__file__).resolve().parent
@@ -29,6 +31,8 @@ SERIES = os.environ.get("FAIRSCHED_VM", "")
 OUT = Path(os.environ.get("FAIRSCHED_VM_OUT", "/nonexistent"))
 STATES = ("works", "fails", "missing")
 ROWS: dict[str, dict[str, str]] = {}
+RUNGS: list[dict[str, object]] = []
+REFUSALS: list[str] = []
 OUTCOMES: dict[str, str] = {}
 
 collect_ignore_glob = [] if SERIES else ["test_*.py"]
@@ -86,6 +90,40 @@ def record() -> Record:
         ROWS[feature] = {"state": state, "detail": detail}
 
     return add
+
+
+RecordRung = Callable[[Mapping[str, Any], str, Stretch, Stretch, float, str], None]
+
+
+@pytest.fixture(scope="session")
+def record_rung() -> RecordRung:
+    """``record_rung(status, hands, without, with_it, promised_points, end)``: a row of the matrix's rungs."""
+
+    def add(
+        status: Mapping[str, Any], hands: str, without: Stretch, held: Stretch, promised: float, end: str
+    ) -> None:
+        RUNGS.append(
+            {
+                "eyes": status["source"],
+                "why": status["source_reason"],
+                "hands": hands,
+                "due": {name: round(part, 3) for name, part in DUE.items()},
+                "without": {name: round(part, 3) for name, part in without.parts.items()},
+                "with": {name: round(part, 3) for name, part in held.parts.items()},
+                "error_without": round(without.error_points, 1),
+                "error_with": round(held.error_points, 1),
+                "promised": round(promised, 1),
+                "end": end,
+            }
+        )
+
+    return add
+
+
+@pytest.fixture(scope="session")
+def record_refusal() -> Callable[[str], None]:
+    """``record_refusal(what the daemon said)`` where it has no rung to stand on."""
+    return REFUSALS.append
 
 
 LoadDriver = Callable[..., Driver]
@@ -223,8 +261,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     results = {
         "series": SERIES,
+        "boot": BOOT,
         "kernel": os.uname().release,
         "rows": dict(sorted(ROWS.items())),
+        **({"rungs": RUNGS, "refusals": REFUSALS} if RUNGS or REFUSALS else {}),
         "tests": dict(sorted(OUTCOMES.items())),
     }
     (OUT / "results.json").write_text(json.dumps(results, indent=1) + "\n")

@@ -102,3 +102,12 @@ def test_the_compilers_child_is_tried_in_a_process_of_its_own(monkeypatch: pytes
 
     monkeypatch.setattr(probe.subprocess, "run", run)
     assert not probe.compiler().is_ok
+
+
+@pytest.mark.parametrize(("lacks", "is_tried"), [("", True), ("ring buffer", True), ("atomics", False)])
+def test_the_compiler_is_not_blamed_for_what_the_kernel_lacks(
+    lacks: str, is_tried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_try", lambda name, *_: probe.Fact(name, name != lacks))
+    monkeypatch.setattr(probe, "compiler", lambda: probe.Fact("compiler", True))
+    assert ("compiler" in {fact.name for fact in probe.probe()}) is is_tried

@@ -257,7 +257,7 @@ def test_the_doctor_in_json(config_file: Path, monkeypatch: pytest.MonkeyPatch) 
     result = CliRunner().invoke(cli, ["doctor", "--no-bpf", "--json", "-c", str(config_file)])
     assert result.exit_code == 3
     answer = json.loads(result.stdout)
-    assert answer.keys() == {"can_run", "checks", "choices", "facts", "ladder"}
+    assert answer.keys() == {"can_run", "checks", "choices", "facts", "ladder", "brakes"}
     assert answer["can_run"] is False and answer["choices"]["obstacles"]
     (bcc,) = (check for check in answer["checks"] if check["name"] == "bcc")
     assert bcc["level"] != "ok" and bcc["remedy"]

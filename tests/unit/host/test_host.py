@@ -74,7 +74,7 @@ def test_a_capable_host_takes_the_best_account_and_holds() -> None:
     [
         ({"bcc_version": None}, Source.NVML, "bcc is not installed"),
         ({"has_uprobes": False}, Source.NVML, "no uprobes"),
-        ({"lockdown": "confidentiality"}, Source.NVML, "lockdown"),
+        ({"lockdown": "confidentiality"}, Source.EBPF, "most exact"),
         ({"capabilities": ALL - {"CAP_BPF", "CAP_SYS_ADMIN"}}, Source.NVML, "CAP_BPF"),
         ({"bpf": (BpfFact("uprobe", False, "EPERM"),)}, Source.NVML, "(uprobe)"),
         ({"bpf": None}, Source.EBPF, "most exact"),

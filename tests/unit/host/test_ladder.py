@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from fairsched.cgroup.journal import BrakeName
 from fairsched.host.choose import choose
-from fairsched.host.facts import DcgmFact
-from fairsched.host.ladder import ladder
+from fairsched.host.facts import BpfFact, DcgmFact
+from fairsched.host.ladder import brakes, ladder, lift
 from fairsched.model import Source
-from tests.unit.host.test_host import DCGM, capable_host, config
+from tests.unit.host.test_host import ALL, DCGM, NO_DCGM, capable_host, config
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,95 @@ def test_samples_are_enforced_on_unless_the_configuration_says_otherwise() -> No
     scaled = capable_host(bcc_version=None, dcgm=DcgmFact(True, "nv-hostengine"))
     assert choose(scaled, config("gpu: {enforce_on: [dcgm]}")).can_hold
     assert not choose(facts, config("gpu: {enforce_on: [dcgm]}")).can_hold
+
+
+MIGHTY = ALL | {"CAP_KILL"}
+NO_ATOMICS = (BpfFact("tracepoint", True), BpfFact("atomics", False, "EINVAL", "use Linux 5.12 or later"))
+LESS: list[dict[str, Any]] = [
+    {"bcc_version": None},
+    {"has_uprobes": False},
+    {"bpf": NO_ATOMICS},
+    {"capabilities": frozenset[str]()},
+    {"driver_version": None},
+    {"dcgm": NO_DCGM},
+    {"cgroup_mount": None},
+    {"has_freezer": False},
+    {"has_freezer": False, "has_pidfd": False},
+]
+WISHES = [
+    "mechanisms: {ebpf: off}",
+    "mechanisms: {nvml: off}",
+    "mechanisms: {freezer: off}",
+    "mechanisms: {brake: sigstop}",
+    "mechanisms: {brake: none}",
+    "gpu: {enforce_on: []}",
+    "gpu: {dcgm: off}",
+]
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"), [*((one, "{}") for one in LESS), *(({}, text) for text in WISHES)], ids=str
+)
+def test_whatever_is_in_the_way_has_a_remedy(changed: dict[str, Any], text: str) -> None:
+    facts = capable_host(**{"dcgm": DCGM, **changed})
+    found = [*ladder(facts, config(text)), *brakes(facts, config(text))]
+    assert any(one.obstacle for one in found)
+    for one in found:
+        assert bool(one.remedy) is bool(one.obstacle), one
+
+
+def test_a_remedy_names_the_key_that_is_to_be_changed() -> None:
+    _, dcgm, nvml = ladder(capable_host(dcgm=DCGM), config("mechanisms: {nvml: off}"))
+    assert dcgm.remedy == nvml.remedy == "set mechanisms.nvml: auto"
+
+
+def test_what_would_lift_the_host_is_the_remedy_of_the_rung_above() -> None:
+    facts = capable_host(bpf=NO_ATOMICS, dcgm=DCGM)
+    better = lift(ladder(facts, config()))
+    assert better is not None
+    assert (better.obstacle, better.remedy) == (
+        "BPF does not work here (atomics)",
+        "use Linux 5.12 or later",
+    )
+    better = lift(ladder(capable_host(bpf=NO_ATOMICS, dcgm=NO_DCGM), config()))
+    assert better is not None and "nvidia-dcgm" in (better.remedy or ""), "the next one, not the best"
+    assert lift(ladder(capable_host(), config())) is None
+    lowest = lift(ladder(capable_host(bcc_version=None, driver_version=None), config()))
+    assert lowest is not None and lowest.remedy == "install the NVIDIA driver"
+
+
+@pytest.mark.parametrize(
+    ("changed", "text", "used"),
+    [
+        ({}, "{}", BrakeName.FREEZER),
+        ({"has_freezer": False}, "{}", BrakeName.SIGSTOP),
+        ({}, "mechanisms: {brake: sigstop}", BrakeName.SIGSTOP),
+        ({}, "mechanisms: {brake: none}", None),
+        ({"cgroup_mount": None}, "{}", None),
+    ],
+)
+def test_one_brake_at_most_is_in_use_and_it_is_the_one_that_is_chosen(
+    changed: dict[str, Any], text: str, used: BrakeName | None
+) -> None:
+    facts = capable_host(capabilities=MIGHTY, **changed)
+    found = brakes(facts, config(text))
+    assert found[0].brake is BrakeName.FREEZER
+    assert [one.brake for one in found if one.is_in_use] == ([used] if used else [])
+    assert choose(facts, config(text)).brake == (used.value if used else "none")
+
+
+def test_what_would_lift_signals_to_a_freezer_is_said() -> None:
+    better = lift(brakes(capable_host(has_freezer=False, capabilities=MIGHTY), config()))
+    assert better is not None
+    assert better.remedy == "use a kernel with cgroup.freeze (Linux 5.2)"
+    better = lift(brakes(capable_host(capabilities=MIGHTY), config("mechanisms: {brake: sigstop}")))
+    assert better is not None
+    assert better.remedy == "set mechanisms.brake: auto"
+    assert lift(brakes(capable_host(), config())) is None
+
+
+def test_who_wants_nobody_held_reads_it_at_every_brake() -> None:
+    found = brakes(capable_host(capabilities=MIGHTY), config("mechanisms: {freezer: off}"))
+    assert {(one.obstacle, one.remedy) for one in found} == {
+        ("mechanisms.freezer is off", "set mechanisms.freezer: auto")
+    }

@@ -25,7 +25,41 @@ def result(kernel: str, **rows: tuple[str, str]) -> dict[str, Any]:
 
 
 def test_the_page_is_what_the_results_say() -> None:
-    assert MATRIX["PAGE"].read_text() == MATRIX["page"](MATRIX["read_results"](), MATRIX["read_tests"]())
+    read = (MATRIX["read_results"](), MATRIX["read_tests"](), MATRIX["read_rungs"]())
+    assert MATRIX["PAGE"].read_text() == MATRIX["page"](*read)
+
+
+def test_every_rung_was_played_and_holds_what_it_promises() -> None:
+    rungs = MATRIX["read_rungs"]()
+    assert rungs.keys() <= {*MATRIX["BOOTS"]}
+    for boot, result in rungs.items():
+        series, _, kind = boot.partition("+")
+        assert (result["series"], result["boot"]) == (series, kind or "v2")
+        assert "failed" not in result["tests"].values()
+        assert result["rungs"] or result["refusals"]
+        for rung in result["rungs"]:
+            assert rung["error_with"] <= min(rung["promised"], rung["error_without"] / 2), (boot, rung)
+
+
+def rung(eyes: str, hands: str, points: float) -> dict[str, Any]:
+    """As a guest writes it."""
+    errors = {"error_without": 25.0, "error_with": points, "promised": 11.6}
+    return {"eyes": eyes, "hands": hands, **errors, "end": "killed"}
+
+
+def test_a_rung_is_a_row_and_a_boot_without_one_is_named() -> None:
+    rungs = {
+        "5.10": {
+            "kernel": "k",
+            "rungs": [rung("nvml", "sigstop", 3.25)],
+            "refusals": [],
+            "tests": {"a": "failed"},
+        },
+        "5.10+v1": {"kernel": "k", "rungs": [], "refusals": ["it does not start"], "tests": {"a": "passed"}},
+    }
+    page = MATRIX["page"]({"5.10": result("k")}, {}, rungs)
+    assert "| 5.10 | `k` | nvml | sigstop | 25.0 | 3.2 | 11.6 | killed |" in page
+    assert page.endswith("- 5.10, failed: `a`\n- 5.10+v1: it does not start\n")
 
 
 def test_every_kernel_was_run_and_passed() -> None:
@@ -70,10 +104,12 @@ class Guests:
         self.results, self.page = directory / "results", directory / "page.md"
         self.results.mkdir()
         self.status: dict[str, int] = {}
+        self.kernel = "new"
         self.dies: set[str] = set()
         names = MATRIX["main"].__globals__
         for name, value in (("RESULTS", self.results), ("PAGE", self.page)):
             monkeypatch.setitem(names, name, value)
+        self.played: list[str] = []
         monkeypatch.setattr(names["subprocess"], "run", self.run)
         for series in MATRIX["SERIES"]:
             self.write(series, "old")
@@ -82,9 +118,11 @@ class Guests:
         (self.results / f"{series}.json").write_text(json.dumps(result(f"{series}-{kernel}")))
 
     def run(self, words: list[Any], *, check: bool) -> Any:
-        series = words[2]
+        series, to = words[2], Path(words[4])
+        self.played.append(series)
         if series not in self.dies:
-            self.write(series, "new")
+            rungs = {"rungs": [rung("nvml", "freezer", 1)], "refusals": []}
+            to.write_text(json.dumps({**result(f"{series}-{self.kernel}"), **rungs}))
         return subprocess.CompletedProcess(words, self.status.get(series, 0))
 
 
@@ -112,3 +150,34 @@ def test_the_page_alone_is_made_of_what_is_there(guests: Guests, capsys: pytest.
     assert "# Support matrix" not in capsys.readouterr().out
     MATRIX["main"](["--run"])
     assert guests.page.read_text() in capsys.readouterr().out, "who ran it sees the table"
+
+
+def test_a_run_plays_every_kernel_and_every_boot(guests: Guests) -> None:
+    assert MATRIX["main"](["--run"]) == 0
+    assert guests.played == [*MATRIX["SERIES"], *MATRIX["BOOTS"]]
+    assert {path.stem for path in (guests.results / "rungs").iterdir()} == {*MATRIX["BOOTS"]}
+
+
+def test_rungs_can_be_played_alone(guests: Guests) -> None:
+    guests.status = {"6.12+lockdown": 1}
+    assert MATRIX["main"](["--rungs", "5.10", "6.12+lockdown"]) == 1
+    assert guests.played == ["5.10", "6.12+lockdown"]
+    assert "`6.1-old`" in guests.page.read_text()
+
+
+def test_what_one_file_found_takes_its_place_in_the_results(guests: Guests) -> None:
+    guests.kernel = "old"
+    known = guests.results / "6.1.json"
+    older = result("6.1-old", gate=("works", ""))
+    older["tests"] = {"test_a.py::test_gone": "failed", "test_b.py::test_it": "passed"}
+    known.write_text(json.dumps(older))
+    assert MATRIX["main"](["--add", "6.1", "tests/vm/test_a.py"]) == 0
+    now = json.loads(known.read_text())
+    assert now["tests"].keys() == {"test_a.py::test_it", "test_a.py::test_other", "test_b.py::test_it"}
+    assert now["rows"].keys() == {"gate"}
+
+
+def test_results_of_two_kernels_are_not_mixed(guests: Guests) -> None:
+    before = (guests.results / "6.1.json").read_text()
+    assert MATRIX["main"](["--add", "6.1", "tests/vm/test_a.py"]) == 1
+    assert (guests.results / "6.1.json").read_text() == before

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon has to see and to hold with under this kernel, booted this way, and what comes of it.
+
+Shares are judged against the weights by the GPU's own books. The bar is what the source in use promises over the time
+that is measured, and half the error that there is without a daemon. The daemon chooses by itself; then it is told to
+hold with another brake.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairsched.cgroup.journal import BrakeName
+from tests.support import let_run, wait_until
+from tests.vm.conftest import Facts, RecordRung
+from tests.vm.rungs import BOOT, PATIENCE_S, START_S, Node, Stretch, frozen_cgroups, stopped_processes
+
+SETTLE_S = 20.0
+"""Twice what the law looks at on samples: by then what was used before the daemon came is repaid."""
+MEASURED_S, STRETCHES = 10.0, 3
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node(tmp_path) as made:
+        yield made
+
+
+OTHER_BRAKES = [
+    brake.value
+    for brake in BrakeName
+    if brake.value == "sigstop" or (brake.value == "freezer_v1" and BOOT == "hybrid")
+]
+HAS_V2 = pytest.mark.skipif(BOOT == "v1", reason="without cgroup v2 there are no tenants")
+
+
+def eyes_of(facts: Facts) -> str:
+    """What there is to see with: programs need the atomics of 5.12."""
+    return "nvml" if facts.series == "5.10" else "ebpf"
+
+
+def measure(node: Node, begun_s: float) -> tuple[Stretch, list[Stretch]]:
+    """When it has settled since it has begun: the whole, and its parts of ten seconds each."""
+    let_run(max(0.0, begun_s + SETTLE_S - time.monotonic()))
+    before = node.used_ns()
+    parts = [node.run_for(MEASURED_S) for _ in range(STRETCHES)]
+    return node.since(before), parts
+
+
+def check(without: Stretch, whole: Stretch, parts: list[Stretch], status: dict[str, Any]) -> float:
+    """The shares are those that this rung promises. Returns the promise, in points."""
+    promised = float(status["source_error_points"]["10"])
+    print(f"without {without.parts} {without.error_points:.1f}; with {whole.parts} {whole.error_points:.1f}")
+    print(f"promised {promised:.1f}; by ten seconds {[one.parts for one in parts]}")
+    assert whole.error_points <= promised
+    assert whole.error_points <= without.error_points / 2
+    assert not any(one.has_lock_out() for one in parts)
+    return promised
+
+
+def check_let_go(node: Node) -> None:
+    def is_over() -> bool:
+        return not frozen_cgroups() and not stopped_processes()
+
+    wait_until(is_over, PATIENCE_S, f"nobody is frozen or stopped: {frozen_cgroups()} {stopped_processes()}")
+    after = node.run_for(2.0)
+    assert all(after.used_ns.values()), "everybody works"
+    assert not frozen_cgroups()
+    assert not stopped_processes()
+
+
+@HAS_V2
+def test_the_best_rung_of_this_boot_is_taken_and_holds_what_it_promises(
+    node: Node, facts: Facts, record_rung: RecordRung
+) -> None:
+    before = node.used_ns()
+    status = node.start()
+    without = node.since(before)
+    assert (status["source"], status["mode"]) == (eyes_of(facts), "enforce")
+    begun_s = time.monotonic()
+    doctor = node.doctor()["choices"]
+    assert (doctor["source"], doctor["brake"]) == (status["source"], "freezer")
+    whole, parts = measure(node, begun_s)
+    promised = check(without, whole, parts, node.daemon.status())
+    assert node.daemon.stop(PATIENCE_S) == 0
+    check_let_go(node)
+    record_rung(status, doctor["brake"], without, whole, promised, "stopped")
+
+
+@HAS_V2
+@pytest.mark.parametrize("brake", OTHER_BRAKES)
+def test_another_brake_holds_them_too_and_a_killed_daemon_leaves_nobody_stopped(
+    brake: str, node: Node, facts: Facts, record_rung: RecordRung
+) -> None:
+    if facts.series != "5.10":
+        pytest.skip("signals are played under the oldest kernel")
+    before = node.used_ns()
+    status = node.start(ebpf="off", brake=brake)
+    without = node.since(before)
+    whole, parts = measure(node, time.monotonic())
+    promised = check(without, whole, parts, node.daemon.status())
+    node.kill_while_holding()
+    check_let_go(node)
+    record_rung(status, brake, without, whole, promised, "killed")
+
+
+@pytest.mark.skipif(BOOT != "v1", reason="there is cgroup v2")
+def test_without_cgroup_v2_the_daemon_says_so_and_touches_nobody(
+    node: Node, record_refusal: Callable[[str], None]
+) -> None:
+    node.launch()
+    wait_until(lambda: not node.daemon.is_running, START_S, "the daemon has ended")
+    assert node.daemon.status_of_end == 3
+    log = node.daemon.log()
+    assert "no cgroup v2 hierarchy is mounted" in log
+    assert "systemd.unified_cgroup_hierarchy=1" in log
+    doctor = node.doctor()
+    assert not doctor["choices"]["can_run"]
+    assert "cgroup v2 is not mounted" in doctor["choices"]["obstacles"]
+    check_let_go(node)
+    record_refusal("the daemon does not start, exit status 3: no cgroup v2 hierarchy is mounted")
