@@ -162,6 +162,11 @@ extern struct sim_client {
 	CUcontext live;
 } client;
 
+/* cuda_visible.c: the numbers of the devices a process sees; returns how many. */
+int visible_devices(const char *dir, struct sim_device *out);
+/* Of the GPU that a device is, or is an instance of; false: it is gone. */
+bool whole_spec(uint32_t device, struct sim_spec *spec);
+
 CUresult client_init(void);
 CUresult client_rpc(uint32_t op, uint32_t gpu, uint32_t region, uint64_t a, struct sim_reply *reply);
 bool client_engine_gone(const struct cu_ctx *c);

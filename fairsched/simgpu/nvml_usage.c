@@ -96,7 +96,7 @@ NVML_API nvmlReturn nvmlDeviceGetMemoryInfo_v2(nvmlDevice d, struct nvml_memory_
 
 NVML_API nvmlReturn nvmlDeviceGetUtilizationRates(nvmlDevice d, struct nvml_utilization *u)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = counters_check(d);
 
 	if (rc)
 		return rc;
@@ -107,7 +107,7 @@ NVML_API nvmlReturn nvmlDeviceGetUtilizationRates(nvmlDevice d, struct nvml_util
 
 NVML_API nvmlReturn nvmlDeviceGetTemperature(nvmlDevice d, int sensor, unsigned int *celsius)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = whole_check(d);
 
 	(void)sensor;
 	if (!rc)
@@ -117,27 +117,49 @@ NVML_API nvmlReturn nvmlDeviceGetTemperature(nvmlDevice d, int sensor, unsigned 
 
 NVML_API nvmlReturn nvmlDeviceGetPowerUsage(nvmlDevice d, unsigned int *milliwatts)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = whole_check(d);
 
 	if (!rc)
 		*milliwatts = 60000 + (unsigned int)d->shm->util_pct * 2400;
 	return rc;
 }
 
+struct instance_ids {
+	unsigned int gpu, compute;
+};
+
+/* Those on one device, behind the `count` ones that are known; returns how many there are then. */
+static unsigned int add_processes(nvmlDevice d, struct process_use *use, struct instance_ids *ids,
+				  unsigned int count)
+{
+	struct instance_ids where = {NO_INSTANCE, NO_INSTANCE};
+	unsigned int end = count + read_processes(d->shm, use + count, MAX_PROCESSES - count, true);
+
+	if (d->parent)
+		mig_ids(d, &where.gpu, &where.compute);
+	while (count < end)
+		ids[count++] = where;
+	return end;
+}
+
 /* `entry_bytes` tells the old struct from the newer one; their first two fields are the same. */
 static nvmlReturn running_processes(nvmlDevice d, unsigned int *count, void *out, size_t entry_bytes)
 {
 	struct process_use use[MAX_PROCESSES];
+	struct instance_ids ids[MAX_PROCESSES];
 	unsigned int room = *count;
 	nvmlReturn rc = device_check(d);
 
 	if (rc)
 		return rc;
-	*count = read_processes(d->shm, use, MAX_PROCESSES, true);
+	*count = add_processes(d, use, ids, 0);
+	for (unsigned int i = 0; !d->parent && mig_is_enabled(d) && i < MAX_INSTANCES; i++)
+		if (!device_check(mig_device(d, i)))
+			*count = add_processes(mig_device(d, i), use, ids, *count);
 	if (*count && (!out || room < *count))
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	for (unsigned int i = 0; i < *count; i++) {
-		struct nvml_process p = {use[i].pid, use[i].vram_bytes, NO_INSTANCE, NO_INSTANCE};
+		struct nvml_process p = {use[i].pid, use[i].vram_bytes, ids[i].gpu, ids[i].compute};
 
 		memcpy((char *)out + i * entry_bytes, &p, entry_bytes);
 	}
@@ -198,7 +220,7 @@ NVML_API nvmlReturn nvmlDeviceGetProcessUtilization(nvmlDevice d, struct nvml_pr
 {
 	struct sim_sample samples[SIM_MAX_SAMPLES];
 	unsigned int room = *count;
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = counters_check(d);
 
 	if (rc)
 		return rc;
@@ -219,7 +241,7 @@ NVML_API nvmlReturn nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice d, struct n
 {
 	struct sim_sample samples[SIM_MAX_SAMPLES];
 	unsigned int room = u->count;
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = counters_check(d);
 
 	if (rc)
 		return rc;
@@ -240,7 +262,7 @@ NVML_API nvmlReturn nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice d, struct n
 
 NVML_API nvmlReturn nvmlDeviceGetAccountingMode(nvmlDevice d, unsigned int *mode)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = counters_check(d);
 
 	if (!rc)
 		*mode = atomic_load(&d->shm->accounting_mode);
@@ -249,7 +271,7 @@ NVML_API nvmlReturn nvmlDeviceGetAccountingMode(nvmlDevice d, unsigned int *mode
 
 NVML_API nvmlReturn nvmlDeviceSetAccountingMode(nvmlDevice d, unsigned int mode)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = counters_check(d);
 
 	if (rc)
 		return rc;
@@ -262,14 +284,14 @@ NVML_API nvmlReturn nvmlDeviceSetAccountingMode(nvmlDevice d, unsigned int mode)
 NVML_API nvmlReturn nvmlDeviceGetAccountingBufferSize(nvmlDevice d, unsigned int *size)
 {
 	*size = MAX_PROCESSES;
-	return device_check(d);
+	return whole_check(d);
 }
 
 NVML_API nvmlReturn nvmlDeviceGetAccountingPids(nvmlDevice d, unsigned int *count, unsigned int *pids)
 {
 	struct process_use use[MAX_PROCESSES];
 	unsigned int room = *count;
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = counters_check(d);
 
 	if (rc)
 		return rc;
@@ -286,7 +308,7 @@ NVML_API nvmlReturn nvmlDeviceGetAccountingPids(nvmlDevice d, unsigned int *coun
 static nvmlReturn find_accounting(nvmlDevice d, unsigned int pid, struct process_use *out)
 {
 	struct process_use use[MAX_PROCESSES];
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = counters_check(d);
 	unsigned int count;
 
 	if (rc)
