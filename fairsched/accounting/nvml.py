@@ -28,6 +28,7 @@ from fairsched.accounting.error import sampled_points
 from fairsched.accounting.normalise import Normaliser
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
+from fairsched.gpu.nvml import Nvml
 from fairsched.gpu.sampler import LONGEST_WINDOW_US, NvmlReader, open_readers
 from fairsched.gpu.used import Sampled, UsedTime
 from fairsched.model import Confidence, Source
@@ -223,8 +224,8 @@ class NvmlAccount:
             mine[0].idle_ns = idle_ns
 
 
-def open_account(mount: Mount, count: int) -> NvmlAccount:
-    """The account of the first ``count`` GPUs, asked for beside the loop. Close it in the end."""
-    account = NvmlAccount(open_readers(count), lambda pid: cgroup_id_of(pid, mount))
+def open_account(mount: Mount, nvml: Nvml) -> NvmlAccount:
+    """The account of the GPUs that are there now, asked for beside the loop. Close it in the end."""
+    account = NvmlAccount(open_readers(nvml), lambda pid: cgroup_id_of(pid, mount))
     account.start()
     return account

@@ -147,7 +147,7 @@ class VramLimits:
         self.source = _IOCTLS
         self._listed = self._listed if listed is None else listed
         uses, since_ns = self._sensors.driver.uses(), self._sensors.driver.since_ns
-        seen = {use.tgid for use in uses}
+        seen = {use.tgid for use in uses if use.gpu is not None}  # of which instance the ioctls do not tell
         older = [
             one
             for one in self._listed

@@ -193,8 +193,10 @@ def _gpu_lines(gpus: Sequence[GpuStatus], detail: Detail) -> list[str]:
 
 
 def _gpu_line(gpu: GpuStatus) -> str:
-    index = "-" if gpu.index is None else str(gpu.index)
-    line = f"GPU {index} {short_uuid(gpu.uuid)} {cut(gpu.name or '', 18):<18} "
+    index, name = "-" if gpu.index is None else str(gpu.index), gpu.name or ""
+    if gpu.parent_uuid is not None:
+        index, name = f"{index}/{gpu.gpu_instance}/{gpu.compute_instance}", f"MIG {gpu.mig_profile or ''}"
+    line = f"GPU {index} {short_uuid(gpu.uuid)} {cut(name, 18):<18} "
     line += f"busy {percent(gpu.busy_ratio):>5} %"
     if gpu.memory_total_bytes is not None:
         line += f"  {gibibytes(gpu.memory_used_bytes)} of {gibibytes(gpu.memory_total_bytes)} GiB"

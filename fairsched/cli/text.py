@@ -65,7 +65,9 @@ def gibibytes(value: int | None) -> str:
 
 
 def short_uuid(uuid: str) -> str:
-    """``GPU-5f2c1a90-...`` as ``GPU-5f2c1a90``; MIG UUIDs alike."""
+    """``GPU-5f2c1a90-...`` as ``GPU-5f2c1a90``; MIG UUIDs alike, and old ones as ``MIG-5f2c1a90/1/0``."""
+    if uuid.startswith("MIG-GPU-"):
+        return f"MIG-{uuid[8:16]}/{uuid.partition('/')[2]}"
     head, _, tail = uuid.partition("-")
     return f"{head}-{tail.split('-')[0][:8]}" if tail else uuid[:12]
 

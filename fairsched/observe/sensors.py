@@ -35,6 +35,7 @@ from fairsched.gpu.watch import GpuWatch
 from fairsched.host import dcgm as host_dcgm
 from fairsched.host.choose import choose_source, switched_off
 from fairsched.model import NEVER_NS, PolicyParams, Source
+from fairsched.observe import gpus
 from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
 from fairsched.observe.life import LifeWatch
 from fairsched.observe.ordinals import Ordinals
@@ -112,9 +113,9 @@ class Sensors:
 
     def error_points(self) -> dict[str, float]:
         """By seconds: how far a share of the account in force may be off over such a window, in points of a GPU."""
-        account = self.in_use
+        account, windows_s = self.in_use, _WINDOWS_S
         return (
-            {} if account is None else {str(seconds): account.error_points(seconds) for seconds in _WINDOWS_S}
+            {} if account is None else {str(seconds): account.error_points(seconds) for seconds in windows_s}
         )
 
     def error_ratio(self, tenant: str, gpu: str) -> float | None:
@@ -129,9 +130,7 @@ class Sensors:
 
     def _start(self, config: Config, loader: LoaderInStart | None) -> None:
         """Chosen by the function that doctor asks; an account that cannot be had after all is an obstacle then."""
-        nvml = switched_off(config, "nvml")
-        if self.nvml is not None and self.nvml.error:
-            nvml = f"NVML does not work ({self.nvml.error})"
+        nvml = switched_off(config, "nvml") if self.nvml is None else self.nvml.obstacle
         dcgm = nvml or host_dcgm.obstacle(config)
         self.loads = host_dcgm.open_required(config, self.gpus, nvml)
         source, reason = choose_source(config.gpu.source, switched_off(config, "ebpf"), nvml, dcgm)
@@ -156,7 +155,8 @@ class Sensors:
 
     def _start_sampled(self, config: Config, *, is_scaled: bool) -> None:
         """``is_scaled``: to the load of the GPUs, as soon as somebody tells it."""
-        self.sampled = open_account(self._mount or find_mount(), len(self.gpus))
+        assert self.nvml  # else it is not chosen
+        self.sampled = open_account(self._mount or find_mount(), self.nvml)
         self.sampled.tenant_of = self._tenant_of
         if is_scaled:
             self.loads = self.loads or host_dcgm.open_watch(config, self.gpus)
@@ -173,9 +173,6 @@ class Sensors:
 
     def _take_in(self, probe: GpuTimeProbe, config: Config) -> None:
         self.probe = probe
-        named = {gpu.uuid_bytes: slot for slot, gpu in enumerate(self.gpus) if gpu.uuid_bytes is not None}
-        if named:
-            self.probe.set_uuids(named)
         self._end_sampled()
         self.account = EbpfAccount(
             self.probe,
@@ -185,6 +182,7 @@ class Sensors:
         )
         self.account.tenant_of = self._tenant_of
         self.libraries = Libraries(config.gpu.libcuda, probe, self._mount)
+        gpus.name_gpus(probe, self.account, self.nvml)
         self._ordinals = Ordinals(probe, self.account, self.gpus)
         self._owners = Owners(probe)
 
@@ -196,7 +194,7 @@ class Sensors:
         self._owners = None
         if lost is not None:
             self._reload = ProbeReload(lost)
-        if self.nvml is not None and not self.nvml.error and config.gpu.source == "auto":
+        if self.nvml is not None and not self.nvml.obstacle and config.gpu.source == "auto":
             self._start_sampled(config, is_scaled=self.loads is not None)
 
     def is_restarted(self, config: Config, now_ns: int) -> bool:
@@ -227,7 +225,13 @@ class Sensors:
     # ---- per tick ----
 
     def read(self, now_ns: int) -> list[ProcessUse]:
-        """Account rows since the last call; new and gone processes are dealt with."""
+        """Account rows since the last call; new and gone processes and GPUs are dealt with."""
+        if self.nvml is not None and self.nvml.gpus is not self.gpus:
+            before, self.gpus = self.gpus, self.nvml.gpus
+            gpus.take_in(before, self.nvml, self.probe, self.account, now_ns)
+            for part in (self.loads, self._ordinals):
+                if part is not None:
+                    part.take_in(self.gpus)
         if self.account is None or self._ordinals is None:
             return self.sampled.read(now_ns) if self.sampled is not None else []
         rows = self.account.read(now_ns)
@@ -387,7 +391,11 @@ class Sensors:
     def _slots_of(self, pids: Set[int]) -> dict[int, set[int]]:
         """On which GPUs these processes compute, as the driver's ioctls, else NVML, tell."""
         listed = self.gpu_watch.slots_of(pids) if self.gpu_watch is not None else {}
-        return {**listed, **self.driver.slots_of(pids)}
+        said = self.driver.slots_of(pids)  # of whole GPUs, as they were when it was loaded
+        there = {
+            pid: slots for pid, slots in said.items() if not any(self.gpus[one].is_gone for one in slots)
+        }
+        return {**listed, **there}
 
     def queue_delays(
         self,

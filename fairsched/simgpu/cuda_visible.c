@@ -42,8 +42,8 @@ static bool read_spec(const char *dir, uint32_t device, struct sim_spec *spec, u
 	f = fopen(path, "re");
 	if (!f)
 		return false;
-	is_read = fread(&header, offsetof(struct sim_gpu, start_ns), 1, f) == 1 && header.magic == SIM_MAGIC &&
-		  header.abi == SIM_ABI;
+	is_read = fread(&header, offsetof(struct sim_gpu, start_ns), 1, f) == 1 &&
+		  header.magic == SIM_MAGIC && header.abi == SIM_ABI;
 	fclose(f);
 	*spec = header.spec;
 	*gpu_count = header.gpu_count;
@@ -109,8 +109,8 @@ static uint32_t by_uuid(const struct node *n, const char *word, char uuids[][48]
 			matches++;
 		}
 	for (uint32_t i = 0; i < n->count; i++)
-		if (n->all[i].is_instance && (!strncmp(n->all[i].uuid, word, strlen(word)) ||
-					      !strcmp(n->all[i].old_name, word))) {
+		if (n->all[i].is_instance &&
+		    (!strncmp(n->all[i].uuid, word, strlen(word)) || !strcmp(n->all[i].old_name, word))) {
 			found = i;
 			matches++;
 		}

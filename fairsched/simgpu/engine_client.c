@@ -166,7 +166,8 @@ void client_request(int fd, uint32_t pid, const struct sim_request *rq, struct s
 		rp->a = pid;
 	} else if (rq->op == SIM_RPC_SYNC) {
 		sync_accounts();
-	} else if (rq->gpu < SIM_MAX_DEVICES && engine.gpus[rq->gpu].shm && gpu_start(&engine.gpus[rq->gpu])) {
+	} else if (rq->gpu < SIM_MAX_DEVICES && engine.gpus[rq->gpu].shm &&
+		   gpu_start(&engine.gpus[rq->gpu])) {
 		struct egpu *g = &engine.gpus[rq->gpu];
 
 		pthread_mutex_lock(&g->lock);

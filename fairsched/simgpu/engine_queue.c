@@ -127,7 +127,8 @@ static uint64_t foreign_event_ns(const struct sim_cmd *cmd)
 	uint32_t slot = (uint32_t)cmd->target;
 	struct sim_event *event;
 
-	if (gpu >= SIM_MAX_DEVICES || !engine.gpus[gpu].shm || region >= SIM_MAX_REGIONS || slot >= SIM_MAX_EVENTS)
+	if (gpu >= SIM_MAX_DEVICES || !engine.gpus[gpu].shm || region >= SIM_MAX_REGIONS ||
+	    slot >= SIM_MAX_EVENTS)
 		return 0;
 	event = &engine.gpus[gpu].regions[region].events[slot];
 	if (atomic_load(&event->done_gen) < cmd->seq)

@@ -56,8 +56,8 @@ NVML_API nvmlReturn nvmlInitWithFlags(unsigned int flags)
 		}
 		library.count = library.devices[0].shm->gpu_count;
 		for (unsigned int k = 0; k < MAX_INSTANCES; k++)
-			library.instances[i][k] = (struct nvml_device){
-				map_gpu(dir, sim_instance_index(i, k)), &library.devices[i], k};
+			library.instances[i][k] = (struct nvml_device){map_gpu(dir, sim_instance_index(i, k)),
+								       &library.devices[i], k};
 	}
 	if (library.count && !atomic_load(&library.devices[0].shm->dead))
 		return NVML_SUCCESS;

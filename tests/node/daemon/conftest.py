@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,8 @@ def make_site(tmp_path: Path, mount: Mount) -> Iterator[MakeSite]:
     del mount  # skips where there is none
     with contextlib.ExitStack() as stack:
 
-        def make(gpus: int = 1) -> Site:
-            site = Site(tmp_path, gpus)
+        def make(gpus: int = 1, mig: Sequence[int] | None = None) -> Site:
+            site = Site(tmp_path, gpus, mig)
             stack.callback(site.close)
             return site
 
