@@ -75,6 +75,7 @@ class VramLimits:
         """Judge, and tell the kernel its limits. ``is_acting``: something is done, as in mode enforce."""
         if now_ns < self._next_look_ns:
             return
+        specs = self._sensors.mps.spare(specs)
         self._next_look_ns, self._is_acting, self._specs = now_ns + _LOOK_NS, is_acting, specs
         try:
             limited = [name for name in self._names() if self._limit(name) is not None]

@@ -257,7 +257,25 @@ class Nvml:
             with contextlib.suppress(self._nvml.NVMLError):
                 processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
                 found[slot] = {process.pid: process.usedGpuMemory for process in processes}
+                found[slot] |= self._mps_clients(handle)
         return found
+
+    def mps_clients(self) -> dict[int, frozenset[int]]:
+        """Processes that run in the context of an MPS server, by slot; without GPUs that have none."""
+        found = {
+            slot: frozenset(self._mps_clients(handle))
+            for slot, handle in enumerate(self._handles)
+            if handle is not None
+        }
+        return {slot: pids for slot, pids in found.items() if pids}
+
+    def _mps_clients(self, handle: Any) -> dict[int, int | None]:
+        """VRAM by process; drivers that do not tell have none."""
+        try:
+            processes = self._nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)
+        except self._nvml.NVMLError:
+            return {}
+        return {process.pid: process.usedGpuMemory for process in processes}
 
     def close(self) -> None:
         """Let go of the driver."""

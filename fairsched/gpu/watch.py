@@ -30,12 +30,22 @@ _FRESH_S = 0.03
 
 
 @dataclass(frozen=True)
+class OnMps:
+    """The processes on a GPU that has clients of MPS."""
+
+    clients: frozenset[int]
+    others: frozenset[int]
+    """The servers among them."""
+
+
+@dataclass(frozen=True)
 class _Answer:
     begun_s: float
     """When it was asked for."""
     done_s: float
     uses: tuple[GpuUse, ...] = ()
     listed: Mapping[tuple[int, int], int | None] = field(default_factory=dict)
+    mps: Mapping[int, OnMps] = field(default_factory=dict)
 
 
 class GpuWatch:
@@ -81,6 +91,11 @@ class GpuWatch:
                 found.setdefault(pid, set()).add(slot)
         return found
 
+    @property
+    def mps(self) -> Mapping[int, OnMps]:
+        """Of GPUs with clients of MPS, by slot, as of the last answer."""
+        return self._answer.mps
+
     def silent_s(self) -> float | None:
         """How long NVML has not answered; None while it does."""
         age_s = time.monotonic() - self._answer.done_s
@@ -105,7 +120,12 @@ class GpuWatch:
         self._wants_all = False
         self._nvml.refresh()
         uses = tuple(self._nvml.use(slot) for slot in range(len(self._nvml.gpus)))
-        answer = _Answer(begun_s, time.monotonic(), uses, self._nvml.listed())
+        clients, listed = self._nvml.mps_clients(), self._nvml.listed()
+        mps = {
+            slot: OnMps(pids, frozenset(pid for pid, at in listed if at == slot and pid not in pids))
+            for slot, pids in clients.items()
+        }
+        answer = _Answer(begun_s, time.monotonic(), uses, listed, mps)
         with self._changed:
             self._answer = answer
             self._changed.notify_all()

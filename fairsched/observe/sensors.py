@@ -20,12 +20,13 @@ from fairsched.accounting.normalise import Normaliser
 from fairsched.accounting.nvml import NvmlAccount, open_account
 from fairsched.accounting.queue_delay import Counts, DelayBook
 from fairsched.accounting.source import GpuTimeSource
-from fairsched.base.process import ProcessId
+from fairsched.base.process import started_ns
 from fairsched.bpf import abi
 from fairsched.bpf.child import LoaderInStart
 from fairsched.bpf.gpu_time import GpuTimeProbe
 from fairsched.bpf.reload import ProbeReload
 from fairsched.cgroup.path import Mount, find_mount
+from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.config import Config
 from fairsched.driver.watch import DriverWatch
 from fairsched.errors import FairschedError, HostUnsupported
@@ -38,6 +39,7 @@ from fairsched.model import NEVER_NS, PolicyParams, Source
 from fairsched.observe import gpus
 from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
 from fairsched.observe.life import LifeWatch
+from fairsched.observe.mps import MpsWatch
 from fairsched.observe.ordinals import Ordinals
 from fairsched.observe.owners import Owners
 from fairsched.observe.tree import TenantView
@@ -84,6 +86,7 @@ class Sensors:
         self.account: EbpfAccount | None = None
         self.sampled: NvmlAccount | None = None
         """Instead of ``account`` where there is no better source."""
+        self.mps = MpsWatch(lambda pid: cgroup_id_of(pid, self._mount or find_mount()))
         self.loads: LoadWatch | None = None
         """What DCGM says of the GPUs: ``sampled`` is scaled to it. Beside eBPF only where it is required."""
         self._tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
@@ -178,7 +181,7 @@ class Sensors:
             self.probe,
             gpus=max(1, len(self.gpus)),
             nature=self._nature,
-            started_ns=_started_ns,
+            started_ns=started_ns,
         )
         self.account.tenant_of = self._tenant_of
         self.libraries = Libraries(config.gpu.libcuda, probe, self._mount)
@@ -336,6 +339,8 @@ class Sensors:
     def name_tenants(self, tenant_of: Callable[[int], str | None]) -> None:
         """``tenant_of`` a cgroup: who is alone on a GPU is a question of tenants."""
         self._tenant_of = tenant_of
+        if self.gpu_watch is not None:
+            self.mps.look(self.gpu_watch.mps, self.gpus, tenant_of)
         if self.in_use is not None:
             self.in_use.tenant_of = tenant_of
 
@@ -442,8 +447,3 @@ class Sensors:
         answers = self.gpu_watch is None or self.gpu_watch.close()
         if self.nvml is not None and answers:
             self.nvml.close()
-
-
-def _started_ns(pid: int) -> int | None:
-    owner = ProcessId.of(pid)
-    return None if owner is None else owner.started_ns

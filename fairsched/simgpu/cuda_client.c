@@ -11,7 +11,7 @@
 
 #include "cuda_int.h"
 
-struct sim_client client = {.socket = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
+struct sim_client client = {.socket = -1, .mps_socket = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 static pthread_mutex_t rpc_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t owner_tag;
@@ -90,12 +90,31 @@ static bool connect_engine(void)
 	return client_rpc(SIM_RPC_HELLO, 0, 0, 0, &reply) == CUDA_SUCCESS;
 }
 
+/* As the real library: a process is a client of the MPS server that listens where the variable says, if one does. */
+static void connect_mps(void)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	const char *dir = getenv("CUDA_MPS_PIPE_DIRECTORY");
+
+	if (!dir ||
+	    snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/control", dir) >= (int)sizeof(addr.sun_path))
+		return;
+	client.mps_socket = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (client.mps_socket >= 0 &&
+	    connect(client.mps_socket, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
+		close(client.mps_socket);
+		client.mps_socket = -1;
+	}
+}
+
 /* Only the parent owns the contexts; a forked child starts over with cuInit. */
 static void after_fork_in_child(void)
 {
 	if (client.socket >= 0)
 		close(client.socket);
-	client.socket = -1;
+	if (client.mps_socket >= 0)
+		close(client.mps_socket);
+	client.socket = client.mps_socket = -1;
 	client.is_ready = false;
 	client.live = NULL;
 	pthread_mutex_init(&client.lock, NULL);
@@ -118,6 +137,7 @@ CUresult client_init(void)
 		else if (dir &&
 			 snprintf(client.dir, sizeof(client.dir), "%s", dir) < (int)sizeof(client.dir) &&
 			 open_gpus() && client.device_count && connect_engine()) {
+			connect_mps();
 			client.is_ready = true;
 			rc = CUDA_SUCCESS;
 		}

@@ -155,6 +155,7 @@ struct sim_device {
 extern struct sim_client {
 	bool is_ready;
 	int socket;
+	int mps_socket; /* -1: it is no client of an MPS server */
 	int device_count;
 	struct sim_device devices[SIM_MAX_GPUS];
 	char dir[400];

@@ -68,6 +68,7 @@ static uint32_t create_context(struct egpu *g, int fd, uint32_t pid, const struc
 		t->pid = pid;
 		t->region = (uint32_t)region;
 		t->owner = rq->owner;
+		t->is_mps_client = rq->region;
 		t->handle = rq->a;
 		t->created_ns = sim_now_ns();
 		t->wall_start_us = sim_realtime_ns() / 1000;

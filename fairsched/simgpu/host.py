@@ -171,6 +171,11 @@ class SimHost:
         return self._wanted_library_dir or self._parts.library_dir
 
     @property
+    def load_program(self) -> Path:
+        """What tenants run."""
+        return self._parts.load
+
+    @property
     def engine_pid(self) -> int:
         if self._engine is None:
             raise SimGpuError("the simulated host is not running")

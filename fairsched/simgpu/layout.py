@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 
 MAGIC = 0x55504753
-ABI = 4
+ABI = 5
 MAX_GPUS = 16
 MAX_INSTANCES = 7
 MAX_TRUTHS = 4096
@@ -72,6 +72,8 @@ class Truth(ctypes.Structure):
         ("sample_util_pct_sum", _u64),
         ("owner", _u32),
         ("seat", _u32),
+        ("is_mps_client", _u32),
+        ("pad", _u32),
     )
 
 

@@ -59,6 +59,7 @@ bool mig_ids(nvmlDevice instance, unsigned int *gpu_instance, unsigned int *comp
 struct process_use {
 	uint32_t pid;
 	bool is_running;
+	bool is_mps_client;
 	uint64_t vram_bytes;
 	uint64_t peak_vram_bytes;
 	uint64_t created_ns;

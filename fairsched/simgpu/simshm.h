@@ -18,7 +18,7 @@
 #include <stdio.h>
 
 #define SIM_MAGIC 0x55504753u
-#define SIM_ABI 4u
+#define SIM_ABI 5u
 #define SIM_MAX_GPUS 16
 #define SIM_MAX_INSTANCES 7 /* of MIG, on one GPU */
 #define SIM_MAX_DEVICES (SIM_MAX_GPUS * (1 + SIM_MAX_INSTANCES))
@@ -157,6 +157,8 @@ struct sim_truth {
 	uint64_t sample_util_pct_sum; /* ... and what they said */
 	uint32_t owner;               /* FAIRSCHED_SIM_OWNER of the process; 0 = it has none */
 	uint32_t seat;                /* 1 ... share_count while it executes, else 0 */
+	uint32_t is_mps_client;
+	uint32_t pad;
 };
 
 struct sim_residency {
@@ -212,7 +214,7 @@ struct sim_gpu {
 /* Control socket: one SOCK_SEQPACKET request, one reply. Rare calls only; launches never come here. */
 enum sim_rpc {
 	SIM_RPC_HELLO = 1,       /* a = 1: kill me when the host goes; reply a = pid as the engine sees it */
-	SIM_RPC_CTX_CREATE = 2,  /* gpu, a = handle; reply a = region, b = id */
+	SIM_RPC_CTX_CREATE = 2,  /* gpu, region = 1: of an MPS client, a = handle; reply a = region, b = id */
 	SIM_RPC_CTX_DESTROY = 3, /* gpu, region */
 	SIM_RPC_ALLOC = 4,       /* gpu, region, a = bytes */
 	SIM_RPC_FREE = 5,
@@ -268,7 +270,7 @@ static inline uint64_t sim_pack_event(uint32_t gpu, uint32_t region, uint32_t sl
 }
 
 _Static_assert(sizeof(struct sim_cmd) == 64, "one command is one cache line");
-_Static_assert(sizeof(struct sim_truth) == 136, "mirrored in layout.py");
+_Static_assert(sizeof(struct sim_truth) == 144, "mirrored in layout.py");
 _Static_assert(sizeof(_Atomic uint64_t) == 8, "shared words are plain words");
 
 #endif

@@ -43,6 +43,9 @@ class Driver:
     def refresh(self) -> bool:
         return False
 
+    def mps_clients(self) -> dict[int, frozenset[int]]:
+        return {}
+
     def load(self, slot: int) -> float | None:
         self.asked += 1
         return 0.5 if slot == 0 else None

@@ -54,6 +54,7 @@ class Host:
             obstacle=None if self.has_nvml else "NVML does not work (no driver)",
             has_mig=False,
             refresh=lambda: False,
+            mps_clients=dict,
             use=lambda _slot: GpuUse(),
             listed=dict,
             close=lambda: None,
