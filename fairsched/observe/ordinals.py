@@ -55,12 +55,14 @@ class Ordinals:
         devices = dict(enumerate(slots[: abi.MAX_GPUS]))
         if len(slots) == 1:
             devices[abi.ORDINAL_UNSEEN] = slots[0]
+        if not slots and self._has_mig:  # a guess would be somebody else's instance
+            devices[0] = abi.NO_GPU
         self._tell(pid, devices)
 
     def _tell(self, pid: int, devices: dict[int, int]) -> None:
         if abi.ORDINAL_UNSEEN in devices:
             self._account.single_gpu_processes.add(pid)
-        if self._has_mig:
+        if self._has_mig or not devices:
             self._told[pid] = devices
         try:
             for ordinal, slot in devices.items():
@@ -94,8 +96,9 @@ class Ordinals:
             if len(slots) != 1:
                 continue
             slot = next(iter(slots))
-            if pid in self._told and self._gpus[slot].mig is not None:
-                if self._told[pid].get(0) != slot:
+            first = self._told.get(pid, {}).get(0)
+            if pid in self._told and (self._gpus[slot].mig is not None or first == abi.NO_GPU):
+                if first != slot:
                     self._unsay(pid)
                     self._tell(pid, {0: slot, abi.ORDINAL_UNSEEN: slot})
             elif pid in guessed:

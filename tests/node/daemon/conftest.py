@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,8 +22,8 @@ def make_site(tmp_path: Path, mount: Mount) -> Iterator[MakeSite]:
     del mount  # skips where there is none
     with contextlib.ExitStack() as stack:
 
-        def make(gpus: int = 1, mig: Sequence[int] | None = None) -> Site:
-            site = Site(tmp_path, gpus, mig)
+        def make(gpus: int = 1, **nature: Any) -> Site:
+            site = Site(tmp_path, gpus, **nature)
             stack.callback(site.close)
             return site
 
