@@ -438,20 +438,3 @@ def test_a_gate_that_was_left_behind_is_named_with_the_way_out() -> None:
     assert (rows[0].level, "fairsched release" in rows[0].remedy) == ("warn", True)
     with_daemon = capable_host(gates=1, daemon_pid=7)
     assert gate_row(with_daemon, GATED)[0] == "ok"
-
-
-def test_where_every_gpu_is_in_mig_mode_only_ebpf_accounts() -> None:
-    split = GpuFact("GPU-5f2c1a90", "NVIDIA A100", has_mig=True)
-    host = capable_host(gpus=(split,))
-    assert choose(host, config()).source is Source.EBPF
-    blind = choose(replace(host, bcc_version=None), config())
-    assert blind.source is None and any("no samples of GPUs in MIG mode" in one for one in blind.obstacles)
-    mixed = replace(host, bcc_version=None, gpus=(split, GpuFact("GPU-1", "NVIDIA A100")))
-    assert choose(mixed, config()).source in (Source.DCGM, Source.NVML)
-
-
-def test_clients_of_mps_are_said() -> None:
-    host = capable_host(gpus=(GpuFact("GPU-5f2c1a90", "NVIDIA L4", None, 3),))
-    row = next(check for check in checks(host, config()) if check.name == "mps")
-    assert row.level == "warn" and row.fact == "3 clients of MPS on GPU-5f2c1a90" and "not held" in row.choice
-    assert all(check.name != "mps" for check in checks(capable_host(), config()))
