@@ -395,6 +395,7 @@ def test_a_client_of_mps_is_not_held_for_memory_either(site: Site) -> None:
 
 def test_on_a_mig_instance_memory_counts_as_nvml_says(site: Site) -> None:
     """The ioctls tell the GPU, and not which part of it."""
+    site.started_s = {1: 10_000_000}
     site.vram._listing = listing(site, (1, 7))
     site.has = {("a", 1): 5}
     uses = site.uses()
