@@ -89,8 +89,8 @@ class Nvml:
     def __init__(self) -> None:
         self.gpus: tuple[Gpu, ...] = ()
         self.error: str | None = None
-        self.has_mig = False
-        """Some GPU is in MIG mode, with instances or without."""
+        self._splits: dict[int, bool] = {}
+        """By index: whether a GPU is in MIG mode, with instances or without."""
         self.left_out = 0
         """GPUs and instances that there was no slot left for: their work is not accounted."""
         self._handles: list[Any] = []
@@ -119,6 +119,11 @@ class Nvml:
         return self.gpus is not before
 
     @property
+    def has_mig(self) -> bool:
+        """Some GPU is in MIG mode, with instances or without."""
+        return any(tuple(self._splits.values()))
+
+    @property
     def obstacle(self) -> str | None:
         """Why NVML cannot have samples of any GPU's processes; None: it can."""
         if self.error:
@@ -133,7 +138,7 @@ class Nvml:
     def _find(self, *, strict: bool) -> Iterator[tuple[Gpu, Any]]:
         """Every GPU, or instead of one in MIG mode its instances. ``strict``: NVMLError is raised, else what was known
         of a GPU that it is about stands."""
-        nvml, self.has_mig = self._nvml, False
+        nvml = self._nvml
         for index in range(self._count):
             try:
                 found = list(self._find_at(index))
@@ -145,16 +150,16 @@ class Nvml:
                     for slot, gpu in enumerate(self.gpus)
                     if gpu.index == index and not gpu.is_gone
                 ]
-                self.has_mig |= any(gpu.mig is not None for gpu, _ in found)
             yield from found
 
     def _find_at(self, index: int) -> Iterator[tuple[Gpu, Any]]:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         if not self._is_split(handle):
+            self._splits[index] = False
             yield self._describe(index, handle), handle
             return
-        self.has_mig = True
+        self._splits[index] = True
         parent = _text(nvml.nvmlDeviceGetUUID(handle))
         for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             try:

@@ -7,15 +7,19 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fairsched.bpf import abi
+from fairsched.cli.status import Detail, _gpu_lines
+from fairsched.cli.text import gpu_index, gpu_name, short_uuid
 from fairsched.gpu.nvml import MAX_SLOTS, ONLY_MIG, Gpu, Mig, Nvml
 from fairsched.gpu.sampler import open_readers
 from fairsched.observe.gpus import changes
+from fairsched.protocol.status import GpuStatus
 from fairsched.simgpu import PRESETS, GpuSpec, SimHost, Workload
 from tests.support import wait_until
 
@@ -154,8 +158,6 @@ def test_an_error_is_no_news(code: int) -> None:
 
 
 def test_the_uuid_of_an_old_driver_has_no_bytes_and_a_short_name() -> None:
-    from fairsched.cli.text import short_uuid
-
     old = "MIG-GPU-5f2c1a90-0000-0000-0000-000000000000/1/0"
     assert Gpu(old).uuid_bytes is None and short_uuid(old) == "MIG-5f2c1a90/1/0"
     assert part(1).uuid_bytes == bytes.fromhex("00000001" + "0" * 24)
@@ -167,5 +169,17 @@ def test_readers_are_none_of_instances() -> None:
 
 
 def _with_mig(nvml: Nvml) -> Nvml:
-    nvml.error, nvml.has_mig = None, True
+    nvml.error, nvml._splits = None, {0: True}
     return nvml
+
+
+def test_status_and_top_name_an_instance_by_its_parts() -> None:
+    whole = GpuStatus("GPU-5f2c1a90-1", 0, "NVIDIA A100", 0.5)
+    split = GpuStatus("MIG-5f2c1a90-1", 1, "A MIG 3g.20gb", 0.5, None, 1 << 30, 20 << 30, parent_uuid="GPU-b")
+    split = replace(split, gpu_instance=2, compute_instance=0, mig_profile="3g.20gb")
+    assert [gpu_index(one) for one in (whole, split)] == ["0", "1/2/0"]
+    assert [gpu_name(one) for one in (whole, split)] == ["NVIDIA A100", "MIG 3g.20gb"]
+    (line,) = _gpu_lines([split], Detail.FULL)
+    assert line.startswith("GPU 1/2/0 MIG-5f2c1a90 MIG 3g.20gb") and len(line) <= 80
+    lines = _gpu_lines([split] * 7, Detail.TABLE)
+    assert "GPU 1/2/0 busy" in lines[0] and all(len(one) <= 80 for one in lines)
