@@ -45,7 +45,7 @@ def _array(value: type[ctypes._SimpleCData[Any] | ctypes.Structure], count: int)
 
 SHAPES: dict[str, Shape] = {
     "contexts": _array(abi.Ctx, abi.MAX_CTXS),
-    "clocks": _array(abi.Clock, abi.MAX_GPUS),
+    "clocks": _array(abi.Clock, abi.MAX_SLOTS),
     "counts": _array(ctypes.c_uint64, len(abi.Count)),
     "uses": (_HASH, ctypes.sizeof(abi.UseKey), ctypes.sizeof(abi.Use), 16384),
     "delays": (_HASH, ctypes.sizeof(abi.DelayKey), ctypes.sizeof(abi.Delay), 4096),
@@ -141,7 +141,7 @@ class Injector:
         self._writer = syscall.load_program(syscall.PROG_TYPE_RAW_TRACEPOINT, edge_writer(self._fds["edges"]))
         self._undo.callback(os.close, self._writer)
         self._contexts = self._map("contexts", abi.Ctx, abi.MAX_CTXS)
-        self._clocks = self._map("clocks", abi.Clock, abi.MAX_GPUS)
+        self._clocks = self._map("clocks", abi.Clock, abi.MAX_SLOTS)
         self._counts = self._map("counts", ctypes.c_uint64, len(abi.Count))
         self._uses = [abi.Use() for _ in self._programs]
         self._delays = [abi.Delay() for _ in self._programs]

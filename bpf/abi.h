@@ -21,6 +21,8 @@ typedef unsigned long long fs_u64;
 
 #define FS_ABI_VERSION 1
 #define FS_MAX_GPUS 32
+/* GPUs and MIG instances that are told apart, each with clocks of its own. */
+#define FS_MAX_SLOTS 64
 /* All may be busy at once on one GPU: as many as n has bits for. */
 #define FS_MAX_CTXS 2048
 /* Streams told apart in one context; the rest share the last index, which only a context sync closes. */
@@ -141,7 +143,7 @@ struct fs_ctx {
 	fs_u64 cgroup_id; /* who is charged */
 	fs_u32 tgid;
 	fs_u32 generation; /* of the slot: a reused slot is another context */
-	fs_u16 gpu;        /* index into clock_by_gpu */
+	fs_u16 gpu;        /* index into clock_by_gpu, below FS_MAX_SLOTS */
 	fs_u16 flags;      /* enum fs_ctx_flag */
 	fs_u32 ordinal;    /* CUDA device ordinal inside the process */
 	fs_u64 submitted;  /* GPU work submitted; the sequence number of the last one */

@@ -40,7 +40,7 @@ static __always_inline u32 gpu_of(u32 tgid, u32 ordinal, fs_u16 *flags)
 	u32 gpu = named_gpu(tgid, ordinal);
 
 	if (gpu)
-		return gpu <= FS_MAX_GPUS ? gpu - 1 : FS_NO_GPU;
+		return gpu <= FS_MAX_SLOTS ? gpu - 1 : FS_NO_GPU;
 	*flags |= FS_CTX_GPU_GUESSED;
 	count(FS_COUNT_GPU_GUESSED);
 	return ordinal < FS_MAX_GPUS ? ordinal : 0;
@@ -53,7 +53,7 @@ static __always_inline void name_gpu(struct fs_ctx *c)
 
 	if (!gpu || c->busy[FS_COMPUTE].streams | c->busy[FS_COPY].streams)
 		return;
-	c->gpu = gpu <= FS_MAX_GPUS ? gpu - 1 : FS_NO_GPU;
+	c->gpu = gpu <= FS_MAX_SLOTS ? gpu - 1 : FS_NO_GPU;
 	c->flags &= ~FS_CTX_GPU_GUESSED;
 }
 

@@ -110,7 +110,7 @@ class GpuTimeProbe:
         self._ctxs = _MappedArray(self._fds["ctx_by_slot"], abi.Ctx, abi.MAX_CTXS)
         # Each look at an array of structures makes an object; one for each place is enough.
         self._views: list[abi.Ctx] = list(self._ctxs.items)
-        self._clocks = _MappedArray(self._fds["clock_by_gpu"], abi.Clock, abi.MAX_GPUS)
+        self._clocks = _MappedArray(self._fds["clock_by_gpu"], abi.Clock, abi.MAX_SLOTS)
         self._counts = _MappedArray(self._fds["counts_by_what"], ctypes.c_uint64, len(abi.Count))
         self._uses = syscall.BatchReader(self._fds["gpu_time_by_key"], abi.UseKey, abi.Use)
         self._delays = syscall.BatchReader(self._fds["delay_by_key"], abi.DelayKey, abi.Delay)
@@ -287,11 +287,19 @@ class GpuTimeProbe:
         """Whether n falling to 0 on ``gpu`` makes :meth:`fileno` readable."""
         self._clocks.items[gpu].wake_on_idle = int(wake)
 
-    def set_uuids(self, slot_of: Mapping[bytes, int]) -> None:
-        """Tell BPF the slot of every GPU of this node, by 16-byte UUID. Work on any other is not accounted."""
+    def set_uuids(self, slot_of: Mapping[bytes, int], *, is_all: bool = True) -> None:
+        """Tell BPF the slot of every GPU of this node, by 16-byte UUID.
+
+        ``is_all``: work on any other is not accounted. Else others may come, and a process that names one has said
+        nothing.
+        """
         for uuid, slot in {**slot_of, bytes(16): abi.NO_GPU}.items():
             key = abi.Uuid((ctypes.c_uint8 * 16)(*uuid))
-            syscall.update(self._fds["gpu_by_uuid"], key, ctypes.c_uint32(slot))
+            if any(uuid) or is_all:
+                syscall.update(self._fds["gpu_by_uuid"], key, ctypes.c_uint32(slot))
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                syscall.delete(self._fds["gpu_by_uuid"], key)
 
     def set_device(self, tgid: int, ordinal: int, gpu: int) -> None:
         """Tell BPF which GPU the CUDA ordinal of a process is, unless it knows from the process itself."""
@@ -301,12 +309,17 @@ class GpuTimeProbe:
 
     def forget_processes(self, tgids: set[int], ordinals: int) -> None:
         """Drop what was kept by pid of dead processes."""
-        known = [*range(ordinals), abi.ORDINAL_UNSEEN]
-        gone = [("gpu_by_dev", abi.DevKey(tgid, ordinal)) for tgid in tgids for ordinal in known]
-        stale = [("gpu_time_by_key", key) for key, _ in self.uses() if key.tgid in tgids]
-        for name, key in [*gone, *stale]:
+        self.forget_devices(tgids, ordinals)
+        for key in [key for key, _ in self.uses() if key.tgid in tgids]:
             with contextlib.suppress(FileNotFoundError):
-                syscall.delete(self._fds[name], key)
+                syscall.delete(self._fds["gpu_time_by_key"], key)
+
+    def forget_devices(self, tgids: set[int], ordinals: int) -> None:
+        """Drop what :meth:`set_device` has told of processes."""
+        for tgid in tgids:
+            for ordinal in (*range(ordinals), abi.ORDINAL_UNSEEN):
+                with contextlib.suppress(FileNotFoundError):
+                    syscall.delete(self._fds["gpu_by_dev"], abi.DevKey(tgid, ordinal))
 
     def end_drain(self, slot: int, generation: int, v_end_ns: int) -> bool:
         """Close the compute interval of a held context as of V = ``v_end_ns`` (0: now); False = it is gone."""

@@ -77,7 +77,7 @@ struct call {
 
 /* Written here, read by user space through mmap. A slot returns to free_slots when its context dies. */
 BPF_F_TABLE("array", u32, struct fs_ctx, ctx_by_slot, FS_MAX_CTXS, FS_MMAPABLE);
-BPF_F_TABLE("array", u32, struct fs_clock, clock_by_gpu, FS_MAX_GPUS, FS_MMAPABLE);
+BPF_F_TABLE("array", u32, struct fs_clock, clock_by_gpu, FS_MAX_SLOTS, FS_MMAPABLE);
 BPF_F_TABLE("array", u32, fs_u64, counts_by_what, FS_COUNTS, FS_MMAPABLE);
 BPF_F_TABLE("array", u32, struct fs_budget, budget_by_owner, FS_MAX_OWNERS, FS_MMAPABLE);
 /* Written by user space, but for what is in use of the shared room. */
@@ -89,10 +89,11 @@ BPF_HASH(gpu_time_by_key, struct fs_use_key, struct fs_use, FS_MAX_USES);
 BPF_HASH(delay_by_key, struct fs_delay_key, struct fs_delay, 4096);
 /*
  * Written by user space: what it knows of ordinals and UUIDs. What a process says itself is in its struct proc. The
- * all-zero UUID stands for every GPU that is not named: FS_NO_GPU, its work is not accounted.
+ * all-zero UUID stands for every GPU that is not named: FS_NO_GPU, its work is not accounted. It is not there where a
+ * GPU is in MIG mode, as instances come and go: then user space says.
  */
 BPF_F_TABLE("hash", struct fs_dev_key, u32, gpu_by_dev, FS_MAX_DEVS, FS_NO_PREALLOC);
-BPF_HASH(gpu_by_uuid, struct fs_uuid, u32, 2 * FS_MAX_GPUS);
+BPF_HASH(gpu_by_uuid, struct fs_uuid, u32, 2 * FS_MAX_SLOTS);
 /* Filled once by user space with every slot number. */
 BPF_QUEUESTACK("stack", free_slots, u32, FS_MAX_CTXS, 0);
 /* Private. LRU where user code controls the number of keys: the oldest handle is forgotten, nothing breaks. */

@@ -70,7 +70,7 @@ class EbpfAccount:
         """``nature``: the length of a slice a GPU is taken to have, and what a switch costs, in ns.
         ``started_ns`` tells when a process started (CLOCK_MONOTONIC), for contexts older than our probes."""
         self._probe = probe
-        self._started_ns, self._gpus = started_ns, gpus
+        self._started_ns, self.gpus = started_ns, gpus
         self._nature = nature
         self._engines: dict[int, Engine] = {}
         self._pauses = Pauses()
@@ -195,7 +195,7 @@ class EbpfAccount:
             row.outstanding_ns += left_ns
         unmeasured_ns = engine.unmeasured_ns(context)
         row.unmeasured_ns += unmeasured_ns
-        is_guess = self._gpus > 1 and live.flags & _GUESSED and context.tgid not in self.single_gpu_processes
+        is_guess = self.gpus > 1 and live.flags & _GUESSED and context.tgid not in self.single_gpu_processes
         sure = confidence(launch, is_borne_out, is_guess=bool(is_guess))
         if sure is not Confidence.HIGH:
             row.confidence = row.confidence.and_of(sure)

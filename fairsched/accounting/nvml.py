@@ -29,6 +29,7 @@ from fairsched.accounting.normalise import Normaliser
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.gpu.accounting_mode import AccountingMode
+from fairsched.gpu.nvml import Nvml
 from fairsched.gpu.sampler import LONGEST_WINDOW_US, NvmlReader, open_readers
 from fairsched.gpu.samples import ProcessSamples, SampleWatch
 from fairsched.model import Confidence, Source
@@ -242,12 +243,12 @@ class NvmlAccount:
             mine[0].idle_ns = idle_ns
 
 
-def open_account(mount: Mount, count: int, accounting: str = "auto") -> NvmlAccount:
-    """The account of the first ``count`` GPUs, asked for beside the loop. Close it in the end.
+def open_account(mount: Mount, nvml: Nvml, accounting: str = "auto") -> NvmlAccount:
+    """The account of the GPUs that are there now, asked for beside the loop. Close it in the end.
 
     ``accounting``: as in gpu.nvml_accounting: auto uses NVML's accounting mode where it is on, on switches it on.
     """
-    readers, wish = open_readers(count), {"is_used": accounting != "off", "is_wanted": accounting == "on"}
+    readers, wish = open_readers(nvml), {"is_used": accounting != "off", "is_wanted": accounting == "on"}
     modes = [AccountingMode(reader, **wish) for reader in readers]
     account = NvmlAccount(readers, lambda pid: cgroup_id_of(pid, mount), modes=modes)
     account.start()

@@ -87,8 +87,8 @@ class Misbehaviour:
     def __init__(self, sensors: Sensors, tree: Tree, applier: Applier, mount: Mount) -> None:
         self._sensors, self._tree, self._applier, self._mount = sensors, tree, applier, mount
         self._watch: SampleWatch | None = None
-        if sensors.account is not None and sensors.gpus:
-            self._watch = SampleWatch(open_readers(len(sensors.gpus)), lambda pid: cgroup_id_of(pid, mount))
+        if sensors.account is not None and sensors.gpus and sensors.nvml is not None:
+            self._watch = SampleWatch(open_readers(sensors.nvml), lambda pid: cgroup_id_of(pid, mount))
             self._watch.start()
         self.terminator = Terminator(self._tenant_now, self._let_run)
         self._state = WatchState()

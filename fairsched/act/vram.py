@@ -75,6 +75,7 @@ class VramLimits:
         """Judge, and tell the kernel its limits. ``is_acting``: something is done, as in mode enforce."""
         if now_ns < self._next_look_ns:
             return
+        specs = self._sensors.mps.spare(specs)
         self._next_look_ns, self._is_acting, self._specs = now_ns + _LOOK_NS, is_acting, specs
         try:
             limited = [name for name in self._names() if self._limit(name) is not None]
@@ -147,7 +148,7 @@ class VramLimits:
         self.source = _IOCTLS
         self._listed = self._listed if listed is None else listed
         uses, since_ns = self._sensors.driver.uses(), self._sensors.driver.since_ns
-        seen = {use.tgid for use in uses}
+        seen = {use.tgid for use in uses if use.gpu is not None}  # of which instance the ioctls do not tell
         older = [
             one
             for one in self._listed

@@ -52,3 +52,9 @@ class ProcessId:
 
     def is_alive(self, proc: str = "/proc") -> bool:
         return ProcessId.of(self.pid, proc) == self
+
+
+def started_ns(pid: int) -> int | None:
+    """CLOCK_MONOTONIC of a process's start; None = it is gone."""
+    owner = ProcessId.of(pid)
+    return None if owner is None else owner.started_ns

@@ -84,6 +84,7 @@ def render(
     lines = _summary(tenant, episodes, now_ns, max(1.0, min(WINDOW_S, uptime_s)))
     if now is not None:
         lines += wrap(_now(now))
+        lines += wrap(now.note) if now.note else []
     for one in misbehaviours:
         lines += wrap(misbehaviour_text(one, now_s), first="! ", rest="  ")
     for is_over, text in (vram_text(one, now_s) for one in vram):

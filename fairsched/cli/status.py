@@ -22,6 +22,8 @@ from fairsched.cli.text import (
     cut,
     duration,
     gibibytes,
+    gpu_index,
+    gpu_name,
     milliseconds,
     misbehaviour_text,
     reason_text,
@@ -183,7 +185,7 @@ def _gpu_lines(gpus: Sequence[GpuStatus], detail: Detail) -> list[str]:
     if detail is not Detail.TABLE or len(gpus) < 3:
         return [_gpu_line(gpu) for gpu in gpus]
     cells = [
-        f"GPU {'-' if gpu.index is None else gpu.index:<2} busy {percent(gpu.busy_ratio):>5} %  "
+        f"GPU {gpu_index(gpu):<2} busy {percent(gpu.busy_ratio):>5} %  "
         f"{gibibytes(gpu.memory_used_bytes):>5}/{gibibytes(gpu.memory_total_bytes):>5} GiB"
         for gpu in gpus
     ]
@@ -193,8 +195,7 @@ def _gpu_lines(gpus: Sequence[GpuStatus], detail: Detail) -> list[str]:
 
 
 def _gpu_line(gpu: GpuStatus) -> str:
-    index = "-" if gpu.index is None else str(gpu.index)
-    line = f"GPU {index} {short_uuid(gpu.uuid)} {cut(gpu.name or '', 18):<18} "
+    line = f"GPU {gpu_index(gpu)} {short_uuid(gpu.uuid)} {cut(gpu_name(gpu), 18):<18} "
     line += f"busy {percent(gpu.busy_ratio):>5} %"
     if gpu.memory_total_bytes is not None:
         line += f"  {gibibytes(gpu.memory_used_bytes)} of {gibibytes(gpu.memory_total_bytes)} GiB"

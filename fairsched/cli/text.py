@@ -10,7 +10,7 @@ from fairsched.base.text import NOT_KNOWN, percent
 from fairsched.model import MisbehaviourKind, Reason, ReasonCode
 
 if TYPE_CHECKING:
-    from fairsched.protocol.status import MisbehaviourStatus, VramStatus
+    from fairsched.protocol.status import GpuStatus, MisbehaviourStatus, VramStatus
 
 
 _REASONS = {
@@ -65,9 +65,22 @@ def gibibytes(value: int | None) -> str:
 
 
 def short_uuid(uuid: str) -> str:
-    """``GPU-5f2c1a90-...`` as ``GPU-5f2c1a90``; MIG UUIDs alike."""
+    """``GPU-5f2c1a90-...`` as ``GPU-5f2c1a90``; MIG UUIDs alike, and old ones as ``MIG-5f2c1a90/1/0``."""
+    if uuid.startswith("MIG-GPU-"):
+        return f"MIG-{uuid[8:16]}/{uuid.partition('/')[2]}"
     head, _, tail = uuid.partition("-")
     return f"{head}-{tail.split('-')[0][:8]}" if tail else uuid[:12]
+
+
+def gpu_name(gpu: GpuStatus) -> str:
+    """The model; of a MIG instance its size."""
+    return gpu.name or "" if gpu.parent_uuid is None else f"MIG {gpu.mig_profile or ''}".rstrip()
+
+
+def gpu_index(gpu: GpuStatus) -> str:
+    """``0``; of a MIG instance ``0/1/0``: GPU, GPU instance, compute instance."""
+    index = "-" if gpu.index is None else str(gpu.index)
+    return index if gpu.parent_uuid is None else f"{index}/{gpu.gpu_instance}/{gpu.compute_instance}"
 
 
 def cut(text: str, width: int) -> str:

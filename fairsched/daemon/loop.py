@@ -292,7 +292,7 @@ class Daemon:
             freeze_latency_ns=self._applier.freeze_latency_ns(),
             idle_slots=self._sensors.idle_gpus(),
             idle_since_ns=self._idle.take(),
-            doubted=self._misbehaviour.doubted,
+            doubted={*self._misbehaviour.doubted, *self._sensors.mps.doubted},
             contradicted=self._doubt.poll(now_ns, interval_ns, rows, self._policy_state.gates),
             hidden=self._sensors.hidden_beside(self._applier.holds),
         )

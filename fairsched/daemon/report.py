@@ -14,7 +14,7 @@ from fairsched.daemon.ledger import Ledger
 from fairsched.daemon.parts import Parts, Vitals
 from fairsched.daemon.tenants import TenantReports
 from fairsched.driver.gate import is_asked_for
-from fairsched.gpu.nvml import GpuUse, gpu_label
+from fairsched.gpu.nvml import MAX_SLOTS, GpuUse, gpu_label
 from fairsched.model import Source
 from fairsched.observe.owners import tables_of
 from fairsched.observe.sensors import Sensors
@@ -92,6 +92,9 @@ def _gpus(
     found = []
     jain = _jain_by_gpu(tenants)
     for slot, gpu in enumerate(sensors.gpus):
+        if gpu.is_gone:
+            continue
+        mig = gpu.mig
         use = sensors.gpu_watch.use(slot) if sensors.gpu_watch is not None else GpuUse()
         busy = ledger.busy_ratio(gpu.uuid, window_ns, vitals.now_ns) if sensors.source else None
         found.append(
@@ -110,6 +113,10 @@ def _gpus(
                 if sensors.source is Source.EBPF
                 else None,
                 jain_ratio=jain.get(gpu.uuid),
+                parent_uuid=None if mig is None else mig.parent_uuid,
+                gpu_instance=None if mig is None else mig.gpu_instance,
+                compute_instance=None if mig is None else mig.compute_instance,
+                mig_profile=None if mig is None else mig.profile,
             )
         )
     return tuple(found)
@@ -149,6 +156,13 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         yield f"tenant {tenant}: has more than {BUDGET} libcuda files in use; calls through the others are not seen"
     if sensors.nvml is not None and sensors.nvml.error:
         yield f"NVML is not usable ({sensors.nvml.error}): GPUs are unnamed"
+    if sensors.nvml is not None and sensors.nvml.left_out:
+        yield (
+            f"{sensors.nvml.left_out} GPUs or MIG instances are beyond the {MAX_SLOTS} that one run of the daemon "
+            "tells apart: work there is not accounted; restart the daemon"
+        )
+    if sensors.source is not None and sensors.source.is_sampled and sensors.nvml and sensors.nvml.has_mig:
+        yield "NVML has no samples of GPUs in MIG mode: work there is not accounted, and nobody is held for it"
     silent_s = sensors.gpu_watch.silent_s() if sensors.gpu_watch is not None else None
     if silent_s is not None:
         yield f"NVML has not answered for {silent_s:.0f} s: a GPU may be lost; memory and load are not known"

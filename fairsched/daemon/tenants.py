@@ -192,7 +192,7 @@ class TenantReports:
             known_as=_known_as(view),
             gpus=gpus,
             last=self._past.last.get(name),
-            note=None if episodes else note,
+            note="; ".join([*self._mps_notes(name), *([] if episodes or note is None else [note])]) or None,
             misbehaviour=episodes[0] if episodes else None,
             misbehaviours=episodes,
             contexts_by_gpu=contexts,
@@ -221,6 +221,10 @@ class TenantReports:
         if self._spec(name).is_exempt:
             return TenantState.EXEMPT
         return TenantState.RUN if is_seen or any(gpu.has_demand for gpu in gpus) else TenantState.IDLE
+
+    def _mps_notes(self, name: str) -> list[str]:
+        groups = self._parts.sensors.mps.groups
+        return [f"{group.gpu[:12]}: {group.text(name)}" for group in groups if name in group.clients]
 
     def _spec(self, name: str) -> TenantSpec:
         return self._parts.specs.get(name) or TenantSpec(name)

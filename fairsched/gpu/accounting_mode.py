@@ -64,8 +64,9 @@ class AccountingMode:
     """
 
     def __init__(self, reader: NvmlReader, *, is_used: bool = True, is_wanted: bool = False) -> None:
-        self._reader, self._is_used, self._is_wanted = reader, is_used, is_wanted
         self._nvml, self._handle = reader.nvml, reader.handle
+        self._reader, self._is_wanted = reader, is_wanted
+        self._is_used = is_used and self._handle is not None
         self._has_sums = True
         self._known: set[int] | None = None
         """Those in the account at the last look; None: nobody has looked."""
@@ -98,6 +99,8 @@ class AccountingMode:
 
     def running(self) -> list[int]:
         """Who is on the GPU."""
+        if self._handle is None:
+            return []
         try:
             return [int(one.pid) for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)]
         except self._nvml.NVMLError as error:

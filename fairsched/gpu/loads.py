@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fairsched.base.beside import Poller
+from fairsched.gpu.nvml import Gpu
 
 POLL_S = 1.0
 STALE_PERIODS = 5
@@ -118,6 +119,10 @@ class LoadWatch:
             return None
         is_stale = time.monotonic() - found.at_s > STALE_PERIODS * believed.reader.period_s
         return None if is_stale else found
+
+    def take_in(self, gpus: Sequence[Gpu]) -> None:
+        """There are other GPUs, or more."""
+        self._uuids = tuple(gpu.uuid for gpu in gpus)
 
     @property
     def is_live(self) -> bool:

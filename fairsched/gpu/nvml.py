@@ -1,37 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists the GPUs of this node as NVML names them, and which of them a process's CUDA ordinals mean.
+"""Lists the GPUs of this node as NVML names them.
 
 A GPU is its UUID; its slot is its place in our tables, fixed while the daemon lives. Without NVML the GPUs
 cannot be named: each ordinal then stands for an unknown GPU, and with several of them nothing is enforced.
+
+**MIG.** Every compute instance is a GPU of its own; the GPU that it is a part of is none while it is in MIG mode. A GPU
+may be split anew at any time: :meth:`Nvml.refresh` looks again. What is new gets the next free slot, what is gone keeps
+its own and is marked, so that nothing that was counted for one is ever another's. One that comes back with its UUID has
+its slot again. An error is no news: what NVML does not tell of is taken to be as it was.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import uuid as uuid_module
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 UNKNOWN = "GPU-unknown"
+ONLY_MIG = "NVML has no samples of GPUs in MIG mode"
+"""And what DCGM tells of processes comes from the same calls."""
+MAX_SLOTS = 64
+"""As abi.h has it: GPUs and MIG instances that are told apart while the daemon lives."""
+_PROFILE = re.compile(r"MIG (\S+)$")
 _LOST = (15, 16)
 """NVML_ERROR_GPU_IS_LOST (it fell off the bus or is otherwise inaccessible), NVML_ERROR_RESET_REQUIRED."""
 
 
 @dataclass(frozen=True)
+class Mig:
+    """Which part of which GPU a MIG instance is."""
+
+    parent_uuid: str
+    gpu_instance: int
+    compute_instance: int
+    profile: str | None = None
+    """As nvidia-smi names it: 3g.20gb."""
+
+    @property
+    def old_name(self) -> str:
+        """As drivers before 470 name it."""
+        return f"MIG-{self.parent_uuid}/{self.gpu_instance}/{self.compute_instance}"
+
+
+@dataclass(frozen=True)
 class Gpu:
-    """One GPU. ``uuid`` is its identity, ``index`` and ``name`` are for display."""
+    """One GPU, or one MIG instance. ``uuid`` is its identity, ``index`` and ``name`` are for display."""
 
     uuid: str
     index: int | None = None
+    """NVML's; of an instance, that of its GPU."""
     name: str | None = None
     memory_total_bytes: int | None = None
+    mig: Mig | None = None
+    """None: a whole GPU."""
+    is_gone: bool = False
+    """It was there: the instance was destroyed, or its GPU is in MIG mode now."""
 
     @property
     def uuid_bytes(self) -> bytes | None:
-        """The 16 bytes cuDeviceGetUuid reports; None for an unknown GPU."""
+        """The 16 bytes cuDeviceGetUuid reports; None for an unknown GPU, and for an instance of an old driver."""
         try:
-            return uuid_module.UUID(self.uuid.removeprefix("GPU-")).bytes
+            return uuid_module.UUID(self.uuid.removeprefix("GPU-").removeprefix("MIG-")).bytes
         except ValueError:
             return None
 
@@ -57,7 +89,13 @@ class Nvml:
     def __init__(self) -> None:
         self.gpus: tuple[Gpu, ...] = ()
         self.error: str | None = None
+        self._splits: dict[int, bool] = {}
+        """By index: whether a GPU is in MIG mode, with instances or without."""
+        self.left_out = 0
+        """GPUs and instances that there was no slot left for: their work is not accounted."""
         self._handles: list[Any] = []
+        self._count = 0
+        """Of whole GPUs, when NVML was initialised, whatever has become of them since."""
         try:
             import pynvml
 
@@ -67,33 +105,132 @@ class Nvml:
             return
         self._nvml = pynvml
         try:
-            self._handles = [
-                pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
-            ]
-            self.gpus = tuple(self._describe(index, handle) for index, handle in enumerate(self._handles))
+            self._count = int(pynvml.nvmlDeviceGetCount())
+            found = list(self._find(strict=True))
         except pynvml.NVMLError as error:
             self.error = str(error)
+            return
+        self._take_in(found)
 
-    def _describe(self, index: int, handle: Any) -> Gpu:
+    def refresh(self) -> bool:
+        """Look again which GPUs and instances there are; True: ``gpus`` is another tuple now. Asks the driver."""
+        before = self.gpus
+        self._take_in(list(self._find(strict=False)))
+        return self.gpus is not before
+
+    @property
+    def has_mig(self) -> bool:
+        """Some GPU is in MIG mode, with instances or without."""
+        return any(tuple(self._splits.values()))
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why NVML cannot have samples of any GPU's processes; None: it can."""
+        if self.error:
+            return f"NVML does not work ({self.error})"
+        has_whole = any(gpu.mig is None and not gpu.is_gone for gpu in self.gpus)
+        return ONLY_MIG if self.has_mig and not has_whole else None
+
+    def handle(self, slot: int) -> Any:
+        """NVML's, of the GPU in a slot; None: it is gone."""
+        return self._handles[slot] if slot < len(self._handles) else None
+
+    def _find(self, *, strict: bool) -> Iterator[tuple[Gpu, Any]]:
+        """Every GPU, or instead of one in MIG mode its instances. ``strict``: NVMLError is raised, else what was known
+        of a GPU that it is about stands."""
         nvml = self._nvml
-        total = None
+        for index in range(self._count):
+            try:
+                found = list(self._find_at(index))
+            except nvml.NVMLError:
+                if strict:
+                    raise
+                found = [
+                    (gpu, self._handles[slot])
+                    for slot, gpu in enumerate(self.gpus)
+                    if gpu.index == index and not gpu.is_gone
+                ]
+            yield from found
+
+    def _find_at(self, index: int) -> Iterator[tuple[Gpu, Any]]:
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        if not self._is_split(handle):
+            self._splits[index] = False
+            yield self._describe(index, handle), handle
+            return
+        self._splits[index] = True
+        parent = _text(nvml.nvmlDeviceGetUUID(handle))
+        for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            try:
+                instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+                yield self._describe(index, instance, parent), instance
+            except nvml.NVMLError as error:
+                if error.value not in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT):
+                    raise
+
+    def _is_split(self, handle: Any) -> bool:
+        try:
+            current, _pending = self._nvml.nvmlDeviceGetMigMode(handle)
+        except self._nvml.NVMLError as error:
+            if error.value in _LOST:
+                raise
+            return False  # a GPU or a driver without MIG
+        return bool(current)
+
+    def _take_in(self, found: list[tuple[Gpu, Any]]) -> None:
+        """Replaces ``gpus`` where something has changed: others read it from other threads."""
+        gpus, handles = list(self.gpus), list(self._handles)
+        slots = {gpu.uuid: slot for slot, gpu in enumerate(gpus)}
+        there = {gpu.uuid for gpu, _ in found}
+        self.left_out = 0
+        for gpu, handle in found:
+            slot = slots.get(gpu.uuid)
+            if slot is not None:
+                gpus[slot], handles[slot] = gpu, handle
+            elif len(gpus) < MAX_SLOTS:
+                gpus.append(gpu)
+                handles.append(handle)
+            else:
+                self.left_out += 1
+        for slot, gpu in enumerate(gpus):
+            if gpu.uuid not in there:
+                gpus[slot], handles[slot] = replace(gpu, is_gone=True), None
+        self._handles = handles
+        if tuple(gpus) != self.gpus:
+            self.gpus = tuple(gpus)
+
+    def _describe(self, index: int, handle: Any, parent_uuid: str | None = None) -> Gpu:
+        """``parent_uuid``: of the GPU that an instance is of."""
+        nvml = self._nvml
+        total = mig = None
         with contextlib.suppress(nvml.NVMLError):
             total = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
         name = _text(nvml.nvmlDeviceGetName(handle))
-        return Gpu(_text(nvml.nvmlDeviceGetUUID(handle)), index, name, total)
+        if parent_uuid is not None:
+            profile = _PROFILE.search(name)
+            mig = Mig(
+                parent_uuid,
+                int(nvml.nvmlDeviceGetGpuInstanceId(handle)),
+                int(nvml.nvmlDeviceGetComputeInstanceId(handle)),
+                profile[1] if profile else None,
+            )
+        return Gpu(_text(nvml.nvmlDeviceGetUUID(handle)), index, name, total, mig)
 
     def load(self, slot: int) -> float | None:
         """Part of its last sampling period in which a GPU worked; None where NVML does not say."""
+        handle = self.handle(slot)
         try:
-            return int(self._nvml.nvmlDeviceGetUtilizationRates(self._handles[slot]).gpu) / 100
+            return None if handle is None else int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
         except self._nvml.NVMLError:
             return None
 
     def use(self, slot: int) -> GpuUse:
         """Memory, utilisation and temperature of one GPU; what NVML refuses to say is None."""
-        if slot >= len(self._handles):
+        handle = self.handle(slot)
+        if handle is None:
             return GpuUse()
-        nvml, handle, lost = self._nvml, self._handles[slot], False
+        nvml, lost = self._nvml, False
         said: list[float | None] = []
         for ask in (
             lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used),
@@ -119,17 +256,38 @@ class Nvml:
         """The same by slot and process. A GPU that gave no answer is left out; one that nobody uses is not."""
         found: dict[int, dict[int, int | None]] = {}
         for slot, handle in enumerate(self._handles):
+            if handle is None:
+                found[slot] = {}
+                continue
             with contextlib.suppress(self._nvml.NVMLError):
                 processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
                 found[slot] = {process.pid: process.usedGpuMemory for process in processes}
+                found[slot] |= self._mps_clients(handle)
         return found
+
+    def mps_clients(self) -> dict[int, frozenset[int]]:
+        """Processes that run in the context of an MPS server, by slot; without GPUs that have none."""
+        found = {
+            slot: frozenset(self._mps_clients(handle))
+            for slot, handle in enumerate(self._handles)
+            if handle is not None
+        }
+        return {slot: pids for slot, pids in found.items() if pids}
+
+    def _mps_clients(self, handle: Any) -> dict[int, int | None]:
+        """VRAM by process; drivers that do not tell have none."""
+        try:
+            processes = self._nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)
+        except self._nvml.NVMLError:
+            return {}
+        return {process.pid: process.usedGpuMemory for process in processes}
 
     def close(self) -> None:
         """Let go of the driver."""
-        if self._handles:
+        if self._count:
             with contextlib.suppress(self._nvml.NVMLError):
                 self._nvml.nvmlShutdown()
-            self._handles = []
+        self._handles, self._count = [], 0
 
 
 def gpu_label(gpus: Sequence[Gpu], slot: int) -> str:
@@ -150,33 +308,3 @@ def read_environ(pid: int, names: Sequence[str], proc: str = "/proc") -> dict[st
         if (text := name.decode(errors="replace")) in names:
             found[text] = value.decode(errors="replace")
     return found
-
-
-def visible_slots(gpus: Sequence[Gpu], environ: dict[str, str]) -> list[int]:
-    """Slots in the order of a process's CUDA ordinals (pure).
-
-    NVIDIA_VISIBLE_DEVICES is what the container runtime let in, CUDA_VISIBLE_DEVICES what CUDA shows of that.
-    As in CUDA, the list ends at the first entry that names no GPU.
-    """
-    slots = list(range(len(gpus)))
-    for name in ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
-        text = environ.get(name)
-        if text is None or text.strip() == "all":
-            continue
-        chosen = []
-        for word in text.split(","):
-            slot = _slot_named(word.strip(), gpus, slots)
-            if slot is None:
-                break
-            chosen.append(slot)
-        slots = chosen
-    return slots
-
-
-def _slot_named(word: str, gpus: Sequence[Gpu], slots: Sequence[int]) -> int | None:
-    if word.isdigit():
-        return slots[int(word)] if int(word) < len(slots) else None
-    if not word.startswith("GPU-"):
-        return None
-    matching = [slot for slot in slots if gpus[slot].uuid.startswith(word)]
-    return matching[0] if len(matching) == 1 else None

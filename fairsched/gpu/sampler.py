@@ -26,6 +26,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from fairsched.gpu.nvml import Nvml
+
 logger = logging.getLogger(__name__)
 
 
@@ -231,8 +233,21 @@ class NvmlReader:
         return nvml.nvmlDeviceGetProcessUtilization(self.handle, after_us)  # type: ignore[no-any-return]
 
 
-def open_readers(count: int) -> list[NvmlReader]:
-    """Of the first ``count`` GPUs, in NVML's order. NVML must be initialised and stay so."""
+class NoReader(NvmlReader):
+    """Of a MIG instance: NVML takes no samples of GPUs in MIG mode."""
+
+    def read(self, after_us: int) -> list[Sample]:
+        """None."""
+        return []
+
+
+def open_readers(nvml: Nvml) -> list[NvmlReader]:
+    """Of the GPUs that are there now, by slot. NVML must stay initialised."""
     import pynvml
 
-    return [NvmlReader(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
+    return [
+        NoReader(pynvml, None)
+        if gpu.mig is not None or gpu.is_gone
+        else NvmlReader(pynvml, nvml.handle(slot))
+        for slot, gpu in enumerate(nvml.gpus)
+    ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the load, memory and processes of the GPUs from NVML, beside the loop (see base/beside.py for why).
+"""Reads from NVML which GPUs there are, their load, memory and processes, beside the loop (see base/beside.py for why).
 
 Problem. `status` tells memory, load and temperature of every GPU and the companion asks for it every second; `ps` tells
 what each process has. A GPU that fell off its bus may answer late or never, and the loop that freezes people's
@@ -30,12 +30,22 @@ _FRESH_S = 0.03
 
 
 @dataclass(frozen=True)
+class OnMps:
+    """The processes on a GPU that has clients of MPS."""
+
+    clients: frozenset[int]
+    others: frozenset[int]
+    """The servers among them."""
+
+
+@dataclass(frozen=True)
 class _Answer:
     begun_s: float
     """When it was asked for."""
     done_s: float
     uses: tuple[GpuUse, ...] = ()
     listed: Mapping[tuple[int, int], int | None] = field(default_factory=dict)
+    mps: Mapping[int, OnMps] = field(default_factory=dict)
 
 
 class GpuWatch:
@@ -49,7 +59,7 @@ class GpuWatch:
         self.is_close = False
         """The load is asked for every _CLOSE_S, and nothing else is more often than before."""
         self._wants_all = True
-        self._loads: list[deque[float]] = [deque(maxlen=_LOADS) for _ in nvml.gpus]
+        self._loads: dict[int, deque[float]] = {}
         self._poller = Poller("gpus", self._poll, self._pause_s, "state of the GPUs")
         self._poller.ask()
 
@@ -70,7 +80,7 @@ class GpuWatch:
 
     def take_loads(self, slot: int) -> tuple[float, ...]:
         """What was said of the load of a GPU while ``is_close``, since the call before."""
-        loads = self._loads[slot] if slot < len(self._loads) else ()
+        loads = self._loads.get(slot, ())
         return tuple(loads.popleft() for _ in range(len(loads))) if loads else ()
 
     def slots_of(self, pids: Set[int]) -> dict[int, set[int]]:
@@ -80,6 +90,11 @@ class GpuWatch:
             if pid in pids:
                 found.setdefault(pid, set()).add(slot)
         return found
+
+    @property
+    def mps(self) -> Mapping[int, OnMps]:
+        """Of GPUs with clients of MPS, by slot, as of the last answer."""
+        return self._answer.mps
 
     def silent_s(self) -> float | None:
         """How long NVML has not answered; None while it does."""
@@ -96,15 +111,21 @@ class GpuWatch:
     def _poll(self) -> None:
         begun_s = time.monotonic()
         if self.is_close:
-            for slot, loads in enumerate(self._loads):
+            for slot in range(len(self._nvml.gpus)):
                 load = self._nvml.load(slot)
                 if load is not None:
-                    loads.append(load)
+                    self._loads.setdefault(slot, deque(maxlen=_LOADS)).append(load)
             if not self._wants_all and begun_s - self._answer.begun_s < self._poll_s:
                 return
         self._wants_all = False
+        self._nvml.refresh()
         uses = tuple(self._nvml.use(slot) for slot in range(len(self._nvml.gpus)))
-        answer = _Answer(begun_s, time.monotonic(), uses, self._nvml.listed())
+        clients, listed = self._nvml.mps_clients(), self._nvml.listed()
+        mps = {
+            slot: OnMps(pids, frozenset(pid for pid, at in listed if at == slot and pid not in pids))
+            for slot, pids in clients.items()
+        }
+        answer = _Answer(begun_s, time.monotonic(), uses, listed, mps)
         with self._changed:
             self._answer = answer
             self._changed.notify_all()

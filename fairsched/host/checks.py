@@ -161,6 +161,16 @@ def _gpu_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
     for gpu in facts.gpus:
         mig = ", MIG on" if gpu.has_mig else ""
         yield Check("gpu", "ok", f"{gpu.name} {gpu.uuid}{mig}")
+        if gpu.mps_clients:
+            yield Check(
+                "mps",
+                "warn",
+                f"{gpu.mps_clients} clients of MPS on {gpu.uuid}",
+                "tenants that are clients of the node's own MPS server share one context: they are not held, and what "
+                "each used is an estimate",
+                "share by time instead: leave CUDA_MPS_PIPE_DIRECTORY unset in tenants, or set tenants' threads with "
+                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+            )
     if facts.libcuda:
         shown = ", ".join(facts.libcuda[:2]) + (", ..." if len(facts.libcuda) > 2 else "")
         yield Check("libcuda", "ok", shown)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fairsched.cgroup.journal import BrakeName
 from fairsched.driver.pid_view_choice import choose as choose_pid_view
+from fairsched.gpu.nvml import ONLY_MIG
 from fairsched.host import gate as gate_check
 from fairsched.host.brake import brake_refusal, choose_brake
 from fairsched.host.facts import NEEDED_CAPABILITIES, Choices, HostFacts
@@ -56,7 +57,7 @@ def nvml_obstacle(facts: HostFacts, config: Config) -> str | None:
         return off
     if facts.driver_version is None:
         return f"NVML does not work ({facts.nvml_error or 'no reason given'})"
-    return None
+    return ONLY_MIG if facts.gpus and all(gpu.has_mig for gpu in facts.gpus) else None
 
 
 def dcgm_obstacle(facts: HostFacts, config: Config) -> str | None:

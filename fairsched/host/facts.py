@@ -46,6 +46,8 @@ class GpuFact:
     name: str
     has_mig: bool | None = None
     """None: it has no MIG mode."""
+    mps_clients: int = 0
+    """Processes that NVML lists as clients of an MPS server."""
 
 
 @dataclass(frozen=True)

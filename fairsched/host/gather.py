@@ -149,6 +149,7 @@ def _nvml() -> tuple[str | None, str | None, tuple[GpuFact, ...]]:
                 _text(pynvml.nvmlDeviceGetUUID(handle)),
                 _text(pynvml.nvmlDeviceGetName(handle)),
                 _mig(pynvml, handle),
+                _mps_clients(pynvml, handle),
             )
             for handle in handles
         )
@@ -166,6 +167,13 @@ def _mig(pynvml: object, handle: object) -> bool | None:
     except pynvml.NVMLError:  # type: ignore[attr-defined]
         return None
     return bool(current)
+
+
+def _mps_clients(pynvml: object, handle: object) -> int:
+    try:
+        return len(pynvml.nvmlDeviceGetMPSComputeRunningProcesses(handle))  # type: ignore[attr-defined]
+    except pynvml.NVMLError:  # type: ignore[attr-defined]
+        return 0
 
 
 def _text(value: str | bytes) -> str:

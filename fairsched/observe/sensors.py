@@ -20,12 +20,13 @@ from fairsched.accounting.normalise import Normaliser
 from fairsched.accounting.nvml import NvmlAccount, open_account
 from fairsched.accounting.queue_delay import Counts, DelayBook
 from fairsched.accounting.source import GpuTimeSource
-from fairsched.base.process import ProcessId
+from fairsched.base.process import started_ns
 from fairsched.bpf import abi
 from fairsched.bpf.child import LoaderInStart
 from fairsched.bpf.gpu_time import GpuTimeProbe
 from fairsched.bpf.reload import ProbeReload
 from fairsched.cgroup.path import Mount, find_mount
+from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.config import Config
 from fairsched.driver.watch import DriverWatch
 from fairsched.errors import FairschedError, HostUnsupported
@@ -35,8 +36,10 @@ from fairsched.gpu.watch import GpuWatch
 from fairsched.host import dcgm as host_dcgm
 from fairsched.host.choose import ONLY_V1, choose_source, switched_off
 from fairsched.model import NEVER_NS, PolicyParams, Source
+from fairsched.observe import gpus
 from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
 from fairsched.observe.life import LifeWatch
+from fairsched.observe.mps import MpsWatch
 from fairsched.observe.ordinals import Ordinals
 from fairsched.observe.owners import Owners
 from fairsched.observe.portions import has_caught_up
@@ -84,6 +87,7 @@ class Sensors:
         self.account: EbpfAccount | None = None
         self.sampled: NvmlAccount | None = None
         """Instead of ``account`` where there is no better source."""
+        self.mps = MpsWatch(lambda pid: cgroup_id_of(pid, self._mount or find_mount()))
         self.loads: LoadWatch | None = None
         """What DCGM says of the GPUs: ``sampled`` is scaled to it. Beside eBPF only where it is required."""
         self._tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
@@ -113,9 +117,9 @@ class Sensors:
 
     def error_points(self) -> dict[str, float]:
         """By seconds: how far a share of the account in force may be off over such a window, in points of a GPU."""
-        account = self.in_use
+        account, windows_s = self.in_use, _WINDOWS_S
         return (
-            {} if account is None else {str(seconds): account.error_points(seconds) for seconds in _WINDOWS_S}
+            {} if account is None else {str(seconds): account.error_points(seconds) for seconds in windows_s}
         )
 
     def error_ratio(self, tenant: str, gpu: str) -> float | None:
@@ -130,9 +134,7 @@ class Sensors:
 
     def _start(self, config: Config, loader: LoaderInStart | None) -> None:
         """Chosen by the function that doctor asks; an account that cannot be had after all is an obstacle then."""
-        nvml = switched_off(config, "nvml")
-        if self.nvml is not None and self.nvml.error:
-            nvml = f"NVML does not work ({self.nvml.error})"
+        nvml = switched_off(config, "nvml") if self.nvml is None else self.nvml.obstacle
         dcgm = nvml or host_dcgm.obstacle(config)
         self.loads = host_dcgm.open_required(config, self.gpus, nvml)
         only_v1 = ONLY_V1 if self._mount is not None and self._mount.v1 else None
@@ -161,7 +163,8 @@ class Sensors:
 
     def _start_sampled(self, config: Config, *, is_scaled: bool) -> None:
         """``is_scaled``: to the load of the GPUs, as soon as somebody tells it."""
-        self.sampled = open_account(self._mount or find_mount(), len(self.gpus), config.gpu.nvml_accounting)
+        assert self.nvml  # else it is not chosen
+        self.sampled = open_account(self._mount or find_mount(), self.nvml, config.gpu.nvml_accounting)
         self.sampled.tenant_of = self._tenant_of
         if is_scaled:
             self.loads = self.loads or host_dcgm.open_watch(config, self.gpus)
@@ -178,18 +181,16 @@ class Sensors:
 
     def _take_in(self, probe: GpuTimeProbe, config: Config) -> None:
         self.probe = probe
-        named = {gpu.uuid_bytes: slot for slot, gpu in enumerate(self.gpus) if gpu.uuid_bytes is not None}
-        if named:
-            self.probe.set_uuids(named)
         self._end_sampled()
         self.account = EbpfAccount(
             self.probe,
             gpus=max(1, len(self.gpus)),
             nature=self._nature,
-            started_ns=_started_ns,
+            started_ns=started_ns,
         )
         self.account.tenant_of = self._tenant_of
         self.libraries = Libraries(config.gpu.libcuda, probe, self._mount)
+        gpus.name_gpus(probe, self.account, self.nvml)
         self._ordinals = Ordinals(probe, self.account, self.gpus)
         self._owners = Owners(probe)
 
@@ -205,7 +206,7 @@ class Sensors:
         if lost is not None:
             self._reload = ProbeReload(lost)
         is_allowed = config.gpu.source == "auto" and config.mechanisms.ebpf != "required"
-        if self.nvml is not None and not self.nvml.error and is_allowed:
+        if self.nvml is not None and not self.nvml.obstacle and is_allowed:
             self._start_sampled(config, is_scaled=self.loads is not None)
 
     def is_restarted(self, config: Config, now_ns: int) -> bool:
@@ -240,7 +241,13 @@ class Sensors:
         return self.account is None or self.probe is None or has_caught_up(self.probe, self.account, late_ns)
 
     def read(self, now_ns: int) -> list[ProcessUse]:
-        """Account rows since the last call; new and gone processes are dealt with."""
+        """Account rows since the last call; new and gone processes and GPUs are dealt with."""
+        if self.nvml is not None and self.nvml.gpus is not self.gpus:
+            before, self.gpus = self.gpus, self.nvml.gpus
+            gpus.take_in(before, self.nvml, self.probe, self.account, now_ns)
+            for part in (self.loads, self._ordinals):
+                if part is not None:
+                    part.take_in(self.gpus)
         if self.account is None or self._ordinals is None:
             return self.sampled.read(now_ns) if self.sampled is not None else []
         rows = self.account.read(now_ns)
@@ -345,6 +352,8 @@ class Sensors:
     def name_tenants(self, tenant_of: Callable[[int], str | None]) -> None:
         """``tenant_of`` a cgroup: who is alone on a GPU is a question of tenants."""
         self._tenant_of = tenant_of
+        if self.gpu_watch is not None:
+            self.mps.look(self.gpu_watch.mps, self.gpus, tenant_of)
         if self.in_use is not None:
             self.in_use.tenant_of = tenant_of
 
@@ -400,7 +409,11 @@ class Sensors:
     def _slots_of(self, pids: Set[int]) -> dict[int, set[int]]:
         """On which GPUs these processes compute, as the driver's ioctls, else NVML, tell."""
         listed = self.gpu_watch.slots_of(pids) if self.gpu_watch is not None else {}
-        return {**listed, **self.driver.slots_of(pids)}
+        said = self.driver.slots_of(pids)  # of whole GPUs, as they were when it was loaded
+        there = {
+            pid: slots for pid, slots in said.items() if not any(self.gpus[one].is_gone for one in slots)
+        }
+        return {**listed, **there}
 
     def queue_delays(
         self,
@@ -447,8 +460,3 @@ class Sensors:
         answers = self.gpu_watch is None or self.gpu_watch.close()
         if self.nvml is not None and answers:
             self.nvml.close()
-
-
-def _started_ns(pid: int) -> int | None:
-    owner = ProcessId.of(pid)
-    return None if owner is None else owner.started_ns

@@ -96,6 +96,12 @@ class GpuStatus:
     """Jain's index of used by entitled of the tenants with demand, last window; 1 = fair."""
     contradictions_total: int | None = None
     """How often its load contradicted the account while somebody was held, so that all were let go."""
+    parent_uuid: str | None = None
+    """Of a MIG instance: the GPU that it is a part of; None = a whole GPU."""
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    mig_profile: str | None = None
+    """As nvidia-smi names its size: 3g.20gb."""
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,16 @@ class _Target:
 
 
 _TARGETS = (
-    _Target("simengine", ("engine_*.c",), ("-lpthread",)),
+    _Target("simengine", ("engine_*.c", "sim_mig.c"), ("-lpthread",)),
     _Target("simload", ("simload_*.c",), ("-lpthread", "-ldl", "-lm")),
-    _Target("lib/libcuda.so.1", ("cuda_*.c",), (*SHARED, "-Wl,-soname,libcuda.so.1", "-lpthread")),
-    _Target("lib/libnvidia-ml.so.1", ("nvml_*.c",), (*SHARED, "-Wl,-soname,libnvidia-ml.so.1", "-lpthread")),
+    _Target(
+        "lib/libcuda.so.1", ("cuda_*.c", "sim_mig.c"), (*SHARED, "-Wl,-soname,libcuda.so.1", "-lpthread")
+    ),
+    _Target(
+        "lib/libnvidia-ml.so.1",
+        ("nvml_*.c", "sim_mig.c"),
+        (*SHARED, "-Wl,-soname,libnvidia-ml.so.1", "-lpthread"),
+    ),
     _Target(
         "dcgm/libdcgm.so.4",
         ("dcgm_*.c", "nvml_read.c"),

@@ -11,7 +11,7 @@
 
 #include "cuda_int.h"
 
-struct sim_client client = {.socket = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
+struct sim_client client = {.socket = -1, .mps_socket = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 static pthread_mutex_t rpc_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t owner_tag;
@@ -51,75 +51,24 @@ static void *map_shared(const char *name, size_t bytes)
 	return map == MAP_FAILED ? NULL : map;
 }
 
-/* One entry of CUDA_VISIBLE_DEVICES, an index or a (prefix of a) UUID: which GPU, or -1. */
-static int visible_gpu(const char *entry, struct sim_gpu *const *all, uint32_t count)
+static void *map_device(uint32_t device, const char *suffix, size_t bytes)
 {
-	char *end;
-	long index;
+	char name[SIM_NAME_BYTES + 4];
 
-	if (!strncmp(entry, "GPU-", 4)) {
-		for (uint32_t i = 0; i < count; i++)
-			if (!strncmp(all[i]->spec.uuid, entry, strlen(entry)))
-				return (int)i;
-		return -1;
-	}
-	index = strtol(entry, &end, 10);
-	return end == entry || index < 0 || index >= (long)count ? -1 : (int)index;
-}
-
-static void add_device(uint32_t gpu, struct sim_gpu *shm)
-{
-	struct sim_device *d = &client.devices[client.device_count++];
-
-	memset(d, 0, sizeof(*d));
-	d->gpu = gpu;
-	d->shm = shm;
-}
-
-/* The first entry that names no GPU hides it and all that follow, as the real library has it. */
-static void choose_devices(struct sim_gpu *const *all, uint32_t count)
-{
-	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-	char *list, *save = NULL;
-
-	client.device_count = 0;
-	if (!visible) {
-		for (uint32_t i = 0; i < count; i++)
-			add_device(i, all[i]);
-		return;
-	}
-	list = strdup(visible);
-	for (char *e = list ? strtok_r(list, ", ", &save) : NULL; e; e = strtok_r(NULL, ", ", &save)) {
-		int gpu = visible_gpu(e, all, count);
-
-		if (gpu < 0 || client.device_count == SIM_MAX_GPUS)
-			break;
-		add_device((uint32_t)gpu, all[gpu]);
-	}
-	free(list);
+	sim_file_name(name, device);
+	strcat(name, suffix);
+	return map_shared(name, bytes);
 }
 
 static bool open_gpus(void)
 {
-	struct sim_gpu *all[SIM_MAX_GPUS];
-	uint32_t count = 1;
-
-	for (uint32_t i = 0; i < count; i++) {
-		char name[32];
-
-		snprintf(name, sizeof(name), "gpu%u", i);
-		all[i] = map_shared(name, sizeof(struct sim_gpu));
-		if (!all[i] || all[i]->magic != SIM_MAGIC || all[i]->abi != SIM_ABI)
-			return false;
-		count = all[0]->gpu_count < SIM_MAX_GPUS ? all[0]->gpu_count : SIM_MAX_GPUS;
-	}
-	choose_devices(all, count);
+	client.device_count = visible_devices(client.dir, client.devices);
 	for (int i = 0; i < client.device_count; i++) {
-		char name[32];
+		struct sim_device *d = &client.devices[i];
 
-		snprintf(name, sizeof(name), "gpu%u.ctx", client.devices[i].gpu);
-		client.devices[i].regions = map_shared(name, SIM_MAX_REGIONS * sizeof(struct sim_region));
-		if (!client.devices[i].regions)
+		d->shm = map_device(d->gpu, "", sizeof(struct sim_gpu));
+		d->regions = map_device(d->gpu, ".ctx", SIM_MAX_REGIONS * sizeof(struct sim_region));
+		if (!d->shm || !d->regions || d->shm->magic != SIM_MAGIC || d->shm->abi != SIM_ABI)
 			return false;
 	}
 	return true;
@@ -141,12 +90,31 @@ static bool connect_engine(void)
 	return client_rpc(SIM_RPC_HELLO, 0, 0, 0, &reply) == CUDA_SUCCESS;
 }
 
+/* As the real library: a process is a client of the MPS server that listens where the variable says, if one does. */
+static void connect_mps(void)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	const char *dir = getenv("CUDA_MPS_PIPE_DIRECTORY");
+
+	if (!dir ||
+	    snprintf(addr.sun_path, sizeof(addr.sun_path), "%s/control", dir) >= (int)sizeof(addr.sun_path))
+		return;
+	client.mps_socket = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (client.mps_socket >= 0 &&
+	    connect(client.mps_socket, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
+		close(client.mps_socket);
+		client.mps_socket = -1;
+	}
+}
+
 /* Only the parent owns the contexts; a forked child starts over with cuInit. */
 static void after_fork_in_child(void)
 {
 	if (client.socket >= 0)
 		close(client.socket);
-	client.socket = -1;
+	if (client.mps_socket >= 0)
+		close(client.mps_socket);
+	client.socket = client.mps_socket = -1;
 	client.is_ready = false;
 	client.live = NULL;
 	pthread_mutex_init(&client.lock, NULL);
@@ -169,6 +137,7 @@ CUresult client_init(void)
 		else if (dir &&
 			 snprintf(client.dir, sizeof(client.dir), "%s", dir) < (int)sizeof(client.dir) &&
 			 open_gpus() && client.device_count && connect_engine()) {
+			connect_mps();
 			client.is_ready = true;
 			rc = CUDA_SUCCESS;
 		}

@@ -24,7 +24,7 @@ static CUresult open_context(CUcontext *out, unsigned int flags, CUdevice dev)
 
 	if (!c)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	rc = client_rpc(SIM_RPC_CTX_CREATE, d->gpu, 0, (uintptr_t)c, &reply);
+	rc = client_rpc(SIM_RPC_CTX_CREATE, d->gpu, client.mps_socket >= 0, (uintptr_t)c, &reply);
 	if (rc != CUDA_SUCCESS) {
 		free(c);
 		return rc;

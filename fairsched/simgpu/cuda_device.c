@@ -65,7 +65,20 @@ CUresult sim_cuDeviceGetName(char *name, int len, CUdevice dev)
 	return CUDA_SUCCESS;
 }
 
+/* The older one tells the GPU that a MIG instance is of, the newer one the instance. */
 CUresult sim_cuDeviceGetUuid(void *uuid, CUdevice dev)
+{
+	struct sim_spec whole;
+
+	if (!device(dev))
+		return no_device();
+	if (!whole_spec(device(dev)->gpu, &whole))
+		return CUDA_ERROR_DEINITIALIZED;
+	memcpy(uuid, whole.uuid_bytes, 16);
+	return CUDA_SUCCESS;
+}
+
+CUresult sim_cuDeviceGetUuid_v2(void *uuid, CUdevice dev)
 {
 	if (!device(dev))
 		return no_device();

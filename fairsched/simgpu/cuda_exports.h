@@ -9,7 +9,7 @@
 #define CUDA_EXPORTS(X) \
   X(cuInit, cuInit) X(cuDriverGetVersion, cuDriverGetVersion) X(cuDeviceGet, cuDeviceGet)                   \
   X(cuDeviceGetCount, cuDeviceGetCount) X(cuDeviceGetName, cuDeviceGetName)                                 \
-  X(cuDeviceGetUuid, cuDeviceGetUuid) X(cuDeviceGetUuid_v2, cuDeviceGetUuid)                                \
+  X(cuDeviceGetUuid, cuDeviceGetUuid) X(cuDeviceGetUuid_v2, cuDeviceGetUuid_v2)                                \
   X(cuDeviceGetAttribute, cuDeviceGetAttribute) X(cuDeviceTotalMem_v2, cuDeviceTotalMem_v2)                 \
   X(cuDeviceTotalMem, cuDeviceTotalMem_v2) X(cuDeviceGetPCIBusId, cuDeviceGetPCIBusId)                      \
   X(cuGetErrorName, cuGetErrorName) X(cuGetErrorString, cuGetErrorString) X(cuCtxCreate, cuCtxCreate_v2)    \

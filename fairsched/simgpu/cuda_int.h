@@ -155,12 +155,18 @@ struct sim_device {
 extern struct sim_client {
 	bool is_ready;
 	int socket;
+	int mps_socket; /* -1: it is no client of an MPS server */
 	int device_count;
 	struct sim_device devices[SIM_MAX_GPUS];
 	char dir[400];
 	pthread_mutex_t lock;
 	CUcontext live;
 } client;
+
+/* cuda_visible.c: the numbers of the devices a process sees; returns how many. */
+int visible_devices(const char *dir, struct sim_device *out);
+/* Of the GPU that a device is, or is an instance of; false: it is gone. */
+bool whole_spec(uint32_t device, struct sim_spec *spec);
 
 CUresult client_init(void);
 CUresult client_rpc(uint32_t op, uint32_t gpu, uint32_t region, uint64_t a, struct sim_reply *reply);

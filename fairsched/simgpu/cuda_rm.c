@@ -178,14 +178,14 @@ static void rm_free(uint32_t root, uint32_t parent, uint32_t object)
 /* The driver makes the handles of clients, so no two on a node are alike; here the engine's region number is unique. */
 static uint32_t client_handle(const struct cu_ctx *c)
 {
-	_Static_assert(SIM_MAX_REGIONS <= 1 << 8 && SIM_MAX_GPUS <= 1 << 4, "room in a client handle");
-	return 0xc1d00000 | c->gpu << 16 | c->region_index << 8;
+	_Static_assert(SIM_MAX_REGIONS <= 1 << 8 && SIM_MAX_DEVICES <= 1 << 7, "room in a client handle");
+	return 0xc1d00000 + (c->gpu << 16 | c->region_index << 8);
 }
 
 void rm_create_context(struct cu_ctx *c)
 {
 	uint32_t root = client_handle(c);
-	struct rm_device_params device = {.device_id = c->gpu};
+	struct rm_device_params device = {.device_id = sim_gpu_of(c->gpu)};
 	struct rm_group_params group = {.vaspace = root + OBJ_VASPACE, .engine_type = ENGINE_GRAPHICS};
 	struct rm_channel_params channel = {.engine_type = ENGINE_GRAPHICS};
 	uint32_t subdevice = 0;
@@ -199,7 +199,7 @@ void rm_create_context(struct cu_ctx *c)
 	};
 
 	c->rm_client = root;
-	open_nodes(c->gpu);
+	open_nodes(sim_gpu_of(c->gpu));
 	rm_alloc(root, 0, root, CLASS_CLIENT, NULL, 0, RM_OK);
 	rm_alloc(root, root, root + OBJ_DEVICE, CLASS_DEVICE, &device, sizeof(device), RM_OK);
 	rm_alloc(root, root + OBJ_DEVICE, root + OBJ_SUBDEVICE, CLASS_SUBDEVICE, &subdevice,
@@ -223,7 +223,7 @@ uint32_t rm_alloc_memory(struct cu_ctx *c, uint64_t bytes, bool failed)
 	struct rm_memory_params params = {.owner = c->rm_client, .bytes = bytes};
 	uint32_t handle = atomic_fetch_add(&next_memory, 1);
 
-	open_nodes(c->gpu);
+	open_nodes(sim_gpu_of(c->gpu));
 	rm_alloc(c->rm_client, c->rm_client + OBJ_DEVICE, handle, CLASS_MEMORY_LOCAL_USER, &params,
 		 sizeof(params), failed ? RM_NO_MEMORY : RM_OK);
 	return handle;

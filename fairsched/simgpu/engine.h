@@ -7,8 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "simos.h"
-#include "simshm.h"
+#include "sim_mig.h"
 
 /* A live context. Fields below `region` are the engine's own. */
 struct ectx {
@@ -26,6 +25,7 @@ struct ectx {
 	uint64_t joined_ns; /* start of this stay */
 	uint64_t set;       /* the last set of contexts it ran in */
 	uint32_t seat;      /* 1 ... running_count while it runs, else 0 */
+	uint32_t slices;    /* of the MIG instance it is on; 0 = a whole GPU */
 };
 
 #define NO_STREAM UINT32_MAX
@@ -60,6 +60,7 @@ struct egpu {
 	uint64_t next_booking_ns;
 	bool needs_poll; /* a head waits on memory or on another GPU: nobody rings for that */
 	pthread_t thread;
+	_Atomic bool is_started; /* its thread runs; that of an instance does from its first context on */
 	uint8_t region_in_use[SIM_MAX_REGIONS];
 };
 
@@ -67,7 +68,7 @@ struct engine {
 	const char *dir;
 	const char *root; /* removed too if nothing else is in it; NULL = leave it */
 	uint32_t gpu_count;
-	struct egpu gpus[SIM_MAX_GPUS];
+	struct egpu gpus[SIM_MAX_DEVICES]; /* by their numbers, see simshm.h */
 };
 
 extern struct engine engine;
@@ -77,7 +78,7 @@ uint32_t streams_used(const struct ectx *c);
 struct sim_cmd *queue_head(struct sim_stream *s);
 uint64_t stream_ready_ns(struct ectx *c, uint32_t stream, uint32_t op);
 uint64_t context_ready_ns(struct ectx *c);
-uint64_t kernel_ns(const struct sim_cmd *cmd);
+uint64_t kernel_ns(const struct ectx *c, const struct sim_cmd *cmd);
 void queue_complete(struct ectx *c, uint32_t stream, uint64_t at_ns);
 void settle(struct egpu *g);
 uint64_t tail_sum(const struct egpu *g);
@@ -100,6 +101,7 @@ void sample_take(struct egpu *g, uint64_t at_ns);
 /* engine_thread.c */
 void *gpu_thread(void *gpu);
 void gpu_kick(struct egpu *g);
+bool gpu_start(struct egpu *g);
 
 /* engine_client.c: contexts and memory, on behalf of a client. */
 void client_request(int fd, uint32_t pid, const struct sim_request *rq, struct sim_reply *rp);

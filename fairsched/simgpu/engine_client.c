@@ -68,6 +68,7 @@ static uint32_t create_context(struct egpu *g, int fd, uint32_t pid, const struc
 		t->pid = pid;
 		t->region = (uint32_t)region;
 		t->owner = rq->owner;
+		t->is_mps_client = rq->region;
 		t->handle = rq->a;
 		t->created_ns = sim_now_ns();
 		t->booked_from = g->shm->booked_samples;
@@ -77,6 +78,7 @@ static uint32_t create_context(struct egpu *g, int fd, uint32_t pid, const struc
 		c->index = (uint32_t)region;
 		c->client = fd;
 		c->place = ++g->next_place;
+		c->slices = g->shm->spec.slices;
 		c->stream = NO_STREAM;
 		append_context(g, c);
 		rp->a = (uint64_t)region;
@@ -144,10 +146,12 @@ static uint32_t context_request(struct egpu *g, int fd, uint32_t pid, const stru
 
 static void sync_accounts(void)
 {
-	for (uint32_t i = 0; i < engine.gpu_count; i++) {
+	for (uint32_t i = 0; i < SIM_MAX_DEVICES; i++) {
 		struct egpu *g = &engine.gpus[i];
 		uint64_t now;
 
+		if (!g->is_started)
+			continue;
 		pthread_mutex_lock(&g->lock);
 		now = sim_now_ns();
 		gpu_step(g, now);
@@ -164,7 +168,8 @@ void client_request(int fd, uint32_t pid, const struct sim_request *rq, struct s
 		rp->a = pid;
 	} else if (rq->op == SIM_RPC_SYNC) {
 		sync_accounts();
-	} else if (rq->gpu < engine.gpu_count) {
+	} else if (rq->gpu < SIM_MAX_DEVICES && engine.gpus[rq->gpu].shm &&
+		   gpu_start(&engine.gpus[rq->gpu])) {
 		struct egpu *g = &engine.gpus[rq->gpu];
 
 		pthread_mutex_lock(&g->lock);
@@ -179,10 +184,12 @@ void client_request(int fd, uint32_t pid, const struct sim_request *rq, struct s
 /* The client ended, by exit or by signal: its contexts go, whatever they had queued. */
 void client_gone(int fd)
 {
-	for (uint32_t i = 0; i < engine.gpu_count; i++) {
+	for (uint32_t i = 0; i < SIM_MAX_DEVICES; i++) {
 		struct egpu *g = &engine.gpus[i];
 		struct ectx *c = NULL;
 
+		if (!g->is_started)
+			continue;
 		pthread_mutex_lock(&g->lock);
 		do {
 			for (c = g->contexts; c && c->client != fd; c = c->next)

@@ -2,7 +2,7 @@
 /*
  * simengine: the simulated GPUs of one host.
  *
- *   simengine --dir DIR [--root DIR] --gpu key=value,... [--gpu ...]
+ *   simengine --dir DIR [--root DIR] --gpu key=value,... [--mig 3-3] [--gpu ...]
  *                                         serve until stdin ends or the parent does
  *   simengine --layout                    print the shared layout as JSON
  *
@@ -154,42 +154,91 @@ static bool spec_is_sane(const struct sim_spec *spec)
 	       spec->overlap <= SIM_MAX_OVERLAP;
 }
 
-static int open_gpu(struct egpu *g, uint32_t index, char *spec_text)
+/* `spec_text`: NULL for the place of a MIG instance, which NVML says what it is. */
+static int open_gpu(uint32_t device, char *spec_text)
 {
-	char name[32];
+	struct egpu *g = &engine.gpus[device];
+	char name[SIM_NAME_BYTES + 4];
 	struct sim_gpu *shm;
-	int fd;
 
-	snprintf(name, sizeof(name), "gpu%u", index);
+	sim_file_name(name, device);
 	shm = map_file(name, sizeof(*shm), NULL);
-	snprintf(name, sizeof(name), "gpu%u.ctx", index);
+	strcat(name, ".ctx");
 	g->regions = map_file(name, SIM_MAX_REGIONS * sizeof(struct sim_region), &g->regions_fd);
-	snprintf(name, sizeof(name), "dev/nvidia%u", index);
-	fd = map_file(name, 1, NULL) ? 0 : -1;
-	if (!shm || !g->regions || fd < 0)
+	if (!shm || !g->regions)
 		return -1;
 	shm->spec.overlap = 1;
-	parse_spec(&shm->spec, spec_text);
-	if (!spec_is_sane(&shm->spec)) {
-		errno = EINVAL;
-		return -1;
+	if (spec_text) {
+		parse_spec(&shm->spec, spec_text);
+		if (!spec_is_sane(&shm->spec)) {
+			errno = EINVAL;
+			return -1;
+		}
+		shm->spec.cc_major = 9;
+		shm->spec.pci_bus = device + 1;
 	}
-	shm->spec.cc_major = 9;
-	shm->spec.pci_bus = index + 1;
-	shm->index = index;
+	shm->index = device;
+	shm->gpu_count = engine.gpu_count;
 	shm->abi = SIM_ABI;
 	shm->start_ns = sim_now_ns();
 	shm->charged_ns = shm->start_ns;
 	shm->boot_realtime_offset_ns = sim_realtime_ns() - shm->start_ns;
 	shm->magic = SIM_MAGIC;
 	g->shm = shm;
-	g->index = index;
+	g->index = device;
 	g->set = 1;
-	g->random_state = index + 1;
+	g->random_state = device + 1;
 	g->next_sample_ns = shm->start_ns + SIM_SAMPLE_NS;
 	g->next_util_ns = shm->start_ns + SIM_UTIL_NS;
 	g->next_booking_ns = shm->start_ns + SIM_ACCOUNTING_NS;
 	return pthread_mutex_init(&g->lock, NULL);
+}
+
+static const char *next_word(const char *text, char separator)
+{
+	const char *end = strchr(text, separator);
+
+	return end ? end + 1 : NULL;
+}
+
+/* `layout`: compute slices of each instance, as 3-3-1; empty: MIG mode is on and there is none; NULL: it is off. */
+static int split(uint32_t gpu, const char *layout)
+{
+	struct mig_file f;
+	int fd = layout ? mig_open(engine.dir, gpu, &f, true) : -1;
+
+	if (!layout)
+		return 0;
+	f.is_enabled = 1;
+	for (const char *word = layout; word && *word; word = next_word(word, '-')) {
+		int profile = 0, slot;
+
+		while (profile < PROFILES && mig_profiles[profile].slices != number(word))
+			profile++;
+		slot = profile < PROFILES ? mig_add(&f, profile) : -1;
+		if (slot < 0) {
+			close(fd);
+			errno = EINVAL;
+			return -1;
+		}
+		mig_fill(&f, slot, profile, &engine.gpus[gpu].shm->spec,
+			 &engine.gpus[sim_instance_index(gpu, (uint32_t)slot)].shm->spec);
+	}
+	return mig_save(fd, &f) ? 0 : -1;
+}
+
+/* A GPU and the places of its instances. */
+static int open_whole(uint32_t gpu, char *spec_text, const char *layout)
+{
+	char name[SIM_NAME_BYTES];
+
+	snprintf(name, sizeof(name), "dev/nvidia%u", gpu);
+	if (!map_file(name, 1, NULL) || open_gpu(gpu, spec_text))
+		return -1;
+	for (uint32_t slot = 0; slot < SIM_MAX_INSTANCES; slot++)
+		if (open_gpu(sim_instance_index(gpu, slot), NULL))
+			return -1;
+	return split(gpu, layout);
 }
 
 static int listen_socket(void)
@@ -245,12 +294,14 @@ static int serve(void)
 	for (uint32_t i = 0; i < engine.gpu_count; i++)
 		atomic_store(&engine.gpus[i].shm->accounting_mode, 0);
 	for (uint32_t i = 0; i < engine.gpu_count; i++)
-		if (pthread_create(&engine.gpus[i].thread, NULL, gpu_thread, &engine.gpus[i]))
+		if (!gpu_start(&engine.gpus[i]))
 			return 1;
 	printf("ready\n");
 	fflush(stdout);
 	rc = control_run(listen_fd, STDIN_FILENO);
-	for (uint32_t i = 0; i < engine.gpu_count; i++) {
+	for (uint32_t i = 0; i < SIM_MAX_DEVICES; i++) {
+		if (!engine.gpus[i].is_started)
+			continue;
 		atomic_store(&engine.gpus[i].shm->dead, 1);
 		gpu_kick(&engine.gpus[i]);
 		wake_everybody(&engine.gpus[i]);
@@ -261,7 +312,7 @@ static int serve(void)
 
 int main(int argc, char **argv)
 {
-	char *specs[SIM_MAX_GPUS];
+	char *specs[SIM_MAX_GPUS], *layouts[SIM_MAX_GPUS] = {NULL};
 	int rc = 1;
 
 	for (int i = 1; i < argc; i++) {
@@ -275,6 +326,8 @@ int main(int argc, char **argv)
 			engine.root = argv[++i];
 		else if (!strcmp(argv[i], "--gpu") && i + 1 < argc && engine.gpu_count < SIM_MAX_GPUS)
 			specs[engine.gpu_count++] = argv[++i];
+		else if (!strcmp(argv[i], "--mig") && i + 1 < argc && engine.gpu_count)
+			layouts[engine.gpu_count - 1] = argv[++i];
 	}
 	if (!engine.dir || !engine.gpu_count) {
 		fprintf(stderr, "usage: simengine --dir DIR --gpu key=value,... | --layout\n");
@@ -285,11 +338,8 @@ int main(int argc, char **argv)
 	rc = 0;
 	map_file("dev/nvidiactl", 1, NULL);
 	map_file("dev/nvidia-uvm", 1, NULL);
-	for (uint32_t i = 0; i < engine.gpu_count && !rc; i++) {
-		rc = open_gpu(&engine.gpus[i], i, specs[i]);
-		if (engine.gpus[i].shm)
-			engine.gpus[i].shm->gpu_count = engine.gpu_count;
-	}
+	for (uint32_t i = 0; i < engine.gpu_count && !rc; i++)
+		rc = open_whole(i, specs[i], layouts[i]);
 	be_punctual();
 	if (rc)
 		fprintf(stderr, "simengine: cannot set up %s: %s\n", engine.dir, strerror(errno));

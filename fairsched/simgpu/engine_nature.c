@@ -58,14 +58,14 @@ void nature_extend_slice(struct egpu *g, uint64_t wanted_ns)
 uint64_t nature_grace_ns(const struct egpu *g, struct ectx *c)
 {
 	const struct sim_cmd *cmd = queue_head(&c->region->streams[c->stream]);
-	uint64_t done = kernel_ns(cmd) - c->left_ns;
+	uint64_t done = kernel_ns(c, cmd) - c->left_ns;
 	uint64_t kernel;
 
 	if (!g->shm->spec.run_to_completion)
 		return 0;
-	if (cmd->count < 2 || kernel_ns(cmd) < cmd->count)
+	if (cmd->count < 2 || kernel_ns(c, cmd) < cmd->count)
 		return c->left_ns;
-	kernel = kernel_ns(cmd) / cmd->count;
+	kernel = kernel_ns(c, cmd) / cmd->count;
 	kernel = (kernel - done % kernel) % kernel;
 	return kernel < c->left_ns ? kernel : c->left_ns;
 }

@@ -24,10 +24,15 @@ struct sim_cmd *queue_head(struct sim_stream *s)
 	return &s->ring[done % SIM_RING];
 }
 
-/* GPU time of a kernel. Bounded, so that no sum of times overflows: this is thirteen days. */
-uint64_t kernel_ns(const struct sim_cmd *cmd)
+/*
+ * GPU time of a kernel; it is longer on a part of a GPU. Bounded, so that no sum of times overflows: this is thirteen
+ * days.
+ */
+uint64_t kernel_ns(const struct ectx *c, const struct sim_cmd *cmd)
 {
-	return cmd->amount < SIM_MAX_KERNEL_NS ? cmd->amount : SIM_MAX_KERNEL_NS;
+	uint64_t ns = cmd->amount < SIM_MAX_KERNEL_NS ? cmd->amount : SIM_MAX_KERNEL_NS;
+
+	return c->slices ? ns * SIM_MAX_INSTANCES / c->slices : ns;
 }
 
 /*
@@ -122,7 +127,8 @@ static uint64_t foreign_event_ns(const struct sim_cmd *cmd)
 	uint32_t slot = (uint32_t)cmd->target;
 	struct sim_event *event;
 
-	if (gpu >= engine.gpu_count || region >= SIM_MAX_REGIONS || slot >= SIM_MAX_EVENTS)
+	if (gpu >= SIM_MAX_DEVICES || !engine.gpus[gpu].shm || region >= SIM_MAX_REGIONS ||
+	    slot >= SIM_MAX_EVENTS)
 		return 0;
 	event = &engine.gpus[gpu].regions[region].events[slot];
 	if (atomic_load(&event->done_gen) < cmd->seq)

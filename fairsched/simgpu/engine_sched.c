@@ -168,7 +168,7 @@ static bool run_head(struct ectx *c, uint64_t at_ns)
 		if (stream_ready_ns(c, stream, SIM_KERNEL) > at_ns)
 			continue;
 		c->stream = stream;
-		c->left_ns = kernel_ns(queue_head(&c->region->streams[stream]));
+		c->left_ns = kernel_ns(c, queue_head(&c->region->streams[stream]));
 		return true;
 	}
 	return false;

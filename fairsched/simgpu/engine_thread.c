@@ -45,7 +45,7 @@ static uint64_t lookahead(const struct ectx *c, struct sim_stream *s)
 
 		if ((target && target <= seq) || next->op != SIM_KERNEL)
 			break;
-		needs += kernel_ns(next);
+		needs += kernel_ns(c, next);
 		seq++;
 	}
 	atomic_store(&s->lookahead, seq);
@@ -156,6 +156,14 @@ void *gpu_thread(void *gpu)
 	}
 	pthread_mutex_unlock(&g->lock);
 	return NULL;
+}
+
+/* False: there can be no more threads. Only the thread that serves clients, and the one before it, start any. */
+bool gpu_start(struct egpu *g)
+{
+	if (!g->is_started)
+		g->is_started = !pthread_create(&g->thread, NULL, gpu_thread, g);
+	return g->is_started;
 }
 
 /* The world changed behind the thread's back: let it plan anew. */

@@ -56,6 +56,9 @@ class GpuSpec:
     copy_latency_us: float = 10.0
     memset_bytes_per_s: int = 1_000_000_000_000
     sm_count: int = 132
+    mig: Sequence[int] | None = None
+    """Compute slices of each of its MIG instances, largest first; None: it is not in MIG mode, which can be switched on
+    through NVML."""
 
     def argument(self, default_uuid: str) -> str:
         """For ``simengine --gpu``."""
@@ -89,6 +92,11 @@ class GpuSpec:
                 raise ValueError(f"{name} is 0 ... 1, not {getattr(self, name)}")
         if not 1 <= self.overlap <= layout.MAX_OVERLAP:
             raise ValueError(f"overlap is 1 ... {layout.MAX_OVERLAP}, not {self.overlap}")
+
+    @property
+    def mig_argument(self) -> list[str]:
+        """For ``simengine``, behind ``--gpu``."""
+        return [] if self.mig is None else ["--mig", "-".join(map(str, self.mig))]
 
 
 def _filesystem_type(path: Path) -> str:
@@ -163,6 +171,11 @@ class SimHost:
         return self._wanted_library_dir or self._parts.library_dir
 
     @property
+    def load_program(self) -> Path:
+        """What tenants run."""
+        return self._parts.load
+
+    @property
     def engine_pid(self) -> int:
         if self._engine is None:
             raise SimGpuError("the simulated host is not running")
@@ -190,7 +203,7 @@ class SimHost:
         if self._wanted_dir is None:
             command += ["--root", str(self._state_dir.parent)]
         for gpu in self.gpus:
-            command += ["--gpu", gpu.argument(f"GPU-{uuid.uuid4()}")]
+            command += ["--gpu", gpu.argument(f"GPU-{uuid.uuid4()}"), *gpu.mig_argument]
         try:
             self._engine = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             assert self._engine.stdout is not None
@@ -324,6 +337,10 @@ class SimHost:
 
     def uuids(self) -> list[str]:
         return self.reader.uuids()
+
+    def mig_uuids(self, gpu: int = 0) -> list[str]:
+        """UUIDs of the MIG instances of a GPU that are there now, in NVML's order."""
+        return self.reader.mig_uuids(gpu)
 
     def truth_of(self, worker: Worker) -> list[ContextTruth]:
         """The contexts of one worker, on all GPUs."""

@@ -6,7 +6,9 @@ from __future__ import annotations
 import ctypes
 
 MAGIC = 0x55504753
-ABI = 4
+ABI = 6
+MAX_GPUS = 16
+MAX_INSTANCES = 7
 MAX_TRUTHS = 4096
 MAX_RESIDENCIES = 8192
 MAX_SAMPLES = 72
@@ -43,6 +45,9 @@ class Spec(ctypes.Structure):
         ("slice_jitter_ppm", _u32),
         ("run_to_completion", _u32),
         ("overlap", _u32),
+        ("slices", _u32),
+        ("pad", _u32),
+        ("born_ns", _u64),
     )
 
 
@@ -70,6 +75,8 @@ class Truth(ctypes.Structure):
         ("booked_until", _u64),
         ("owner", _u32),
         ("seat", _u32),
+        ("is_mps_client", _u32),
+        ("pad", _u32),
     )
 
 

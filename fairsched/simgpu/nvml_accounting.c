@@ -26,7 +26,7 @@ struct nvml_accounting_v2 {
 
 NVML_API nvmlReturn nvmlDeviceGetAccountingMode(nvmlDevice d, unsigned int *mode)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = counters_check(d);
 
 	if (!rc)
 		*mode = atomic_load(&d->shm->accounting_mode);
@@ -35,7 +35,7 @@ NVML_API nvmlReturn nvmlDeviceGetAccountingMode(nvmlDevice d, unsigned int *mode
 
 NVML_API nvmlReturn nvmlDeviceSetAccountingMode(nvmlDevice d, unsigned int mode)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = counters_check(d);
 
 	if (rc)
 		return rc;
@@ -49,7 +49,7 @@ NVML_API nvmlReturn nvmlDeviceSetAccountingMode(nvmlDevice d, unsigned int mode)
 
 NVML_API nvmlReturn nvmlDeviceClearAccountingPids(nvmlDevice d)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = counters_check(d);
 
 	if (rc)
 		return rc;
@@ -62,14 +62,14 @@ NVML_API nvmlReturn nvmlDeviceClearAccountingPids(nvmlDevice d)
 NVML_API nvmlReturn nvmlDeviceGetAccountingBufferSize(nvmlDevice d, unsigned int *size)
 {
 	*size = MAX_PROCESSES;
-	return device_check(d);
+	return whole_check(d);
 }
 
 /* Those in the account, in `use`. */
 static nvmlReturn accounted(nvmlDevice d, struct process_use *use, unsigned int *count)
 {
 	unsigned int all, kept = 0;
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = counters_check(d);
 
 	if (rc)
 		return rc;

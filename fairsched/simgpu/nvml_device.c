@@ -26,11 +26,12 @@ struct nvml_pci_info {
 
 static struct sim_gpu *map_gpu(const char *dir, unsigned int index)
 {
-	char path[512];
+	char path[512], name[SIM_NAME_BYTES];
 	struct sim_gpu *shm;
 	int fd;
 
-	snprintf(path, sizeof(path), "%s/gpu%u", dir, index);
+	sim_file_name(name, index);
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return NULL;
@@ -54,6 +55,9 @@ NVML_API nvmlReturn nvmlInitWithFlags(unsigned int flags)
 			break;
 		}
 		library.count = library.devices[0].shm->gpu_count;
+		for (unsigned int k = 0; k < MAX_INSTANCES; k++)
+			library.instances[i][k] = (struct nvml_device){map_gpu(dir, sim_instance_index(i, k)),
+								       &library.devices[i], k};
 	}
 	if (library.count && !atomic_load(&library.devices[0].shm->dead))
 		return NVML_SUCCESS;
@@ -77,20 +81,48 @@ NVML_API nvmlReturn nvmlShutdown(void)
 		return NVML_ERROR_UNINITIALIZED;
 	if (--library.init_count)
 		return NVML_SUCCESS;
-	for (unsigned int i = 0; i < library.count; i++)
+	for (unsigned int i = 0; i < library.count; i++) {
 		munmap(library.devices[i].shm, sizeof(struct sim_gpu));
+		for (unsigned int k = 0; k < MAX_INSTANCES; k++)
+			munmap(library.instances[i][k].shm, sizeof(struct sim_gpu));
+	}
 	library.count = 0;
 	return NVML_SUCCESS;
 }
 
 nvmlReturn device_check(nvmlDevice d)
 {
+	unsigned int gpu, compute;
+
 	if (!library.init_count)
 		return NVML_ERROR_UNINITIALIZED;
 	for (unsigned int i = 0; i < library.count; i++)
 		if (d == &library.devices[i])
 			return NVML_SUCCESS;
+	for (unsigned int i = 0; i < library.count; i++)
+		for (unsigned int k = 0; k < MAX_INSTANCES; k++)
+			if (d == &library.instances[i][k] && d->shm && mig_ids(d, &gpu, &compute))
+				return NVML_SUCCESS;
 	return NVML_ERROR_INVALID_ARGUMENT;
+}
+
+nvmlDevice mig_device(nvmlDevice gpu, unsigned int slot)
+{
+	return &library.instances[gpu - library.devices][slot];
+}
+
+nvmlReturn whole_check(nvmlDevice d)
+{
+	nvmlReturn rc = device_check(d);
+
+	return rc || !d->parent ? rc : NVML_ERROR_NOT_SUPPORTED;
+}
+
+nvmlReturn counters_check(nvmlDevice d)
+{
+	nvmlReturn rc = whole_check(d);
+
+	return rc || !mig_is_enabled(d) ? rc : NVML_ERROR_NOT_SUPPORTED;
 }
 
 static nvmlReturn copy_text(char *out, unsigned int length, const char *text)
@@ -166,6 +198,12 @@ NVML_API nvmlReturn nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice *out)
 	for (unsigned int i = 0; i < library.count; i++)
 		if (!strcmp(library.devices[i].shm->spec.uuid, uuid))
 			return nvmlDeviceGetHandleByIndex_v2(i, out);
+	for (unsigned int i = 0; i < library.count; i++)
+		for (unsigned int k = 0; k < MAX_INSTANCES; k++) {
+			*out = mig_device(&library.devices[i], k);
+			if (!device_check(*out) && !strcmp((*out)->shm->spec.uuid, uuid))
+				return NVML_SUCCESS;
+		}
 	return library.init_count ? NVML_ERROR_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
 }
 
@@ -208,13 +246,15 @@ NVML_API nvmlReturn nvmlDeviceGetIndex(nvmlDevice d, unsigned int *index)
 	nvmlReturn rc = device_check(d);
 
 	if (!rc)
-		*index = d->shm->index;
+		*index = d->parent ? d->slot : d->shm->index;
 	return rc;
 }
 
 NVML_API nvmlReturn nvmlDeviceGetMinorNumber(nvmlDevice d, unsigned int *minor)
 {
-	return nvmlDeviceGetIndex(d, minor);
+	nvmlReturn rc = whole_check(d);
+
+	return rc ? rc : nvmlDeviceGetIndex(d, minor);
 }
 
 NVML_API nvmlReturn nvmlDeviceGetPciInfo_v3(nvmlDevice d, struct nvml_pci_info *info)

@@ -6,8 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "simos.h"
-#include "simshm.h"
+#include "sim_mig.h"
 
 /* Everything is hidden but what is marked so. */
 #define NVML_API __attribute__((visibility("default")))
@@ -31,17 +30,31 @@ enum {
 typedef int nvmlReturn;
 typedef struct nvml_device *nvmlDevice;
 
+/* A GPU, or a MIG device: then `parent` is the GPU it is of, and `slot` its place in that one's DIR/migN. */
 struct nvml_device {
 	struct sim_gpu *shm;
+	struct nvml_device *parent;
+	unsigned int slot;
 };
 
 extern struct nvml_library {
 	unsigned int init_count;
 	unsigned int count;
 	struct nvml_device devices[SIM_MAX_GPUS];
+	struct nvml_device instances[SIM_MAX_GPUS][MAX_INSTANCES];
 } library;
 
+/* A handle that is valid: of a GPU, or of a MIG device that is there now. */
 nvmlReturn device_check(nvmlDevice d);
+/* The same, of what is not supported for MIG devices ... */
+nvmlReturn whole_check(nvmlDevice d);
+/* ... nor for a GPU in MIG mode: utilization and accounting. */
+nvmlReturn counters_check(nvmlDevice d);
+
+/* nvml_mig.c. The handle is valid while there is an instance in the slot. */
+nvmlDevice mig_device(nvmlDevice gpu, unsigned int slot);
+bool mig_is_enabled(nvmlDevice gpu);
+bool mig_ids(nvmlDevice instance, unsigned int *gpu_instance, unsigned int *compute_instance);
 
 #define MAX_PROCESSES 1024 /* of one GPU; the depth of the accounting's buffer, too */
 
@@ -49,6 +62,7 @@ nvmlReturn device_check(nvmlDevice d);
 struct process_use {
 	uint32_t pid;
 	bool is_running;
+	bool is_mps_client;
 	uint64_t vram_bytes;
 	uint64_t peak_vram_bytes;
 	uint64_t created_ns;

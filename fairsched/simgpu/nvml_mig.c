@@ -2,9 +2,9 @@
 /*
  * MIG: mode, profiles, GPU instances and their compute instances, in the sizes and places of an A100.
  *
- * What a GPU is split into is kept in DIR/migN, made by whoever changes it first, so that every process sees the
- * same. The engine knows nothing of it: contexts run as on a whole GPU, and which instance a process is in is not
- * modelled. While any process runs on the GPU its instances are in use.
+ * What a GPU is split into is kept in DIR/migN (sim_mig.h), so that every process sees the same. A compute instance
+ * is a device with a handle, which answers what nvml.h says is supported for one. While a process runs on it, it is in
+ * use and cannot be destroyed; nor can MIG mode be changed while one runs anywhere on the GPU.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -12,22 +12,8 @@
 #include <string.h>
 
 #include "nvml_int.h"
-#include "nvml_mig.h"
 
-#define MEMORY_SLICES 8
-#define PROFILES 5
 #define PROFILE_INFO_V2 0x02000098u
-
-static const struct mig_profile {
-	unsigned int id, slices, memory_slices, most;
-	int starts[MAX_INSTANCES]; /* memory slices at which it may begin; -1 = no more */
-} profiles[PROFILES] = {
-	{19, 1, 1, 7, {0, 1, 2, 3, 4, 5, 6}},
-	{14, 2, 2, 3, {0, 2, 4, -1}},
-	{9, 3, 4, 2, {0, 4, -1}},
-	{5, 4, 4, 1, {0, -1}},
-	{0, 7, 8, 1, {0, -1}},
-};
 
 /* Handles: the address of one of these says device and slot. */
 struct nvml_gpu_instance {
@@ -63,14 +49,66 @@ struct gpu_instance_info {
 	struct placement placement;
 };
 
+static void mig_read(nvmlDevice d, struct mig_file *f)
+{
+	mig_load(getenv("FAIRSCHED_SIM_DIR"), d->shm->index, f);
+}
+
 static nvmlReturn enabled_check(nvmlDevice d, struct mig_file *f)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = whole_check(d);
 
 	if (rc)
 		return rc;
 	mig_read(d, f);
 	return f->is_enabled ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+bool mig_is_enabled(nvmlDevice d)
+{
+	struct mig_file f;
+
+	mig_read(d, &f);
+	return f.is_enabled;
+}
+
+bool mig_ids(nvmlDevice d, unsigned int *gpu_instance, unsigned int *compute_instance)
+{
+	struct mig_file f;
+
+	mig_read(d->parent, &f);
+	*gpu_instance = f.instances[d->slot].id;
+	*compute_instance = 0; /* the only one of its GPU instance */
+	return f.is_enabled && f.instances[d->slot].part;
+}
+
+static bool is_in_use(nvmlDevice d)
+{
+	struct process_use use[1];
+
+	return read_processes(d->shm, use, 1, true) != 0;
+}
+
+/* Begin a change, with the file locked. On success the caller ends it with mig_end. */
+static nvmlReturn mig_begin(nvmlDevice d, struct mig_file *f, int *fd)
+{
+	nvmlReturn rc = whole_check(d);
+
+	if (rc)
+		return rc;
+	if (geteuid())
+		return NVML_ERROR_NO_PERMISSION;
+	*fd = mig_open(getenv("FAIRSCHED_SIM_DIR"), d->shm->index, f, true);
+	return *fd < 0 ? NVML_ERROR_UNKNOWN : NVML_SUCCESS;
+}
+
+/* Write it unless `rc` is an error, and let the lock go. */
+static nvmlReturn mig_end(int fd, const struct mig_file *f, nvmlReturn rc)
+{
+	if (!rc)
+		return mig_save(fd, f) ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+	close(fd);
+	return rc;
 }
 
 NVML_API nvmlReturn nvmlDeviceGetMigMode(nvmlDevice d, unsigned int *current, unsigned int *pending)
@@ -90,34 +128,102 @@ NVML_API nvmlReturn nvmlDeviceSetMigMode(nvmlDevice d, unsigned int mode, unsign
 	struct mig_file f;
 	int fd;
 	nvmlReturn rc = mig_begin(d, &f, &fd);
+	bool is_used = !rc && is_in_use(d);
 
+	for (unsigned int i = 0; !rc && i < MAX_INSTANCES; i++)
+		is_used |= f.instances[i].part && is_in_use(mig_device(d, i));
+	if (!rc) {
+		f.is_enabled = !!mode;
+		memset(f.instances, 0, sizeof(f.instances));
+		rc = mig_end(fd, &f, is_used ? NVML_ERROR_IN_USE : NVML_SUCCESS);
+	}
 	*activation = (unsigned int)rc;
-	if (rc)
-		return rc;
-	memset(&f, 0, sizeof(f));
-	f.is_enabled = !!mode;
-	return mig_end(fd, &f, NVML_SUCCESS);
+	return rc;
 }
 
 NVML_API nvmlReturn nvmlDeviceGetMaxMigDeviceCount(nvmlDevice d, unsigned int *count)
 {
-	*count = MAX_INSTANCES;
-	return device_check(d);
+	nvmlReturn rc = whole_check(d);
+
+	*count = !rc && mig_is_enabled(d) ? MAX_INSTANCES : 0;
+	return rc;
 }
 
 NVML_API nvmlReturn nvmlDeviceIsMigDeviceHandle(nvmlDevice d, unsigned int *is_mig)
 {
-	*is_mig = 0;
+	*is_mig = d && d->parent;
 	return device_check(d);
 }
 
 NVML_API nvmlReturn nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice d, unsigned int index, nvmlDevice *out)
 {
+	struct mig_file f;
+	nvmlReturn rc = enabled_check(d, &f);
+
+	if (rc)
+		return rc;
+	if (index >= MAX_INSTANCES)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (!f.instances[index].part)
+		return NVML_ERROR_NOT_FOUND;
+	*out = mig_device(d, index);
+	return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice d, nvmlDevice *out)
+{
 	nvmlReturn rc = device_check(d);
 
-	(void)index;
-	(void)out;
-	return rc ? rc : NVML_ERROR_NOT_FOUND; /* handles of instances are not modelled */
+	if (rc || !d->parent)
+		return rc ? rc : NVML_ERROR_INVALID_ARGUMENT;
+	*out = d->parent;
+	return NVML_SUCCESS;
+}
+
+static nvmlReturn instance_ids(nvmlDevice d, unsigned int *gpu_instance, unsigned int *compute_instance)
+{
+	nvmlReturn rc = device_check(d);
+
+	if (rc || !d->parent)
+		return rc ? rc : NVML_ERROR_NOT_SUPPORTED;
+	return mig_ids(d, gpu_instance, compute_instance) ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+}
+
+NVML_API nvmlReturn nvmlDeviceGetGpuInstanceId(nvmlDevice d, unsigned int *id)
+{
+	unsigned int other;
+
+	return instance_ids(d, id, &other);
+}
+
+NVML_API nvmlReturn nvmlDeviceGetComputeInstanceId(nvmlDevice d, unsigned int *id)
+{
+	unsigned int other;
+
+	return instance_ids(d, &other, id);
+}
+
+struct attributes {
+	unsigned int sms, copy, decoders, encoders, jpeg, ofa, gpu_slices, compute_slices;
+	unsigned long long memory_mib;
+};
+
+NVML_API nvmlReturn nvmlDeviceGetAttributes_v2(nvmlDevice d, struct attributes *out)
+{
+	const struct sim_spec *spec;
+	struct mig_file f;
+	nvmlReturn rc = device_check(d);
+
+	if (rc || !d->parent)
+		return rc ? rc : NVML_ERROR_NOT_SUPPORTED;
+	spec = &d->shm->spec;
+	mig_read(d->parent, &f);
+	memset(out, 0, sizeof(*out));
+	out->sms = spec->sm_count;
+	out->copy = out->compute_slices = spec->slices;
+	out->gpu_slices = mig_profiles[f.instances[d->slot].profile].slices;
+	out->memory_mib = spec->vram_bytes >> 20;
+	return NVML_SUCCESS;
 }
 
 static unsigned long long memory_mib(nvmlDevice d, const struct mig_profile *p)
@@ -134,7 +240,7 @@ static nvmlReturn describe(nvmlDevice d, unsigned int number, struct profile_inf
 		return rc;
 	if (number >= PROFILES)
 		return NVML_ERROR_NOT_SUPPORTED;
-	p = &profiles[number];
+	p = &mig_profiles[number];
 	memset(info, 0, sizeof(*info));
 	info->id = p->id;
 	info->slices = p->slices;
@@ -170,49 +276,8 @@ NVML_API nvmlReturn nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice d, unsigned 
 static int number_of(unsigned int profile_id)
 {
 	for (int i = 0; i < PROFILES; i++)
-		if (profiles[i].id == profile_id)
+		if (mig_profiles[i].id == profile_id)
 			return i;
-	return -1;
-}
-
-/* The memory slices in use, as bits; and how many instances of `number` there are. */
-static unsigned int taken(const struct mig_file *f, int number, unsigned int *count)
-{
-	unsigned int bits = 0;
-
-	*count = 0;
-	for (int i = 0; i < MAX_INSTANCES; i++) {
-		const struct mig_instance *one = &f->instances[i];
-
-		if (!one->id)
-			continue;
-		bits |= ((1u << profiles[one->profile].memory_slices) - 1) << one->start;
-		*count += (int)one->profile == number;
-	}
-	return bits;
-}
-
-static unsigned int compute_taken(const struct mig_file *f)
-{
-	unsigned int sum = 0;
-
-	for (int i = 0; i < MAX_INSTANCES; i++)
-		if (f->instances[i].id)
-			sum += profiles[f->instances[i].profile].slices;
-	return sum;
-}
-
-/* Where one more of `number` can begin; -1 = nowhere. The last place first: it leaves most room for large ones. */
-static int place_for(const struct mig_file *f, int number)
-{
-	const struct mig_profile *p = &profiles[number];
-	unsigned int count, bits = taken(f, number, &count);
-
-	if (compute_taken(f) + p->slices > MAX_INSTANCES)
-		return -1;
-	for (int i = (int)p->most - 1; i >= 0; i--)
-		if (!(bits & ((1u << p->memory_slices) - 1) << p->starts[i]))
-			return p->starts[i];
 	return -1;
 }
 
@@ -221,19 +286,14 @@ NVML_API nvmlReturn nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice d, unsi
 {
 	struct mig_file f;
 	nvmlReturn rc = enabled_check(d, &f);
-	int number = number_of(profile_id), start;
+	int number = number_of(profile_id);
 
 	if (rc)
 		return rc;
 	if (number < 0)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*count = 0;
-	for (int i = 0; i < MAX_INSTANCES && (start = place_for(&f, number)) >= 0; i++) {
-		if (f.instances[i].id)
-			continue;
-		f.instances[i] = (struct mig_instance){~0u, (uint32_t)number, (uint32_t)start, 0};
+	for (*count = 0; mig_add(&f, number) >= 0;)
 		++*count;
-	}
 	return NVML_SUCCESS;
 }
 
@@ -269,7 +329,7 @@ NVML_API nvmlReturn nvmlDeviceCreateGpuInstance(nvmlDevice d, unsigned int profi
 						struct nvml_gpu_instance **out)
 {
 	struct mig_file f;
-	int fd, number = number_of(profile_id), start = -1;
+	int fd, number = number_of(profile_id), slot = -1;
 	nvmlReturn rc = mig_begin(d, &f, &fd);
 
 	if (rc)
@@ -278,15 +338,10 @@ NVML_API nvmlReturn nvmlDeviceCreateGpuInstance(nvmlDevice d, unsigned int profi
 		rc = NVML_ERROR_NOT_SUPPORTED;
 	else if (number < 0)
 		rc = NVML_ERROR_INVALID_ARGUMENT;
-	else if ((start = place_for(&f, number)) < 0)
+	else if ((slot = mig_add(&f, number)) < 0)
 		rc = NVML_ERROR_INSUFFICIENT_RESOURCES;
-	for (unsigned int i = 0; !rc && i < MAX_INSTANCES; i++)
-		if (!f.instances[i].id) {
-			f.instances[i] =
-				(struct mig_instance){++f.last_id, (uint32_t)number, (uint32_t)start, 0};
-			*out = handle_of(gpu_instances, d, i);
-			break;
-		}
+	else
+		*out = handle_of(gpu_instances, d, (unsigned int)slot);
 	return mig_end(fd, &f, rc);
 }
 
@@ -334,8 +389,8 @@ NVML_API nvmlReturn nvmlGpuInstanceGetInfo(struct nvml_gpu_instance *instance, s
 		*info = (struct gpu_instance_info){
 			instance->device,
 			one.id,
-			profiles[one.profile].id,
-			{one.start, profiles[one.profile].memory_slices},
+			mig_profiles[one.profile].id,
+			{one.start, mig_profiles[one.profile].memory_slices},
 		};
 	return rc;
 }
@@ -351,12 +406,12 @@ NVML_API nvmlReturn nvmlGpuInstanceGetComputeInstanceProfileInfo(struct nvml_gpu
 		return rc;
 	if (engines || number >= PROFILES)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	if (profiles[number].slices > profiles[one.profile].slices)
+	if (mig_profiles[number].slices > mig_profiles[one.profile].slices)
 		return NVML_ERROR_NOT_SUPPORTED;
 	memset(info, 0, sizeof(*info));
 	info->id = number;
-	info->slices = profiles[number].slices;
-	info->most = profiles[one.profile].slices / profiles[number].slices;
+	info->slices = mig_profiles[number].slices;
+	info->most = mig_profiles[one.profile].slices / mig_profiles[number].slices;
 	return NVML_SUCCESS;
 }
 
@@ -385,11 +440,12 @@ NVML_API nvmlReturn nvmlGpuInstanceCreateComputeInstance(struct nvml_gpu_instanc
 	if (rc)
 		return rc;
 	one = &f.instances[instance->slot];
-	if (number >= PROFILES || profiles[number].slices > profiles[one->profile].slices)
+	if (number >= PROFILES || mig_profiles[number].slices > mig_profiles[one->profile].slices)
 		return mig_end(fd, &f, NVML_ERROR_INVALID_ARGUMENT);
 	if (one->part)
 		return mig_end(fd, &f, NVML_ERROR_INSUFFICIENT_RESOURCES);
-	one->part = number + 1;
+	mig_fill(&f, (int)instance->slot, (int)number, &instance->device->shm->spec,
+		 &mig_device(instance->device, instance->slot)->shm->spec);
 	*out = handle_of(compute_instances, instance->device, instance->slot);
 	return mig_end(fd, &f, NVML_SUCCESS);
 }
@@ -402,6 +458,8 @@ NVML_API nvmlReturn nvmlComputeInstanceDestroy(struct nvml_gpu_instance *part)
 
 	if (rc)
 		return rc;
+	if (f.instances[part->slot].part && is_in_use(mig_device(part->device, part->slot)))
+		return mig_end(fd, &f, NVML_ERROR_IN_USE);
 	f.instances[part->slot].part = 0;
 	return mig_end(fd, &f, NVML_SUCCESS);
 }

@@ -38,6 +38,7 @@ static void add_context(struct process_use *p, const struct sim_truth *t)
 		p->wall_start_us = t->wall_start_us;
 	}
 	p->is_running |= !t->ended_ns;
+	p->is_mps_client |= t->is_mps_client;
 	if (t->ended_ns > p->ended_ns)
 		p->ended_ns = t->ended_ns;
 	p->vram_bytes += t->vram_bytes;

@@ -39,7 +39,7 @@ nvmlReturn nvmlDeviceGetTemperature(nvmlDevice d, int sensor, unsigned int *cels
 
 static nvmlReturn say(nvmlDevice d, unsigned int *out, unsigned int value)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = whole_check(d);
 
 	if (!rc)
 		*out = value;
@@ -48,7 +48,7 @@ static nvmlReturn say(nvmlDevice d, unsigned int *out, unsigned int value)
 
 static nvmlReturn refuse(nvmlDevice d)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = whole_check(d);
 
 	return rc ? rc : NVML_ERROR_NOT_SUPPORTED;
 }
@@ -107,7 +107,7 @@ NVML_API nvmlReturn nvmlDeviceGetPcieThroughput(nvmlDevice d, unsigned int count
 
 NVML_API nvmlReturn nvmlDeviceGetBAR1MemoryInfo(nvmlDevice d, struct nvml_bar1 *m)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = whole_check(d);
 
 	if (!rc)
 		*m = (struct nvml_bar1){BAR1_BYTES, BAR1_BYTES, 0};
@@ -117,7 +117,7 @@ NVML_API nvmlReturn nvmlDeviceGetBAR1MemoryInfo(nvmlDevice d, struct nvml_bar1 *
 NVML_API nvmlReturn nvmlDeviceGetTotalEccErrors(nvmlDevice d, int kind, int counter,
 						unsigned long long *count)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = whole_check(d);
 
 	(void)kind;
 	(void)counter;
@@ -128,7 +128,7 @@ NVML_API nvmlReturn nvmlDeviceGetTotalEccErrors(nvmlDevice d, int kind, int coun
 
 NVML_API nvmlReturn nvmlDeviceGetSerial(nvmlDevice d, char *text, unsigned int length)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = whole_check(d);
 
 	if (rc)
 		return rc;
@@ -152,30 +152,18 @@ NVML_API nvmlReturn nvmlDeviceGetTemperatureV(nvmlDevice d, struct nvml_temperat
 
 NVML_API nvmlReturn nvmlDeviceGetFieldValues(nvmlDevice d, int count, struct nvml_field *fields)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = whole_check(d);
 
 	for (int i = 0; !rc && i < count; i++)
 		fields[i].rc = NVML_ERROR_NOT_SUPPORTED;
 	return rc;
 }
 
-/* A card without a fan, in no MIG mode, without confidential computing, and not under Windows. */
+/* A card without a fan, without confidential computing, and not under Windows. */
 
 NVML_API nvmlReturn nvmlDeviceGetFanSpeed(nvmlDevice d, unsigned int *pct)
 {
 	(void)pct;
-	return refuse(d);
-}
-
-NVML_API nvmlReturn nvmlDeviceGetGpuInstanceId(nvmlDevice d, unsigned int *id)
-{
-	(void)id;
-	return refuse(d);
-}
-
-NVML_API nvmlReturn nvmlDeviceGetComputeInstanceId(nvmlDevice d, unsigned int *id)
-{
-	(void)id;
 	return refuse(d);
 }
 

@@ -81,7 +81,7 @@ NVML_API nvmlReturn nvmlDeviceGetMemoryInfo_v2(nvmlDevice d, struct nvml_memory_
 
 NVML_API nvmlReturn nvmlDeviceGetUtilizationRates(nvmlDevice d, struct nvml_utilization *u)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = counters_check(d);
 
 	if (rc)
 		return rc;
@@ -92,7 +92,7 @@ NVML_API nvmlReturn nvmlDeviceGetUtilizationRates(nvmlDevice d, struct nvml_util
 
 NVML_API nvmlReturn nvmlDeviceGetTemperature(nvmlDevice d, int sensor, unsigned int *celsius)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = whole_check(d);
 
 	(void)sensor;
 	if (!rc)
@@ -102,46 +102,79 @@ NVML_API nvmlReturn nvmlDeviceGetTemperature(nvmlDevice d, int sensor, unsigned 
 
 NVML_API nvmlReturn nvmlDeviceGetPowerUsage(nvmlDevice d, unsigned int *milliwatts)
 {
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = whole_check(d);
 
 	if (!rc)
 		*milliwatts = 60000 + (unsigned int)d->shm->util_pct * 2400;
 	return rc;
 }
 
-/* `entry_bytes` tells the old struct from the newer one; their first two fields are the same. */
-static nvmlReturn running_processes(nvmlDevice d, unsigned int *count, void *out, size_t entry_bytes)
+struct instance_ids {
+	unsigned int gpu, compute;
+};
+
+/* Those on one device, behind the `count` ones that are known; returns how many there are then. */
+static unsigned int add_processes(nvmlDevice d, bool of_mps, struct process_use *use,
+				  struct instance_ids *ids, unsigned int count)
+{
+	struct instance_ids where = {NO_INSTANCE, NO_INSTANCE};
+	unsigned int end = count + read_processes(d->shm, use + count, MAX_PROCESSES - count, true);
+
+	if (d->parent)
+		mig_ids(d, &where.gpu, &where.compute);
+	for (unsigned int i = count; i < end; i++) {
+		if (use[i].is_mps_client != of_mps)
+			continue;
+		use[count] = use[i];
+		ids[count++] = where;
+	}
+	return count;
+}
+
+struct list {
+	unsigned int *count;
+	void *out;
+	size_t entry_bytes; /* tells the old struct from the newer one; their first two fields are the same */
+	bool of_mps;        /* clients of an MPS server; the other lists are without them */
+};
+
+static nvmlReturn running_processes(nvmlDevice d, struct list list)
 {
 	struct process_use use[MAX_PROCESSES];
-	unsigned int room = *count;
+	struct instance_ids ids[MAX_PROCESSES];
+	unsigned int room = *list.count, count;
 	nvmlReturn rc = device_check(d);
 
 	if (rc)
 		return rc;
-	*count = read_processes(d->shm, use, MAX_PROCESSES, true);
-	if (*count && (!out || room < *count))
+	count = add_processes(d, list.of_mps, use, ids, 0);
+	for (unsigned int i = 0; !d->parent && mig_is_enabled(d) && i < MAX_INSTANCES; i++)
+		if (!device_check(mig_device(d, i)))
+			count = add_processes(mig_device(d, i), list.of_mps, use, ids, count);
+	*list.count = count;
+	if (count && (!list.out || room < count))
 		return NVML_ERROR_INSUFFICIENT_SIZE;
-	for (unsigned int i = 0; i < *count; i++) {
-		struct nvml_process p = {use[i].pid, use[i].vram_bytes, NO_INSTANCE, NO_INSTANCE};
+	for (unsigned int i = 0; i < count; i++) {
+		struct nvml_process p = {use[i].pid, use[i].vram_bytes, ids[i].gpu, ids[i].compute};
 
-		memcpy((char *)out + i * entry_bytes, &p, entry_bytes);
+		memcpy((char *)list.out + i * list.entry_bytes, &p, list.entry_bytes);
 	}
 	return NVML_SUCCESS;
 }
 
 NVML_API nvmlReturn nvmlDeviceGetComputeRunningProcesses(nvmlDevice d, unsigned int *count, void *out)
 {
-	return running_processes(d, count, out, sizeof(struct nvml_process_v1));
+	return running_processes(d, (struct list){count, out, sizeof(struct nvml_process_v1), false});
 }
 
 NVML_API nvmlReturn nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice d, unsigned int *count, void *out)
 {
-	return running_processes(d, count, out, sizeof(struct nvml_process));
+	return running_processes(d, (struct list){count, out, sizeof(struct nvml_process), false});
 }
 
 NVML_API nvmlReturn nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice d, unsigned int *count, void *out)
 {
-	return running_processes(d, count, out, sizeof(struct nvml_process));
+	return running_processes(d, (struct list){count, out, sizeof(struct nvml_process), false});
 }
 
 NVML_API nvmlReturn nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice d, unsigned int *count, void *out)
@@ -165,17 +198,17 @@ NVML_API nvmlReturn nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice d, unsig
 
 NVML_API nvmlReturn nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice d, unsigned int *count, void *out)
 {
-	return nvmlDeviceGetGraphicsRunningProcesses_v3(d, count, out);
+	return running_processes(d, (struct list){count, out, sizeof(struct nvml_process), true});
 }
 
 NVML_API nvmlReturn nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice d, unsigned int *count, void *out)
 {
-	return nvmlDeviceGetGraphicsRunningProcesses_v3(d, count, out);
+	return running_processes(d, (struct list){count, out, sizeof(struct nvml_process_v1), true});
 }
 
 NVML_API nvmlReturn nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice d, unsigned int *count, void *out)
 {
-	return nvmlDeviceGetGraphicsRunningProcesses_v3(d, count, out);
+	return running_processes(d, (struct list){count, out, sizeof(struct nvml_process), true});
 }
 
 NVML_API nvmlReturn nvmlDeviceGetProcessUtilization(nvmlDevice d, struct nvml_process_sample *out,
@@ -183,7 +216,7 @@ NVML_API nvmlReturn nvmlDeviceGetProcessUtilization(nvmlDevice d, struct nvml_pr
 {
 	struct sim_sample samples[SIM_MAX_SAMPLES];
 	unsigned int room = *count;
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = counters_check(d);
 
 	if (rc)
 		return rc;
@@ -204,7 +237,7 @@ NVML_API nvmlReturn nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice d, struct n
 {
 	struct sim_sample samples[SIM_MAX_SAMPLES];
 	unsigned int room = u->count;
-	nvmlReturn rc = device_check(d);
+	nvmlReturn rc = counters_check(d);
 
 	if (rc)
 		return rc;

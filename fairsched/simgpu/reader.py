@@ -28,6 +28,9 @@ _REQUEST = struct.Struct("IIIIQ")
 _REPLY = struct.Struct("IIQQ")
 _TRUTH_BYTES = ctypes.sizeof(layout.Truth)
 _RESIDENCY = struct.Struct("QQQ")
+_GONE = "MIG-gone"
+"""UUID of the context of an instance in whose place another one is now."""
+_MIG_FILE = struct.Struct(f"III{5 * layout.MAX_INSTANCES}I")
 _Read = TypeVar("_Read")
 
 
@@ -118,8 +121,13 @@ class _GpuFile:
         if header.magic != layout.MAGIC or header.abi != layout.ABI:
             raise SimGpuError(f"{path} is not a simulated GPU of this version")
         self.index = int(header.index)
+        """Of the GPU; of an instance, see simshm.h."""
         self.gpu_count = int(header.gpu_count)
-        self.uuid = header.spec.uuid.decode()
+
+    @property
+    def uuid(self) -> str:
+        """Of what is there now: a MIG instance may be gone, and another in its place."""
+        return str(self.header().spec.uuid.decode())
 
     def header(self) -> layout.Gpu:
         return layout.Gpu.from_buffer_copy(self._map[: layout.SAMPLES_OFFSET])
@@ -208,7 +216,7 @@ def _context_truth(gpu: _GpuFile, header: layout.Gpu, t: layout.Truth, as_of_ns:
         wait_ns += max(0, as_of_ns - t.waiting_since_ns)
     return ContextTruth(
         gpu=gpu.index,
-        gpu_uuid=gpu.uuid,
+        gpu_uuid=header.spec.uuid.decode() if t.created_ns >= header.spec.born_ns else _GONE,
         id=t.id,
         pid=t.pid,
         owner=t.owner,
@@ -232,10 +240,15 @@ def _context_truths(
     return [_context_truth(gpu, header, t, as_of_ns) for t in sorted(truths, key=lambda t: int(t.id))]
 
 
+def _contexts(gpu: _GpuFile) -> list[ContextTruth]:
+    header, truths, as_of_ns = gpu.snapshot()
+    return _context_truths(gpu, header, truths, as_of_ns)
+
+
 def _gpu_truth(gpu: _GpuFile, header: layout.Gpu, as_of_ns: int) -> GpuTruth:
     return GpuTruth(
         gpu=gpu.index,
-        uuid=gpu.uuid,
+        uuid=header.spec.uuid.decode(),
         start_ns=header.start_ns,
         as_of_ns=as_of_ns,
         busy_ns=header.busy_ns + _phase_so_far_ns(header, layout.PHASE_EXEC, as_of_ns),
@@ -256,16 +269,32 @@ class SimReader:
         first = _GpuFile(state_dir / "gpu0")
         others = [_GpuFile(state_dir / f"gpu{i}") for i in range(1, first.gpu_count)]
         self._gpus = [first, *others]
+        self._instances = [
+            [_GpuFile(state_dir / f"gpu{gpu.index}.m{slot}") for slot in range(layout.MAX_INSTANCES)]
+            for gpu in self._gpus
+        ]
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.connect(str(state_dir / "control"))
 
     def close(self) -> None:
         self._socket.close()
-        for gpu in self._gpus:
+        for gpu in self._devices():
             gpu.close()
+
+    def _devices(self) -> list[_GpuFile]:
+        return [*self._gpus, *(one for instances in self._instances for one in instances)]
 
     def uuids(self) -> list[str]:
         return [gpu.uuid for gpu in self._gpus]
+
+    def mig_uuids(self, gpu: int) -> list[str]:
+        """UUIDs of the MIG instances of a GPU that are there now."""
+        try:
+            numbers = _MIG_FILE.unpack((self.state_dir / f"mig{gpu}").read_bytes())
+        except (FileNotFoundError, struct.error):  # nobody has split it yet
+            return []
+        parts = numbers[6::5]  # struct mig_instance.part, sim_mig.h
+        return [one.uuid for one, part in zip(self._instances[gpu], parts, strict=True) if part]
 
     def request(self, op: int, argument: int = 0) -> int:
         """One control request; returns the engine's answer."""
@@ -285,10 +314,13 @@ class SimReader:
         self.request(layout.RPC_SYNC)
 
     def truth(self, sync: bool = True) -> list[ContextTruth]:
-        """Every context there ever was, dead ones included (the last 4096 per GPU), oldest first."""
+        """Every context there ever was, dead ones included (the last 4096 per GPU), oldest first.
+
+        Those on MIG instances are among them.
+        """
         if sync:
             self.sync()
-        found = [self.snapshot(gpu.index, sync=False)[1] for gpu in self._gpus]
+        found = [_contexts(gpu) for gpu in self._devices()]
         return [truth for contexts in found for truth in contexts]
 
     def snapshot(self, gpu: int = 0, sync: bool = True) -> tuple[GpuTruth, list[ContextTruth]]:

@@ -2,9 +2,9 @@
 /*
  * The memory the engine, the stand-in libraries and the Python reader share.
  *
- * One file per GPU, `gpuN`, holds what every process may read (struct sim_gpu); a second, sparse
- * one, `gpuN.ctx`, holds one struct sim_region per live context: its queues, event stamps and a
- * little pinned memory. A client writes commands and moves `tail`; only the engine moves `done`.
+ * One file per GPU, `gpuN`, and per place of a MIG instance of it, `gpuN.mK`, holds what every process may
+ * read (struct sim_gpu); a second, sparse one, `gpuN.ctx`, holds one struct sim_region per live context: its
+ * queues, event stamps and a little pinned memory. A client writes commands and moves `tail`; only the engine moves `done`.
  * So a queue keeps draining while its owner is frozen, as it does on the hardware.
  *
  * All times are nanoseconds of CLOCK_MONOTONIC. layout.py mirrors struct sim_gpu; a unit test
@@ -15,10 +15,14 @@
 
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #define SIM_MAGIC 0x55504753u
-#define SIM_ABI 4u
+#define SIM_ABI 6u
 #define SIM_MAX_GPUS 16
+#define SIM_MAX_INSTANCES 7 /* of MIG, on one GPU */
+#define SIM_MAX_DEVICES (SIM_MAX_GPUS * (1 + SIM_MAX_INSTANCES))
+#define SIM_NAME_BYTES 32
 #define SIM_MAX_TRUTHS 4096
 #define SIM_MAX_REGIONS 256
 #define SIM_MAX_STREAMS 128
@@ -108,7 +112,7 @@ struct sim_region {
 	struct sim_stream streams[SIM_MAX_STREAMS];
 };
 
-/* What a GPU is. The last four are its nature, see engine_nature.h. */
+/* What a GPU is. From slice_spread_ppm to overlap it is its nature, see engine_nature.h. */
 struct sim_spec {
 	char name[64];
 	char uuid[48];
@@ -127,6 +131,11 @@ struct sim_spec {
 	uint32_t slice_jitter_ppm;
 	uint32_t run_to_completion;
 	uint32_t overlap; /* contexts that run at once */
+	uint32_t
+		slices; /* of a MIG instance: it has so many SIM_MAX_INSTANCES-ths of the speed; 0 = a whole GPU */
+	uint32_t pad;
+	uint64_t
+		born_ns; /* when the MIG instance in this place was made: older contexts were another one's */
 };
 
 struct sim_truth {
@@ -152,6 +161,8 @@ struct sim_truth {
 	uint64_t booked_until;
 	uint32_t owner; /* FAIRSCHED_SIM_OWNER of the process; 0 = it has none */
 	uint32_t seat;  /* 1 ... share_count while it executes, else 0 */
+	uint32_t is_mps_client;
+	uint32_t pad;
 };
 
 struct sim_residency {
@@ -210,7 +221,7 @@ struct sim_gpu {
 /* Control socket: one SOCK_SEQPACKET request, one reply. Rare calls only; launches never come here. */
 enum sim_rpc {
 	SIM_RPC_HELLO = 1,       /* a = 1: kill me when the host goes; reply a = pid as the engine sees it */
-	SIM_RPC_CTX_CREATE = 2,  /* gpu, a = handle; reply a = region, b = id */
+	SIM_RPC_CTX_CREATE = 2,  /* gpu, region = 1: of an MPS client, a = handle; reply a = region, b = id */
 	SIM_RPC_CTX_DESTROY = 3, /* gpu, region */
 	SIM_RPC_ALLOC = 4,       /* gpu, region, a = bytes */
 	SIM_RPC_FREE = 5,
@@ -239,13 +250,34 @@ struct sim_reply {
 	uint64_t b;
 };
 
+/* Engines are numbered: whole GPUs first, then the places of the instances of each. */
+static inline uint32_t sim_instance_index(uint32_t gpu, uint32_t slot)
+{
+	return SIM_MAX_GPUS + gpu * SIM_MAX_INSTANCES + slot;
+}
+
+/* The GPU that a device is, or is an instance of. */
+static inline uint32_t sim_gpu_of(uint32_t device)
+{
+	return device < SIM_MAX_GPUS ? device : (device - SIM_MAX_GPUS) / SIM_MAX_INSTANCES;
+}
+
+static inline void sim_file_name(char name[SIM_NAME_BYTES], uint32_t device)
+{
+	if (device < SIM_MAX_GPUS)
+		snprintf(name, SIM_NAME_BYTES, "gpu%u", device);
+	else
+		snprintf(name, SIM_NAME_BYTES, "gpu%u.m%u", sim_gpu_of(device),
+			 (device - SIM_MAX_GPUS) % SIM_MAX_INSTANCES);
+}
+
 static inline uint64_t sim_pack_event(uint32_t gpu, uint32_t region, uint32_t slot)
 {
 	return (uint64_t)gpu << 48 | (uint64_t)region << 32 | slot;
 }
 
 _Static_assert(sizeof(struct sim_cmd) == 64, "one command is one cache line");
-_Static_assert(sizeof(struct sim_truth) == 160, "mirrored in layout.py");
+_Static_assert(sizeof(struct sim_truth) == 168, "mirrored in layout.py");
 _Static_assert(sizeof(_Atomic uint64_t) == 8, "shared words are plain words");
 
 #endif

@@ -20,7 +20,7 @@
 #define SIM_TABLE(X) \
   X(init, cuInit, cuInit)                                                     \
   X(device_get, cuDeviceGet, cuDeviceGet)                                     \
-  X(device_uuid, cuDeviceGetUuid, cuDeviceGetUuid)                            \
+  X(device_uuid, cuDeviceGetUuid, cuDeviceGetUuid_v2)                         \
   X(primary_retain, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain)       \
   X(ctx_create, cuCtxCreate, cuCtxCreate_v2)                                  \
   X(ctx_set, cuCtxSetCurrent, cuCtxSetCurrent)                                \

@@ -15,7 +15,16 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from fairsched.base.text import NOT_KNOWN, percent
-from fairsched.cli.text import cut, duration, gibibytes, milliseconds, short_uuid, with_unit
+from fairsched.cli.text import (
+    cut,
+    duration,
+    gibibytes,
+    gpu_index,
+    gpu_name,
+    milliseconds,
+    short_uuid,
+    with_unit,
+)
 from fairsched.cli.top.rows import Order, TableRow, choose_scale, clamp_first, make_rows
 from fairsched.cli.top.view import View
 from fairsched.protocol.status import GpuStatus, StatusReport, TenantState
@@ -216,8 +225,8 @@ def _gpus(gpus: Sequence[GpuStatus], paper: Paper) -> list[Text]:
 
 
 def _gpu_wide(gpu: GpuStatus, paper: Paper) -> Text:
-    line = Text(f"GPU {_index(gpu):<2}", style="bold")
-    line.append(f"{short_uuid(gpu.uuid)} {cut(gpu.name or '', 15):<15} ")
+    line = Text(f"GPU {gpu_index(gpu)} ", style="bold")
+    line.append(f"{short_uuid(gpu.uuid)} {cut(gpu_name(gpu), 15):<15} ")
     memory = f"{gibibytes(gpu.memory_used_bytes)}/{gibibytes(gpu.memory_total_bytes)} GiB"
     tail = f" {percent(gpu.busy_ratio):>5} %  {memory:>16}"
     room = max(4, paper.width - line.cell_len - cell_len(tail))
@@ -225,16 +234,12 @@ def _gpu_wide(gpu: GpuStatus, paper: Paper) -> Text:
 
 
 def _gpu_narrow(gpu: GpuStatus, width: int, paper: Paper) -> Text:
-    line = Text(f"{_index(gpu):<3}", style="bold")
+    line = Text(f"{gpu_index(gpu) + ' ':<3}", style="bold")
     used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
     memory = f"{_short_gib(used)}/{_short_gib(total)}G"
     tail = f" {percent(gpu.busy_ratio):>5} % {memory:>9}"
-    room = max(2, width - 3 - cell_len(tail))
+    room = max(2, width - line.cell_len - cell_len(tail))
     return line.append_text(bar(gpu.busy_ratio, None, room, BLUE, paper.has_blocks)).append(tail)
-
-
-def _index(gpu: GpuStatus) -> str:
-    return "-" if gpu.index is None else str(gpu.index)
 
 
 def _short_gib(value: int | None) -> str:

@@ -225,7 +225,7 @@ class LabelMigStep:
             users = _tenants_on(gpu.uuid, report)
             if users:
                 raise NotNow(f"GPU {gpu.index} is used by {', '.join(users)}")
-        known = {gpu.uuid for gpu in report.gpus}
+        known = {gpu.parent_uuid or gpu.uuid for gpu in report.gpus}
         self._check_nobody(known)
         return known
 
@@ -287,8 +287,11 @@ def _busy(gpu: MigGpu, report: StatusReport | None) -> str | None:
 
 
 def _tenants_on(uuid: str, report: StatusReport) -> list[str]:
+    """Those on the GPU or any MIG instance of it."""
+    here = {uuid, *(gpu.uuid for gpu in report.gpus if gpu.parent_uuid == uuid)}
     return [
         tenant.name
         for tenant in report.tenants
-        if tenant.contexts_by_gpu.get(uuid) or any(gpu.uuid == uuid and gpu.has_demand for gpu in tenant.gpus)
+        if any(tenant.contexts_by_gpu.get(one) for one in here)
+        or any(gpu.uuid in here and gpu.has_demand for gpu in tenant.gpus)
     ]

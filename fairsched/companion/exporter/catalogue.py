@@ -194,6 +194,12 @@ DRIVER = (
 
 GPUS = (
     _info("gpu", _NVML, ("gpu_uuid", "index", "name"), "Index and name of a GPU, for display."),
+    _info(
+        "mig",
+        _NVML,
+        ("gpu_uuid", "parent_uuid", "gpu_instance", "compute_instance", "profile"),
+        "Which part of which GPU a MIG instance is: its gpu_uuid is that of a GPU everywhere else.",
+    ),
     _gauge("gpu_up", _NVML, _GPU, "1 while the driver answers for the GPU, 0 when it has lost it."),
     _gauge("gpu_busy_ratio", _ACCOUNT, _GPU, "Part of the last window in which it worked for anybody."),
     _gauge("gpu_unmanaged_ratio", _ACCOUNT, _GPU, "Part of the last window used by processes of no tenant."),

@@ -134,6 +134,9 @@ def _gpus(book: Book, report: StatusReport) -> None:
         uuid = (gpu.uuid,)
         index = "" if gpu.index is None else str(gpu.index)
         book.add("fairsched_gpu", (gpu.uuid, index, gpu.name or ""), 1)
+        if gpu.parent_uuid is not None:
+            ids = (str(gpu.gpu_instance), str(gpu.compute_instance), gpu.mig_profile or "")
+            book.add("fairsched_mig", (gpu.uuid, gpu.parent_uuid, *ids), 1)
         book.add("fairsched_gpu_up", uuid, None if gpu.is_up is None else int(gpu.is_up))
         book.add("fairsched_gpu_busy_ratio", uuid, gpu.busy_ratio)
         book.add("fairsched_gpu_unmanaged_ratio", uuid, gpu.unmanaged_ratio)

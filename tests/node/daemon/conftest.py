@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,8 +22,8 @@ def make_site(tmp_path: Path, mount: Mount) -> Iterator[MakeSite]:
     del mount  # skips where there is none
     with contextlib.ExitStack() as stack:
 
-        def make(gpus: int = 1) -> Site:
-            site = Site(tmp_path, gpus)
+        def make(gpus: int = 1, **nature: Any) -> Site:
+            site = Site(tmp_path, gpus, **nature)
             stack.callback(site.close)
             return site
 

@@ -128,7 +128,7 @@ class Maps:
 
     def busy_contexts(self, gpu: int = 0) -> int:
         """n of the compute clock."""
-        clock = self._array("clock_by_gpu", abi.Clock, abi.MAX_GPUS)[gpu]
+        clock = self._array("clock_by_gpu", abi.Clock, abi.MAX_SLOTS)[gpu]
         return abi.clock_n(clock.word[abi.COMPUTE])
 
     def counts(self) -> dict[str, int]:

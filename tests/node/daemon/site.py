@@ -67,13 +67,14 @@ class Site(SimNode):
 
     count = 0
 
-    def __init__(self, tmp_path: Path, gpus: int = 1) -> None:
+    def __init__(self, tmp_path: Path, gpus: int = 1, **nature: Any) -> None:
+        """``nature``: of each GPU, as in :class:`GpuSpec`."""
         Site.count += 1
         directory = tmp_path / f"site{Site.count}"
         directory.mkdir()
         self.top = f"gpu.slice/fairsched-test.{os.getpid()}.{Site.count}"
         self.library_dir = Path(tempfile.gettempdir()) / f"fairsched-test-lib.{secrets.token_hex(4)}"
-        specs = [GpuSpec(vram_bytes=1 << 44) for _ in range(gpus)]
+        specs = [GpuSpec(vram_bytes=1 << 44, **nature) for _ in range(gpus)]
         super().__init__(f"/{self.top}/", specs, directory=directory, library_dir=self.library_dir)
         self.open()
         self.daemon = self.make_daemon(patience_s=PATIENCE_S)

@@ -285,14 +285,14 @@ ENTRY = SimpleNamespace(timeStamp=7, pid=1, smUtil=50)
 
 def test_the_new_call_comes_first() -> None:
     nvml = FakeNvml([ENTRY], 3)
-    assert NvmlReader(nvml, None).read(0) == [Sample(7, 1, 0.5)]
+    assert NvmlReader(nvml, "GPU 0").read(0) == [Sample(7, 1, 0.5)]
     assert nvml.calls == ["new"]
 
 
 @pytest.mark.parametrize("code", [3, 13, 25])
 def test_where_the_new_call_is_lacking_the_old_one_is_used_from_then_on(code: int) -> None:
     nvml = FakeNvml(code, [ENTRY])
-    reader = NvmlReader(nvml, None)
+    reader = NvmlReader(nvml, "GPU 0")
     assert reader.read(0) == reader.read(0) == [Sample(7, 1, 0.5)]
     assert nvml.calls == ["new", "old", "old"]
 
@@ -300,12 +300,12 @@ def test_where_the_new_call_is_lacking_the_old_one_is_used_from_then_on(code: in
 @pytest.mark.parametrize("code", [0, 6])
 def test_nothing_new_is_not_an_error(code: int, caplog: pytest.LogCaptureFixture) -> None:
     nvml = FakeNvml(code, [ENTRY])
-    assert NvmlReader(nvml, None).read(0) == []
+    assert NvmlReader(nvml, "GPU 0").read(0) == []
     assert nvml.calls == ["new"]
     assert not caplog.records
 
 
 def test_a_gpu_that_has_no_samples_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    reader = NvmlReader(FakeNvml(3, 3), None)  # MIG
+    reader = NvmlReader(FakeNvml(3, 3), "GPU 0")  # MIG
     assert reader.read(0) == reader.read(0) == []
     assert len(caplog.records) == 1

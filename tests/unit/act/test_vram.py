@@ -21,6 +21,7 @@ from fairsched.driver.vram_gate import CgroupLimit, Refused
 from fairsched.gpu.nvml import Gpu
 from fairsched.gpu.processes import Listed
 from fairsched.model import Action, ActionKind, Hold, ReasonCode, TenantSpec, VramAction
+from fairsched.observe.mps import MpsWatch
 from fairsched.observe.tree import TenantView
 
 GIB, S, MS = 1 << 30, 1_000_000_000, 1_000_000
@@ -110,7 +111,8 @@ class Site:
         """When a process started, and made its first client: both at the beginning of time, unless named."""
         gate, since_ns = (self.gate, 1000 * S) if hook else (None, None)
         driver = SimpleNamespace(hook=hook, gate=gate, uses=self.uses, since_ns=since_ns)
-        self.sensors = SimpleNamespace(driver=driver, nvml=None, gpus=(Gpu(GPU),))
+        self.mps = MpsWatch(lambda _pid: None)
+        self.sensors = SimpleNamespace(driver=driver, nvml=None, gpus=(Gpu(GPU),), mps=self.mps)
         views = {name: TenantView(name, name != "team") for name in CGROUP_OF}
         for name, number in CGROUP_OF.items():
             views[name].cgroup_ids = {number}
@@ -380,6 +382,26 @@ def test_exempt_tenants_are_warned_of(site: Site) -> None:
         site.at(second, exempt)
     assert site.vram.statuses("a", 0)[0].action == "warn"
     assert site.applier.done == []
+
+
+def test_a_client_of_mps_is_not_held_for_memory_either(site: Site) -> None:
+    """Frozen, it may stall the other clients of its server."""
+    site.mps.doubted = frozenset({("a", GPU)})
+    site.has = {("a", 1): 9}
+    for second in range(5):
+        site.at(second, specs(VramAction.HOLD))
+    assert site.vram.statuses("a", 0)[0].action == "warn" and site.applier.done == []
+
+
+def test_on_a_mig_instance_memory_counts_as_nvml_says(site: Site) -> None:
+    """The ioctls tell the GPU, and not which part of it."""
+    site.started_s = {1: 10_000_000}
+    site.vram._listing = listing(site, (1, 7))
+    site.has = {("a", 1): 5}
+    uses = site.uses()
+    site.sensors.driver.uses = lambda: tuple(replace(use, gpu=None) for use in uses)
+    site.at(0, specs(VramAction.WARN))
+    assert site.vram.statuses("a", 0)[0].used_bytes == 7 * GIB
 
 
 def test_of_cgroups_within_each_other_the_upper_counts() -> None:

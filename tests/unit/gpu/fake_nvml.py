@@ -62,7 +62,7 @@ class FakeNvml:
 
     @property
     def reader(self) -> NvmlReader:
-        return NvmlReader(self, None)
+        return NvmlReader(self, "GPU 0")
 
     def mode(self, reader: NvmlReader, **wish: bool) -> AccountingMode:
         return AccountingMode(reader, **wish)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairsched.base.process import ProcessId
 from fairsched.gpu.accounting_mode import LATE_NS, Arrears, Booked
-from fairsched.gpu.sampler import LONGEST_WINDOW_US
+from fairsched.gpu.sampler import LONGEST_WINDOW_US, NoReader
 from fairsched.gpu.samples import ProcessSamples, SampleWatch
 from tests.unit.gpu.fake_nvml import FakeNvml
 
@@ -322,3 +322,12 @@ def test_no_more_is_paid_than_the_time_that_passed_whatever_the_driver_says(
         assert all(ns > 0 for ns in found.values())
         whole_ns, told_whole_ns = whole_ns + sum(found.values()), told_whole_ns + sum(told_ns.values())
         assert whole_ns + told_whole_ns <= now_ns + LATE_NS
+
+
+def test_an_instance_that_nvml_takes_no_samples_of_is_not_asked() -> None:
+    nvml = FakeNvml(is_on=True)
+    mode = nvml.mode(NoReader(nvml, None), is_wanted=True)
+    mode.look()
+    assert not mode.is_on
+    assert mode.running() == []
+    assert nvml.asked == []

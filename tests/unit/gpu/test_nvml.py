@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs the CUDA ordinals of a process mean."""
+"""What NVML says of GPUs and MIG instances, and what it does not."""
 
 from __future__ import annotations
 
@@ -10,40 +10,9 @@ from typing import Any
 
 import pytest
 
-from fairsched.gpu.nvml import UNKNOWN, Gpu, GpuUse, Nvml, gpu_label, read_environ, visible_slots
+from fairsched.gpu.nvml import UNKNOWN, Gpu, GpuUse, Nvml, gpu_label, read_environ
 
 GPUS = tuple(Gpu(f"GPU-{n}{n}{n}{n}{n}{n}{n}{n}-0000-0000-0000-00000000000{n}", index=n) for n in range(4))
-
-
-@pytest.mark.parametrize(
-    ("environ", "slots"),
-    [
-        ({}, [0, 1, 2, 3]),
-        ({"CUDA_VISIBLE_DEVICES": "2,0"}, [2, 0]),
-        ({"CUDA_VISIBLE_DEVICES": " 3 , 1 "}, [3, 1]),
-        ({"CUDA_VISIBLE_DEVICES": ""}, []),
-        ({"CUDA_VISIBLE_DEVICES": "-1"}, []),
-        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, []),
-        ({"CUDA_VISIBLE_DEVICES": "1,7,2"}, [1]),  # CUDA ends the list at the first it does not know
-        ({"CUDA_VISIBLE_DEVICES": "1,,2"}, [1]),
-        ({"CUDA_VISIBLE_DEVICES": GPUS[3].uuid}, [3]),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-222"}, [2]),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-"}, []),  # fits several
-        ({"CUDA_VISIBLE_DEVICES": "GPU-9"}, []),
-        ({"NVIDIA_VISIBLE_DEVICES": "all"}, [0, 1, 2, 3]),
-        ({"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "1"}, [1]),
-        ({"NVIDIA_VISIBLE_DEVICES": "2,3"}, [2, 3]),
-        # the container sees two GPUs and calls them 0 and 1
-        ({"NVIDIA_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "1"}, [3]),
-        ({"NVIDIA_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2"}, []),
-        ({"NVIDIA_VISIBLE_DEVICES": GPUS[1].uuid, "CUDA_VISIBLE_DEVICES": "0"}, [1]),
-        ({"NVIDIA_VISIBLE_DEVICES": GPUS[1].uuid, "CUDA_VISIBLE_DEVICES": GPUS[0].uuid}, []),
-        ({"NVIDIA_VISIBLE_DEVICES": "none"}, []),
-        ({"NVIDIA_VISIBLE_DEVICES": "void"}, []),
-    ],
-)
-def test_the_environment_says_what_an_ordinal_means(environ: dict[str, str], slots: list[int]) -> None:
-    assert visible_slots(GPUS, environ) == slots
 
 
 def test_a_gpu_nvml_has_not_named_says_so() -> None:

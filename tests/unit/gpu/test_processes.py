@@ -36,6 +36,10 @@ class Driver:
             raise Lost
         return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in said.items()]
 
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: int) -> list[Any]:
+        """An old driver."""
+        raise Lost
+
 
 @pytest.fixture
 def driver() -> Driver:

@@ -40,6 +40,12 @@ class Driver:
             self.lets_go.wait(PATIENCE_S)
         return GpuUse(memory_used_bytes=slot + 1, is_up=True)
 
+    def refresh(self) -> bool:
+        return False
+
+    def mps_clients(self) -> dict[int, frozenset[int]]:
+        return {}
+
     def load(self, slot: int) -> float | None:
         self.asked += 1
         return 0.5 if slot == 0 else None

@@ -45,20 +45,24 @@ class Host:
         self.tried.append("ebpf")
         if not self.has_bpf:
             raise HostUnsupported(REFUSED, remedy="use a newer bcc")
-        return SimpleNamespace(set_uuids=lambda _named: None, close=lambda: None)
+        return SimpleNamespace(set_uuids=lambda _named, is_all: None, close=lambda: None)
 
     def _nvml(self) -> SimpleNamespace:
         gpus = (Gpu("GPU-a"),) if self.has_nvml else ()
         return SimpleNamespace(
             gpus=gpus,
             error=None if self.has_nvml else "no driver",
+            obstacle=None if self.has_nvml else "NVML does not work (no driver)",
+            has_mig=False,
+            refresh=lambda: False,
+            mps_clients=dict,
             use=lambda _slot: GpuUse(),
             listed=dict,
             close=lambda: None,
         )
 
-    def _open_account(self, _mount: object, count: int, accounting: str) -> SimpleNamespace:
-        self.tried.append(f"nvml of {count}")
+    def _open_account(self, _mount: object, nvml: SimpleNamespace, accounting: str) -> SimpleNamespace:
+        self.tried.append(f"nvml of {len(nvml.gpus)}")
         self.accounting = accounting
         told = self.told
         return SimpleNamespace(

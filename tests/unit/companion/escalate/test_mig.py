@@ -26,7 +26,7 @@ from fairsched.companion.escalate.mig import (
 from fairsched.companion.escalate.mig_nvml import MigError, MigGpu, MigHalfDone, Profile, profile_name, words
 from fairsched.companion.escalate.model import Kind, Outcome, Result
 from fairsched.companion.escalate.steps import carry_out
-from fairsched.protocol.status import StatusReport, TenantState
+from fairsched.protocol.status import GpuStatus, StatusReport, TenantState
 from fairsched.simgpu import PRESETS, GpuSpec, SimHost
 from tests.unit.companion.escalate.api_server import NODE, ApiServer, refuse
 from tests.unit.companion.escalate.reports import GPU, OTHER_GPU, given_up_after, order, report, tenant
@@ -98,6 +98,12 @@ def test_a_gpu_with_a_tenant_or_a_process_on_it_is_never_split() -> None:
     held = report([tenant("chat", gpus=(), contexts_by_gpu={GPU: 1})])
     assert take(Driver(gpu()), MigSettings(TWO_HALVES), held).detail == "GPU 0 is used by chat"
     assert "not told" in take(Driver(gpu()), MigSettings(TWO_HALVES), None).detail
+
+
+def test_a_tenant_on_an_instance_is_on_the_gpu() -> None:
+    seen = report([tenant("chat", on=("MIG-1",))])
+    seen = replace(seen, gpus=(GpuStatus("MIG-1", 0, parent_uuid=GPU, gpu_instance=1, compute_instance=0),))
+    assert take(Driver(gpu()), MigSettings(TWO_HALVES), seen).detail == "GPU 0 is used by chat"
 
 
 @pytest.mark.parametrize(

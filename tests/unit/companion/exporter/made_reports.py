@@ -71,7 +71,11 @@ def full(tenants: int = 2, gpus: int = 2) -> StatusReport:
         tenants=tuple(tenant(f"tenant-{number:04d}", gpus) for number in range(tenants)),
         gpus=tuple(
             GpuStatus(
-                uuid(number), number, "NVIDIA L40S", 0.99, 0.01, 1 << 30, 45 << 30, True, 1.0, 61.0, 0.998, 3
+                uuid(number),
+                number,
+                "NVIDIA L40S",
+                *(0.99, 0.01, 1 << 30, 45 << 30, True, 1.0, 61.0, 0.998, 3),
+                *("GPU-whole", 1, 0, "3g.20gb"),
             )
             for number in range(gpus)
         ),

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What BPF is told of the ordinals of processes, where GPUs are whole, split, and split anew."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fairsched.bpf import abi
+from fairsched.gpu.nvml import Gpu, Mig
+from fairsched.observe import ordinals as module
+from fairsched.observe.gpus import name_gpus, take_in
+from fairsched.observe.ordinals import Ordinals
+
+PID = os.getpid()
+UNSEEN = abi.ORDINAL_UNSEEN
+WHOLE = (Gpu("GPU-a", 0), Gpu("GPU-b", 1))
+
+
+def part(number: int, *, is_gone: bool = False) -> Gpu:
+    uuid = f"MIG-{number:08x}-0000-0000-0000-000000000000"
+    return Gpu(uuid, 0, mig=Mig("GPU-a", number, 0), is_gone=is_gone)
+
+
+class Probe:
+    """Keeps what it is told, as the maps do: what is there is not overwritten."""
+
+    def __init__(self) -> None:
+        self.devices: dict[tuple[int, int], int] = {}
+        self.uuids: dict[bytes, int] = {}
+        self.is_all = True
+        self.live: list[tuple[int, Any]] = []
+        self.ended: list[tuple[int, int]] = []
+
+    def set_device(self, pid: int, ordinal: int, slot: int) -> None:
+        self.devices.setdefault((pid, ordinal), slot)
+
+    def forget_devices(self, pids: set[int], ordinals: int) -> None:
+        known = (*range(ordinals), UNSEEN)
+        self.devices = {
+            key: slot for key, slot in self.devices.items() if key[0] not in pids or key[1] not in known
+        }
+
+    def set_uuids(self, named: dict[bytes, int], *, is_all: bool) -> None:
+        self.uuids, self.is_all = named, is_all
+
+    def contexts(self) -> Iterator[tuple[int, Any]]:
+        return iter(self.live)
+
+    def end_drain(self, at: int, generation: int, _v_end_ns: int) -> None:
+        self.ended.append((at, generation))
+
+
+class Account:
+    def __init__(self) -> None:
+        self.single_gpu_processes: set[int] = set()
+        self.guessed: set[int] = set()
+        self.gpus = 1
+        self.ended: list[tuple[int, int]] = []
+
+    def guessed_processes(self) -> set[int]:
+        return self.guessed
+
+    def end(self, key: tuple[int, int], _now_ns: int) -> None:
+        self.ended.append(key)
+
+
+class Told:
+    """The book of ordinals of one process that was started with an environment."""
+
+    def __init__(self, gpus: tuple[Gpu, ...], monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:
+        environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        monkeypatch.setattr(module, "read_environ", lambda _pid, _names: environ)
+        self.probe, self.account = Probe(), Account()
+        self.book = Ordinals(*cast(Any, (self.probe, self.account, gpus)))
+        self.book.resolve(PID)
+
+    @property
+    def slots(self) -> dict[int, int]:
+        return {ordinal: slot for (_pid, ordinal), slot in self.probe.devices.items()}
+
+    def nvml_says(self, *slots: int) -> None:
+        self.book.name_guessed(lambda pids: {pid: set(slots) for pid in pids})
+
+
+def test_of_whole_gpus_the_environment_tells_and_nvml_of_guesses_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = Told(WHOLE, monkeypatch, "1,0")
+    assert told.slots == {0: 1, 1: 0}
+    told.nvml_says(0)
+    assert told.slots == {0: 1, 1: 0} and not told.account.single_gpu_processes
+    told.account.guessed = {PID}
+    told.nvml_says(0)
+    assert told.slots == {0: 1, 1: 0, UNSEEN: 0} and told.account.single_gpu_processes == {PID}
+
+
+def test_an_instance_that_was_not_known_is_told_when_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told((part(1),), monkeypatch, part(2).uuid)
+    assert told.slots == {0: abi.NO_GPU}, "a guess would be the account of another instance"
+    told.book.take_in((part(1), part(2)))
+    assert told.slots == {0: 1, UNSEEN: 1} and told.account.single_gpu_processes == {PID}
+    first = Told(WHOLE, monkeypatch, part(2).uuid)
+    first.book.take_in((*WHOLE, part(2)))
+    assert first.slots == {0: 2, UNSEEN: 2}, "the first instance of the node"
+
+
+def test_nobody_hides_behind_an_instance_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable is what it was started with; the driver says where it is, on an instance or a whole GPU."""
+    for slot in (0, 1):
+        told = Told((part(1), Gpu("GPU-b", 1)), monkeypatch, "MIG-none")
+        assert told.slots == {0: abi.NO_GPU}
+        told.nvml_says(slot)
+        assert told.slots == {0: slot, UNSEEN: slot}
+
+
+def test_where_nvml_and_the_environment_differ_the_driver_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what the process was started with, and may have been changed since; or it was never told at all."""
+    told = Told((part(1), part(2)), monkeypatch, part(1).uuid)
+    assert told.slots == {0: 0, UNSEEN: 0}
+    told.nvml_says()
+    told.nvml_says(0, 1)
+    assert told.slots == {0: 0, UNSEEN: 0}, "no answer, and one that is not one"
+    told.nvml_says(1)
+    assert told.slots == {0: 1, UNSEEN: 1}
+
+
+def test_an_instance_that_went_is_no_ordinals_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told((part(1), part(2)), monkeypatch, None)
+    assert told.slots == {0: 0, UNSEEN: 0}
+    told.book.take_in((part(1, is_gone=True), part(2)))
+    assert told.slots == {0: 1, UNSEEN: 1}
+    told.book.take_in((part(1, is_gone=True), part(2, is_gone=True)))
+    assert told.slots == {0: abi.NO_GPU} and not told.account.single_gpu_processes
+
+
+def test_what_is_gone_has_no_open_work_and_uuids_are_told_anew() -> None:
+    probe, account = Probe(), Account()
+    probe.live = [(7, SimpleNamespace(gpu=0, generation=3)), (8, SimpleNamespace(gpu=1, generation=4))]
+    nvml = SimpleNamespace(gpus=(part(1, is_gone=True), part(2), part(3)), has_mig=True)
+    take_in((part(1), part(2)), *cast(Any, (nvml, probe, account)), 0)
+    assert probe.ended == account.ended == [(7, 3)]
+    assert list(probe.uuids.values()) == [0, 1, 2] and account.gpus == 3
+    assert not probe.is_all, "another instance may come: who names one has not named a GPU of nobody"
+    whole = SimpleNamespace(gpus=(Gpu("GPU-00000001-0000-0000-0000-000000000000"),), has_mig=False)
+    name_gpus(*cast(Any, (probe, account, whole)))
+    assert probe.is_all
