@@ -160,14 +160,21 @@ def test_release_leaves_another_group_at_the_path_alone(stage: FreezerV1Stage) -
     assert stage.v1.is_paused(f"/a/fairsched.{ref.id}")
 
 
-def test_release_says_when_the_hierarchy_is_not_mounted_here(stage: FreezerV1Stage) -> None:
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_release_says_when_the_hierarchy_is_not_mounted_here(
+    stage: FreezerV1Stage, has_directory: bool
+) -> None:
     ref = stage.make("a")
     hold(stage.brake, ref)
     stage.v1.root.rename(stage.v1.root.parent / "elsewhere")
+    if has_directory:
+        stage.v1.root.mkdir()
     (done,) = release_all(stage.journal, stage.mount)
     assert (done.kind, done.is_clean) == (ReleaseKind.FAILED, False)
     assert "mount it" in done.detail
     assert len(stage.journal.entries()) == 1
+    if has_directory:
+        stage.v1.root.rmdir()
     (stage.v1.root.parent / "elsewhere").rename(stage.v1.root)
 
 
