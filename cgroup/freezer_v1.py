@@ -17,7 +17,8 @@ us or meanwhile, keeps it paused whatever we write.
 * FREEZING may last for as long as a process waits in the kernel. Nobody waits for that: it is told once, as LATE.
 
 What it cannot do, and the freezer of v2 can: SIGKILL acts only after the thaw; a newcomer runs until the next look; the
-first hold of a process costs a move, which waits for a grace period of the kernel (11 and 57 ms in two tries, once for all of them).
+first hold of a process costs a move, which waits for a grace period of the kernel (11 and 57 ms in two tries), once for
+all of them.
 """
 
 from __future__ import annotations
