@@ -17,7 +17,8 @@ us or meanwhile, keeps it paused whatever we write.
 * FREEZING may last for as long as a process waits in the kernel. Nobody waits for that: it is told once, as LATE.
 
 What it cannot do, and the freezer of v2 can: SIGKILL acts only after the thaw; a newcomer runs until the next look; the
-first hold of a process costs a move, which waits for a grace period of the kernel (10 to 60 ms, once for all of them).
+first hold of a process costs a move, which waits for a grace period of the kernel (11 and 57 ms in two tries), once for
+all of them.
 """
 
 from __future__ import annotations
@@ -225,6 +226,9 @@ class FreezerV1(Lookout[_Held]):
         except CgroupGone:
             self._lost(held, HoldKind.GONE)
             return
+        held.is_doubted = is_any_new
+        if is_any_new:  # who moves out again and again is looked for as often as that may cost
+            held.looks = 0
         if is_at_rest and not is_any_new:
             self._rests(held)
         elif not held.is_settled and not held.is_told and self._clock_ns() - held.asked_ns > LATE_NS:

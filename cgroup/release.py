@@ -12,6 +12,7 @@ cgroup that we hold; the pause writes a 1 over our 1 and cannot be seen any more
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 import itertools
@@ -21,8 +22,8 @@ from dataclasses import dataclass
 
 from fairsched.base.process import ProcessId
 from fairsched.cgroup import state, tree, v1
-from fairsched.cgroup.journal import BrakeName, Corrupt, Entry, Journal, read_boot_id
-from fairsched.cgroup.path import CgroupRef, Mount, find_v1_mount
+from fairsched.cgroup.journal import BrakeName, Corrupt, Entry, Group, Journal, read_boot_id
+from fairsched.cgroup.path import CGROUP_PROCS, CgroupRef, Mount, find_v1_mount
 from fairsched.cgroup.share_file import put_back
 from fairsched.cgroup.stopping import is_stopping, let_go
 from fairsched.errors import CgroupGone, KernelRefused
@@ -131,7 +132,8 @@ def release_entries(
         elif entry.brake is BrakeName.CGPU:
             done.append(_put_back(journal, entry, path))
         elif entry.brake is BrakeName.FREEZER_V1:
-            done.append(_thaw_groups(journal, mount, entry, path))
+            later = newest[_what(entry)]
+            done.append(_thaw_groups(journal, mount, entry, path, () if later is entry else later.groups))
         elif entry.brake is BrakeName.SIGSTOP:
             later = newest[_what(entry)]
             done.append(_continue_one(journal, mount, entry, path, () if later is entry else later.stopped))
@@ -171,12 +173,12 @@ def _put_back(journal: Journal, entry: Entry, path: str) -> Release:
     return _finish(journal, entry, ReleaseKind.THAWED if is_any else ReleaseKind.NOT_FROZEN, path)
 
 
-def _thaw_groups(journal: Journal, mount: Mount, entry: Entry, path: str) -> Release:
-    """Thaw the groups of ours that the entry names, wherever they are by now; they are frozen by nobody else."""
+def _thaw_groups(journal: Journal, mount: Mount, entry: Entry, path: str, kept: Collection[Group]) -> Release:
+    """Thaw the groups of ours that the entry names, wherever they are by now, but those of a later hold."""
     fresh = journal.load(entry.name)  # the daemon adds to it as it finds more
-    groups = fresh.groups if isinstance(fresh, Entry) else entry.groups
+    groups = [one for one in (fresh if isinstance(fresh, Entry) else entry).groups if one not in kept]
     freezer = v1.V1Freezer(Mount(entry.v1_mount, v1=v1.FREEZER))
-    if groups and not os.path.isdir(entry.v1_mount):
+    if groups and not os.path.exists(f"{entry.v1_mount}/{CGROUP_PROCS}"):
         why = f"{entry.v1_mount}, where the freezer of cgroup v1 was mounted, is not there: mount it, and try again"
         return _result(entry, ReleaseKind.FAILED, path, why)
     moved = {group.id for group in groups if not tree.is_at(freezer.mount, group.path, group.id)}
@@ -257,8 +259,12 @@ def _frozen_homes(cgroup_id: int) -> list[str]:
     mount = find_v1_mount(v1.FREEZER)
     if mount is None:
         return []
-    freezer = v1.V1Freezer(mount)
-    return [mount.absolute(path) for path in freezer.homes_of(cgroup_id) if freezer.is_paused(path)]
+    freezer, found = v1.V1Freezer(mount), list[str]()
+    for path in freezer.homes_of(cgroup_id):
+        with contextlib.suppress(CgroupGone, KernelRefused), CgroupRef.open(mount, path) as home:
+            if freezer.is_asked(home):
+                found.append(mount.absolute(path))
+    return found
 
 
 def _stopped_in(mount: Mount, path: str) -> list[int]:

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -223,7 +223,18 @@ def test_a_record_is_renewed_long_before_its_deadline_and_not_each_second(world:
     assert (later.name, later.deadline_ns) == (first.name, world.now_ns + LEASE_NS)
 
 
-def test_release_and_the_guardian_put_back_what_a_dead_daemon_has_left(world: World) -> None:
+@pytest.fixture
+def guard() -> Iterator[Callable[[Journal, Mount], Keeper]]:
+    """Makes a guardian of this process; it takes SIGTERM of it meanwhile."""
+    term = signal.getsignal(signal.SIGTERM)
+    yield lambda journal, mount: Keeper(ProcessId.me(), journal, mount, 0)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, term)
+
+
+def test_release_and_the_guardian_put_back_what_a_dead_daemon_has_left(
+    world: World, guard: Callable[[Journal, Mount], Keeper]
+) -> None:
     world.add("chat")
     world.add("batch")
     world.poll()
@@ -236,11 +247,10 @@ def test_release_and_the_guardian_put_back_what_a_dead_daemon_has_left(world: Wo
     assert world.says("chat") == "50"
     (entry,) = world.entries
     journal.write(dataclasses.replace(entry, deadline_ns=1))
-    keeper = Keeper(ProcessId.me(), journal, mount, 0)
+    keeper = guard(journal, mount)
     keeper._refresh()
     keeper._enforce_deadlines()
     assert world.says("chat") == "100"
-    os.close(keeper._wake_read)
 
 
 def test_a_link_in_place_of_a_file_is_not_followed(world: World, tmp_path: Path) -> None:

@@ -6,12 +6,15 @@ What only the real one can tell is asked in tests/node/cgroup/test_freezer_v1.py
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from fairsched.cgroup import freezer_v1
+from fairsched.base.process import ProcessId
+from fairsched.cgroup import freezer_v1, lookout, release
 from fairsched.cgroup.journal import Entry, Journal
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.cgroup.path import CgroupRef
@@ -138,6 +141,23 @@ def test_what_does_not_come_to_rest_is_told_once_and_stays_held(
     assert stage.brake.thaw(ref.id).kind is HoldKind.THAWED
 
 
+def test_who_moves_out_is_looked_for_again_soon(
+    stage: FreezerV1Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref, waits = stage.make("a"), list[int]()
+    monkeypatch.setattr(lookout, "_REST", 0)
+    hold(stage.brake, ref)
+    settled(stage.brake)
+    for _ in range(10):
+        stage.brake.settle()
+    monkeypatch.setattr(stage.brake._timer, "set", waits.append)  # type: ignore[attr-defined]
+    stage.brake.settle()
+    stage.v1.add("/a", pid_of(stage, "a"))
+    stage.brake.settle()
+    assert stage.is_held("a")
+    assert waits[1] < waits[0] / 2
+
+
 def test_release_finds_a_group_by_its_id_wherever_it_is(stage: FreezerV1Stage) -> None:
     ref = stage.make("a")
     hold(stage.brake, ref)
@@ -145,6 +165,38 @@ def test_release_finds_a_group_by_its_id_wherever_it_is(stage: FreezerV1Stage) -
     stage.v1.groups[pid_of(stage, "a")] = f"/renamed/fairsched.{ref.id}"
     assert [one.kind for one in release_all(stage.journal, stage.mount)] == [ReleaseKind.THAWED]
     assert not stage.is_held("a")
+
+
+def test_release_of_an_older_record_leaves_the_groups_of_a_later_hold(stage: FreezerV1Stage) -> None:
+    ref = stage.make("a")
+    stage.add("a")
+    stage.v1.add("/", pid_of(stage, "a", 1))
+    hold(stage.brake, ref)
+    (entry,) = stage.journal.entries()
+    assert isinstance(entry, Entry)
+    older = dataclasses.replace(entry, since_ns=1, daemon=ProcessId(1 << 22, 1))
+    stage.journal.write(older)
+    in_root = next(group for group in entry.groups if group.path.count("/") == 1)
+    stage.journal.write(dataclasses.replace(entry, groups=(in_root,)))
+    done = release_all(stage.journal, stage.mount, only=lambda one: one.name == older.name)
+    assert {one.name: one.kind for one in done}[older.name] is ReleaseKind.THAWED
+    assert [stage.v1.is_stopped(process.pid) for process in stage.processes["a"]] == [False, True]
+
+
+def test_a_damaged_record_of_a_frozen_group_tells_a_person_where_it_is(
+    stage: FreezerV1Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = stage.make("a")
+    hold(stage.brake, ref)
+    (entry,) = stage.journal.entries()
+    assert isinstance(entry, Entry)
+    Path(stage.journal.directory, entry.name).write_text("garbage")
+    monkeypatch.setattr(release, "find_v1_mount", lambda _name: stage.v1.mount)
+    (done,) = release_all(stage.journal, stage.mount)
+    assert done.kind is ReleaseKind.CORRUPT
+    assert f"/a/fairsched.{ref.id} FROZEN, by whom is not known" in done.detail
+    assert stage.is_held("a")
+    assert len(stage.journal.entries()) == 1
 
 
 def test_release_leaves_another_group_at_the_path_alone(stage: FreezerV1Stage) -> None:
@@ -160,14 +212,21 @@ def test_release_leaves_another_group_at_the_path_alone(stage: FreezerV1Stage) -
     assert stage.v1.is_paused(f"/a/fairsched.{ref.id}")
 
 
-def test_release_says_when_the_hierarchy_is_not_mounted_here(stage: FreezerV1Stage) -> None:
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_release_says_when_the_hierarchy_is_not_mounted_here(
+    stage: FreezerV1Stage, has_directory: bool
+) -> None:
     ref = stage.make("a")
     hold(stage.brake, ref)
     stage.v1.root.rename(stage.v1.root.parent / "elsewhere")
+    if has_directory:
+        stage.v1.root.mkdir()
     (done,) = release_all(stage.journal, stage.mount)
     assert (done.kind, done.is_clean) == (ReleaseKind.FAILED, False)
     assert "mount it" in done.detail
     assert len(stage.journal.entries()) == 1
+    if has_directory:
+        stage.v1.root.rmdir()
     (stage.v1.root.parent / "elsewhere").rename(stage.v1.root)
 
 
