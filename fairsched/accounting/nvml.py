@@ -113,6 +113,10 @@ class NvmlAccount:
         """Ask no more. The thread ends in its own time: the daemon changes accounts while it holds people."""
         self._samples.stop()
 
+    def counts(self) -> Mapping[str, int]:
+        """See :meth:`SampleWatch.counts`."""
+        return self._samples.counts()
+
     def error_points(self, window_s: float) -> float:
         """See :class:`GpuTimeSource`: of one half."""
         return sampled_points(window_s, self.period_ns)

@@ -68,6 +68,7 @@ def build_status(parts: Parts) -> StatusReport:
         driver_refused=sensors.driver.refused,
         driver_counts=sensors.driver.counts(),
         bpf_counts=sensors.probe.counts() if sensors.probe is not None else {},
+        nvml_counts=sensors.sampled.counts() if sensors.sampled is not None else {},
         gate=gate,
         gpus=_gpus(vitals, settings, sensors, parts.ledger, tenants, parts.doubts),
         tenants=tenants,

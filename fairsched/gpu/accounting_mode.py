@@ -93,6 +93,7 @@ class AccountingMode:
                 self.is_on = True
         except nvml.NVMLError as error:
             self._say(str(error))
+            self.is_on = was_on
         if was_on != self.is_on:
             self._known = None
             logger.info("source=nvml accounting_mode=%s", "on" if self.is_on else "off")
@@ -107,8 +108,11 @@ class AccountingMode:
             self._say(str(error))
             return []
 
-    def booked(self, met: Collection[int]) -> dict[int, Booked]:
-        """Of those that were listed lately, where this driver has sums; who else is new in the account is counted."""
+    def booked(self, met: Collection[int]) -> dict[int, Booked] | None:
+        """Of those that were listed lately, where this driver has sums; who else is new in the account is counted.
+
+        None: no answer.
+        """
         if not self.is_on:
             return {}
         found: dict[int, Booked] = {}
@@ -126,6 +130,7 @@ class AccountingMode:
                     self.unseen, self.unseen_ms = self.unseen + 1, self.unseen_ms + int(one.time)
         except self._nvml.NVMLError as error:
             self._say(str(error))
+            return None
         return found
 
     def _stats(self, pid: int) -> Any:
@@ -177,18 +182,19 @@ class Arrears:
         is_blind: bool,
     ) -> dict[int, int]:
         """What each process is paid now, in ns. ``told_ns``: what samples said since the call before."""
-        is_first, elapsed_ns = self._taken_ns is None, now_ns - (self._taken_ns or now_ns)
+        elapsed_ns = 0 if self._taken_ns is None else now_ns - self._taken_ns
         self._taken_ns = now_ns
         self._room_ns = min(self._room_ns + elapsed_ns - sum(told_ns.values()), _MOST_ROOM_NS)
         period_ns = 1000 * window_us if window_us < LONGEST_WINDOW_US else self._period_ns(booked, now_ns)
         due: dict[int, float] = {}
         books: dict[int, _Book] = {}
         for pid, one in booked.items():
-            book = books[pid] = self._book(pid, one, is_first=is_first)
+            is_new = one.samples * period_ns <= elapsed_ns + BOOKED_NS
+            book = books[pid] = self._book(pid, one, is_new=is_new)
             grown_ns = self._grown(book.told, one) * period_ns
             book.told = one
             if grown_ns > elapsed_ns + LATE_NS:
-                self.odd["more than the time that passed"] += 1
+                self.odd["more_than_time"] += 1
                 grown_ns = 0.0
             book.owed_ns = max(-LATE_NS, book.owed_ns + grown_ns - told_ns.get(pid, 0))
             if book.owed_ns > (0 if is_blind else LATE_NS):
@@ -199,22 +205,22 @@ class Arrears:
         self._room_ns -= part * whole_ns
         return {pid: paid_ns for pid, owed_ns in due.items() if (paid_ns := int(part * owed_ns))}
 
-    def _book(self, pid: int, one: Booked, *, is_first: bool) -> _Book:
+    def _book(self, pid: int, one: Booked, *, is_new: bool) -> _Book:
+        """``is_new``: it came since the call before; else its sum may be of years ago."""
         book = self._books.get(pid)
         if book is not None and book.told.start_us == one.start_us:
             return book
         if book is not None:
-            self.odd["another process of the same pid"] += 1
-        # What was there at our first look may be of years ago; who came since is new.
-        return _Book(one if is_first else one._replace(samples=0, sum_ratio=0.0))
+            self.odd["reused_pid"] += 1
+        return _Book(one._replace(samples=0, sum_ratio=0.0) if is_new else one)
 
     def _grown(self, before: Booked, one: Booked) -> float:
         """Samples' worth, since the look before."""
         if one.sum_ratio < before.sum_ratio or one.samples < before.samples:
-            self.odd["a sum that fell"] += 1
+            self.odd["fallen_sum"] += 1
             return 0.0
         if one.sum_ratio - before.sum_ratio > one.samples - before.samples:
-            self.odd["more than its samples"] += 1
+            self.odd["more_than_samples"] += 1
             return 0.0
         return one.sum_ratio - before.sum_ratio
 

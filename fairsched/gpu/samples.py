@@ -138,6 +138,15 @@ class SampleWatch:
             found, self._found, self._last = self._found, [], {}
         return found
 
+    def counts(self) -> Counter[str]:
+        """What NVML's accounting mode said that cannot be, and processes of which there was nothing but their end."""
+        found = Counter[str]()
+        for gpu in self._gpus:
+            found.update(gpu.arrears.odd)
+            if gpu.mode is not None and gpu.mode.unseen:
+                found["unseen_process"] += gpu.mode.unseen
+        return found
+
     def _pause_s(self) -> float:
         is_young = any(gpu.sampler.is_young for gpu in self._gpus)
         return self._poll_s / (_URGENT_PART if self.is_urgent or is_young else 1)
@@ -172,10 +181,14 @@ class SampleWatch:
         """Once a second: what the driver has booked and samples did not tell."""
         if gpu.mode is None or (gpu.asked_ns is not None and now_ns - gpu.asked_ns < BOOKED_NS):
             return
+        gpu.asked_ns = now_ns
         gpu.mode.look()
-        told_ns, gpu.told_ns, gpu.asked_ns = gpu.told_ns, Counter(), now_ns
+        booked = gpu.mode.booked(gpu.met)
+        if booked is None:
+            return
+        told_ns, gpu.told_ns = gpu.told_ns, Counter()
         paid_ns = gpu.arrears.take(
-            gpu.mode.booked(gpu.met),
+            booked,
             told_ns,
             now_ns,
             window_us=gpu.sampler.window_us,

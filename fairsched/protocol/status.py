@@ -319,6 +319,8 @@ class StatusReport:
     """What BPF could not follow of them, and how often."""
     bpf_counts: Mapping[str, int] = field(default_factory=dict)
     """What BPF could not follow of GPU work, and how often."""
+    nvml_counts: Mapping[str, int] = field(default_factory=dict)
+    """What NVML's accounting mode said that cannot be, and how often; while samples are the account."""
     own: OwnStatus | None = None
     """What fairsched costs, in detail."""
     gate: GateStatus | None = None

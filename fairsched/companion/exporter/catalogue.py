@@ -55,6 +55,13 @@ DAEMON = (
         ("window_s",),
         "How far a share may be off over a window of so many seconds, in points of a GPU, in 19 of 20 windows.",
     ),
+    _counter(
+        "nvml_odd_answers",
+        _ACCOUNT,
+        ("what",),
+        "What NVML's accounting mode said that cannot be (fallen_sum, more_than_samples, more_than_time), a reused_pid "
+        "and each unseen_process that ended before anybody knew whose it was; while samples are the account.",
+    ),
     _gauge("start_time_seconds", _DAEMON, (), "When the daemon started, Unix time."),
     _gauge(
         "config_error", _DAEMON, (), "1 while the file on disk is refused and an older configuration runs on."

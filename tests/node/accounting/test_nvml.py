@@ -56,3 +56,41 @@ def test_samples_go_to_the_right_cgroups_and_add_up(mount: Mount, tenants: list[
     assert sum(used.values()) / answer["elapsed"] == pytest.approx(0.95, abs=0.1)  # busy but for switches
     # six points at 10 s, one sigma: four of them
     assert used[tenants[0].id] / sum(used.values()) == pytest.approx(0.5, abs=0.24)
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="the driver's accounting mode takes root: run the tests as root"
+)
+@pytest.mark.parametrize("accounting", ["off", "on"])
+def test_short_processes_are_charged_to_their_cgroup(
+    mount: Mount, tenants: list[CgroupRef], accounting: str
+) -> None:
+    """One after the other, each for two samples or so: who is on the GPU is asked before the samples are."""
+    steady, short = (Path(mount.absolute(ref.path)) for ref in tenants)
+    brief = replace(PRESETS["trainer"], depth=20, seconds=0.2)
+    with SimHost() as host:
+        host.spawn(replace(PRESETS["trainer"], depth=20), steady)
+        reading = subprocess.Popen(
+            [
+                sys.executable,
+                str(SAMPLES),
+                str(SECONDS),
+                f"mechanisms: {{ebpf: off}}\ngpu: {{nvml_accounting: {accounting}}}",
+            ],
+            env={**os.environ, **host.env(), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        brief_pids = set()
+        while reading.poll() is None:
+            worker = host.spawn(brief, short)
+            brief_pids.add(worker.pid)
+            worker.process.wait(30)
+        out, _ = reading.communicate()
+        truth = host.truth()
+    answer = json.loads(out)
+    used = {int(cgroup_id): ns for cgroup_id, ns in answer["used"].items()}
+    had = sum(one.exec_ns for one in truth if one.pid in brief_pids) / sum(one.exec_ns for one in truth)
+    assert len(brief_pids) > 5
+    assert used.get(0, 0) < 0.1 * sum(used.values()), "hardly anything is nobody's"
+    assert used.get(tenants[1].id, 0) / sum(used.values()) == pytest.approx(had, abs=0.24)

@@ -105,6 +105,25 @@ def test_where_samples_fail_the_sums_are_the_account(monkeypatch: pytest.MonkeyP
     assert world.used[100] / sum(world.used.values()) == pytest.approx(0.5, abs=0.1)
 
 
+@pytest.mark.parametrize("wish", [{}, {"is_wanted": True}])
+def test_a_gpu_that_falls_off_the_bus_and_comes_back_is_an_error_once_and_a_gap(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, wish: dict[str, bool]
+) -> None:
+    nvml = FakeNvml()
+    world = World(monkeypatch, nvml)
+    world.gpu.mode = nvml.mode(world.gpu.reader, **wish)
+    world.start(1, 100)
+    world.run(20 * S)
+    nvml.errors[""] = nvml.NVML_ERROR_GPU_IS_LOST  # whatever is asked
+    world.run(30 * S)
+    before = dict(world.used)
+    nvml.errors.clear()
+    world.run(60 * S)
+    assert before[100] < 21 * S
+    assert 57 * S <= world.used[100] <= 60 * S, "what the driver booked in the gap is charged, and no more"
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 2
+
+
 def test_who_came_before_the_mode_was_on_is_charged_by_its_samples_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -182,6 +201,7 @@ def test_who_came_and_went_between_two_looks_is_counted(monkeypatch: pytest.Monk
         world.run(4 * S)
         assert world.gpu.mode is not None
         assert (world.gpu.mode.unseen, world.gpu.mode.unseen_ms) == (1, 60)
+        assert world.watch.counts() == {"unseen_process": 1}
 
 
 def test_a_driver_that_is_loaded_anew_has_the_mode_off_and_on_again_if_that_is_wanted(
@@ -277,14 +297,21 @@ def test_sums_that_fall_another_process_and_garbage_are_counted_and_not_charged(
     arrears = Arrears()
     paid(arrears, {1: booked(500)}, 0)
     assert paid(arrears, {1: booked(100)}, 10) == {}
-    assert arrears.odd["a sum that fell"] == 1
+    assert arrears.odd["fallen_sum"] == 1
     assert paid(arrears, {1: booked(1_000, samples=1_100)}, 20) == {}
-    assert arrears.odd["more than its samples"] == 1
+    assert arrears.odd["more_than_samples"] == 1
     assert paid(arrears, {1: booked(2_000, samples=2_400)}, 30) == {}
-    assert arrears.odd["more than the time that passed"] == 1
+    assert arrears.odd["more_than_time"] == 1
     found = paid(arrears, {1: booked(36, samples=40, start_us=2)}, 40)
-    assert arrears.odd["another process of the same pid"] == 1
+    assert arrears.odd["reused_pid"] == 1
     assert found == {1: pytest.approx(36 * PERIOD_NS, rel=0.01)}
+
+
+def test_all_together_are_paid_no_more_than_the_gpu_had_left() -> None:
+    arrears = Arrears()
+    paid(arrears, {pid: booked(0) for pid in (1, 2)}, 0)
+    found = paid(arrears, {pid: booked(70, samples=1080) for pid in (1, 2)}, 10, {3: 4 * S})
+    assert found[1] == found[2] == pytest.approx(3 * S, rel=0.01)
 
 
 def test_a_period_that_samples_do_not_tell_comes_from_the_counts() -> None:

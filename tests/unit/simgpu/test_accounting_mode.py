@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from fairsched.simgpu import SimHost, Workload
 from tests.support import wait_until
 
+ROOT = Path(__file__).resolve().parents[3]
 TRAINER = Workload("trainer", kernels=10, kernel_us=500, depth=40)
 NOT_FOUND, NOT_SUPPORTED, FUNCTION_NOT_FOUND = 6, 3, 13
 
@@ -41,9 +43,9 @@ pytestmark = pytest.mark.skipif(
 class Asker:
     """pynvml in a process of its own: libnvidia-ml is found at its start."""
 
-    def __init__(self, host: SimHost, **env: str) -> None:
+    def __init__(self, host: SimHost, program: str = ASK, **env: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", ASK],
+            [sys.executable, "-c", program],
             env={**os.environ, **host.env(), **env},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -131,3 +133,40 @@ def test_an_older_driver_has_no_sums(host: SimHost) -> None:
         assert ask("GetAccountingBufferSize") == 1024
     finally:
         ask.close()
+
+
+READ = """
+import json, sys, pynvml
+from fairsched.gpu.accounting_mode import AccountingMode
+from fairsched.gpu.sampler import open_readers
+pynvml.nvmlInit()
+(reader,) = open_readers(1)
+mode = AccountingMode(reader, is_wanted=True)
+for line in sys.stdin:
+    mode.look()
+    running = mode.running()
+    booked = mode.booked(running)
+    found = None if booked is None else {pid: list(one) for pid, one in booked.items()}
+    print(json.dumps([mode.is_on, mode.is_blind, running, found, mode.unseen, mode.unseen_ms]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("version", ["", "v1"])
+def test_the_daemon_reads_it_through_pynvml(host: SimHost, version: str) -> None:
+    reading = Asker(host, READ, FAIRSCHED_SIM_NVML_ACCOUNTING=version, PYTHONPATH=str(ROOT))
+    try:
+        assert reading("") == [True, False, [], {}, 0, 0], "nobody is there, and it was switched on"
+        worker = host.spawn(TRAINER)
+        wait_until(lambda: reading("")[2] == [worker.pid], 30, "it runs")
+        if not version:
+            wait_until(lambda: reading("")[3][str(worker.pid)][1] >= 14, 60, "two callbacks came")
+            start_us, samples, sum_ratio = reading("")[3][str(worker.pid)]
+            assert start_us > 10**15 and 0.7 * samples < sum_ratio <= samples
+        brief = host.spawn(Workload("decode", kernels=4, kernel_us=100, seconds=0.1))
+        assert brief.process.wait(30) == 0
+        wait_until(lambda: reading("")[4] == 1, 30, "one came and went unseen")
+        assert reading("")[5] == pytest.approx(100, abs=400)
+        if version:
+            assert reading("")[3] == {}, "this driver has no sums"
+    finally:
+        reading.close()

@@ -205,6 +205,11 @@ def test_what_bpf_lost_is_told_apart_from_what_it_coped_with() -> None:
     assert coped == {("gpu_time", "clock_race"): 6, ("driver", "bad_read"): 1, ("pid_view", "book_full"): 1}
 
 
+def test_what_nvml_said_that_cannot_be_is_exported() -> None:
+    assert not [key for key in scraped(fakes.status()) if "nvml" in key[0]]
+    assert scraped(made_reports.full())["fairsched_nvml_odd_answers_total", "fallen_sum"] == 2
+
+
 def test_the_service_levels_are_in_base_units() -> None:
     assert not [key for key in scraped(fakes.status()) if "sli" in key[0] or key[0] == "fairsched_is_fair"]
     found = scraped(made_reports.full(tenants=1))
