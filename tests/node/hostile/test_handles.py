@@ -24,7 +24,8 @@ ACCOUNT_ERROR = 0.15
 SHARE_ERROR = 0.06
 WATCHED_S = 5.0
 PLAYED_S = 25.0
-LEAST_HANDLES = 200_000
+LEAST_HANDLES = 33_000
+"""More than the tables have room for."""
 
 
 def test_handles_without_end_make_nobody_elses_forgotten(site: Site, tmp_path: Path) -> None:
