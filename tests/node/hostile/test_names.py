@@ -18,8 +18,8 @@ from tests.node.daemon.site import GREEDY, PATIENCE_S, STEADY, Site, logged
 from tests.node.hostile import files
 from tests.support import let_run, wait_until
 
-FORGED = "x'\\" decision=hold tenant=chat misbehaviour=unseen"
-_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+FORGED = "x'\" decision=hold tenant=chat misbehaviour=unseen"
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|" + r'"(?:[^"\\]|\\.)*"')
 """Values in the log."""
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202e"
 NAMES = {
