@@ -17,7 +17,7 @@ import pytest
 from fairsched.bpf import abi, budgets
 from tests.node.daemon.conftest import MakeSite
 from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
-from tests.node.hostile.cost import modest
+from tests.node.hostile.cost import modest, time_ticks
 from tests.node.hostile.hollow import Hollow
 from tests.support import let_run, wait_until
 
@@ -37,6 +37,7 @@ def prepare(site: Site, tmp_path: Path, play: str, *numbers: float) -> Hollow:
     """A daemon that ends who misbehaves, and a hostile tenant that is about to play."""
     tenants = {name: {"weight": weight} for name, weight in WEIGHTS.items()}
     site.configure({**tenants, "hog": {}}, tenant_defaults={"on_misbehaviour": "terminate"})
+    time_ticks(site)
     site.start()
     site.attach()
     return Hollow(site, "hog", tmp_path, play, *numbers)

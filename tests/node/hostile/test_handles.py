@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.daemon.site import DECODE, STEADY, Site, logged
-from tests.node.hostile.cost import modest
+from tests.node.hostile.cost import modest, time_ticks
 from tests.node.hostile.hollow import Hollow
 from tests.support import let_run
 
@@ -31,6 +31,7 @@ LEAST_HANDLES = 33_000
 def test_handles_without_end_make_nobody_elses_forgotten(site: Site, tmp_path: Path) -> None:
     tenants = {"chat": {"weight": 4}, "late": {"weight": 1}, "calm": {"weight": 4}, "hog": {}}
     site.configure(tenants, tenant_defaults={"on_misbehaviour": "terminate"})
+    time_ticks(site)
     site.start()
     site.attach()
     workers = [site.spawn(name, STEADY) for name in DUE]
