@@ -7,10 +7,10 @@ lock of the whole node, which who makes, removes or changes cgroups all the time
 the others to look after meanwhile.
 
 Approach. What is cheap is done at once by whoever asks, as before. What is known to be dear, because the last hold or
-thaw of the same cgroups was, goes to a thread and is taken to succeed; so does all that is asked in the second after
-one that had to wait long for others; and so does everything that is asked while that thread has something to do: one
-thread at a time uses the brake, and the order stays. ``settle`` tells what came out otherwise. Record, deadline and the
-pauses of others are the brake's own business, in whichever thread it runs.
+thaw of the same cgroups was, goes to a thread and is taken to succeed; so does all that is asked in the ten seconds
+after one that had to wait long for others; and so does everything that is asked while that thread has something to do:
+one thread at a time uses the brake, and the order stays. ``settle`` tells what came out otherwise. Record, deadline
+and the pauses of others are the brake's own business, in whichever thread it runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fairsched.cgroup.path import CgroupRef
 DEAR_NS = 2_000_000
 """Of processor time, for all that is done at once: a tick has 5 ms, and needs two or three for the rest."""
 
-_CONTENDED_NS = 1_000_000_000
+_CONTENDED_NS = 10_000_000_000
 """For so long after a wait the next ones are expected."""
 
 _Job = Callable[[list[HoldResult]], object]
@@ -255,8 +255,9 @@ class BesideLoop:
             yield
         finally:
             cost_ns, end_ns = self._cost_clock_ns() - begun_ns, self._clock_ns()
-            # Who only stood in line for a processor has not slept.
-            if end_ns - now_ns >= DEAR_NS and self._waits() != waits:
+            # Who only stood in line for a processor has not slept; and the thread sleeps also while the loop runs.
+            is_loop = threading.current_thread() is not self._thread
+            if is_loop and end_ns - now_ns >= DEAR_NS and self._waits() != waits:
                 self._contended_ns = end_ns + _CONTENDED_NS
             costs_ns.update((one, cost_ns // len(cgroup_ids)) for one in cgroup_ids)
 
