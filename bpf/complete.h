@@ -165,6 +165,8 @@ static __always_inline void record_event(fs_u64 event, fs_u64 stream)
 
 	if (!c)
 		return;
+	if (!mark_by_event.lookup(&key) && !admit_handle(c))
+		return;
 	mark_stream(&m, slot, c, stream);
 	key_of_deps = m;
 	key_of_deps.seq = 0;
@@ -206,7 +208,11 @@ static __always_inline void wait_event(fs_u64 stream, fs_u64 event)
 	m.generation = c->generation;
 	m.index =
 		add_index(slot, c, stream, stream <= FS_STREAM_PER_THREAD); /* seq 0: the stream, no moment */
-	deps = deps_by_stream.lookup_or_try_init(&m, init);
+	if (m.index == FS_NO_INDEX)
+		return;
+	deps = deps_by_stream.lookup(&m);
+	if (!deps && admit_handle(c))
+		deps = deps_by_stream.lookup_or_try_init(&m, init);
 	if (!deps) {
 		count(FS_COUNT_DEP_DROPPED);
 		return;

@@ -235,6 +235,16 @@ static __always_inline u32 find_index(u32 slot, struct fs_ctx *c, fs_u64 stream)
 	return have ? *have & (FS_MAX_STREAMS - 1) : FS_NO_INDEX;
 }
 
+/*
+ * A handle that is not known yet may take the place of the one that was used least recently, whoever's that is. So it
+ * costs its tenant as much as an edge: at that rate nobody has another's forgotten within seconds.
+ */
+static __always_inline int admit_handle(struct fs_ctx *c)
+{
+	return admit_edges(c->owner, 1, bpf_ktime_get_ns());
+}
+
+/* As find_index, and one is given to a stream that has none; FS_NO_INDEX where its tenant has too many. */
 static __always_inline u32 add_index(u32 slot, struct fs_ctx *c, fs_u64 stream, fs_u64 is_blocking)
 {
 	u32 what = FS_COUNT_STREAM_FULL;
@@ -245,8 +255,8 @@ static __always_inline u32 add_index(u32 slot, struct fs_ctx *c, fs_u64 stream, 
 
 	if (have)
 		return *have & (FS_MAX_STREAMS - 1);
-	if (!full)
-		return index;
+	if (!full || !admit_handle(c))
+		return FS_NO_INDEX;
 	used = c->stream_used;
 	FS_LOOP
 	for (int i = 0; i < 8; i++) {

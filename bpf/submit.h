@@ -89,6 +89,7 @@ int on_submit_first(struct pt_regs *ctx)
 	struct call *call = call_by_thread.lookup(&id);
 	u32 slot = find_slot();
 	struct fs_ctx *c;
+	u32 index;
 
 	stay_on_stack(ctx);
 	if (!call || call->kind != CALL_SUBMIT)
@@ -101,7 +102,9 @@ int on_submit_first(struct pt_regs *ctx)
 		return 0;
 	if (c->cgroup_id != bpf_get_current_cgroup_id())
 		follow_cgroup(c, bpf_ktime_get_ns());
-	submit_to(slot, c, add_index(slot, c, call->arg, call->arg <= FS_STREAM_PER_THREAD), call->arg2);
+	index = add_index(slot, c, call->arg, call->arg <= FS_STREAM_PER_THREAD);
+	if (index != FS_NO_INDEX)
+		submit_to(slot, c, index, call->arg2);
 	return 0;
 }
 
