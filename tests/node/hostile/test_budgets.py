@@ -25,7 +25,7 @@ pytestmark = pytest.mark.alone
 
 WEIGHTS = {"chat": 4, "late": 1}
 DUE = {"chat": 0.8, "late": 0.2}
-SHARE_ERROR = 0.12
+SHARE_ERROR = 0.08
 SECONDS = 4.0
 PER_PROCESS = 16
 """Contexts that are told apart (FS_MAX_PROC_CTXS)."""
