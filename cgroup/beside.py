@@ -2,13 +2,15 @@
 """Makes the holds and thaws that take long in a thread beside the loop, behind the protocol of all brakes.
 
 Problem. The kernel goes through every cgroup and thread below the cgroup that is frozen or thawed before the write is
-over: 7 ms of processor time for 12,000 of them, and a tenant may make as many as it likes. The loop has all the others
-to look after meanwhile.
+over: 7 ms of processor time for 12,000 of them, and a tenant may make as many as it likes. And it does so under one
+lock of the whole node, which who makes, removes or changes cgroups all the time holds for as long. The loop has all
+the others to look after meanwhile.
 
 Approach. What is cheap is done at once by whoever asks, as before. What is known to be dear, because the last hold or
-thaw of the same cgroups was, goes to a thread and is taken to succeed; and so does everything that is asked while that
-thread has something to do: one thread at a time uses the brake, and the order stays. ``settle`` tells what came out
-otherwise. Record, deadline and the pauses of others are the brake's own business, in whichever thread it runs.
+thaw of the same cgroups was, goes to a thread and is taken to succeed; so does all that is asked in the ten seconds
+after one that had to wait long for others; and so does everything that is asked while that thread has something to do:
+one thread at a time uses the brake, and the order stays. ``settle`` tells what came out otherwise. Record, deadline
+and the pauses of others are the brake's own business, in whichever thread it runs.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import resource
 import select
 import threading
 import time
@@ -31,8 +34,15 @@ from fairsched.cgroup.path import CgroupRef
 DEAR_NS = 2_000_000
 """Of processor time, for all that is done at once: a tick has 5 ms, and needs two or three for the rest."""
 
+_CONTENDED_NS = 10_000_000_000
+"""For so long after a wait the next ones are expected."""
+
 _Job = Callable[[list[HoldResult]], object]
 """Adds what did not come out as was told."""
+
+
+def _waits() -> int:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 class _Held(Set[int]):
@@ -54,10 +64,19 @@ class _Held(Set[int]):
 class BesideLoop:
     """A brake whose dear work is done by a thread. Whoever uses it is one thread itself."""
 
-    def __init__(self, brake: Brake, *, cost_clock_ns: Callable[[], int] = time.thread_time_ns) -> None:
-        """``cost_clock_ns``: processor time of the calling thread, in ns."""
+    def __init__(
+        self,
+        brake: Brake,
+        *,
+        cost_clock_ns: Callable[[], int] = time.thread_time_ns,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        waits: Callable[[], int] = _waits,
+    ) -> None:
+        """``cost_clock_ns``: processor time of the calling thread, in ns. ``waits``: how often it has slept so far."""
         self._brake = brake
-        self._cost_clock_ns = cost_clock_ns
+        self._cost_clock_ns, self._clock_ns, self._waits = cost_clock_ns, clock_ns, waits
+        self._contended_ns = 0
+        """Until then what is asked is expected to wait for others."""
         self._hold_ns: dict[int, int] = {}
         self._thaw_ns: dict[int, int] = {}
         """What the last one cost, by cgroup."""
@@ -227,15 +246,19 @@ class BesideLoop:
     def _is_cheap(self, cgroup_ids: Iterable[int]) -> bool:
         """Of a gang, all together: a hold of many is dear though none of them is."""
         known = (max(self._hold_ns.get(one, 0), self._thaw_ns.get(one, 0)) for one in cgroup_ids)
-        return self._is_free() and sum(known) < DEAR_NS
+        return self._is_free() and sum(known) < DEAR_NS and self._clock_ns() >= self._contended_ns
 
     @contextlib.contextmanager
     def _measured(self, costs_ns: dict[int, int], cgroup_ids: Collection[int]) -> Iterator[None]:
-        begun_ns = self._cost_clock_ns()
+        begun_ns, now_ns, waits = self._cost_clock_ns(), self._clock_ns(), self._waits()
         try:
             yield
         finally:
-            cost_ns = self._cost_clock_ns() - begun_ns
+            cost_ns, end_ns = self._cost_clock_ns() - begun_ns, self._clock_ns()
+            # Who only stood in line for a processor has not slept; and the thread sleeps also while the loop runs.
+            is_loop = threading.current_thread() is not self._thread
+            if is_loop and end_ns - now_ns >= DEAR_NS and self._waits() != waits:
+                self._contended_ns = end_ns + _CONTENDED_NS
             costs_ns.update((one, cost_ns // len(cgroup_ids)) for one in cgroup_ids)
 
     def _is_free(self) -> bool:

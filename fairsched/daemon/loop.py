@@ -210,7 +210,7 @@ class Daemon:
             now_ns = time.monotonic_ns()
             if self._wants_reload:
                 self._reload_on_signal()
-            if now_ns >= self._next_tick_ns and self._sensors.has_caught_up(now_ns - self._next_tick_ns):
+            if now_ns >= self._next_tick_ns and self._sensors.has_caught_up():
                 self._tick(now_ns)
                 if once:
                     break

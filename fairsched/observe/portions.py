@@ -5,8 +5,8 @@ Problem: a tenant may make 2,000 edges at once (bpf/budgets.py), and each takes 
 in all of them does nothing else for 14 ms.
 
 Approach: before a tick what is unread is taken in, one portion for each turn of the loop, until no more than a portion
-is left. Who decides sees what it would have seen, a moment later. A read is put off for some moments only, whatever
-comes in meanwhile.
+of it is left. Who decides sees what it would have seen, a moment later. What comes in meanwhile is counted for the next
+tick: no flood keeps one from being made.
 """
 
 from __future__ import annotations
@@ -16,15 +16,24 @@ from fairsched.bpf.gpu_time import GpuTimeProbe
 
 PORTION = 300
 """Edges that are taken in at one time: some 2 ms."""
-PUT_OFF_NS = 20_000_000
 
 
-def has_caught_up(probe: GpuTimeProbe, account: EbpfAccount, late_ns: int) -> bool:
-    """Take in a portion; False: there is more than a read should have to take in.
+class Portions:
+    """What is left of the flood before one tick."""
 
-    ``late_ns``: for how long a read has been due.
-    """
-    if late_ns > PUT_OFF_NS or probe.unread_edges <= PORTION:
+    def __init__(self, probe: GpuTimeProbe, account: EbpfAccount) -> None:
+        self._probe, self._account = probe, account
+        self._left: int | None = None
+        """Edges that were there when the tick was due; None = none is due."""
+
+    def has_caught_up(self) -> bool:
+        """Take in a portion; False: there is more. True: what is left is for the read that is to follow."""
+        if self._left is None:
+            self._left = self._probe.unread_edges
+        if self._left > PORTION:
+            self._account.take_in(PORTION)
+            self._left -= PORTION
+        if self._left > PORTION:
+            return False
+        self._left = None
         return True
-    account.take_in(PORTION)
-    return probe.unread_edges <= PORTION

@@ -42,7 +42,7 @@ from fairsched.observe.life import LifeWatch
 from fairsched.observe.mps import MpsWatch
 from fairsched.observe.ordinals import Ordinals
 from fairsched.observe.owners import Owners
-from fairsched.observe.portions import has_caught_up
+from fairsched.observe.portions import Portions
 from fairsched.observe.tree import TenantView
 from fairsched.protocol.delays import AMinuteAgo
 
@@ -193,6 +193,7 @@ class Sensors:
         gpus.name_gpus(probe, self.account, self.nvml)
         self._ordinals = Ordinals(probe, self.account, self.gpus)
         self._owners = Owners(probe)
+        self._portions = Portions(probe, self.account)
 
     def restart(self, config: Config) -> None:
         """Begin to load the programs again after ProbesLost.
@@ -236,9 +237,9 @@ class Sensors:
 
     # ---- per tick ----
 
-    def has_caught_up(self, late_ns: int) -> bool:
+    def has_caught_up(self) -> bool:
         """Whether a read has no flood to take in; see :mod:`fairsched.observe.portions`."""
-        return self.account is None or self.probe is None or has_caught_up(self.probe, self.account, late_ns)
+        return self.account is None or self._portions.has_caught_up()
 
     def read(self, now_ns: int) -> list[ProcessUse]:
         """Account rows since the last call; new and gone processes and GPUs are dealt with."""

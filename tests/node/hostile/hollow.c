@@ -77,6 +77,13 @@ EXPORT int cuEventRecord(void *event, void *stream)
 	return 0;
 }
 
+EXPORT int cuEventSynchronize(void *event)
+{
+	KEEP;
+	(void)event;
+	return 0;
+}
+
 EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags)
 {
 	KEEP;
@@ -147,6 +154,21 @@ EXPORT long play_bursts(double seconds)
 		}
 	}
 	return calls;
+}
+
+/* An honest one: launches, records an event, and asks for it after so long. */
+EXPORT long play_remember(double seconds)
+{
+	void *context;
+
+	cuInit(0);
+	cuCtxCreate_v2(&context, 0, 0);
+	cuCtxSetCurrent(context);
+	launch();
+	cuEventRecord((void *)0x42, 0);
+	usleep((useconds_t)(seconds * 1e6));
+	cuEventSynchronize((void *)0x42);
+	return 1;
 }
 
 /* Events and streams without end, each handle of its own: an event is recorded, and a new stream waits for it. */

@@ -17,7 +17,7 @@ import pytest
 from fairsched.bpf import abi, budgets
 from tests.node.daemon.conftest import MakeSite
 from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
-from tests.node.hostile.cost import modest
+from tests.node.hostile.cost import modest, time_ticks
 from tests.node.hostile.hollow import Hollow
 from tests.support import let_run, wait_until
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.alone
 
 WEIGHTS = {"chat": 4, "late": 1}
 DUE = {"chat": 0.8, "late": 0.2}
-SHARE_ERROR = 0.12
+SHARE_ERROR = 0.08
 SECONDS = 4.0
 PER_PROCESS = 16
 """Contexts that are told apart (FS_MAX_PROC_CTXS)."""
@@ -37,6 +37,7 @@ def prepare(site: Site, tmp_path: Path, play: str, *numbers: float) -> Hollow:
     """A daemon that ends who misbehaves, and a hostile tenant that is about to play."""
     tenants = {name: {"weight": weight} for name, weight in WEIGHTS.items()}
     site.configure({**tenants, "hog": {}}, tenant_defaults={"on_misbehaviour": "terminate"})
+    time_ticks(site)
     site.start()
     site.attach()
     return Hollow(site, "hog", tmp_path, play, *numbers)

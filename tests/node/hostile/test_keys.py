@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
-from tests.node.hostile.cost import modest
+from tests.node.hostile.cost import modest, time_ticks
 from tests.node.hostile.hollow import Hollow
 from tests.support import let_run, wait_until
 
@@ -33,6 +33,7 @@ def wide(site: Site) -> Iterator[Site]:
     below = [site.cgroup("hog") / str(number) for number in range(CGROUPS)]
     for path in below:
         os.mkdir(path)
+    time_ticks(site)
     site.start()
     site.attach()
     yield site

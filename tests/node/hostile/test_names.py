@@ -6,6 +6,7 @@ our own log, and as long as the kernel allows. Nobody is spoken of but who did i
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,7 +18,9 @@ from tests.node.daemon.site import GREEDY, PATIENCE_S, STEADY, Site, logged
 from tests.node.hostile import files
 from tests.support import let_run, wait_until
 
-FORGED = "x decision=hold tenant=chat misbehaviour=unseen"
+FORGED = "x'\" decision=hold tenant=chat misbehaviour=unseen"
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|" + r'"(?:[^"\\]|\\.)*"')
+"""Values in the log."""
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202e"
 NAMES = {
     "forged": FORGED,
@@ -28,7 +31,6 @@ NAMES = {
 _PROGRAM = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(15, b"\\x1b[31mx\\nten=1", 0, 0, 0)
-os.read(0, 1)
 cuda = ctypes.CDLL(sys.argv[1])
 context = ctypes.c_void_p()
 cuda.cuInit(0)
@@ -55,12 +57,9 @@ def test_a_name_is_only_ever_a_name(site: Site, tmp_path: Path, name: str) -> No
     process = site.host.popen(
         [sys.executable, "-S", "-c", _PROGRAM, str(site.library_dir / files.LIBRARY), argument],
         inner,
-        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(b"\n")
-    process.stdin.flush()
+    assert process.stdout is not None
     assert process.stdout.readline() == b"\n"
     with files.mapping(site, "hog", directory):
         site.wait_held("hog")
@@ -80,6 +79,7 @@ def test_a_name_is_only_ever_a_name(site: Site, tmp_path: Path, name: str) -> No
     bad = {char for char in said if (ord(char) < 32 and char not in "\n\t") or 0x7F <= ord(char) < 0xA0}
     assert not bad, bad
     assert "\u202e" not in said, "nor what turns text around"
-    assert logged(said, r"(^|\s)decision=hold tenant=chat misbehaviour=unseen") == []
+    words = _QUOTED.sub("''", site.log())
+    assert "level=" in words and "tenant=chat misbehaviour" not in words
     assert logged(site.log(), "tick failed|housekeeping failed|Traceback") == []
     assert json.dumps(site.status())

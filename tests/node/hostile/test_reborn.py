@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
-from tests.node.hostile.cost import modest
+from tests.node.hostile.cost import modest, time_ticks
 from tests.node.hostile.hollow import Hollow
 from tests.support import let_run, wait_until
 
@@ -28,6 +28,7 @@ LEAST_MOVES = 300
 def test_who_is_reborn_all_the_time_is_one_tenant_all_the_time(site: Site, tmp_path: Path) -> None:
     tenants = {"chat": {"weight": 4}, "late": {"weight": 1}, "hog": {}}
     site.configure(tenants, tenant_defaults={"on_misbehaviour": "terminate"})
+    time_ticks(site)
     site.start()
     site.attach()
     workers = [site.spawn(name, STEADY) for name in DUE]

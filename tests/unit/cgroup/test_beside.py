@@ -35,6 +35,10 @@ class SlowFreezer(Freezer):
         self.by: list[tuple[str, int, bool]] = []
         """What was done, and whether by the thread that asked."""
         self.refuses: KernelRefused | None = None
+        self.now_ns = 0
+        self.slept = 0
+        self.waits_ns = self.is_in_line_ns = 0
+        """How long the next ones take: for others, and for a processor."""
 
     def cost_ns(self) -> int:
         return int(getattr(self.spent, "ns", 0))
@@ -44,6 +48,8 @@ class SlowFreezer(Freezer):
             self.spent.ns = self.cost_ns() + DEAR_NS
             self.entered.set()
             assert self.gate.wait(PATIENCE_S)
+        self.now_ns += self.waits_ns + self.is_in_line_ns
+        self.slept += bool(self.waits_ns)
         self.by.append((what, cgroup_id, threading.current_thread() is threading.main_thread()))
         if self.refuses is not None:
             raise self.refuses
@@ -98,7 +104,12 @@ class Scene:
 @pytest.fixture
 def scene(fake: FakeTree, journal: Journal) -> Iterator[Scene]:
     freezer = SlowFreezer(journal)
-    brake = BesideLoop(freezer, cost_clock_ns=freezer.cost_ns)
+    brake = BesideLoop(
+        freezer,
+        cost_clock_ns=freezer.cost_ns,
+        clock_ns=lambda: freezer.now_ns,
+        waits=lambda: freezer.slept,
+    )
     scene = Scene(fake, journal, freezer, brake)
     for name in ("big", "small", "other"):
         scene.refs[name] = fake.make(name)
@@ -252,6 +263,35 @@ def test_a_gang_of_many_is_dear_though_none_of_it_is(scene: Scene) -> None:
     assert scene.brake.is_busy
     scene.finish()
     assert {name for name in scene.refs if scene.fake.is_asked(name)} == {"small", "other"}
+
+
+def test_after_a_wait_for_others_nobody_waits_for_some_seconds(scene: Scene) -> None:
+    scene.freezer.waits_ns = DEAR_NS
+    scene.hold("small")
+    assert not scene.brake.is_busy, "nobody can know"
+    scene.freezer.waits_ns = 0
+    scene.close_gate()
+    scene.hold("big")
+    scene.hold("other")
+    assert scene.brake.is_busy
+    scene.finish()
+    assert [mine for *_, mine in scene.freezer.by] == [True, False, False]
+    scene.freezer.now_ns += 9_990_000_000
+    scene.freezer.waits_ns = DEAR_NS
+    scene.thaw("small")
+    scene.finish()
+    assert not scene.freezer.by[-1][2]
+    scene.freezer.waits_ns = 0
+    scene.freezer.now_ns += 20_000_000
+    scene.thaw("other")
+    assert scene.freezer.by[-1][2], "the thread sleeps for other reasons, too"
+
+
+def test_who_waits_for_a_processor_waits_for_nobody(scene: Scene) -> None:
+    scene.freezer.is_in_line_ns = 10 * DEAR_NS
+    scene.hold("small")
+    scene.thaw("small")
+    assert [mine for *_, mine in scene.freezer.by] == [True, True]
 
 
 def test_once_it_is_cheap_again_it_is_done_at_once(scene: Scene) -> None:
