@@ -40,7 +40,7 @@ from benchmarks.fair.against import beside_solo
 from benchmarks.fair.controllers import POLICIES, RIVALS
 from benchmarks.fair.measures import measure
 from benchmarks.fair.progress import Bar
-from benchmarks.fair.scenario import SAMPLED, STOPPED, Play, find, load, shipped
+from benchmarks.fair.scenario import FROZEN_V1, SAMPLED, STOPPED, Play, find, load, shipped
 from benchmarks.machine import describe
 from fairsched.errors import ConfigError, FairschedError
 
@@ -49,7 +49,7 @@ _AT_ONCE = 2
 QUICK_SCENARIOS = ("seed-4", "weights-4211")
 QUICK_S = 15.0
 QUICK_RESULTS = results.ROOT / "quick"
-_AROUND_S = {"none": 0.5, "fairsched": 8.5, SAMPLED: 8.5, STOPPED: 8.5}
+_AROUND_S = {"none": 0.5, "fairsched": 8.5, SAMPLED: 8.5, STOPPED: 8.5, FROZEN_V1: 8.5}
 """What a performance takes besides being played, on two cores: starting and stopping the daemon, judging."""
 _RIVAL_AROUND_S = 1.5
 _SOLO_S = solo.SETTLE_S + solo.SECONDS + _AROUND_S["none"]

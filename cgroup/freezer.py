@@ -27,13 +27,12 @@ import errno
 import os
 import select
 import time
-from collections.abc import Callable, Collection, KeysView, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from fairsched.base.process import ProcessId
-from fairsched.cgroup.brake import Latencies, hold_gang, result_of
-from fairsched.cgroup.journal import Entry, Journal, read_boot_id
-from fairsched.cgroup.outcome import GangResult, HoldKind, HoldResult
+from fairsched.cgroup.brake import BrakeBook, Held, result_of
+from fairsched.cgroup.journal import Entry, Journal
+from fairsched.cgroup.outcome import HoldKind, HoldResult
 from fairsched.cgroup.path import CgroupRef
 from fairsched.cgroup.patience import await_used
 from fairsched.cgroup.state import CGROUP_EVENTS, CGROUP_FREEZE, read_asked, read_frozen
@@ -45,10 +44,9 @@ _SWEEP_NS = 100_000_000
 
 
 @dataclass
-class _Held:
+class _Held(Held):
     """A hold of ours: its entry, and the descriptors through which it is ended."""
 
-    entry: Entry
     freeze_fd: int
     events_fd: int
     watch: int
@@ -59,55 +57,21 @@ class _Held:
     """epoll tells when there is news of it."""
 
 
-class Freezer:
+class Freezer(BrakeBook[_Held]):
     """The hands. A context manager: leaving it thaws everything it holds."""
 
     def __init__(self, journal: Journal, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         """Raises HostUnsupported when inotify is exhausted: without it a foreign pause goes unnoticed."""
-        self._journal = journal
-        self._clock_ns = clock_ns
-        self._me = ProcessId.me()
-        self._boot_id = read_boot_id()
-        self._held: dict[int, _Held] = {}
+        super().__init__(journal, clock_ns)
         self._by_watch: dict[int, int] = {}
-        self._latencies = Latencies()
-        self._changes: list[HoldResult] = []
         self._swept_ns = 0
         self._watch = Watch()
         self._epoll = select.epoll()
         self._epoll.register(self._watch.fileno(), select.EPOLLIN)
 
-    def __enter__(self) -> Freezer:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     def fileno(self) -> int:
         """Readable when ``settle`` has something to look at. Wait on it; never read from it."""
         return self._epoll.fileno()
-
-    @property
-    def holds(self) -> dict[int, Entry]:
-        """What is held now, by cgroup id."""
-        return {cgroup_id: held.entry for cgroup_id, held in self._held.items()}
-
-    @property
-    def held(self) -> KeysView[int]:
-        """The ids of what is held at any time, not a copy."""
-        return self._held.keys()
-
-    def held_for(self, tenant: str) -> list[int]:
-        """The ids of the cgroups that are held for a tenant."""
-        return [cgroup_id for cgroup_id, held in self._held.items() if held.entry.tenant == tenant]
-
-    def latency_ns(self, cgroup_id: int) -> int | None:
-        """Smoothed freeze latency of a cgroup (EWMA); None before it was measured."""
-        return self._latencies.of(cgroup_id)
-
-    def forget_others(self, cgroup_ids: Collection[int]) -> None:
-        """Drop what was learned of all cgroups but these, which are the tenants', and those that are held."""
-        self._latencies.keep(cgroup_ids, self._held)
 
     def hold(self, ref: CgroupRef, tenant: str, deadline_ns: int, reason: str) -> HoldResult:
         """Freeze a cgroup until ``thaw`` or ``deadline_ns`` (CLOCK_MONOTONIC), whichever comes first.
@@ -138,10 +102,6 @@ class Freezer:
         except BaseException:
             self._abandon(held)
             raise
-
-    def hold_gang(self, refs: Sequence[CgroupRef], tenant: str, deadline_ns: int, reason: str) -> GangResult:
-        """Hold all cgroups of one tenant or none. Raises as ``hold`` does, after undoing."""
-        return hold_gang(self, refs, tenant, deadline_ns, reason)
 
     def thaw(self, cgroup_id: int) -> HoldResult:
         """End a hold: THAWED (verified), NOT_HELD, FOREIGN, RELEASED or GONE.
@@ -198,7 +158,7 @@ class Freezer:
         is_held = False
         try:
             # Files take ten times as long as the thaw, so all of them come first: nobody runs unwatched meanwhile.
-            are_ours = all([self._record_next(held, deadline_ns, reason) for held in members])
+            are_ours = all([self._record_if_ours(held, deadline_ns, reason) for held in members])
             if (
                 are_ours
                 and all([self._let_go(held) for held in members])
@@ -221,17 +181,12 @@ class Freezer:
                     self._abandon(held)
         return HoldKind.HELD if is_held else HoldKind.THAWED
 
-    def _record_next(self, held: _Held, deadline_ns: int, reason: str) -> bool:
+    def _record_if_ours(self, held: _Held, deadline_ns: int, reason: str) -> bool:
         """Put the next hold on record in place of this one. False when it is not ours any more."""
-        old = held.entry
         self._read_watch()
-        if old.cgroup_id not in self._held or not read_asked(held.freeze_fd):
+        if held.entry.cgroup_id not in self._held or not read_asked(held.freeze_fd):
             return False
-        entry = replace(old, reason=reason, since_ns=self._clock_ns(), deadline_ns=deadline_ns)
-        self._journal.write(entry)
-        held.entry = entry
-        if entry.name != old.name:
-            self._journal.remove(old.name)
+        self._record_next(held, deadline_ns, reason)
         return True
 
     def _let_go(self, held: _Held) -> bool:
@@ -245,14 +200,6 @@ class Freezer:
             raise OSError(errno.EAGAIN, "still frozen")
         held.asked_ns, held.is_settled = 0, False
         return True
-
-    def thaw_expired(self, now_ns: int) -> list[HoldResult]:
-        """Thaw what has passed its deadline. One refusal does not keep the others frozen; it stays held."""
-        results = []
-        for cgroup_id in [key for key, held in self._held.items() if held.entry.deadline_ns <= now_ns]:
-            with contextlib.suppress(KernelRefused):  # the guardian is the second line
-                results.append(self.thaw(cgroup_id))
-        return results
 
     def settle(self) -> list[HoldResult]:
         """What happened since the last call: SETTLED, FOREIGN, RELEASED, GONE. Never blocks."""
@@ -291,10 +238,7 @@ class Freezer:
 
         What the kernel refuses to thaw stays in the journal for the guardian and ``fairsched release``.
         """
-        results = []
-        for cgroup_id in list(self._held):
-            with contextlib.suppress(KernelRefused):
-                results.append(self.thaw(cgroup_id))
+        results = self._thaw_all(list(self._held))
         for held in list(self._held.values()):
             self._drop(held)
         self._watch.close()

@@ -10,9 +10,9 @@ who ends an old hold can never delete the file of a newer hold of the same cgrou
 rename(2), so a reader sees a whole file or none. There is no fsync: the file must survive the death
 of a process, for which the page cache is enough; after a crash of the kernel nothing is frozen.
 
-An entry says which brake made the hold. One that stops processes by themselves also names those that it is about
-to stop, and is written again before each further one: who is in that state but not on the list was stopped by
-somebody else. What a freezer writes has neither, as before there were others.
+An entry says which brake made the hold. One that does not hold the cgroup itself also names the processes or groups
+that it is about to stop, and is written again before each further one: who is in that state but not on the list was
+stopped by somebody else. What the freezer of cgroup v2 writes has neither, as before there were others.
 
 A file that cannot be understood is never permission to thaw anything, and never keeps the others
 from being thawed.
@@ -25,9 +25,10 @@ import errno
 import json
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairsched.base.process import ProcessId
+from fairsched.cgroup.share_file import Written
 from fairsched.errors import KernelRefused
 
 DEFAULT_DIRECTORY = "/run/fairsched/holds"
@@ -45,8 +46,20 @@ class BrakeName(str, enum.Enum):
 
     FREEZER = "freezer"
     """cgroup.freeze of cgroup v2."""
+    FREEZER_V1 = "freezer_v1"
+    """freezer.state of cgroup v1."""
     SIGSTOP = "sigstop"
     """SIGSTOP to each process."""
+    CGPU = "cgpu"
+    """No hold: percentages in files of a vendor's module."""
+
+
+class Group(NamedTuple):
+    """A cgroup v1 freezer group of ours."""
+
+    id: int
+    """Inode number, which decides: v1 lets groups be renamed."""
+    path: str
 
 
 @dataclass(frozen=True)
@@ -66,6 +79,12 @@ class Entry:
     brake: BrakeName = BrakeName.FREEZER
     stopped: tuple[ProcessId, ...] = ()
     """The processes that SIGSTOP was or is about to be sent to by us."""
+    groups: tuple[Group, ...] = ()
+    """Our groups below ``v1_mount`` that were or are about to be frozen."""
+    v1_mount: str = ""
+    """Where the v1 freezer hierarchy is mounted."""
+    files: tuple[Written, ...] = ()
+    """What was or is about to be written."""
 
     @property
     def name(self) -> str:
@@ -74,10 +93,15 @@ class Entry:
     def to_plain(self) -> dict[str, Any]:
         """As it stands in the file."""
         plain = {**vars(self), "daemon": vars(self.daemon)}
-        del plain["brake"], plain["stopped"]
+        del plain["brake"], plain["stopped"], plain["groups"], plain["v1_mount"], plain["files"]
         if self.brake is not BrakeName.FREEZER:
             plain["brake"] = self.brake.value
+        if self.brake is BrakeName.SIGSTOP:
             plain["stopped"] = [(process.pid, process.start_ticks) for process in self.stopped]
+        if self.brake is BrakeName.FREEZER_V1:
+            plain |= {"groups": self.groups, "v1_mount": self.v1_mount}
+        if self.brake is BrakeName.CGPU:
+            plain["files"] = self.files
         return plain
 
 
@@ -220,16 +244,24 @@ def _parse(name: str, data: bytes) -> Entry | Corrupt:
         owner = fields.pop("daemon")
         fields["brake"] = BrakeName(fields.get("brake", BrakeName.FREEZER))
         fields["stopped"] = tuple(ProcessId(*process) for process in fields.get("stopped", ()))
+        fields["groups"] = tuple(Group(*group) for group in fields.get("groups", ()))
+        fields["files"] = tuple(Written(*file) for file in fields.get("files", ()))
         entry = Entry(**fields, daemon=ProcessId(**owner))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         return Corrupt(name, f"not a hold: {error}")
     numbers = (entry.cgroup_id, entry.since_ns, entry.deadline_ns, entry.version)
-    texts = (entry.path, entry.tenant, entry.reason, entry.boot_id)
+    texts = [text for file in entry.files for text in file] + [entry.tenant, entry.reason, entry.boot_id]
+    paths = (
+        [entry.path, entry.v1_mount] + [one.path for one in entry.groups] + [one.path for one in entry.files]
+    )
     processes = (entry.daemon, *entry.stopped)
     ids = [number for process in processes for number in (process.pid, process.start_ticks)]
+    ids += [group.id for group in entry.groups]
     if not all(type(number) is int for number in (*numbers, *ids)):
         return Corrupt(name, "a number is not a number")
-    if not all(isinstance(text, str) for text in texts) or ".." in entry.path.split("/"):
+    if not all(isinstance(text, str) for text in (*paths, *texts)) or any(
+        ".." in path.split("/") for path in paths
+    ):
         return Corrupt(name, "a text is not a text")
     if entry.version != VERSION:
         return Corrupt(name, f"version {entry.version}, this fairsched writes {VERSION}")

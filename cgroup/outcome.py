@@ -14,6 +14,8 @@ class HoldKind(str, enum.Enum):
     ALREADY_HELD = "already_held"
     SETTLED = "settled"
     """All processes have stopped; ``latency_ns`` says how long it took."""
+    LATE = "late"
+    """After a second something of it still has not stopped, as a rule because it waits in the kernel. It stays held."""
     THAWED = "thawed"
     NOT_HELD = "not_held"
     FOREIGN = "foreign"

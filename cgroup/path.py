@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds where cgroup v2 is mounted, and names one cgroup so that it is not mistaken for another.
+"""Finds where cgroups are mounted, and names one cgroup so that it is not mistaken for another.
 
 A path is not an identity: between two looks a cgroup can be removed and another made under the
 same name. A :class:`CgroupRef` therefore keeps the directory open (O_PATH) and reaches every kernel
@@ -13,24 +13,32 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fairsched.errors import CgroupGone, HostUnsupported, KernelRefused
 
 MOUNTINFO = "/proc/self/mountinfo"
 CGROUP_PROCS = "cgroup.procs"
+SYSTEMD = "name=systemd"
+"""The v1 hierarchy in which systemd and the runtimes place processes where they use no cgroup v2."""
 
+_INIT = "/proc/1/cgroup"
 _READ_SIZE = 65536
+_NO_CONTROLLERS = frozenset(("rw", "ro", "xattr", "noprefix", "clone_children", "cpuset_v2_mode"))
+"""Options of a v1 mount that are not controllers."""
 
 
 @dataclass(frozen=True)
 class Mount:
-    """One cgroup2 mount. ``root`` is the part of the hierarchy it shows, ``/`` unless it is a bind mount."""
+    """One cgroup mount. ``root`` is the part of the hierarchy it shows, ``/`` unless it is a bind mount."""
 
     path: str
     root: str = "/"
     is_hybrid: bool = False
     """v1 controllers are mounted as well, so most controllers are missing from cgroup v2."""
+    v1: str = ""
+    """The controller or name of a v1 hierarchy, as in /proc/<pid>/cgroup; empty: cgroup v2."""
 
     def absolute(self, path: str) -> str:
         """The file system path of a cgroup, for display and for opening it once."""
@@ -48,33 +56,63 @@ class Mount:
         return hierarchy_path[len(self.root) :] if hierarchy_path.startswith(self.root + "/") else None
 
 
-def find_mount(mountinfo: str = MOUNTINFO) -> Mount:
+def find_mount(mountinfo: str = MOUNTINFO, init: str = _INIT) -> Mount:
     """The cgroup2 mount of this host, wherever it is (unified, hybrid or elsewhere).
 
     Source: proc_pid_mountinfo(5). Of several the one that shows the whole hierarchy wins, then the
-    first mounted. Raises HostUnsupported with a remedy when there is none.
+    first mounted. Where cgroup v2 is not mounted, or not in use, systemd's own hierarchy of v1 tells processes
+    apart all the same. Raises HostUnsupported with a remedy when there is none of these.
     """
-    found: list[tuple[str, str]] = []
-    has_v1 = False
-    with open(mountinfo, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
-        for line in lines:
-            before, separator, after = line.partition(" - ")
-            fields, kind = before.split(" "), after.split()
-            if not separator or len(fields) < 5 or not kind:
-                continue
-            if kind[0] == "cgroup2":
-                found.append((_unescape(fields[4]), _unescape(fields[3])))
-            elif kind[0] == "cgroup":
-                # name=systemd and friends carry no controller; they exist on no unified host either
-                has_v1 = True
+    mounts = list(_read_mounts(mountinfo))
+    found = [(path, root) for kind, _, path, root in mounts if kind == "cgroup2"]
+    # name=systemd and friends carry no controller; they exist on no unified host either
+    has_v1 = any(kind == "cgroup" for kind, _, _, _ in mounts)
+    systemd = find_v1_mount(SYSTEMD, mountinfo)
+    if systemd is not None and (not found or _is_only_in_v1(init)):
+        return systemd
     if not found:
         raise HostUnsupported(
-            "no cgroup v2 hierarchy is mounted on this host",
+            "no cgroup v2 hierarchy is mounted on this host, nor systemd's of v1",
             remedy="mount one (mount -t cgroup2 none /sys/fs/cgroup/unified) or boot with "
             "systemd.unified_cgroup_hierarchy=1",
         )
     path, root = min(found, key=lambda mount: mount[1] != "/")
     return Mount(path=path, root=root, is_hybrid=has_v1)
+
+
+def find_v1_mount(name: str, mountinfo: str = MOUNTINFO) -> Mount | None:
+    """The mount of a v1 hierarchy by its controller or ``name=...``; None where there is none.
+
+    None, too, where several controllers share it: to make groups there would be to schedule more than the freezer.
+    """
+    mounts = list(_read_mounts(mountinfo))
+    own = [(path, root) for kind, options, path, root in mounts if kind == "cgroup" and name in options]
+    if not own or any(name in options and len(options) > 1 for kind, options, _, _ in mounts):
+        return None
+    path, root = min(own, key=lambda mount: mount[1] != "/")
+    return Mount(path=path, root=root, is_hybrid=True, v1=name)
+
+
+def _is_only_in_v1(init: str) -> bool:
+    """systemd has placed itself in its v1 hierarchy and not in cgroup v2, and so it does with everybody."""
+    try:
+        with open(init, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
+            paths = {names: path.rstrip("\n") for _, names, path in (line.split(":", 2) for line in lines)}
+    except OSError:
+        return False
+    return paths.get("") == "/" and paths.get(SYSTEMD, "/") != "/"
+
+
+def _read_mounts(mountinfo: str) -> Iterator[tuple[str, frozenset[str], str, str]]:
+    """Of each cgroup mount: cgroup or cgroup2, the controllers and name, mount point and root."""
+    with open(mountinfo, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
+        for line in lines:
+            before, separator, after = line.partition(" - ")
+            fields, kind = before.split(" "), after.split()
+            if separator and len(fields) >= 5 and kind and kind[0] in ("cgroup", "cgroup2"):
+                options = frozenset(kind[2].split(",") if len(kind) > 2 else ()) - _NO_CONTROLLERS
+                names = frozenset(one for one in options if not one.startswith("release_agent="))
+                yield kind[0], names, _unescape(fields[4]), _unescape(fields[3])
 
 
 class CgroupRef:

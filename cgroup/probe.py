@@ -13,7 +13,8 @@ import time
 from dataclasses import dataclass
 
 from fairsched.cgroup import state, tree
-from fairsched.cgroup.path import MOUNTINFO, CgroupRef, Mount, find_mount
+from fairsched.cgroup.path import MOUNTINFO, CgroupRef, Mount, find_mount, find_v1_mount
+from fairsched.cgroup.v1 import FREEZER, V1Freezer
 from fairsched.cgroup.watch import IN_MODIFY, Watch
 from fairsched.errors import FairschedError, HostUnsupported
 
@@ -25,7 +26,7 @@ class CgroupFacts:
     """One host. ``why`` lists what kept a fact from being better, one sentence each."""
 
     mount: Mount | None
-    """None: no cgroup v2 here, and nothing below is known."""
+    """None: no cgroups by which processes are told apart, and nothing below is known."""
     controllers: tuple[str, ...] = ()
     """What the root of the mount offers; the freezer needs none of them."""
     is_writable: bool | None = None
@@ -53,6 +54,10 @@ def probe_host(mountinfo: str = MOUNTINFO, *, try_freeze: bool = True) -> Cgroup
         mount = find_mount(mountinfo)
     except HostUnsupported as error:
         return CgroupFacts(None, why=(str(error),))
+    if mount.v1:
+        return CgroupFacts(
+            mount, is_writable=os.access(mount.path, os.W_OK), has_freeze=False, can_freeze=False
+        )
     why: list[str] = []
     controllers: tuple[str, ...] = ()
     try:
@@ -67,6 +72,26 @@ def probe_host(mountinfo: str = MOUNTINFO, *, try_freeze: bool = True) -> Cgroup
     if not try_freeze:
         return CgroupFacts(mount, controllers, True, _find_freeze(mount), why=tuple(why))
     return _probe_scratch(mount, controllers, why)
+
+
+def v1_obstacle(mountinfo: str = MOUNTINFO) -> str | None:
+    """Why tenants cannot be held with the freezer of cgroup v1; None when an empty group was frozen and thawed."""
+    mount = find_v1_mount(FREEZER, mountinfo)
+    if mount is None:
+        return "the freezer of cgroup v1 is not mounted by itself"
+    v1 = V1Freezer(mount)
+    try:
+        path = v1.make_home("/", 0)
+        with CgroupRef.open(mount, path) as home:
+            try:
+                v1.write(home, True)
+                is_frozen = v1.is_asked(home)
+                v1.thaw(home)
+            finally:
+                tree.remove(mount, home)
+    except FairschedError as error:
+        return str(error)
+    return None if is_frozen else f"{mount.path}: an empty group did not freeze"
 
 
 def _find_freeze(mount: Mount) -> bool | None:

@@ -15,13 +15,15 @@ from __future__ import annotations
 import enum
 import errno
 import itertools
+import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from fairsched.base.process import ProcessId
-from fairsched.cgroup import state, tree
+from fairsched.cgroup import state, tree, v1
 from fairsched.cgroup.journal import BrakeName, Corrupt, Entry, Journal, read_boot_id
-from fairsched.cgroup.path import CgroupRef, Mount
+from fairsched.cgroup.path import CgroupRef, Mount, find_v1_mount
+from fairsched.cgroup.share_file import put_back
 from fairsched.cgroup.stopping import is_stopping, let_go
 from fairsched.errors import CgroupGone, KernelRefused
 
@@ -126,6 +128,10 @@ def release_entries(
         path = paths.get(entry.cgroup_id, entry.path)
         if not (journal.has(entry.name) if is_current is None else is_current(entry)):
             done.append(_result(entry, ReleaseKind.NOT_FROZEN, detail="its owner ended the hold meanwhile"))
+        elif entry.brake is BrakeName.CGPU:
+            done.append(_put_back(journal, entry, path))
+        elif entry.brake is BrakeName.FREEZER_V1:
+            done.append(_thaw_groups(journal, mount, entry, path))
         elif entry.brake is BrakeName.SIGSTOP:
             later = newest[_what(entry)]
             done.append(_continue_one(journal, mount, entry, path, () if later is entry else later.stopped))
@@ -153,6 +159,42 @@ def _continue_one(
         return _result(entry, ReleaseKind.FAILED, path, str(error))
     is_there = tree.is_at(mount, path, entry.cgroup_id)
     return _finish(journal, entry, ReleaseKind.NOT_FROZEN if is_there else ReleaseKind.GONE, path)
+
+
+def _put_back(journal: Journal, entry: Entry, path: str) -> Release:
+    """What the files of a vendor's module said before, where nobody else has written them since."""
+    fresh = journal.load(entry.name)
+    try:
+        is_any = put_back(fresh.files if isinstance(fresh, Entry) else entry.files)
+    except KernelRefused as error:
+        return _result(entry, ReleaseKind.FAILED, path, str(error))
+    return _finish(journal, entry, ReleaseKind.THAWED if is_any else ReleaseKind.NOT_FROZEN, path)
+
+
+def _thaw_groups(journal: Journal, mount: Mount, entry: Entry, path: str) -> Release:
+    """Thaw the groups of ours that the entry names, wherever they are by now; they are frozen by nobody else."""
+    fresh = journal.load(entry.name)  # the daemon adds to it as it finds more
+    groups = fresh.groups if isinstance(fresh, Entry) else entry.groups
+    freezer = v1.V1Freezer(Mount(entry.v1_mount, v1=v1.FREEZER))
+    if groups and not os.path.isdir(entry.v1_mount):
+        why = f"{entry.v1_mount}, where the freezer of cgroup v1 was mounted, is not there: mount it, and try again"
+        return _result(entry, ReleaseKind.FAILED, path, why)
+    moved = {group.id for group in groups if not tree.is_at(freezer.mount, group.path, group.id)}
+    paths = tree.find_ids(freezer.mount, moved)
+    is_any, refusal = False, None
+    for group in groups:
+        try:
+            with CgroupRef.open(freezer.mount, paths.get(group.id, group.path)) as ref:
+                is_any |= ref.id == group.id and freezer.thaw(ref)
+        except CgroupGone:
+            continue
+        except KernelRefused as error:
+            refusal = error
+    if refusal is not None:
+        return _result(entry, ReleaseKind.FAILED, path, str(refusal))
+    is_there = is_any or tree.is_at(mount, path, entry.cgroup_id)
+    kind = ReleaseKind.THAWED if is_any else ReleaseKind.NOT_FROZEN if is_there else ReleaseKind.GONE
+    return _finish(journal, entry, kind, path)
 
 
 def _release_one(journal: Journal, mount: Mount, entry: Entry, path: str) -> Release:
@@ -192,7 +234,12 @@ def _release_corrupt(journal: Journal, mount: Mount, item: Corrupt) -> Release:
         except (CgroupGone, KernelRefused):
             is_paused = False
     stopped = [] if path is None else _stopped_in(mount, path)
-    if stopped:
+    homes = [] if cgroup_id is None else _frozen_homes(cgroup_id)
+    if homes:
+        detail += (
+            f"; {' '.join(homes)} FROZEN, by whom is not known: check, then echo THAWED > its {v1.STATE}"
+        )
+    elif stopped:
         pids = " ".join(map(str, stopped))
         detail += f"; in {path} processes are stopped, by whom is not known: check, then kill -CONT {pids}"
     elif is_paused:
@@ -203,6 +250,15 @@ def _release_corrupt(journal: Journal, mount: Mount, item: Corrupt) -> Release:
         except KernelRefused as error:
             detail += f"; {error}"
     return Release(ReleaseKind.CORRUPT, item.name, cgroup_id, path or "", detail=detail)
+
+
+def _frozen_homes(cgroup_id: int) -> list[str]:
+    """Where groups of v1 for this cgroup are that are frozen now."""
+    mount = find_v1_mount(v1.FREEZER)
+    if mount is None:
+        return []
+    freezer = v1.V1Freezer(mount)
+    return [mount.absolute(path) for path in freezer.homes_of(cgroup_id) if freezer.is_paused(path)]
 
 
 def _stopped_in(mount: Mount, path: str) -> list[int]:

@@ -134,17 +134,18 @@ def read_pids_recursive(mount: Mount, path: str) -> list[int]:
 
 
 def cgroup_path_of(pid: int | str, mount: Mount, proc: str = "/proc") -> str | None:
-    """The cgroup v2 path of a process under ``mount``; None when it is gone or lies outside of it.
+    """The path of a process under ``mount``; None when it is gone or lies outside of it.
 
-    Source: the ``0::`` line of /proc/<pid>/cgroup. On a hybrid host it stands among the v1 lines.
+    Source: the line of the hierarchy in /proc/<pid>/cgroup: ``0::`` of cgroup v2, else by controller or name.
     """
     try:
         # No cgroup has \n in its name, but one may have \r: no end of a line.
         with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
             for line in lines:
-                if line.startswith("0::"):
+                number, names, path = line.split(":", 2)
+                if mount.v1 in names.split(",") if mount.v1 else number == "0":
                     # an emptied and removed cgroup of a zombie is shown with this suffix
-                    return mount.relative(line[3:].rstrip("\n").removesuffix(" (deleted)"))
+                    return mount.relative(path.rstrip("\n").removesuffix(" (deleted)"))
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None

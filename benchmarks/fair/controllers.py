@@ -28,13 +28,13 @@ import psutil
 
 from benchmarks.fair.recording import HeldTime
 from benchmarks.fair.reference import entitled
-from benchmarks.fair.scenario import SAMPLED, STOPPED, Play, Tenant
+from benchmarks.fair.scenario import FROZEN_V1, SAMPLED, STOPPED, Play, Tenant
 from benchmarks.rig import BenchError, Rig, RunningDaemon, cpu_s
 from fairsched.config.models import Gpu
 from fairsched.errors import ConfigError, ControlError
 
 RIVALS = ("window-sigstop", "token", "nvml-feedback")
-POLICIES = ("none", "fairsched", SAMPLED, STOPPED, *RIVALS)
+POLICIES = ("none", "fairsched", SAMPLED, STOPPED, FROZEN_V1, *RIVALS)
 _ROOT = Path(__file__).resolve().parents[2]
 _READY_S = 20.0
 _DEFAULT = Gpu()
@@ -277,6 +277,8 @@ def controller(policy: str) -> Controller:
         return _Fairsched(source="nvml")
     if policy == STOPPED:
         return _Fairsched(brake="sigstop")
+    if policy == FROZEN_V1:
+        return _Fairsched(brake="freezer_v1")
     if policy in RIVALS:
         return _Rival(policy)
     raise ConfigError(f"no policy {policy!r}", remedy=f"one of {', '.join(POLICIES)}")

@@ -38,6 +38,8 @@ SAMPLED = "fairsched-nvml"
 """fairsched without its probes: NVML's samples are its account."""
 STOPPED = "fairsched-sigstop"
 """fairsched without a freezer: it holds by SIGSTOP."""
+FROZEN_V1 = "fairsched-freezer_v1"
+"""fairsched with the freezer of cgroup v1."""
 
 
 class _Section(BaseModel):

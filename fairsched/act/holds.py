@@ -248,6 +248,9 @@ class Applier:
             hold = self.holds.get(change.tenant)
             names = (word(change.tenant), word(change.path))
             logger.warning("tenant=%s cgroup=%s hold=%s", *names, change.kind.value)
+            if change.kind is HoldKind.LATE:
+                self.errors += 1
+                continue
             if hold is None:
                 continue
             view = self._tree.tenants.get(change.tenant)

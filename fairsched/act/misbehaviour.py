@@ -89,7 +89,7 @@ class Misbehaviour:
         self._watch: SampleWatch | None = None
         if sensors.account is not None and sensors.gpus:
             self._watch = SampleWatch(open_readers(len(sensors.gpus)), lambda pid: cgroup_id_of(pid, mount))
-        self.terminator = Terminator(self._tenant_now)
+        self.terminator = Terminator(self._tenant_now, self._let_run)
         self._state = WatchState()
         self._account: EbpfAccount | None = None
         self._began_ns = self._blind_until_ns = self._late_until_ns = self._next_look_ns = 0
@@ -297,13 +297,16 @@ class Misbehaviour:
 
     def _end(self, episode: Episode, now_ns: int) -> set[ProcessId]:
         owners = {self._owners[pid] for pid in episode.pids if pid in self._owners}
-        if episode.tenant in self._applier.holds and any(not self.terminator.is_asked(o) for o in owners):
-            # A frozen process gets no SIGTERM before it is thawed.
-            thaw = Action(ActionKind.THAW, episode.tenant, Reason(ReasonCode.LOW_CONFIDENCE, gpu=episode.gpu))
-            self._applier.apply([thaw], now_ns)
+        if any(not self.terminator.is_asked(o) for o in owners):
+            self._let_run(episode.tenant, now_ns, episode.gpu)  # a frozen process gets no SIGTERM
         for owner in owners:
             self.terminator.ask(Accused(episode.tenant, episode.kind, owner), now_ns)
         return owners
+
+    def _let_run(self, tenant: str, now_ns: int, gpu: str | None = None) -> None:
+        if tenant in self._applier.holds:
+            thaw = Action(ActionKind.THAW, tenant, Reason(ReasonCode.LOW_CONFIDENCE, gpu=gpu))
+            self._applier.apply([thaw], now_ns)
 
     # ---- tell ----
 

@@ -44,10 +44,19 @@ class _Ending:
 
 
 class Terminator:
-    """Ends processes and counts them. ``tenant_of`` tells which tenant a process belongs to now."""
+    """Ends processes and counts them."""
 
-    def __init__(self, tenant_of: Callable[[int], str | None]) -> None:
+    def __init__(
+        self,
+        tenant_of: Callable[[int], str | None],
+        let_run: Callable[[str, int], None] = lambda _tenant, _now_ns: None,
+    ) -> None:
+        """``tenant_of`` tells which tenant a process belongs to now; ``let_run`` ends our hold of one.
+
+        What cgroup v1 has frozen is not killed before it is thawed.
+        """
         self._tenant_of = tenant_of
+        self._let_run = let_run
         self._endings: dict[ProcessId, _Ending] = {}
         self._protected = frozenset((0, 1, os.getpid(), os.getppid()))
         self.total: Counter[tuple[str, MisbehaviourKind | ReasonCode]] = Counter()
@@ -90,6 +99,7 @@ class Terminator:
                 self._forget(owner)
             elif self._tenant_of(owner.pid) == ending.accused.tenant and _send(ending.pidfd, signal.SIGKILL):
                 ending.is_killed = True
+                self._let_run(ending.accused.tenant, now_ns)
                 logger.warning("terminate=SIGKILL tenant=%s pid=%d", word(ending.accused.tenant), owner.pid)
 
     def forget(self, owners: Iterable[ProcessId]) -> None:

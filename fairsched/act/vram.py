@@ -48,7 +48,7 @@ class VramLimits:
     def __init__(self, sensors: Sensors, tree: Tree, applier: Applier, mount: Mount) -> None:
         self._sensors, self._tree, self._applier, self._mount = sensors, tree, applier, mount
         self._listing: Listing | None = None
-        self.terminator = Terminator(self._tenant_now)
+        self.terminator = Terminator(self._tenant_now, self._let_run)
         self._state = policy.VramState()
         self._params = policy.VramParams()
         self._specs: Mapping[str, TenantSpec] = {}
@@ -264,10 +264,13 @@ class VramLimits:
         tenant = self._tenant_now(owner.pid)
         if tenant is None or limited not in ancestors(tenant):
             return False
+        self._let_run(tenant, now_ns)  # a frozen process gets no SIGTERM
+        return self.terminator.ask(Accused(tenant, ReasonCode.OVER_VRAM, owner), now_ns)
+
+    def _let_run(self, tenant: str, now_ns: int) -> None:
         if tenant in self._applier.holds:
             thaw = Action(ActionKind.THAW, tenant, Reason(ReasonCode.OVER_VRAM))
-            self._applier.apply([thaw], now_ns)  # a frozen process gets no SIGTERM
-        return self.terminator.ask(Accused(tenant, ReasonCode.OVER_VRAM, owner), now_ns)
+            self._applier.apply([thaw], now_ns)
 
     # ---- tell ----
 

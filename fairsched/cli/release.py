@@ -99,14 +99,18 @@ def release_run_dir(run_dir: Path) -> list[Release]:
     if not os.path.isdir(directory):
         return []
     from fairsched.cgroup.journal import Journal
-    from fairsched.cgroup.path import find_mount
+    from fairsched.cgroup.path import find_mount, find_v1_mount
     from fairsched.cgroup.release import release_all
+    from fairsched.cgroup.v1 import FREEZER, V1Freezer
 
     journal = Journal(str(directory))
     try:
-        if not journal.names():
-            return []  # nothing to do, so a host without cgroup v2 is no obstacle either
-        return release_all(journal, find_mount())
+        # where there is nothing to do a host without cgroups is no obstacle either
+        done = release_all(journal, find_mount()) if journal.names() else []
+        v1 = find_v1_mount(FREEZER)
+        if v1 is not None:
+            V1Freezer(v1).tidy()
+        return done
     finally:
         journal.close()
 

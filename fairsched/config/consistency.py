@@ -52,11 +52,18 @@ def _modes(config: Config) -> Iterator[Problem]:
             "mode enforce cannot work " + ("without a brake" if brake == "none" else "with the freezer off"),
             f"set mechanisms.{'brake' if brake == 'none' else 'freezer'} to auto, or mode to observe",
         )
-    if (brake == "freezer" and freezer == "off") or (brake in ("sigstop", "none") and freezer == "required"):
+    is_other = brake not in ("auto", "freezer")
+    if (brake == "freezer" and freezer == "off") or (is_other and freezer == "required"):
         yield (
             ("mechanisms", "brake"),
             f"brake is {brake}, but mechanisms.freezer is {freezer}",
             "set one of them to auto",
+        )
+    if brake == "cgpu" and config.cgpu.share_file is None:
+        yield (
+            ("mechanisms", "brake"),
+            "brake is cgpu, but cgpu.share_file names no file that takes the shares",
+            "name that of your vendor's module, such as /proc/cgpu_km/{gpu}/{container12}/weight",
         )
     if config.mechanisms.device_gate == "required" and config.mode != "enforce":
         yield (

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from fairsched.config import patterns
+from fairsched.config.cgpu import CgpuKeys
 from fairsched.config.dcgm import DcgmKeys
 from fairsched.config.escalation import Escalation
 from fairsched.config.gpus import GpuWish, Under
@@ -126,12 +127,13 @@ class Mechanisms(Section):
     ebpf: Mechanism = Field(default="auto", description="Account of GPU time from uprobes on libcuda.")
     freezer: Mechanism = Field(
         default="auto",
-        description="Holding back with cgroup.freeze; off holds nobody, unless brake is sigstop.",
+        description="Holding back with cgroup.freeze; off holds nobody, unless brake names another one.",
     )
-    brake: Literal["auto", "freezer", "sigstop", "none"] = Field(
+    brake: Literal["auto", "freezer", "freezer_v1", "sigstop", "cgpu", "none"] = Field(
         default="auto",
-        description="What holds tenants back: auto takes the freezer, else sigstop (SIGSTOP to each process), else "
-        "none; a brake that is named is required. See docs/operating.md.",
+        description="What holds tenants back: auto takes the freezer, else freezer_v1 (that of cgroup v1), else "
+        "sigstop (SIGSTOP to each process), else none; a brake that is named is required. cgpu holds nobody and "
+        "writes shares to the files of `cgpu`. See docs/operating.md.",
     )
     nvml: Mechanism = Field(default="auto", description="GPU names and memory; fallback account.")
     driver: Mechanism = Field(
@@ -153,7 +155,9 @@ class Mechanisms(Section):
     @property
     def can_hold(self) -> bool:
         """Whether a brake may be used at all."""
-        return self.brake == "sigstop" or (self.brake != "none" and self.freezer != "off")
+        return self.brake in ("freezer_v1", "sigstop", "cgpu") or (
+            self.brake != "none" and self.freezer != "off"
+        )
 
 
 class Devices(Section):
@@ -321,6 +325,9 @@ class Config(Section):
     control: Control = Field(default_factory=Control, description="The control socket.")
     gpu: Gpu = Field(default_factory=Gpu, description="Accounting of GPU time.")
     mechanisms: Mechanisms = Field(default_factory=Mechanisms, description="off, auto or required.")
+    cgpu: CgpuKeys = Field(
+        default_factory=CgpuKeys, description="Files that `mechanisms.brake: cgpu` writes."
+    )
     tenant_defaults: TenantDefaults = Field(
         default_factory=TenantDefaults, description="Values of tenants that do not give their own."
     )

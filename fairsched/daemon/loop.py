@@ -40,7 +40,7 @@ from fairsched.companion.keeper import CompanionKeeper
 from fairsched.config import CgroupOwners, Config
 from fairsched.config.settings import Settings
 from fairsched.daemon.answers import Answers
-from fairsched.daemon.brakes import make_brake
+from fairsched.daemon.brakes import ShareFiles, make_brake
 from fairsched.daemon.cost import OwnCost
 from fairsched.daemon.doubt import AccountWatch
 from fairsched.daemon.ledger import Ledger, StateFile
@@ -131,14 +131,14 @@ class Daemon:
         # Also where it is wanted only later: it goes when nobody is held any more, whenever it came.
         self._guardian = GuardianKeeper(config.mechanisms.guardian, journal.directory)
         self._undo.callback(self._guardian.stop)
-        if self._guardian.is_due(is_wanted=self._asked().is_acting):
+        if self._guardian.is_due(is_wanted=self._asked().is_guarded):
             self._guardian.start(is_first=True)
         self._undo.callback(self._brake.close)
 
     def _start_eyes(self, config: Config, owners: CgroupOwners, loader: LoaderInStart | None) -> None:
         """What is remembered, and what is seen."""
-        self._state_file = StateFile(config.state_dir / "state.json", self._ledger)
-        self._undo.callback(self._state_file.close)
+        state_file = StateFile(config.state_dir / "state.json", self._ledger)
+        self._state_file = self._undo.enter_context(closing(state_file))
         self._policy_state = self._state_file.load()
         self._sensors = self._undo.enter_context(closing(Sensors(config, loader, self._mount)))
         self._tree = self._undo.enter_context(closing(Tree(self._mount, owners, is_beside=True)))
@@ -150,8 +150,7 @@ class Daemon:
         self._pid_view = pid_view.keep(config.mechanisms.pid_view)
         if self._pid_view is not None:
             self._undo.callback(self._pid_view.close)
-        is_dry_run = not self._mode().is_acting
-        self._applier = Applier(self._brake, self._tree, self._sensors, is_dry_run=is_dry_run)
+        self._applier = Applier(self._brake, self._tree, self._sensors, is_dry_run=not self._mode().is_acting)
         self._doubt = AccountWatch(self._sensors, self._applier.holds)
         self._pauses = Pauses(self._mount, self._tree, self._sensors, self._applier.holds_cgroup)
         self._undo.callback(self._pauses.close)
@@ -166,9 +165,9 @@ class Daemon:
         self._undo.callback(self._companion.stop)
         self._undo.callback(self._save)
         self._undo.callback(lambda: self._applier.release_all(time.monotonic_ns()))
-        self._specs = dict(config.tenant_specs())
-        self._params = config.policy_params()
+        self._specs, self._params = dict(config.tenant_specs()), config.policy_params()
         self._idle = IdleWatch(self._params.idle_confirm_ns)
+        self._shares = self._undo.enter_context(ShareFiles(config.run_dir, self._tree, self._sensors.gpus))
 
     def _set_up_epoll(self) -> None:
         self._epoll = self._undo.enter_context(closing(select.epoll()))
@@ -328,6 +327,7 @@ class Daemon:
         self._control.handle_ready()
         self._applier.thaw_expired(now_ns)
         self._gate.refresh()
+        self._shares.poll(self._settings.config, self._specs, is_wanted=self._mode().is_sharing)
         self._sensors.bury(now_ns)
         self._sensors.name_tenants(self._tree.tenant_of)
         self._sensors.driver.poll(now_ns, self._tree.tenant_of)
@@ -375,7 +375,7 @@ class Daemon:
 
     def _ensure_guardian(self) -> None:
         """Start one where it is wanted and none lives; who may be held depends on it."""
-        if self._guardian.is_due(is_wanted=self._asked().is_acting):
+        if self._guardian.is_due(is_wanted=self._asked().is_guarded):
             self._applier.release_all(time.monotonic_ns())  # this may take seconds, and nobody guards them
             if self._guardian.start():
                 self._watch_guardian()

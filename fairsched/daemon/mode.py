@@ -16,6 +16,14 @@ class Mode(NamedTuple):
     name: str
     reason: str | None = None
 
+    is_sharing: bool = False
+    """A vendor's module is told the shares."""
+
+    @property
+    def is_guarded(self) -> bool:
+        """There is something that a guardian would have to undo."""
+        return self.is_acting or self.is_sharing
+
     @property
     def is_acting(self) -> bool:
         return self.name == "enforce"
@@ -28,13 +36,16 @@ def asked(config: Config, *, is_dry_run: bool, no_brake: str | None) -> Mode:
     if config.mode != "observe" and not config.mechanisms.can_hold:
         return Mode("observe", "mechanisms.freezer is off")
     if config.mode != "observe" and no_brake is not None:
-        return Mode("observe", no_brake)
+        is_sharing = config.mode == "enforce" and config.mechanisms.brake == "cgpu"
+        return Mode("observe", no_brake, is_sharing)
     return Mode(config.mode)
 
 
 def in_effect(mode: Mode, config: Config, *, source: Source | None, lack: str | None) -> Mode:
     """``mode``: as asked for. ``source``: of the account, as it is now. ``lack``: why there is no guardian where one
     is required."""
+    if mode.is_sharing and lack is not None:
+        return Mode(mode.name, lack)
     if not mode.is_acting:
         return mode
     obstacle = obstacle_of(source, config)

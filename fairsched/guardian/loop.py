@@ -154,7 +154,7 @@ class Keeper:
     def _read_again(self, names: set[str]) -> None:
         """Entries of a brake that adds to them while it holds: the last known is what is undone."""
         for name, seen in self._seen.items():
-            if seen.entry.brake is BrakeName.SIGSTOP and name in names:
+            if seen.entry.brake is not BrakeName.FREEZER and name in names:
                 item = self._journal.load(name)
                 if isinstance(item, Entry):
                     seen.entry = item

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chooses what holds tenants back on this host: the best brake that works, or the one that the configuration names.
 
-The order is freezer, then sigstop: cgroup.freeze stops a cgroup whole and at once, SIGSTOP its processes one by one
-(:mod:`fairsched.cgroup.sigstop` says what that cannot do). The choice is pure; :func:`gather_brakes` finds the facts
+The order is freezer, freezer_v1, sigstop: cgroup.freeze stops a cgroup whole and at once; v1's freezer does so with
+groups that its processes are moved to; SIGSTOP stops processes one by one (:mod:`fairsched.cgroup.freezer_v1` and
+:mod:`fairsched.cgroup.sigstop` say what those cannot do). The choice is pure; :func:`gather_brakes` finds the facts
 for a daemon, which needs no others.
 """
 
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fairsched.base.privileges import privileges
 from fairsched.cgroup.journal import BrakeName
-from fairsched.cgroup.probe import CgroupFacts, probe_host
+from fairsched.cgroup.probe import CgroupFacts, probe_host, v1_obstacle
 
 if TYPE_CHECKING:
     from fairsched.config import Config
@@ -27,7 +28,13 @@ class BrakeFacts(Protocol):
     @property
     def cgroup_mount(self) -> str | None: ...
     @property
+    def is_cgroup_v1(self) -> bool: ...
+    @property
     def has_freezer(self) -> bool | None: ...
+    @property
+    def v1_obstacle(self) -> str | None: ...
+    @property
+    def cgpu_obstacle(self) -> str | None: ...
     @property
     def has_pidfd(self) -> bool | None: ...
     @property
@@ -37,16 +44,36 @@ class BrakeFacts(Protocol):
 @dataclass(frozen=True)
 class _Facts:
     cgroup_mount: str | None
+    is_cgroup_v1: bool
     has_freezer: bool | None
+    v1_obstacle: str | None
+    cgpu_obstacle: str | None
     has_pidfd: bool | None
     capabilities: frozenset[str]
 
 
-def gather_brakes() -> BrakeFacts:
+def gather_brakes(config: Config) -> BrakeFacts:
     """As ``doctor`` finds them; makes and removes an empty scratch cgroup."""
     cgroups = probe_host()
-    mount = None if cgroups.mount is None else cgroups.mount.path
-    return _Facts(mount, has_freezer(cgroups), has_pidfd(), privileges()[0])
+    mount = cgroups.mount
+    path, is_v1 = (None, False) if mount is None else (mount.path, bool(mount.v1))
+    return _Facts(
+        path,
+        is_v1,
+        has_freezer(cgroups),
+        v1_obstacle(),
+        cgpu_obstacle(config),
+        has_pidfd(),
+        privileges()[0],
+    )
+
+
+def cgpu_obstacle(config: Config) -> str | None:
+    """Why there is no module to write shares to; None when its directory is there, and None where nobody asks."""
+    if config.mechanisms.brake != "cgpu" or config.cgpu.share_file is None:
+        return None
+    directory = config.cgpu.share_file.partition("{")[0].rpartition("/")[0] or "/"
+    return None if os.path.isdir(directory) else f"{directory} is not there: is the vendor's module loaded?"
 
 
 def has_freezer(cgroups: CgroupFacts) -> bool | None:
@@ -73,8 +100,8 @@ def freezer_obstacle(facts: BrakeFacts, config: Config) -> str | None:
     """Why cgroup.freeze cannot be used; None when it can."""
     if config.mechanisms.freezer == "off":
         return "mechanisms.freezer is off"
-    if facts.cgroup_mount is None:
-        return "cgroup v2 is not mounted"
+    if facts.cgroup_mount is None or facts.is_cgroup_v1:
+        return "cgroup v2 is not in use"
     if facts.has_freezer is False:
         return "cgroup.freeze does not work here"
     if "CAP_DAC_OVERRIDE" not in facts.capabilities:
@@ -85,11 +112,22 @@ def freezer_obstacle(facts: BrakeFacts, config: Config) -> str | None:
 def sigstop_obstacle(facts: BrakeFacts) -> str | None:
     """Why processes cannot be stopped by signals; None when they can."""
     if facts.cgroup_mount is None:
-        return "cgroup v2 is not mounted"
+        return "no cgroups are mounted by which tenants could be told"
     if facts.has_pidfd is False:
         return "this kernel has no pidfd"
     if "CAP_KILL" not in facts.capabilities:
         return "CAP_KILL missing"
+    return None
+
+
+def freezer_v1_obstacle(facts: BrakeFacts) -> str | None:
+    """Why cgroup v1's freezer cannot be used; None when it can."""
+    if facts.cgroup_mount is None:
+        return "no cgroups are mounted by which tenants could be told"
+    if facts.v1_obstacle is not None:
+        return facts.v1_obstacle
+    if "CAP_DAC_OVERRIDE" not in facts.capabilities:
+        return "CAP_DAC_OVERRIDE missing"
     return None
 
 
@@ -98,18 +136,27 @@ def choose_brake(facts: BrakeFacts, config: Config) -> tuple[BrakeName | None, s
     wish = config.mechanisms.brake
     if wish == "none":
         return None, "mechanisms.brake is none"
-    freezer, sigstop = freezer_obstacle(facts, config), sigstop_obstacle(facts)
-    if wish == "freezer":
-        return (BrakeName.FREEZER, "mechanisms.brake asks for it") if freezer is None else (None, freezer)
-    if wish == "sigstop":
-        return (BrakeName.SIGSTOP, "mechanisms.brake asks for it") if sigstop is None else (None, sigstop)
+    obstacles = {
+        BrakeName.FREEZER: freezer_obstacle(facts, config),
+        BrakeName.FREEZER_V1: freezer_v1_obstacle(facts),
+        BrakeName.SIGSTOP: sigstop_obstacle(facts),
+    }
+    if wish == "cgpu":
+        why = facts.cgpu_obstacle
+        return (None, why) if why else (BrakeName.CGPU, "it takes the shares, and nobody is held")
+    if wish != "auto":
+        named = BrakeName(wish)
+        obstacle = obstacles[named]
+        return (named, "mechanisms.brake asks for it") if obstacle is None else (None, obstacle)
+    freezer = obstacles[BrakeName.FREEZER]
     if freezer is None:
         return BrakeName.FREEZER, "cgroup.freeze works"
     if config.mechanisms.freezer == "off":  # who says so wants nobody held
         return None, freezer
-    if sigstop is None:
-        return BrakeName.SIGSTOP, f"the freezer cannot be used: {freezer}"
-    return None, f"freezer: {freezer}; sigstop: {sigstop}"
+    for name, obstacle in obstacles.items():
+        if obstacle is None:
+            return name, f"the freezer cannot be used: {freezer}"
+    return None, "; ".join(f"{name.value}: {obstacle}" for name, obstacle in obstacles.items())
 
 
 def brake_refusal(facts: BrakeFacts, config: Config) -> str | None:
@@ -117,6 +164,6 @@ def brake_refusal(facts: BrakeFacts, config: Config) -> str | None:
     wish, (name, reason) = config.mechanisms.brake, choose_brake(facts, config)
     if config.mechanisms.freezer == "required" and name is not BrakeName.FREEZER:
         return f"freezer is required, but {freezer_obstacle(facts, config) or reason}"
-    if wish in ("freezer", "sigstop") and name is None:
+    if wish not in ("auto", "none") and name is None:
         return f"mechanisms.brake is {wish}, but {reason}"
     return None

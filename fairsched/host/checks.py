@@ -61,8 +61,13 @@ def _cgroup_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
         remedy = "boot with systemd.unified_cgroup_hierarchy=1; a mount alone has no tenants in it"
         yield Check("cgroup2", "fail", "not mounted", "cannot run", remedy)
         return
-    hybrid = ", beside cgroup v1" if facts.is_cgroup_hybrid else ""
-    yield Check("cgroup2", "ok", f"at {facts.cgroup_mount}{hybrid}")
+    if facts.is_cgroup_v1:
+        choice = "tenants are told by systemd's hierarchy of cgroup v1: no eBPF account, no device gate"
+        remedy = "boot with systemd.unified_cgroup_hierarchy=1"
+        yield Check("cgroup2", "warn", f"not in use; cgroup v1 at {facts.cgroup_mount}", choice, remedy)
+    else:
+        hybrid = ", beside cgroup v1" if facts.is_cgroup_hybrid else ""
+        yield Check("cgroup2", "ok", f"at {facts.cgroup_mount}{hybrid}")
     obstacle = freezer_obstacle(facts, config)
     yield Check(
         "freezer",
@@ -77,17 +82,29 @@ def _cgroup_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
         yield Check("pauses", "warn", "writes to cgroup.freeze cannot be watched", choice)
 
 
+_BETTER_BRAKE = "use a kernel with cgroup.freeze (Linux 5.2), and mechanisms.brake: auto"
+
+
 def _brake_check(facts: HostFacts, config: Config) -> Check:
     brake, reason = choose_brake(facts, config)
     if brake is None:
         is_wished = config.mechanisms.brake == "none" or config.mechanisms.freezer == "off"
-        remedy = "use a kernel with cgroup.freeze (Linux 5.2), or grant CAP_KILL to hold by signals"
+        remedy = (
+            "use a kernel with cgroup.freeze (Linux 5.2), mount the freezer of cgroup v1, "
+            "or grant CAP_KILL to hold by signals"
+        )
         return Check("brake", "ok" if is_wished else "warn", f"none: {reason}", "observe only", remedy)
     if brake is BrakeName.FREEZER:
         return Check("brake", "ok", f"freezer: {reason}", "tenants are held whole")
+    if brake is BrakeName.CGPU:
+        return Check(
+            "brake", "ok", f"cgpu: {reason}", "a vendor's module shares the GPU; mode observe for the rest"
+        )
+    if brake is BrakeName.FREEZER_V1:
+        what = "tenants are held whole, in groups of ours below the v1 freezer; SIGKILL waits for the thaw"
+        return Check("brake", "warn", f"freezer_v1: {reason}", what, _BETTER_BRAKE)
     what = "processes are stopped one by one; a tenant may continue its own"
-    remedy = "use a kernel with cgroup.freeze (Linux 5.2), and mechanisms.brake: auto"
-    return Check("brake", "warn", f"sigstop: {reason}", what, remedy)
+    return Check("brake", "warn", f"sigstop: {reason}", what, _BETTER_BRAKE)
 
 
 def _freezer_fact(facts: HostFacts) -> str:

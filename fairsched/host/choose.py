@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fairsched.cgroup.journal import BrakeName
 from fairsched.driver.pid_view_choice import choose as choose_pid_view
 from fairsched.host import gate as gate_check
 from fairsched.host.brake import brake_refusal, choose_brake
@@ -13,6 +14,9 @@ from fairsched.model import Source
 
 if TYPE_CHECKING:
     from fairsched.config import Config
+
+
+ONLY_V1 = "cgroup v2 is not in use, and BPF tells of no other cgroups"
 
 
 def missing_capabilities(facts: HostFacts) -> list[str]:
@@ -31,6 +35,8 @@ def ebpf_obstacle(facts: HostFacts, config: Config) -> str | None:
     """Why the eBPF account cannot be used; None when it can."""
     if (off := switched_off(config, "ebpf")) is not None:
         return off
+    if facts.is_cgroup_v1:
+        return ONLY_V1
     if facts.bcc_version is None:
         return "bcc is not installed"
     missing = [name for name in missing_capabilities(facts) if name in ("CAP_BPF", "CAP_PERFMON")]
@@ -95,7 +101,7 @@ def choose(facts: HostFacts, config: Config) -> Choices:
     if source is None:
         obstacles.append(f"no account of GPU time: {source_reason}")
     mode: str = config.mode
-    can_hold = brake is not None
+    can_hold = brake is not None and brake is not BrakeName.CGPU
     unwanted = obstacle_of(source, config)
     if can_hold and unwanted is not None:
         can_hold, hold_reason = False, unwanted

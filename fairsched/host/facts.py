@@ -77,6 +77,7 @@ class HostFacts:
     bpf: tuple[BpfFact, ...] | None
     """None: not tried."""
     cgroup_mount: str | None
+    """Of cgroup v2; where that is not in use, of systemd's hierarchy of cgroup v1."""
     is_cgroup_hybrid: bool | None
     has_freezer: bool | None
     """A scratch cgroup was frozen and thawed; where that could not be tried, cgroup.freeze exists."""
@@ -108,6 +109,12 @@ class HostFacts:
     """None: not asked."""
     gates: int | None = None
     """Device gates of this run_dir in the kernel; None: not known."""
+    is_cgroup_v1: bool = False
+    """Tenants are told by cgroup v1, as cgroup v2 is not in use."""
+    v1_obstacle: str | None = "not asked"
+    """Why the freezer of cgroup v1 cannot be used; None: it can."""
+    cgpu_obstacle: str | None = None
+    """Why there is no module to write shares to; None: there is, or nobody asks."""
     has_pidfd: bool | None = None
     """A process can be signalled by descriptor."""
 
@@ -125,7 +132,7 @@ class Choices:
     obstacles: tuple[str, ...]
     """Why it cannot run at all; empty = it can."""
     brake: str = "none"
-    """What holds tenants: freezer, sigstop or none."""
+    """What holds tenants: freezer, freezer_v1, sigstop, cgpu (nobody is held) or none."""
 
     @property
     def can_run(self) -> bool:

@@ -22,6 +22,8 @@ def obstacle(facts: HostFacts, config: Config) -> str | None:
     """Why there can be no device gate; None when there can, or nobody asks for one."""
     if not is_asked_for(config) or config.mechanisms.device_gate == "off":
         return None
+    if facts.is_cgroup_v1:
+        return "cgroup v2 is not in use, and device programs are of v2"
     if facts.bcc_version is None:
         return "bcc is not installed"
     failed = [fact for fact in facts.bpf or () if fact.name in _NEEDED and not fact.is_ok]

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 from fairsched.base.files import read_stripped
 from fairsched.base.privileges import privileges
 from fairsched.bpf import libcuda
-from fairsched.cgroup.probe import probe_host
+from fairsched.cgroup.probe import probe_host, v1_obstacle
 from fairsched.driver import hooks
 from fairsched.driver.pid_view import gather as gather_pid_view
 from fairsched.errors import FairschedError
 from fairsched.host import dcgm
-from fairsched.host.brake import has_freezer, has_pidfd
+from fairsched.host.brake import cgpu_obstacle, has_freezer, has_pidfd
 from fairsched.host.facts import BpfFact, GpuFact, HostFacts
 
 if TYPE_CHECKING:
@@ -72,6 +72,9 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         else gather_pid_view(capabilities, lockdown, try_bpf=try_bpf),
         dcgm=dcgm.gather(config, gpus),
         gates=_gates(config.run_dir),
+        is_cgroup_v1=cgroups.mount is not None and bool(cgroups.mount.v1),
+        v1_obstacle=v1_obstacle(),
+        cgpu_obstacle=cgpu_obstacle(config),
         has_pidfd=has_pidfd(),
     )
 

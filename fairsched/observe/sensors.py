@@ -33,7 +33,7 @@ from fairsched.gpu.loads import LoadWatch
 from fairsched.gpu.nvml import Gpu, Nvml
 from fairsched.gpu.watch import GpuWatch
 from fairsched.host import dcgm as host_dcgm
-from fairsched.host.choose import choose_source, switched_off
+from fairsched.host.choose import ONLY_V1, choose_source, switched_off
 from fairsched.model import NEVER_NS, PolicyParams, Source
 from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
 from fairsched.observe.life import LifeWatch
@@ -134,7 +134,11 @@ class Sensors:
             nvml = f"NVML does not work ({self.nvml.error})"
         dcgm = nvml or host_dcgm.obstacle(config)
         self.loads = host_dcgm.open_required(config, self.gpus, nvml)
-        source, reason = choose_source(config.gpu.source, switched_off(config, "ebpf"), nvml, dcgm)
+        only_v1 = ONLY_V1 if self._mount is not None and self._mount.v1 else None
+        if only_v1 is not None and config.mechanisms.ebpf == "required":
+            raise HostUnsupported(f"eBPF is required, but {only_v1}", remedy="set mechanisms.ebpf to auto")
+        ebpf = switched_off(config, "ebpf") or only_v1
+        source, reason = choose_source(config.gpu.source, ebpf, nvml, dcgm)
         if source is Source.EBPF:
             try:
                 self._start_ebpf(config, loader)

@@ -10,10 +10,20 @@ import sys
 import time
 
 from fairsched.cgroup.freezer import Freezer
+from fairsched.cgroup.freezer_v1 import FreezerV1
 from fairsched.cgroup.journal import Journal
-from fairsched.cgroup.path import CgroupRef, find_mount
+from fairsched.cgroup.path import CgroupRef, Mount, find_mount, find_v1_mount
 from fairsched.cgroup.sigstop import Sigstop
+from fairsched.cgroup.v1 import V1Freezer
 from fairsched.guardian.process import Guardian
+
+
+def make(name: str, journal: Journal, mount: Mount) -> Freezer | FreezerV1 | Sigstop:
+    if name == "freezer_v1":
+        v1 = find_v1_mount("freezer")
+        assert v1 is not None
+        return FreezerV1(journal, mount, V1Freezer(v1))
+    return Sigstop(journal, mount) if name == "sigstop" else Freezer(journal)
 
 
 def main() -> None:
@@ -21,7 +31,7 @@ def main() -> None:
     mount = find_mount()
     refs = [CgroupRef.open(mount, path) for path in paths]
     journal = Journal(directory)
-    brake: Freezer | Sigstop = Sigstop(journal, mount) if name == "sigstop" else Freezer(journal)
+    brake = make(name, journal, mount)
     with Guardian(directory) as guardian, brake:
         turn = 0
         while True:

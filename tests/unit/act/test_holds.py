@@ -259,6 +259,13 @@ def test_coming_to_rest_changes_nothing(world: World) -> None:
     assert len(world.applier.records) == 1
 
 
+def test_a_hold_that_does_not_come_to_rest_goes_on_and_is_counted(world: World) -> None:
+    world.hold("chat")
+    world.change(HoldKind.LATE, 1, "chat")
+    assert "chat" in world.applier.holds
+    assert (len(world.applier.records), world.applier.errors) == (1, 1)
+
+
 def test_news_of_a_hold_that_is_over_is_no_decision(world: World) -> None:
     world.change(HoldKind.RELEASED, 1, "chat")
     assert not world.applier.records

@@ -99,6 +99,19 @@ def test_sigterm_comes_once_and_is_counted(terminator: Terminator, spawn: Spawn)
     assert terminator.total == {("bad", KIND): 1}
 
 
+def test_a_hold_ends_when_sigkill_was_sent_and_not_before(tenants: Tenants, spawn: Spawn) -> None:
+    let_run: list[tuple[str, int]] = []
+    terminator = Terminator(tenants, lambda tenant, now_ns: let_run.append((tenant, now_ns)))
+    accused = accuse(spawn(STUBBORN))
+    terminator.ask(accused, 0)
+    terminator.settle({accused.owner}, GRACE_NS - 1, GRACE_NS)
+    assert let_run == []
+    terminator.settle({accused.owner}, GRACE_NS, GRACE_NS)
+    terminator.settle({accused.owner}, GRACE_NS + 1, GRACE_NS)
+    assert let_run == [("bad", GRACE_NS)]
+    terminator.close()
+
+
 def test_sigkill_comes_after_the_grace_and_not_before(
     terminator: Terminator, spawn: Spawn, sent: list[int]
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.cgroup.path import CgroupRef, Mount, find_mount
+from fairsched.cgroup.path import CgroupRef, Mount, find_mount, find_v1_mount
 from fairsched.errors import CgroupGone, HostUnsupported, KernelRefused
 from tests.support import FakeTree
 
@@ -39,6 +39,51 @@ def v2(where: str, root: str = "/") -> str:
 def test_cgroup2_is_found_wherever_it_is_mounted(tmp_path: Path, lines: str, expected: Mount) -> None:
     (tmp_path / "mountinfo").write_text(lines, newline="")
     assert find_mount(str(tmp_path / "mountinfo")) == expected
+
+
+SYSTEMD_LINE = "33 31 0:30 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd\n"
+FREEZER_LINE = "34 31 0:31 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "init", "expected"),
+    [
+        (SYSTEMD_LINE + V1, "", "name=systemd"),
+        # cgroup2 mounted by hand, and nobody in it
+        (SYSTEMD_LINE + v2("/mnt"), "1:name=systemd:/init.scope\n0::/\n", "name=systemd"),
+        (SYSTEMD_LINE + v2("/mnt"), "1:name=systemd:/init.scope\n0::/init.scope\n", ""),
+        (SYSTEMD_LINE + v2("/mnt"), "1:name=systemd:/\n0::/\n", ""),
+        (v2("/mnt"), "0::/\n", ""),
+    ],
+)
+def test_where_cgroup2_is_not_in_use_systemds_hierarchy_tells_processes_apart(
+    tmp_path: Path, lines: str, init: str, expected: str
+) -> None:
+    (tmp_path / "mountinfo").write_text(lines)
+    (tmp_path / "init").write_text(init)
+    assert find_mount(str(tmp_path / "mountinfo"), str(tmp_path / "init")).v1 == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "path"),
+    [
+        (FREEZER_LINE, "/sys/fs/cgroup/freezer"),
+        (SYSTEMD_LINE, None),
+        # to make groups there would be to share out processors, too
+        (FREEZER_LINE.replace("rw,freezer", "rw,cpu,freezer"), None),
+        (
+            FREEZER_LINE.replace("0:31 / ", "0:31 /docker/a ").replace("freezer rw -", "pod rw -")
+            + FREEZER_LINE,
+            "/sys/fs/cgroup/freezer",
+        ),
+    ],
+)
+def test_the_freezer_of_v1_is_found_where_it_stands_alone(
+    tmp_path: Path, lines: str, path: str | None
+) -> None:
+    (tmp_path / "mountinfo").write_text(lines)
+    mount = find_v1_mount("freezer", str(tmp_path / "mountinfo"))
+    assert (None if mount is None else mount.path) == path
 
 
 def test_host_without_cgroup2_is_told_what_to_do(tmp_path: Path) -> None:

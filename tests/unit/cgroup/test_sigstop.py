@@ -68,7 +68,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, signal.Signals]]:
 def test_children_that_appear_while_others_are_stopped_are_stopped_too(
     stage: SigstopStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sigstop_module, "_LOOK_NS", PATIENT_NS)
+    monkeypatch.setattr(sigstop_module, "LOOK_NS", PATIENT_NS)
     ref, send, on_record = stage.make("a"), sigstop_module.send, list[bool]()
 
     def send_and_fork(process: ProcessId, number: signal.Signals) -> bool:
@@ -104,7 +104,7 @@ def test_a_child_that_appears_when_its_parent_has_come_to_rest_is_stopped_before
 def test_one_that_has_ended_when_it_is_looked_at_may_have_left_a_child(
     stage: SigstopStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sigstop_module, "_LOOK_NS", PATIENT_NS)
+    monkeypatch.setattr(sigstop_module, "LOOK_NS", PATIENT_NS)
     ref, read = stage.make("a"), tree.read_pids_recursive
     ended = stage.add("a")
     ended_process = stage.processes["a"].pop()

@@ -142,7 +142,7 @@ def test_the_window_reaches_the_control_law_in_its_unit() -> None:
         ("mode: enforce\nmechanisms: {brake: none}", "mechanisms.brake", 2, "without a brake"),
         ("mechanisms: {brake: freezer, freezer: off}", "mechanisms.brake", 1, "freezer is off"),
         ("mechanisms: {brake: sigstop, freezer: required}", "mechanisms.brake", 1, "freezer is required"),
-        ("mechanisms: {brake: cgpu}", "mechanisms.brake", 1, "sigstop"),
+        ("mechanisms: {brake: hand}", "mechanisms.brake", 1, "sigstop"),
         ("gpu: {source: ebpf}\nmechanisms: {ebpf: off}", "mechanisms.ebpf", 2, "gpu.source"),
         ("tenants:\n  a: {min: 60%}\n  b: {min: 0.5}", "tenants", 1, "add up to 1.1"),
         ("tenants: {a: {min: 40%, quota: 30%}}", "tenants.a.min", 1, "more than quota"),

@@ -66,3 +66,25 @@ def test_without_a_brake_it_observes_and_says_why() -> None:
     assert asked(from_bytes(b"mode: observe", "f"), is_dry_run=False, no_brake="no freezer") == Mode(
         "observe"
     )
+
+
+@pytest.mark.parametrize(
+    ("mode", "brake", "is_dry_run", "lack", "is_sharing"),
+    [
+        ("enforce", "cgpu", False, None, True),
+        ("enforce", "cgpu", True, None, False),
+        ("observe", "cgpu", False, None, False),
+        ("dry_run", "cgpu", False, None, False),
+        ("enforce", "sigstop", False, None, False),
+        ("enforce", "cgpu", False, LACK, False),
+    ],
+)
+def test_shares_are_written_in_mode_enforce_and_guarded(
+    mode: str, brake: str, is_dry_run: bool, lack: str | None, is_sharing: bool
+) -> None:
+    text = f"mode: {mode}\nmechanisms: {{brake: {brake}}}\ncgpu: {{share_file: '/x/{{container}}'}}"
+    config = from_bytes(text.encode(), "f")
+    wish = asked(config, is_dry_run=is_dry_run, no_brake="it takes the shares, and nobody is held")
+    found = in_effect(wish, config, source=Source.NVML, lack=lack)
+    assert (found.is_sharing, found.is_acting) == (is_sharing, False)
+    assert wish.is_guarded is (is_sharing or lack is not None)

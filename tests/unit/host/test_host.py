@@ -159,6 +159,7 @@ def test_a_host_that_cannot_hold_observes_and_says_so(changed: dict[str, Any]) -
 
 
 SIGNALS: dict[str, Any] = {"capabilities": ALL | {"CAP_KILL"}, "has_pidfd": True}
+V1: dict[str, Any] = {"v1_obstacle": None}
 
 
 @pytest.mark.parametrize(
@@ -170,6 +171,9 @@ SIGNALS: dict[str, Any] = {"capabilities": ALL | {"CAP_KILL"}, "has_pidfd": True
         ({**SIGNALS, "has_freezer": False, "has_pidfd": False}, "", "none", "no pidfd"),
         ({"has_freezer": False, "has_pidfd": True}, "", "none", "CAP_KILL"),
         ({**SIGNALS, "has_freezer": False}, "freezer: off", "none", "is off"),
+        ({**SIGNALS, **V1, "has_freezer": False}, "", "freezer_v1", "does not work"),
+        ({**V1, "has_freezer": False}, "freezer: off", "none", "is off"),
+        (V1, "brake: freezer_v1, freezer: off", "freezer_v1", "asks for it"),
         (SIGNALS, "brake: sigstop", "sigstop", "asks for it"),
         (SIGNALS, "brake: sigstop, freezer: off", "sigstop", "asks for it"),
         (SIGNALS, "brake: none", "none", "is none"),
@@ -194,6 +198,12 @@ def test_the_brake_is_the_best_that_works_or_the_one_that_is_named(
     [
         ({**SIGNALS, "has_freezer": False}, "brake: freezer", "brake is freezer, but cgroup.freeze"),
         ({"has_pidfd": True}, "brake: sigstop", "brake is sigstop, but CAP_KILL missing"),
+        ({"v1_obstacle": "not mounted"}, "brake: freezer_v1", "brake is freezer_v1, but not mounted"),
+        (
+            {**V1, "capabilities": ALL - {"CAP_DAC_OVERRIDE"}},
+            "brake: freezer_v1",
+            "CAP_DAC_OVERRIDE missing",
+        ),
         ({**SIGNALS, "has_freezer": False}, "freezer: required", "freezer is required, but cgroup.freeze"),
     ],
 )

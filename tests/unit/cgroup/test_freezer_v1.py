@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Holds with the freezer of cgroup v1: which groups are frozen, and who is in them then. The kernel is played.
+
+What only the real one can tell is asked in tests/node/cgroup/test_freezer_v1.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from fairsched.cgroup import freezer_v1
+from fairsched.cgroup.journal import Entry, Journal
+from fairsched.cgroup.outcome import HoldKind
+from fairsched.cgroup.path import CgroupRef
+from fairsched.cgroup.release import ReleaseKind, release_all
+from fairsched.errors import KernelRefused
+from tests.support import FakeTree
+from tests.unit.cgroup.brake_stages import FakeV1, FreezerV1Stage
+from tests.unit.cgroup.test_brakes import hold, kinds, settled
+
+
+@pytest.fixture
+def stage(fake: FakeTree, journal: Journal) -> Iterator[FreezerV1Stage]:
+    stage = FreezerV1Stage(fake, journal)
+    yield stage
+    stage.end()
+
+
+def pid_of(stage: FreezerV1Stage, name: str, index: int = 0) -> int:
+    return stage.processes[name][index].pid
+
+
+def paths_of(journal: Journal) -> list[str]:
+    (entry,) = journal.entries()
+    assert isinstance(entry, Entry)
+    return [group.path for group in entry.groups]
+
+
+def test_a_tenant_is_held_in_every_group_it_is_in_and_nobody_beside_it(stage: FreezerV1Stage) -> None:
+    ref, _ = stage.make("a"), stage.make("b")
+    stage.add("a")
+    stage.v1.add("/", pid_of(stage, "a", 1))
+    stage.v1.add("/a", pid_of(stage, "b"))
+    assert hold(stage.brake, ref).kind is HoldKind.HELD
+    assert sorted(paths_of(stage.journal)) == [f"/a/fairsched.{ref.id}", f"/fairsched.{ref.id}"]
+    assert (stage.is_held("a"), stage.is_held("b")) == (True, False)
+
+
+def test_each_group_is_on_record_before_it_is_frozen(
+    stage: FreezerV1Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref, write, unrecorded = stage.make("a"), FakeV1.write, list[str]()
+    stage.add("a")
+    stage.v1.add("/", pid_of(stage, "a", 1))
+
+    def seeing_write(self: FakeV1, group: CgroupRef, is_frozen: bool) -> None:
+        if is_frozen and group.path not in paths_of(stage.journal):
+            unrecorded.append(group.path)
+        write(self, group, is_frozen)
+
+    monkeypatch.setattr(FakeV1, "write", seeing_write)
+    hold(stage.brake, ref)
+    assert stage.is_held("a")
+    assert unrecorded == []
+
+
+def test_who_has_left_the_tenant_is_not_frozen_for_a_moment(
+    stage: FreezerV1Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref, _ = stage.make("a"), stage.make("b")
+    stage.add("a")
+    hold(stage.brake, ref)
+    stage.brake.thaw(ref.id)
+    gone = stage.processes["a"].pop()
+    stage.processes["b"].append(gone)
+    for name in "ab":
+        stage.list(name)
+    write, frozen = FakeV1.write, list[bool]()
+
+    def seeing_write(self: FakeV1, group: CgroupRef, is_frozen: bool) -> None:
+        write(self, group, is_frozen)
+        frozen.append(self.is_stopped(gone.pid))
+
+    monkeypatch.setattr(FakeV1, "write", seeing_write)
+    hold(stage.brake, ref)
+    assert frozen == [False]
+    assert stage.v1.groups[gone.pid] == "/a"
+
+
+def test_a_home_that_somebody_else_has_frozen_is_left_so(stage: FreezerV1Stage) -> None:
+    ref = stage.make("a")
+    hold(stage.brake, ref)
+    stage.brake.thaw(ref.id)
+    stage.v1.put(f"/a/fairsched.{ref.id}", "1")
+    assert hold(stage.brake, ref).kind is HoldKind.FOREIGN
+    stage.brake.close()
+    assert stage.is_held("a")
+
+
+def test_a_second_hold_moves_nobody(stage: FreezerV1Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    ref, moved = stage.make("a"), list[int]()
+    hold(stage.brake, ref)
+    stage.brake.thaw(ref.id)
+    monkeypatch.setattr(FakeV1, "place", lambda _self, _group, pid: moved.append(pid))
+    assert hold(stage.brake, ref).kind is HoldKind.HELD
+    assert moved == []
+    assert stage.is_held("a")
+
+
+def test_a_move_that_is_refused_undoes_the_hold(
+    stage: FreezerV1Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: FakeV1, group: CgroupRef, pid: int) -> bool:
+        raise KernelRefused(group.path, 13, "cannot write")
+
+    ref = stage.make("a")
+    monkeypatch.setattr(FakeV1, "place", refuse)
+    with pytest.raises(KernelRefused):
+        hold(stage.brake, ref)
+    assert not stage.is_held("a")
+    assert not stage.v1.is_paused(f"/a/fairsched.{ref.id}")
+    assert (stage.journal.entries(), stage.brake.holds) == ([], {})
+
+
+def test_what_does_not_come_to_rest_is_told_once_and_stays_held(
+    stage: FreezerV1Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = stage.make("a")
+    monkeypatch.setattr(FakeV1, "is_at_rest", lambda _self, _group: False)
+    monkeypatch.setattr(freezer_v1, "LATE_NS", 0)
+    hold(stage.brake, ref)
+    assert kinds(settled(stage.brake)) == [HoldKind.LATE]
+    assert stage.brake.settle() == []
+    assert stage.is_held("a")
+    assert stage.brake.thaw(ref.id).kind is HoldKind.THAWED
+
+
+def test_release_finds_a_group_by_its_id_wherever_it_is(stage: FreezerV1Stage) -> None:
+    ref = stage.make("a")
+    hold(stage.brake, ref)
+    (stage.v1.root / "a").rename(stage.v1.root / "renamed")
+    stage.v1.groups[pid_of(stage, "a")] = f"/renamed/fairsched.{ref.id}"
+    assert [one.kind for one in release_all(stage.journal, stage.mount)] == [ReleaseKind.THAWED]
+    assert not stage.is_held("a")
+
+
+def test_release_leaves_another_group_at_the_path_alone(stage: FreezerV1Stage) -> None:
+    ref = stage.make("a")
+    hold(stage.brake, ref)
+    where = stage.v1.root / "a"
+    shutil.move(
+        where / f"fairsched.{ref.id}", stage.journal.directory + ".kept"
+    )  # its inode number stays taken
+    stage.v1.make(f"/a/fairsched.{ref.id}")
+    stage.v1.put(f"/a/fairsched.{ref.id}", "1")
+    assert [one.kind for one in release_all(stage.journal, stage.mount)] == [ReleaseKind.NOT_FROZEN]
+    assert stage.v1.is_paused(f"/a/fairsched.{ref.id}")
+
+
+def test_release_says_when_the_hierarchy_is_not_mounted_here(stage: FreezerV1Stage) -> None:
+    ref = stage.make("a")
+    hold(stage.brake, ref)
+    stage.v1.root.rename(stage.v1.root.parent / "elsewhere")
+    (done,) = release_all(stage.journal, stage.mount)
+    assert (done.kind, done.is_clean) == (ReleaseKind.FAILED, False)
+    assert "mount it" in done.detail
+    assert len(stage.journal.entries()) == 1
+    (stage.v1.root.parent / "elsewhere").rename(stage.v1.root)
+
+
+def test_homes_of_tenants_that_are_gone_are_given_up(stage: FreezerV1Stage) -> None:
+    refs = {name: stage.make(name) for name in "abc"}
+    for ref in refs.values():
+        hold(stage.brake, ref)
+    for name in "ab":
+        stage.brake.thaw(refs[name].id)
+    stage.brake.forget_others([refs["a"].id])
+    groups = {name: stage.v1.groups[pid_of(stage, name)] for name in "abc"}
+    assert groups == {"a": f"/a/fairsched.{refs['a'].id}", "b": "/b", "c": f"/c/fairsched.{refs['c'].id}"}
