@@ -115,7 +115,6 @@ def ladder(rungs: dict[str, dict[str, Any]]) -> str:
         for rung in result["rungs"]:
             points = [f"{rung[name]:.1f}" for name in ("error_without", "error_with", "promised")]
             rows.append([boot, f"`{result['kernel']}`", rung["eyes"], rung["hands"], *points, rung["end"]])
-        remarks += [f"- {boot}: {remark}" for remark in result["refusals"]]
         remarks += [
             f"- {boot}, {outcome}: `{name}`"
             for name, outcome in result["tests"].items()
