@@ -225,6 +225,9 @@ class FreezerV1(Lookout[_Held]):
         except CgroupGone:
             self._lost(held, HoldKind.GONE)
             return
+        held.is_doubted = is_any_new
+        if is_any_new:  # who moves out again and again is looked for as often as that may cost
+            held.looks = 0
         if is_at_rest and not is_any_new:
             self._rests(held)
         elif not held.is_settled and not held.is_told and self._clock_ns() - held.asked_ns > LATE_NS:

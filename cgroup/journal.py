@@ -259,10 +259,10 @@ def _parse(name: str, data: bytes) -> Entry | Corrupt:
     ids += [group.id for group in entry.groups]
     if not all(type(number) is int for number in (*numbers, *ids)):
         return Corrupt(name, "a number is not a number")
-    if not all(isinstance(text, str) for text in (*paths, *texts)) or any(
-        ".." in path.split("/") for path in paths
-    ):
+    if not all(isinstance(text, str) for text in (*paths, *texts)):
         return Corrupt(name, "a text is not a text")
+    if any(".." in path.split("/") for path in paths):
+        return Corrupt(name, "a path climbs out of its tree")
     if entry.version != VERSION:
         return Corrupt(name, f"version {entry.version}, this fairsched writes {VERSION}")
     if entry.name != name:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fairsched.base.process import ProcessId
 from fairsched.cgroup import state, tree, v1
 from fairsched.cgroup.journal import BrakeName, Corrupt, Entry, Journal, read_boot_id
-from fairsched.cgroup.path import CgroupRef, Mount, find_v1_mount
+from fairsched.cgroup.path import CGROUP_PROCS, CgroupRef, Mount, find_v1_mount
 from fairsched.cgroup.share_file import put_back
 from fairsched.cgroup.stopping import is_stopping, let_go
 from fairsched.errors import CgroupGone, KernelRefused
@@ -176,7 +176,7 @@ def _thaw_groups(journal: Journal, mount: Mount, entry: Entry, path: str) -> Rel
     fresh = journal.load(entry.name)  # the daemon adds to it as it finds more
     groups = fresh.groups if isinstance(fresh, Entry) else entry.groups
     freezer = v1.V1Freezer(Mount(entry.v1_mount, v1=v1.FREEZER))
-    if groups and not os.path.isdir(entry.v1_mount):
+    if groups and not os.path.exists(f"{entry.v1_mount}/{CGROUP_PROCS}"):
         why = f"{entry.v1_mount}, where the freezer of cgroup v1 was mounted, is not there: mount it, and try again"
         return _result(entry, ReleaseKind.FAILED, path, why)
     moved = {group.id for group in groups if not tree.is_at(freezer.mount, group.path, group.id)}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairsched.cgroup import freezer_v1
+from fairsched.cgroup import freezer_v1, lookout
 from fairsched.cgroup.journal import Entry, Journal
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.cgroup.path import CgroupRef
@@ -138,6 +138,23 @@ def test_what_does_not_come_to_rest_is_told_once_and_stays_held(
     assert stage.brake.thaw(ref.id).kind is HoldKind.THAWED
 
 
+def test_who_moves_out_is_looked_for_again_soon(
+    stage: FreezerV1Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref, waits = stage.make("a"), list[int]()
+    monkeypatch.setattr(lookout, "_REST", 0)
+    hold(stage.brake, ref)
+    settled(stage.brake)
+    for _ in range(10):
+        stage.brake.settle()
+    monkeypatch.setattr(stage.brake._timer, "set", waits.append)  # type: ignore[attr-defined]
+    stage.brake.settle()
+    stage.v1.add("/a", pid_of(stage, "a"))
+    stage.brake.settle()
+    assert stage.is_held("a")
+    assert waits[1] < waits[0] / 2
+
+
 def test_release_finds_a_group_by_its_id_wherever_it_is(stage: FreezerV1Stage) -> None:
     ref = stage.make("a")
     hold(stage.brake, ref)
@@ -160,14 +177,21 @@ def test_release_leaves_another_group_at_the_path_alone(stage: FreezerV1Stage) -
     assert stage.v1.is_paused(f"/a/fairsched.{ref.id}")
 
 
-def test_release_says_when_the_hierarchy_is_not_mounted_here(stage: FreezerV1Stage) -> None:
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_release_says_when_the_hierarchy_is_not_mounted_here(
+    stage: FreezerV1Stage, has_directory: bool
+) -> None:
     ref = stage.make("a")
     hold(stage.brake, ref)
     stage.v1.root.rename(stage.v1.root.parent / "elsewhere")
+    if has_directory:
+        stage.v1.root.mkdir()
     (done,) = release_all(stage.journal, stage.mount)
     assert (done.kind, done.is_clean) == (ReleaseKind.FAILED, False)
     assert "mount it" in done.detail
     assert len(stage.journal.entries()) == 1
+    if has_directory:
+        stage.v1.root.rmdir()
     (stage.v1.root.parent / "elsewhere").rename(stage.v1.root)
 
 
