@@ -120,6 +120,8 @@ def ladder(rungs: dict[str, dict[str, Any]]) -> str:
             for name, outcome in result["tests"].items()
             if outcome != "passed"
         ]
+    if missing := [f"`{boot}`" for boot in BOOTS if boot not in rungs]:
+        remarks.append(f"- without results: {', '.join(missing)}")
     return "\n\n".join([LADDER.strip(), table(rows), *(["\n".join(remarks)] if remarks else [])])
 
 
