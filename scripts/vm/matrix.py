@@ -118,7 +118,7 @@ def ladder(rungs: dict[str, dict[str, Any]]) -> str:
         remarks += [
             f"- {boot}, {outcome}: `{name}`"
             for name, outcome in result["tests"].items()
-            if outcome != "passed"
+            if outcome == "failed"
         ]
     if missing := [f"`{boot}`" for boot in BOOTS if boot not in rungs]:
         remarks.append(f"- without results: {', '.join(missing)}")
