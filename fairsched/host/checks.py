@@ -134,7 +134,7 @@ def _bpf_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
     if facts.lockdown == "confidentiality":
         remedy = "boot with lockdown=integrity or without"
         level = "confidentiality: BPF may not read the kernel's memory"
-        yield Check("lockdown", "warn", level, "calls to the driver are not seen", remedy)
+        yield Check("lockdown", "warn", level, "calls to the driver may go unseen", remedy)
     for fact in facts.bpf or ():
         yield Check(
             f"bpf {fact.name}",

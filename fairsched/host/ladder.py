@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from fairsched.accounting.error import probed_points, sampled_points
 from fairsched.cgroup.journal import BrakeName
-from fairsched.host.brake import choose_brake, freezer_obstacle, sigstop_obstacle
+from fairsched.host.brake import choose_brake, freezer_obstacle, freezer_v1_obstacle, sigstop_obstacle
 from fairsched.host.choose import choose, dcgm_obstacle, ebpf_obstacle, nvml_obstacle, obstacle_of
 from fairsched.model import Source
 
@@ -27,19 +27,28 @@ if TYPE_CHECKING:
 WINDOWS_S = (1, 10, 60)
 _DOES = {
     BrakeName.FREEZER: "stops a cgroup whole, at once",
+    BrakeName.FREEZER_V1: "stops groups of ours, whole",
     BrakeName.SIGSTOP: "stops processes one by one",
+    BrakeName.CGPU: "a vendor's module keeps the shares",
 }
+_UNIFIED = "boot with systemd.unified_cgroup_hierarchy=1"
 _REMEDIES = {
     "bcc is not installed": "apt install python3-bpfcc",
     "this kernel has no uprobes": "use a kernel with CONFIG_UPROBE_EVENTS",
     "NVML does not work": "install the NVIDIA driver",
-    "cgroup v2 is not mounted": "boot with systemd.unified_cgroup_hierarchy=1",
+    "cgroup v2 is not in use": _UNIFIED,
+    "no cgroups are mounted": _UNIFIED,
     "cgroup.freeze does not work": "use a kernel with cgroup.freeze (Linux 5.2)",
     "this kernel has no pidfd": "use a kernel >= 5.3",
     "gpu.enforce_on": "name it in gpu.enforce_on",
 }
 """How an obstacle begins: what helps."""
-_START_DCGM = "start nvidia-dcgm, or name a page in gpu.dcgm_exporter"
+_OTHERWISE = {
+    Source.DCGM: "start nvidia-dcgm, or name a page in gpu.dcgm_exporter",
+    BrakeName.FREEZER_V1: "mount the freezer of cgroup v1 by itself: mount -t cgroup -o freezer none DIR",
+    BrakeName.CGPU: "load the vendor's module, or correct cgpu.share_file",
+}
+"""What has many reasons, and one remedy."""
 
 
 @dataclass(frozen=True)
@@ -89,15 +98,18 @@ def brakes(facts: HostFacts, config: Config) -> tuple[BrakeRung, ...]:
     used, reason = choose_brake(facts, config)
     obstacles = {
         BrakeName.FREEZER: freezer_obstacle(facts, config),
+        BrakeName.FREEZER_V1: freezer_v1_obstacle(facts),
         BrakeName.SIGSTOP: sigstop_obstacle(facts),
     }
     wish, found = config.mechanisms.brake, []
+    if wish == "cgpu":  # nobody's next best: who has such a module says so
+        obstacles = {BrakeName.CGPU: facts.cgpu_obstacle, **obstacles}
     for brake, obstacle in obstacles.items():
-        remedy = None if obstacle is None else _remedy(obstacle, facts)
+        remedy = None if obstacle is None else _remedy(obstacle, facts, brake)
         if obstacle is None and brake is not used and wish not in ("auto", brake.value):
             obstacle, remedy = f"mechanisms.brake is {wish}", "set mechanisms.brake: auto"
         elif obstacle is None and used is None:
-            obstacle, remedy = reason, _remedy(reason, facts)
+            obstacle, remedy = reason, _remedy(reason, facts, brake)
         found.append(BrakeRung(brake, _DOES[brake], brake is used, obstacle, remedy))
     return tuple(found)
 
@@ -108,7 +120,7 @@ def lift(rungs: Sequence[Rung | BrakeRung]) -> Rung | BrakeRung | None:
     return rungs[used - 1] if used else None
 
 
-def _remedy(obstacle: str, facts: HostFacts, source: Source | None = None) -> str:
+def _remedy(obstacle: str, facts: HostFacts, rung: Source | BrakeName) -> str:
     obstacle = obstacle.removeprefix("there are no samples to scale: ")
     if obstacle.endswith(" is off"):
         return f"set {obstacle.removesuffix(' is off')}: auto"
@@ -118,7 +130,7 @@ def _remedy(obstacle: str, facts: HostFacts, source: Source | None = None) -> st
         failed = [fact.remedy for fact in facts.bpf or () if fact.is_needed and not fact.is_ok]
         return "; ".join(dict.fromkeys(filter(None, failed)))
     found = next((remedy for begin, remedy in _REMEDIES.items() if obstacle.startswith(begin)), None)
-    return found or (_START_DCGM if source is Source.DCGM else "")
+    return found or _OTHERWISE.get(rung, "")
 
 
 def _points(source: Source) -> tuple[float, ...]:

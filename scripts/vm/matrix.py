@@ -38,11 +38,11 @@ asks for more.
 """
 LADDER = """## Rungs
 
-What the daemon saw and held with, by its own choice or with a brake that was named, under each kernel and boot: cgroup v2
-alone, `hybrid` (v1, and v2 beside it), `v1` (v1 alone), `lockdown` (confidentiality). Two tenants of weights 3 and 1 want
-more than there is. *Error*: the larger difference of a part of the GPU to what is due, in points over half a minute, by
-the simulated GPU's own books; without a daemon, with it, and what that source promises over ten seconds. *End*: how the
-daemon ended; nobody was frozen or stopped after it, and nobody was locked out before.
+What the daemon saw and held with, by its own choice or with a brake that was named, under each kernel and boot: cgroup
+v2 alone, `hybrid` (v1, and v2 beside it), `v1` (v1 alone), `lockdown` (confidentiality). Two tenants of weights 3 and 1
+want more than there is. *Error*: the larger difference of a part of the GPU to what is due, in points over half a
+minute, by the simulated GPU's own books; without a daemon, with it, and what that source promises over ten seconds.
+*End*: how the daemon ended; nobody was frozen or stopped after it, and nobody was locked out before.
 """
 YOUNGER = """These results are older than tests of the files named here: what those found out has no row, and they
 are not counted above. A node test runs them under 6.1 in each `sudo make test`; for the other kernels there is
@@ -115,12 +115,13 @@ def ladder(rungs: dict[str, dict[str, Any]]) -> str:
         for rung in result["rungs"]:
             points = [f"{rung[name]:.1f}" for name in ("error_without", "error_with", "promised")]
             rows.append([boot, f"`{result['kernel']}`", rung["eyes"], rung["hands"], *points, rung["end"]])
-        remarks += [f"- {boot}: {remark}" for remark in result["refusals"]]
         remarks += [
             f"- {boot}, {outcome}: `{name}`"
             for name, outcome in result["tests"].items()
-            if outcome != "passed"
+            if outcome == "failed"
         ]
+    if missing := [f"`{boot}`" for boot in BOOTS if boot not in rungs]:
+        remarks.append(f"- without results: {', '.join(missing)}")
     return "\n\n".join([LADDER.strip(), table(rows), *(["\n".join(remarks)] if remarks else [])])
 
 

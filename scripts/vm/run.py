@@ -4,9 +4,10 @@
     run.py SERIES[+BOOT] [--json FILE] [--short] [pytest arguments]
     run.py SERIES[+BOOT] --command SHELL_COMMAND
 
-SERIES is 5.10, 6.1, 6.12 or 7.2. BOOT, where it is not cgroup v2 alone and no lockdown: v1 (only cgroup v1 is mounted),
-hybrid (v1, and v2 beside it without controllers), lockdown (confidentiality). --short: walks and random tests go a part of the way, which is what every make test
-does. The second form runs something else there, as when one looks for a reason.
+SERIES is 5.10, 6.1, 6.12 or 7.2. BOOT, where it is not cgroup v2 alone and no lockdown: v1 (only cgroup v1 is
+mounted), hybrid (v1, and v2 beside it without controllers), lockdown (confidentiality). --short: walks and random tests
+go a part of the way, which is what every make test does. The second form runs something else there, as when one looks
+for a reason.
 
 Boots Debian's kernel of that series under qemu, without KVM, with this machine's file system as root (what the
 guest writes to it stays in the guest's memory), and ends with the status of pytest there. The tests' output comes

@@ -32,7 +32,6 @@ OUT = Path(os.environ.get("FAIRSCHED_VM_OUT", "/nonexistent"))
 STATES = ("works", "fails", "missing")
 ROWS: dict[str, dict[str, str]] = {}
 RUNGS: list[dict[str, object]] = []
-REFUSALS: list[str] = []
 OUTCOMES: dict[str, str] = {}
 
 collect_ignore_glob = [] if SERIES else ["test_*.py"]
@@ -118,12 +117,6 @@ def record_rung() -> RecordRung:
         )
 
     return add
-
-
-@pytest.fixture(scope="session")
-def record_refusal() -> Callable[[str], None]:
-    """``record_refusal(what the daemon said)`` where it has no rung to stand on."""
-    return REFUSALS.append
 
 
 LoadDriver = Callable[..., Driver]
@@ -264,7 +257,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         "boot": BOOT,
         "kernel": os.uname().release,
         "rows": dict(sorted(ROWS.items())),
-        **({"rungs": RUNGS, "refusals": REFUSALS} if RUNGS or REFUSALS else {}),
+        **({"rungs": RUNGS} if RUNGS else {}),
         "tests": dict(sorted(OUTCOMES.items())),
     }
     (OUT / "results.json").write_text(json.dumps(results, indent=1) + "\n")

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One node in a guest: a simulated GPU, tenants that all want more of it than there is, and the daemon.
 
-Problem. A boot decides what the daemon has to see and to hold with. Whether shares are kept there must be judged by what
-the GPU executed, and whether everybody is let go by what the kernel says, not by anything the daemon believes.
+Problem. A boot decides what the daemon has to see and to hold with. Whether shares are kept there must be judged by
+what the GPU executed, and whether everybody is let go by what the kernel says, not by anything the daemon believes.
 
 Approach. Each tenant has a cgroup of its name wherever this boot has cgroups, as a container runtime makes them: in v2,
-or in each hierarchy of v1, or in both. Its one process keeps the GPU's queue full. Parts of what all executed between two
-moments are compared with the weights. What is frozen or stopped is asked of every cgroup and every process of the guest.
+or in each hierarchy of v1, or in both. Its one process keeps the GPU's queue full. Parts of what all executed between
+two moments are compared with the weights. What is frozen or stopped is asked of all cgroups and all processes of the
+guest.
 
 Terms. error: the largest difference of a tenant's part to its due, in points of the GPU.
 """

@@ -73,6 +73,7 @@ LESS: list[dict[str, Any]] = [
     {"driver_version": None},
     {"dcgm": NO_DCGM},
     {"cgroup_mount": None},
+    {"is_cgroup_v1": True},
     {"has_freezer": False},
     {"has_freezer": False, "has_pidfd": False},
 ]
@@ -123,6 +124,7 @@ def test_what_would_lift_the_host_is_the_remedy_of_the_rung_above() -> None:
     [
         ({}, "{}", BrakeName.FREEZER),
         ({"has_freezer": False}, "{}", BrakeName.SIGSTOP),
+        ({"is_cgroup_v1": True, "v1_obstacle": None}, "{}", BrakeName.FREEZER_V1),
         ({}, "mechanisms: {brake: sigstop}", BrakeName.SIGSTOP),
         ({}, "mechanisms: {brake: none}", None),
         ({"cgroup_mount": None}, "{}", None),
@@ -139,17 +141,36 @@ def test_one_brake_at_most_is_in_use_and_it_is_the_one_that_is_chosen(
 
 
 def test_what_would_lift_signals_to_a_freezer_is_said() -> None:
-    better = lift(brakes(capable_host(has_freezer=False, capabilities=MIGHTY), config()))
+    old = {"has_freezer": False, "capabilities": MIGHTY}
+    better = lift(brakes(capable_host(**old), config()))
+    assert better is not None
+    assert "mount the freezer of cgroup v1" in (better.remedy or ""), "the next one, not the best"
+    better = lift(brakes(capable_host(**old, v1_obstacle=None), config()))
     assert better is not None
     assert better.remedy == "use a kernel with cgroup.freeze (Linux 5.2)"
-    better = lift(brakes(capable_host(capabilities=MIGHTY), config("mechanisms: {brake: sigstop}")))
+    able = capable_host(capabilities=MIGHTY, v1_obstacle=None)
+    better = lift(brakes(able, config("mechanisms: {brake: sigstop}")))
     assert better is not None
     assert better.remedy == "set mechanisms.brake: auto"
     assert lift(brakes(capable_host(), config())) is None
 
 
 def test_who_wants_nobody_held_reads_it_at_every_brake() -> None:
-    found = brakes(capable_host(capabilities=MIGHTY), config("mechanisms: {freezer: off}"))
+    able = capable_host(capabilities=MIGHTY, v1_obstacle=None)
+    found = brakes(able, config("mechanisms: {freezer: off}"))
     assert {(one.obstacle, one.remedy) for one in found} == {
         ("mechanisms.freezer is off", "set mechanisms.freezer: auto")
     }
+
+
+CGPU = "mechanisms: {brake: cgpu}\ncgpu: {share_file: '/proc/module/{gpu}/{container12}/weight'}"
+
+
+def test_a_vendors_module_is_a_rung_only_where_it_is_asked_for() -> None:
+    assert BrakeName.CGPU not in {one.brake for one in brakes(capable_host(), config())}
+    first, *others = brakes(capable_host(), config(CGPU))
+    assert (first.brake, first.is_in_use, first.obstacle) == (BrakeName.CGPU, True, None)
+    assert all(one.obstacle for one in others)
+    first, *_ = brakes(capable_host(cgpu_obstacle="/proc/module is not there"), config(CGPU))
+    assert not first.is_in_use
+    assert "share_file" in (first.remedy or "")
