@@ -33,7 +33,7 @@ class Ordinals:
         self._resolved: dict[int, ProcessId] = {}
         """When each of them started, by pid."""
         self._told: dict[int, dict[int, int]] = {}
-        """The slots of their ordinals: of those with a MIG instance, with none that is known, or corrected by the driver."""
+        """The slots of their ordinals: where one is a MIG instance, none is known, or the driver said otherwise."""
         self._misplaced: dict[int, int] = {}
         """On which slot the driver saw processes at the last check that were taken to be on another."""
 
