@@ -2,14 +2,15 @@
 """Tells BPF which GPU each CUDA ordinal of a process means.
 
 A process says so itself when it asks for the UUID of a device. Before that its environment tells; of contexts older
-than the probes, the driver or NVML. Of a process on a MIG instance NVML's lists tell, too: its environment is what it
-was started with, the older cuDeviceGetUuid names the whole GPU, and the instance may be younger than the daemon.
+than the probes, the driver or NVML. These are heard of every process now and then: its environment is what it was
+started with, and its own to choose; the older cuDeviceGetUuid names the GPU that a MIG instance is of, and an instance
+may be younger than the daemon.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import islice
 
 from fairsched.accounting.ebpf import EbpfAccount
@@ -32,7 +33,9 @@ class Ordinals:
         self._resolved: dict[int, ProcessId] = {}
         """When each of them started, by pid."""
         self._told: dict[int, dict[int, int]] = {}
-        """The slots of their ordinals, where one of them is a MIG instance or none is known."""
+        """The slots of their ordinals: where one is a MIG instance, none is known, or the driver said otherwise."""
+        self._misplaced: dict[int, int] = {}
+        """On which slot the driver saw processes at the last check that were taken to be on another."""
 
     def take_in(self, gpus: tuple[Gpu, ...]) -> None:
         """There are other GPUs: what their ordinals mean may be known now, or be another one."""
@@ -83,27 +86,44 @@ class Ordinals:
     def _ordinals(self) -> int:
         return min(max(1, len(self._gpus)), abi.MAX_GPUS)
 
-    def name_guessed(self, slots_of: Callable[[Set[int]], Mapping[int, Set[int]]]) -> None:
-        """Name the GPU of contexts older than our probes, and of those on MIG instances, where the driver knows better
-        than the environment. ``slots_of``: on which GPUs processes compute."""
+    def check(self, slots_of: Callable[[Set[int]], Mapping[int, Set[int]]], now_ns: int) -> None:
+        """Compare where contexts are taken to be with where the driver says their process computes.
+
+        ``slots_of`` tells the latter. Where it is one GPU, a context that is taken to be on another one is on that:
+        at once if that was nobody's, else if the next look finds the same, for either may be a second old.
+        """
         if len(self._gpus) < 2:
             return
+        placed: dict[int, list[tuple[int, abi.Ctx]]] = {}
+        for at, live in self._probe.contexts():
+            placed.setdefault(live.tgid, []).append((at, live))
         guessed = self._account.guessed_processes()
-        asked = guessed | self._told.keys()
-        if not asked:
-            return
-        for pid, slots in slots_of(asked).items():
+        before, self._misplaced = self._misplaced, {}
+        for pid, slots in slots_of(placed.keys()).items() if placed else ():
             if len(slots) != 1:
                 continue
             slot = next(iter(slots))
-            first = self._told.get(pid, {}).get(0)
-            if pid in self._told and (self._gpus[slot].mig is not None or first == abi.NO_GPU):
-                if first != slot:
-                    self._unsay(pid)
-                    self._tell(pid, {0: slot, abi.ORDINAL_UNSEEN: slot})
-            elif pid in guessed:
+            if pid in guessed:
                 self._probe.set_device(pid, abi.ORDINAL_UNSEEN, slot)
                 self._account.single_gpu_processes.add(pid)
+            wrong = [(at, live) for at, live in placed[pid] if live.gpu != slot]
+            if wrong and (before.get(pid) == slot or any(live.gpu == abi.NO_GPU for _, live in wrong)):
+                self._correct(pid, wrong, slot, now_ns)
+            elif wrong:
+                self._misplaced[pid] = slot
+
+    def _correct(self, pid: int, wrong: Sequence[tuple[int, abi.Ctx]], slot: int, now_ns: int) -> None:
+        """Tell BPF, and end what is open: an interval belongs to the clock that it was opened on."""
+        devices = self._told.get(pid, {}) | {int(live.ordinal): slot for _, live in wrong}
+        if devices == self._told.get(pid):
+            return  # it named another GPU itself
+        logger.info("pid=%d gpu=%s by=driver", pid, self._gpus[slot].uuid)
+        self._probe.forget_devices({pid}, self._ordinals)
+        self._tell(pid, devices)
+        self._told[pid] = devices
+        for at, live in wrong:
+            self._probe.end_drain(at, live.generation, 0)
+            self._account.end((at, live.generation), now_ns)
 
     def forget(self, pids: set[int]) -> None:
         """Drop what is known of processes that are gone."""

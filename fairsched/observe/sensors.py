@@ -379,7 +379,7 @@ class Sensors:
         if pids is not None:
             self.libraries.watch(pids, now_ns)
             self._ordinals.forget_the_gone()
-            self._ordinals.name_guessed(self._slots_of)
+            self._ordinals.check(self._slots_of, now_ns)
         for pid in self.libraries.poll(now_ns):
             self._ordinals.resolve(pid)
         self.libraries.take_attached(now_ns)

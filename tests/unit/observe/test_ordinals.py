@@ -77,26 +77,54 @@ class Told:
         monkeypatch.setattr(module, "read_environ", lambda _pid, _names: environ)
         self.probe, self.account = Probe(), Account()
         self.book = Ordinals(*cast(Any, (self.probe, self.account, gpus)))
+        self.ordinals = {0: 0}
         self.book.resolve(PID)
 
     @property
     def slots(self) -> dict[int, int]:
         return {ordinal: slot for (_pid, ordinal), slot in self.probe.devices.items()}
 
-    def nvml_says(self, *slots: int) -> None:
-        self.book.name_guessed(lambda pids: {pid: set(slots) for pid in pids})
+    def driver_says(self, *slots: int) -> None:
+        self.probe.live = [
+            (at, SimpleNamespace(tgid=PID, ordinal=ordinal, gpu=self.slots.get(ordinal, guess), generation=1))
+            for at, (ordinal, guess) in enumerate(self.ordinals.items())
+        ]
+        self.book.check(lambda pids: {pid: set(slots) for pid in pids}, 7)
 
 
-def test_of_whole_gpus_the_environment_tells_and_nvml_of_guesses_only(
+def test_of_whole_gpus_the_environment_tells_and_the_driver_of_guesses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = Told(WHOLE, monkeypatch, "1,0")
     assert told.slots == {0: 1, 1: 0}
-    told.nvml_says(0)
+    told.driver_says(1)
+    told.driver_says(1)
     assert told.slots == {0: 1, 1: 0} and not told.account.single_gpu_processes
     told.account.guessed = {PID}
-    told.nvml_says(0)
-    assert told.slots == {0: 1, 1: 0, UNSEEN: 0} and told.account.single_gpu_processes == {PID}
+    told.driver_says(1)
+    assert told.slots == {0: 1, 1: 0, UNSEEN: 1} and told.account.single_gpu_processes == {PID}
+
+
+@pytest.mark.parametrize("visible", [None, "0", "0,1"])
+def test_who_works_on_another_gpu_than_it_says_is_found_there(
+    visible: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a variable that was changed before cuInit, in good faith (it is common) or not."""
+    told = Told(WHOLE, monkeypatch, visible)
+    told.driver_says(1)
+    assert told.slots[0] == 0, "one look may be older than the context"
+    told.driver_says(0)
+    told.driver_says(1)
+    assert told.slots[0] == 0
+    assert told.probe.ended == []
+    told.driver_says(1)
+    assert told.slots[0] == 1
+    assert told.probe.ended == told.account.ended == [(0, 1)], (
+        "what is open is of the wrong clock, and may never end"
+    )
+    for slots in ((0, 1), (0, 1), (), ()):
+        told.driver_says(*slots)
+    assert told.slots[0] == 1, "on several GPUs it may be any of them"
 
 
 def test_an_instance_that_was_not_known_is_told_when_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,19 +142,8 @@ def test_nobody_hides_behind_an_instance_that_is_not_there(monkeypatch: pytest.M
     for slot in (0, 1):
         told = Told((part(1), Gpu("GPU-b", 1)), monkeypatch, "MIG-none")
         assert told.slots == {0: abi.NO_GPU}
-        told.nvml_says(slot)
-        assert told.slots == {0: slot, UNSEEN: slot}
-
-
-def test_where_nvml_and_the_environment_differ_the_driver_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is what the process was started with, and may have been changed since; or it was never told at all."""
-    told = Told((part(1), part(2)), monkeypatch, part(1).uuid)
-    assert told.slots == {0: 0, UNSEEN: 0}
-    told.nvml_says()
-    told.nvml_says(0, 1)
-    assert told.slots == {0: 0, UNSEEN: 0}, "no answer, and one that is not one"
-    told.nvml_says(1)
-    assert told.slots == {0: 1, UNSEEN: 1}
+        told.driver_says(slot)
+        assert told.slots == {0: slot}
 
 
 def test_an_instance_that_went_is_no_ordinals_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
