@@ -14,6 +14,7 @@ ABI_VERSION = 1
 MAX_GPUS = 32
 MAX_CTXS = 2048
 MAX_STREAMS = 64
+KEPT_GRAPHS = 16
 DELAY_BUCKETS = 40
 EDGE_PAGES = 256
 NO_SLOT = 0xFFFFFFFF
@@ -210,6 +211,14 @@ class Ctx(ctypes.Structure):
     )
 
 
+class GraphLaunch(ctypes.Structure):
+    _fields_ = [("seq", _u64), ("handle", _u64)]
+
+
+class Graphs(ctypes.Structure):
+    _fields_ = [("total", _u64), ("generation", _u32), ("pad", _u32), ("latest", GraphLaunch * KEPT_GRAPHS)]
+
+
 class Clock(ctypes.Structure):
     _fields_ = (
         ("word", _u64 * ENGINES),
@@ -392,6 +401,8 @@ class GateHead(ctypes.Structure):
 STRUCTS: dict[str, type[ctypes.Structure]] = {
     "fs_busy": Busy,
     "fs_ctx": Ctx,
+    "fs_graph_launch": GraphLaunch,
+    "fs_graphs": Graphs,
     "fs_clock": Clock,
     "fs_use_key": UseKey,
     "fs_use": Use,

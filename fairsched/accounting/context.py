@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fairsched.accounting.graphs import GraphTimes
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.bpf import abi
 from fairsched.model import Confidence, ContextKey
@@ -87,6 +88,7 @@ class Context:
     seq_ns: int = 0
     """The time of that moment."""
     launch: LaunchTime = field(default_factory=LaunchTime)
+    graphs: GraphTimes = field(default_factory=GraphTimes)
     proven_ns: int = 0
     """When completion was last proven, or the context appeared."""
     busy_ns: int = -DEMAND_LINGER_NS
@@ -104,6 +106,8 @@ class Context:
     drain_ns: int = 0
     """The last drain as it was estimated."""
     drain_doubt_ns: int = 0
+    is_drain_new: bool = False
+    """It is of a graph that was never seen before."""
     drain_odds: float = 0.0
     """Logarithm of the odds that it still runs, while it is open."""
     pending: dict[ContextKey, int] = field(default_factory=dict)

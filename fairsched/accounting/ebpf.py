@@ -181,8 +181,7 @@ class EbpfAccount:
         is_borne_out = engine.silence.poll(context, live, now_ns)
         launch, left_ns = self._launch(context), 0
         if is_running:
-            spent_ns = replay.exec_ns(context.key) - context.seq_exec_ns
-            left_ns = launch.left_ns(live.submitted - context.seq, spent_ns)
+            left_ns = engine.left_ns(context, live.submitted)
             row.outstanding_ns += left_ns
         unmeasured_ns = engine.unmeasured_ns(context)
         row.unmeasured_ns += unmeasured_ns
@@ -304,8 +303,8 @@ class EbpfAccount:
 
     def _engine(self, gpu: int) -> Engine:
         if gpu not in self._engines:
-            replay = Replay(*self._nature)
-            self._engines[gpu] = Engine(replay, self._launch, self._owner, self._probe.end_drain)
+            replay, probe = Replay(*self._nature), self._probe
+            self._engines[gpu] = Engine(replay, self._launch, self._owner, probe.end_drain, probe.graphs)
         return self._engines[gpu]
 
     def _owner(self, cgroup_id: int) -> Hashable:
@@ -400,7 +399,7 @@ class EbpfAccount:
 
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """See :class:`GpuTimeSource`; whatever has been read of it."""
-        return outstanding.queued_ns(self._contexts.of(cgroup_ids), self._probe.context, self._launch)
+        return outstanding.queued_ns(self._contexts.of(cgroup_ids), self._probe.context, self._engines)
 
     def _end_drains(self, engine: Engine) -> None:
         for key, t_ns in engine.replay.take_drained():

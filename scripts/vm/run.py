@@ -32,8 +32,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE))
 
-import build  # noqa: E402
 import initramfs  # noqa: E402
+
+import build  # noqa: E402
 
 SERIES = ("5.10", "6.1", "6.12", "7.2")
 QEMU = "qemu-system-x86_64"
