@@ -140,6 +140,10 @@ class Context:
         is_at_rest = cached is not None and cached.is_at_rest and self.seq >= cached.submitted
         return is_at_rest and not self.is_open
 
+    def wants(self, now_ns: int) -> bool:
+        """Whether it counts as wanting the GPU."""
+        return self.held_with_demand if self.is_held else now_ns - self.busy_ns <= DEMAND_LINGER_NS
+
     def is_anchor(self, waited_ns: int) -> bool:
         """Whether the work ended as the call that proved it returned: it had waited, and not through a hold."""
         return waited_ns >= WAITED_NS and not self.is_tainted

@@ -37,8 +37,9 @@ import math
 import statistics
 from collections.abc import Callable, Hashable, Iterator
 
-from fairsched.accounting.graphs import NO_GRAPHS, Graphs
+from fairsched.accounting.graphs import LOST, NO_GRAPHS, Graphs
 from fairsched.accounting.kinds import DRIFT, LEAST, SPREAD, Kind
+from fairsched.model import GraphWork
 
 _BIAS = 0.25
 """Relative standard deviation of what the replay charges in company, besides chance, before any was seen ..."""
@@ -58,6 +59,7 @@ _LEAST_ERROR, _DEVIATIONS = 0.1, 6.0
 """Of a bound that held in 19 of 20 windows of tenants on GPUs and mixes drawn at random (docs/decisions/0023)."""
 MOST_GRAPHS = 64
 """Kinds of bursts with graphs that are kept of a tenant: the latest. A server captures some thirty to seventy."""
+_TWO_SIGMA = 2
 _KEPT_TOTAL = 0.995
 """Of the totals of a GPU, at each settlement."""
 
@@ -92,6 +94,24 @@ class Cost:
 
     def _kind(self, launches: int, graphs: Graphs) -> Kind | None:
         return self._graphs.get(graphs) if graphs else self._kinds.get(launches.bit_length())
+
+    def graphs(self) -> GraphWork | None:
+        """Those that were seen without a hold, each by itself or with kernels; None where there was none."""
+        ones = [
+            kind
+            for graphs, kind in self._graphs.items()
+            if len(graphs.handles) == 1 and LOST not in graphs.handles
+        ]
+        if not ones:
+            return None
+        longest = max(ones, key=lambda kind: kind.burst_ns)
+        return GraphWork(
+            len(ones),
+            min(kind.burst_ns for kind in ones) / 1e6,
+            longest.burst_ns / 1e6,
+            _TWO_SIGMA * longest.deviation(self._bias()),
+            longest.is_known,
+        )
 
     def _all(self) -> Iterator[Kind]:
         yield from self._kinds.values()

@@ -20,7 +20,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from fairsched.accounting import outstanding
 from fairsched.accounting.confidence import confidence
 from fairsched.accounting.context import (
-    DEMAND_LINGER_NS,
     CachedLook,
     Context,
     Events,
@@ -36,7 +35,7 @@ from fairsched.accounting.pauses import Pauses
 from fairsched.accounting.replay import Replay
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
-from fairsched.model import Confidence, ContextKey, ContextWork, Source
+from fairsched.model import Confidence, ContextKey, ContextWork, GraphWork, Source
 
 _LIVE = int(abi.CtxFlag.LIVE)
 _GUESSED = int(abi.CtxFlag.GPU_GUESSED | abi.CtxFlag.UNSEEN)
@@ -176,7 +175,7 @@ class EbpfAccount:
         row = row_of(rows, context)
         row.used_ns += used_ns
         row.launches += launches
-        has_demand = self._demand(context, now_ns)
+        has_demand = context.wants(now_ns)
         row.has_demand |= has_demand
         is_borne_out = engine.silence.poll(context, live, now_ns)
         launch, left_ns = self._launch(context), 0
@@ -333,11 +332,6 @@ class EbpfAccount:
 
     # ---- judgements ----
 
-    def _demand(self, context: Context, now_ns: int) -> bool:
-        if context.is_held:
-            return context.held_with_demand
-        return now_ns - context.busy_ns <= DEMAND_LINGER_NS
-
     def _launch(self, context: Context) -> LaunchTime:
         """What is known of the context, else of another of its tenant."""
         context.launch = self._engines[context.gpu].silence.launch_of(context) or context.launch
@@ -352,7 +346,7 @@ class EbpfAccount:
         for context in self._contexts.of(cgroup_ids):
             if not context.is_held:
                 engine = self._engines[context.gpu]
-                context.held_with_demand = not by_others and self._demand(context, now_ns)
+                context.held_with_demand = not by_others and context.wants(now_ns)
                 engine.replay.advance(now_ns)
                 engine.drains.begin(context, now_ns)
                 engine.drains.estimate(context, self._probe.context(context.key[0]), now_ns)
@@ -416,6 +410,10 @@ class EbpfAccount:
     def error_ratio(self, tenant: str, gpu: int) -> float | None:
         """See :class:`GpuTimeSource`."""
         return self._engines[gpu].costs.error_ratio(tenant) if gpu in self._engines else None
+
+    def graph_work(self, tenant: str, gpu: int) -> GraphWork | None:
+        """See :class:`GpuTimeSource`."""
+        return self._engines[gpu].costs.of(tenant).graphs() if gpu in self._engines else None
 
     def idle_gpus(self) -> set[int]:
         """Slots with contexts, none of which has work."""

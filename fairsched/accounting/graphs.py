@@ -71,7 +71,7 @@ class GraphTimes:
         self._known: dict[tuple[int, ...], LaunchTime] = {}
 
     def learn(self, graphs: Graphs, spent_ns: int, *, is_measured: bool) -> None:
-        """A burst of these took so long; not ``is_measured``: that was estimated, from what is known of them or of others.
+        """A burst of these took so long; not ``is_measured``: that is an estimate, from what is known of them or others.
 
         An estimate from others would only confirm itself.
         """
@@ -94,7 +94,7 @@ class GraphTimes:
         return _together([part for part in parts if part is not None])
 
     def is_new(self, graphs: Graphs) -> bool:
-        """Whether nothing was ever heard of these, as far as can be told: who has more than are kept has no new ones."""
+        """Whether nothing was ever heard of these. Of who has more than are kept that cannot be told."""
         return bool(graphs) and len(self._known) < MOST_OF_CONTEXT and self.of(graphs) is None
 
     def all(self) -> list[LaunchTime]:

@@ -80,6 +80,12 @@ class Kind:
         self.alone, self.least, self.ratio = Mean(_KEPT_ALONE), Mean(_KEPT_ALONE), None
 
     @property
+    def burst_ns(self) -> float:
+        """A burst; alone, if that is known."""
+        mean = self.alone if self.is_known else self.beside
+        return mean.time_ns / mean.bursts if mean.bursts else self.alone.time_ns / self.alone.bursts
+
+    @property
     def time_ns(self) -> float:
         return self.alone.time_ns + self.beside.time_ns
 

@@ -34,7 +34,7 @@ from fairsched.gpu.nvml import Gpu, Nvml
 from fairsched.gpu.watch import GpuWatch
 from fairsched.host import dcgm as host_dcgm
 from fairsched.host.choose import choose_source, switched_off
-from fairsched.model import NEVER_NS, PolicyParams, Source
+from fairsched.model import NEVER_NS, GraphWork, PolicyParams, Source
 from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
 from fairsched.observe.life import LifeWatch
 from fairsched.observe.ordinals import Ordinals
@@ -119,9 +119,17 @@ class Sensors:
 
     def error_ratio(self, tenant: str, gpu: str) -> float | None:
         """How far what a tenant is charged on a GPU (UUID) may be off, in parts of it; see :class:`GpuTimeSource`."""
-        slots = [slot for slot, one in enumerate(self.gpus) if one.uuid == gpu]
-        slot = slots[0] if slots else None if self.gpus else 0
+        slot = self._slot(gpu)
         return None if self.in_use is None or slot is None else self.in_use.error_ratio(tenant, slot)
+
+    def graph_work(self, tenant: str, gpu: str) -> GraphWork | None:
+        """The graphs that a tenant launches on a GPU (UUID); see :class:`GpuTimeSource`."""
+        slot = self._slot(gpu)
+        return None if self.in_use is None or slot is None else self.in_use.graph_work(tenant, slot)
+
+    def _slot(self, gpu: str) -> int | None:
+        slots = [slot for slot, one in enumerate(self.gpus) if one.uuid == gpu]
+        return slots[0] if slots else None if self.gpus else 0
 
     def law(self, params: PolicyParams) -> PolicyParams:
         """The tunables of the control law, as the source that is in force allows."""

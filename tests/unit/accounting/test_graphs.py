@@ -217,3 +217,24 @@ def test_a_draw_is_the_same_each_time_and_who_knows_graphs_is_nearer_to_what_is_
     assert seeing[0] == play(1, 8, **short)
     blind = [play(1, number, is_blind=True, **short) for number in (8, 18)]
     assert sum(one.share_error for one in seeing) < sum(one.share_error for one in blind)
+
+
+# ---- told ----
+
+
+def test_the_graphs_of_a_tenant_are_told_with_how_well_they_are_known() -> None:
+    costs = Costs(8)
+    assert costs.of(A).graphs() is None
+    learn(costs, A, SHORT, 20)
+    learn(costs, A, LONG, 90, alone=False)
+    costs.learn(A, 9 * MS, 1, Graphs(HERE, (LOST,)), is_alone=True, waited_ns=9 * MS)
+    costs.learn(A, 110 * MS, 2, Graphs(HERE, (SHORT, LONG)), is_alone=True, waited_ns=110 * MS)
+    told = costs.of(A).graphs()
+    assert told is not None
+    assert (told.count, told.shortest_ms, told.longest_ms) == (2, pytest.approx(20), pytest.approx(90))
+    assert not told.is_measured
+    learn(costs, A, LONG, 100)
+    now = costs.of(A).graphs()
+    assert now is not None
+    assert (now.longest_ms, now.is_measured) == (pytest.approx(100), True)
+    assert 0 < now.error_ratio < told.error_ratio
