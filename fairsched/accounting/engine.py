@@ -179,8 +179,8 @@ class Engine:
             # An estimate nobody confirmed teaches less than a measurement.
             is_measured = (is_whole and is_clean) or context.is_drain_known
             (context.launch.learn if is_measured else context.launch.impute)(spent_ns, launches)
-            if graphs:
-                context.graphs.learn(graphs, spent_ns, is_measured=is_measured)
+            if graphs and is_measured:
+                context.graphs.learn(graphs, spent_ns)
         context.is_tainted = context.is_held
         context.seq, context.seq_ns = edge.seq, edge.t_ns
         context.seq_exec_ns = self.replay.exec_ns(context.key)

@@ -70,18 +70,13 @@ class GraphTimes:
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], LaunchTime] = {}
 
-    def learn(self, graphs: Graphs, spent_ns: int, *, is_measured: bool) -> None:
-        """A burst of these took so long; not ``is_measured``: that is an estimate, from what is known of them or others.
-
-        An estimate from others would only confirm itself.
-        """
+    def learn(self, graphs: Graphs, spent_ns: int) -> None:
+        """A burst of these took so long, as was seen: an estimate made from what is known would only confirm itself."""
         known = self._known.pop(graphs.handles, None) or LaunchTime()
-        if not is_measured and not known.samples:
-            return
         self._known[graphs.handles] = known
         if len(self._known) > MOST_OF_CONTEXT:
             del self._known[next(iter(self._known))]
-        (known.learn if is_measured else known.impute)(spent_ns, len(graphs.handles))
+        known.learn(spent_ns, len(graphs.handles))
 
     def of(self, graphs: Graphs) -> LaunchTime | None:
         """Per graph; None where that is not known of one of them."""

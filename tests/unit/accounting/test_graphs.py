@@ -63,29 +63,39 @@ def one(handle: int) -> Graphs:
 def test_graphs_of_one_context_are_told_apart_and_a_bunch_is_their_sum() -> None:
     times = GraphTimes()
     for _ in range(5):
-        times.learn(one(SHORT), 20 * MS, is_measured=True)
-        times.learn(one(LONG), 200 * MS, is_measured=True)
+        times.learn(one(SHORT), 20 * MS)
+        times.learn(one(LONG), 200 * MS)
     both = times.of(Graphs(HERE, (SHORT, LONG)))
     assert both is not None
     assert 2 * both.tau_ns == 220 * MS
     assert times.of(Graphs(HERE, (SHORT, 0x3000))) is None, "of one of them nothing is known"
 
 
-def test_an_estimate_from_other_graphs_does_not_confirm_itself() -> None:
-    times = GraphTimes()
-    times.learn(one(LONG), 50 * MS, is_measured=False)
-    assert times.of(one(LONG)) is None
-    times.learn(one(LONG), 200 * MS, is_measured=True)
-    times.learn(one(LONG), 100 * MS, is_measured=False)
-    known = times.of(one(LONG))
-    assert known is not None
-    assert known.tau_ns == 150 * MS
+def test_what_was_estimated_for_a_held_graph_teaches_nothing_about_it() -> None:
+    probe = FakeProbe()
+    account = account_of(probe)
+    probe.create(0, 1000, 100)
+    now = 0
+    for _ in range(10):
+        probe.launch(0, now, 1, SHORT)
+        now += 20 * MS
+        probe.sync(0, now)
+    probe.launch(0, now, 1, LONG)
+    account.read(now + MS)
+    account.hold([100], now + MS)
+    account.read(now + 300 * MS)
+    account.thaw([100], now + 300 * MS)
+    probe.sync(0, now + 301 * MS)
+    account.read(now + 301 * MS)
+    (context,) = account._contexts.all()
+    assert context.graphs.of(Graphs(context.key, (SHORT,))) is not None
+    assert context.graphs.of(Graphs(context.key, (LONG,))) is None
 
 
 def test_the_times_of_the_latest_graphs_are_kept() -> None:
     times = GraphTimes()
     for handle in range(1, 2 * MOST_OF_CONTEXT):
-        times.learn(one(handle), MS, is_measured=True)
+        times.learn(one(handle), MS)
     assert len(times.all()) == MOST_OF_CONTEXT
     assert times.of(one(1)) is None
     assert times.of(one(2 * MOST_OF_CONTEXT - 1)) is not None
