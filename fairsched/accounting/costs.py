@@ -17,8 +17,8 @@ surer. And how one of them differs from the others counts as far as they differ 
 replay.
 
 *Graphs.* A graph is one launch, whatever is in it, so the number of launches says nothing. Bursts that launch the same
-graphs (graphs.py) are a kind of their own, :data:`MOST_GRAPHS` of a tenant; one that has more is charged for those that are
-not kept what its graphs cost in the mean.
+graphs (graphs.py) are a kind of their own, :data:`MOST_GRAPHS` of a tenant; one that has more is charged for those that
+are not kept what its graphs cost in the mean.
 
 *Gaps.* A program that waits between launches is charged its gaps while it is alone, and in company others fill them.
 When its last kernel begins its queue is empty, so what it waits for in the end is one kernel's time: its cost lies

@@ -2,12 +2,12 @@
 """Tells which CUDA graphs a burst launched, and how long each takes (pure).
 
 Problem. ``cuGraphLaunch`` is one launch, of a microsecond or of seconds, and a program has several graphs: an engine
-for inference has one for each batch size. Where launches are only counted a burst of one graph is like that of any other.
+for inference has one for each batch size. Where launches are only counted one graph is like the other.
 
 Approach. BPF keeps the latest graph launches of each context: sequence number, and handle of the CUgraphExec. Between
 two looks of the daemon there are few launches of long graphs, so none that matters is lost. A burst is known by the
-graphs in it, and so is the time it takes. A handle is the process's own, and may come again after the graph it stood for
-has gone: then what is learnt of it changes as that of any work does.
+graphs in it, and so is the time it takes. A handle is the process's own, and may come again after the graph it stood
+for has gone: then what is learnt of it changes as that of any work does.
 
 Terms. burst: what a context launched between two proofs. plain: launched, and no graph.
 """
@@ -50,8 +50,10 @@ NO_GRAPHS = Graphs()
 
 
 def graphs_of(context: ContextKey, kept: abi.Graphs, after: int, last: int) -> Graphs:
-    """Among the launches of a context with sequence numbers above ``after``, up to ``last``; ``kept``: what BPF has of its
-    slot."""
+    """Among the launches of a context with sequence numbers above ``after``, up to ``last``.
+
+    ``kept``: what BPF has of its slot.
+    """
     if not kept.total or kept.generation != context[1] or last <= after:
         return NO_GRAPHS
     places = kept.latest[: min(kept.total, abi.KEPT_GRAPHS)]
