@@ -57,6 +57,8 @@ _UNEXPLAINED = 0.12
 """Of the time of a GPU, that nobody is owed: switching takes as much where slices are short."""
 _LEAST_ERROR, _DEVIATIONS = 0.1, 6.0
 """Of a bound that held in 19 of 20 windows of tenants on GPUs and mixes drawn at random (docs/decisions/0023)."""
+_MOST_RATIO = 4.0
+"""Of what is known over what the replay charges: it is off by less. What looks like more was charged by mistake."""
 MOST_GRAPHS = 64
 """Kinds of bursts with graphs that are kept of a tenant: the latest. A server captures some thirty to seventy."""
 _TWO_SIGMA = 2
@@ -244,9 +246,12 @@ class Cost:
         both = [
             (known_ns, kind.beside.ns)
             for kind in self._all()
-            if kind.beside.launches and (known_ns := kind.ns(bias)) is not None
+            if kind.beside.bursts >= LEAST and (known_ns := kind.ns(bias)) is not None
         ]
-        return sum(known for known, _ in both) / sum(beside for _, beside in both) if both else None
+        if not both:
+            return None
+        ratio = sum(known for known, _ in both) / sum(beside for _, beside in both)
+        return min(max(ratio, 1 / _MOST_RATIO), _MOST_RATIO)
 
     def _mean(self, launches: int) -> float | None:
         """A bunch of bursts of known kinds."""

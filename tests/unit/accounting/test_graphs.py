@@ -128,6 +128,16 @@ def test_of_a_graph_that_was_not_seen_yet_the_replay_is_believed() -> None:
     assert costs.of(A).owed_ns(1, one(LONG)) is None, "no other graph tells how far off the replay is"
 
 
+def test_one_graph_that_was_charged_next_to_nothing_does_not_multiply_what_others_are_charged() -> None:
+    costs = Costs(8)
+    learn(costs, A, SHORT, 200)
+    learn(costs, A, SHORT, 0.1, alone=False)
+    learn(costs, A, LONG, 50, alone=False)
+    owed_ns = costs.of(A).owed_ns(1, one(LONG))
+    assert owed_ns is not None
+    assert owed_ns < 5 * 50 * MS
+
+
 def test_a_tenant_with_a_hundred_thousand_graphs_is_charged_their_mean_and_hurts_nobody_else() -> None:
     costs = Costs(8)
     learn(costs, B, SHORT, 20)
