@@ -246,6 +246,8 @@ class EbpfAccount:
             is_end = edge.kind == _CLOSE or context.is_end_of_drain(edge.seq)
             prove, is_anchor = replay.close if is_end else replay.progress, context.is_anchor(edge.arg)
             engine.silence.hear(context, prove(context.key, edge.t_ns, is_anchor=is_anchor))
+            if is_anchor and not is_end:  # it goes on, whatever its silence was taken for
+                replay.open(context.key, edge.t_ns)
             if is_end:
                 context.busy_ns = context.closed_at_ns = edge.t_ns
             self._prove(context, engine, edge)
