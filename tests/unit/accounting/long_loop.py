@@ -235,14 +235,50 @@ def report(results: Sequence[Result]) -> list[str]:
     return [f"{name}: mean {sum(ones) / len(ones):.2f}, {spread_of(ones)}" for name, ones in rows.items()]
 
 
+def split(length_ms: int, depth: int, seeds: Sequence[int] = (1, 2, 3, 4, 5)) -> str:
+    """A row of docs/long-work.md: graphs of one length, ``depth`` of them in flight, of a tenant owed a fifth."""
+    shares, steps, longest_ns, off = list[float](), list[float](), 0, list[float]()
+    for seed in seeds:
+        piece = Piece(0x1000, 1, length_ms * MS)
+        decoder = TimedSteps(20, MS // 2, 0.1, MS // 2)
+        tenants = [
+            Tenant(
+                TenantSpec("long", weight=1),
+                [Graphs([piece], 0.01, 0, depth, is_random=False)],
+                freeze_latency_ns=MS,
+            ),
+            Tenant(TenantSpec("decode", weight=2), [decoder]),
+            Tenant(
+                TenantSpec("train", weight=2, tenant_class=TenantClass.BATCH), [Pipeline(20, MS // 2, 0.1, 2)]
+            ),
+        ]
+        loop = ClosedLoop(tenants, seed=seed)
+        errors = loop.errors(6 * S, 26 * S)
+        shares.append(loop.shares(6 * S, 26 * S)["long"])
+        off.append(abs(errors["long"]))
+        steps += [took / (10 * MS) for at, took in decoder.latencies if at >= 6 * S]
+        longest_ns = max(longest_ns, loop.longest_hold_ns("long"))
+    steps.sort()
+    share, slowest = sum(shares) / len(shares), steps[int(0.99 * len(steps))]
+    return (
+        f"| {length_ms} ms | {depth} | {100 * share:.1f} % | {100 * max(off):.1f} % | {slowest:.1f} | "
+        f"{longest_ns / S:.1f} s |"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="The account and the law beside long graphs.")
     parser.add_argument("--draws", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--worst", type=int, default=6, help="how many of the worst are named")
     parser.add_argument("--observe", action="store_true", help="nobody is held")
+    parser.add_argument("--split", action="store_true", help="the table of docs/long-work.md")
     parser.add_argument("--blind", action="store_true", help="graphs are not told apart")
     chosen = parser.parse_args()
+    if chosen.split:
+        logging.disable(logging.CRITICAL)
+        print("\n".join(split(length_ms, depth) for depth in (1, 4) for length_ms in (10, 20, 50, 100, 200)))
+        return
     with ProcessPoolExecutor(2) as pool:
         how = (not chosen.observe, chosen.blind)
         results = list(pool.map(_play_one, [(chosen.seed, number, *how) for number in range(chosen.draws)]))
