@@ -36,7 +36,7 @@ def test_a_launch_of_a_graph_is_kept_with_its_number(
     assert handles(probe, program, before, before + 3) == (short, long)
 
 
-def test_the_latest_are_kept_and_the_next_context_begins_anew(
+def test_the_latest_are_kept_and_another_context_has_none_of_them(
     start: Callable[[], Program], probe: GpuTimeProbe
 ) -> None:
     program = start()
