@@ -27,6 +27,8 @@ typedef unsigned long long fs_u64;
 #define FS_MAX_CTXS 2048
 /* Streams told apart in one context; the rest share the last index, which only a context sync closes. */
 #define FS_MAX_STREAMS 64
+/* Launches of graphs that are kept of each context. A power of two. */
+#define FS_KEPT_GRAPHS 16
 #define FS_MAX_PROC_CTXS 16
 #define FS_MAX_CTX_STACK 4
 #define FS_MAX_DEPS 4
@@ -163,6 +165,21 @@ struct fs_ctx {
 	struct fs_busy busy[FS_ENGINES];
 };
 _Static_assert(sizeof(struct fs_ctx) == 232, "fs_ctx");
+
+struct fs_graph_launch {
+	fs_u64 seq;    /* of the launch */
+	fs_u64 handle; /* CUgraphExec in the process */
+};
+_Static_assert(sizeof(struct fs_graph_launch) == 16, "fs_graph_launch");
+
+/* Which graphs a context launched last. Of latest the first `total` places are in use, up to all. */
+struct fs_graphs {
+	fs_u64 total;      /* launched since the context exists */
+	fs_u32 generation; /* of the slot: of another one it says nothing */
+	fs_u32 pad;
+	struct fs_graph_launch latest[FS_KEPT_GRAPHS];
+};
+_Static_assert(sizeof(struct fs_graphs) == 272, "fs_graphs");
 
 /* One GPU. wake_on_idle is written by user space, everything else by BPF. */
 struct fs_clock {

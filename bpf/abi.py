@@ -15,6 +15,7 @@ MAX_GPUS = 32
 MAX_SLOTS = 64
 MAX_CTXS = 2048
 MAX_STREAMS = 64
+KEPT_GRAPHS = 16
 DELAY_BUCKETS = 40
 EDGE_PAGES = 256
 NO_SLOT = 0xFFFFFFFF
@@ -44,7 +45,6 @@ MAX_LIMIT_CGROUPS = 32
 MAX_LIMIT_LEVELS = 3
 CLOCK_SHIFT = 52
 CLOCK_MASK = (1 << CLOCK_SHIFT) - 1
-
 VIEW_LIST_MAX = 950
 VIEW_INFO_MAX = 200
 VIEW_SAMPLES_MAX = 72
@@ -209,6 +209,14 @@ class Ctx(ctypes.Structure):
         ("muted", _u64),
         ("busy", Busy * ENGINES),
     )
+
+
+class GraphLaunch(ctypes.Structure):
+    _fields_ = [("seq", _u64), ("handle", _u64)]
+
+
+class Graphs(ctypes.Structure):
+    _fields_ = [("total", _u64), ("generation", _u32), ("pad", _u32), ("latest", GraphLaunch * KEPT_GRAPHS)]
 
 
 class Clock(ctypes.Structure):
@@ -393,6 +401,8 @@ class GateHead(ctypes.Structure):
 STRUCTS: dict[str, type[ctypes.Structure]] = {
     "fs_busy": Busy,
     "fs_ctx": Ctx,
+    "fs_graph_launch": GraphLaunch,
+    "fs_graphs": Graphs,
     "fs_clock": Clock,
     "fs_use_key": UseKey,
     "fs_use": Use,

@@ -41,7 +41,7 @@ _SUBMIT = {
     "cuLaunchKernelEx": "on_submit_cfg",
     "cuLaunchCooperativeKernelMultiDevice": "on_submit_multi",
     "cuLaunchGridAsync": "on_submit_a4",
-    "cuGraphLaunch": "on_submit_a2",
+    "cuGraphLaunch": "on_submit_graph",
     "cuMemsetD8Async": "on_submit_a4",
     "cuMemsetD16Async": "on_submit_a4",
     "cuMemsetD32Async": "on_submit_a4",

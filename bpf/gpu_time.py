@@ -26,7 +26,7 @@ from fairsched.errors import FairschedError, HostUnsupported
 
 _PAGE = mmap.PAGESIZE
 _STOP_TIMEOUT_S = 20.0
-_Value = TypeVar("_Value", abi.Ctx, abi.Clock, abi.Budget, abi.Limits, ctypes.c_uint64)
+_Value = TypeVar("_Value", abi.Ctx, abi.Graphs, abi.Clock, abi.Budget, abi.Limits, ctypes.c_uint64)
 EDGE = struct.Struct("=QQQQIIIHBB")
 """struct fs_edge, in the order of Edge's fields; a test compares it with abi.Edge."""
 
@@ -110,6 +110,8 @@ class GpuTimeProbe:
         self._ctxs = _MappedArray(self._fds["ctx_by_slot"], abi.Ctx, abi.MAX_CTXS)
         # Each look at an array of structures makes an object; one for each place is enough.
         self._views: list[abi.Ctx] = list(self._ctxs.items)
+        self._graphs = _MappedArray(self._fds["graphs_by_slot"], abi.Graphs, abi.MAX_CTXS)
+        self._graph_views: list[abi.Graphs] = list(self._graphs.items)
         self._clocks = _MappedArray(self._fds["clock_by_gpu"], abi.Clock, abi.MAX_SLOTS)
         self._counts = _MappedArray(self._fds["counts_by_what"], ctypes.c_uint64, len(abi.Count))
         self._uses = syscall.BatchReader(self._fds["gpu_time_by_key"], abi.UseKey, abi.Use)
@@ -206,6 +208,10 @@ class GpuTimeProbe:
     def context(self, slot: int) -> abi.Ctx:
         """The live context in ``slot``."""
         return self._views[slot]
+
+    def graphs(self, slot: int) -> abi.Graphs:
+        """Which graphs the context in ``slot`` launched last (values change under the reader)."""
+        return self._graph_views[slot]
 
     def count(self, what: abi.Count) -> int:
         """How often one thing that should not happen did."""

@@ -32,6 +32,7 @@ SOURCE = "gpu_time.bpf.c"
 _Used = TypeVar("_Used")
 MAPS = (
     "ctx_by_slot",
+    "graphs_by_slot",
     "clock_by_gpu",
     "counts_by_what",
     "gpu_time_by_key",

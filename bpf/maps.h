@@ -77,6 +77,7 @@ struct call {
 
 /* Written here, read by user space through mmap. A slot returns to free_slots when its context dies. */
 BPF_F_TABLE("array", u32, struct fs_ctx, ctx_by_slot, FS_MAX_CTXS, FS_MMAPABLE);
+BPF_F_TABLE("array", u32, struct fs_graphs, graphs_by_slot, FS_MAX_CTXS, FS_MMAPABLE);
 BPF_F_TABLE("array", u32, struct fs_clock, clock_by_gpu, FS_MAX_SLOTS, FS_MMAPABLE);
 BPF_F_TABLE("array", u32, fs_u64, counts_by_what, FS_COUNTS, FS_MMAPABLE);
 BPF_F_TABLE("array", u32, struct fs_budget, budget_by_owner, FS_MAX_OWNERS, FS_MMAPABLE);

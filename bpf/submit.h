@@ -67,9 +67,26 @@ static __always_inline void note_pause(u32 slot, struct fs_ctx *c, fs_u64 now)
 	}
 }
 
-static __always_inline void submit_to(u32 slot, struct fs_ctx *c, u32 index, u32 engine)
+/* Which graph it was: a launch of one is as long as what is in it. Of two at once that take one place one is forgotten. */
+static __always_inline void note_graph(u32 slot, struct fs_ctx *c, fs_u64 seq, fs_u64 handle)
 {
-	fs_u64 now = bpf_ktime_get_ns();
+	struct fs_graphs *graphs = graphs_by_slot.lookup((int *)&slot);
+	struct fs_graph_launch *place;
+
+	if (!graphs)
+		return;
+	if (graphs->generation != c->generation) {
+		graphs->generation = c->generation;
+		graphs->total = 0;
+	}
+	place = &graphs->latest[__sync_fetch_and_add(&graphs->total, 1) & (FS_KEPT_GRAPHS - 1)];
+	place->handle = handle;
+	place->seq = seq;
+}
+
+static __always_inline void submit_to(u32 slot, struct fs_ctx *c, u32 index, u32 engine, fs_u64 graph)
+{
+	fs_u64 now = bpf_ktime_get_ns(), seq;
 	struct seqs *seqs = seqs_by_slot.lookup((int *)&slot);
 
 	if (!seqs)
@@ -79,7 +96,10 @@ static __always_inline void submit_to(u32 slot, struct fs_ctx *c, u32 index, u32
 	if (!c->synced)
 		note_pause(slot, c, now);
 	c->last_call_ns = now;
-	seqs->last[index & (FS_MAX_STREAMS - 1)] = __sync_fetch_and_add(&c->submitted, 1) + 1;
+	seq = __sync_fetch_and_add(&c->submitted, 1) + 1;
+	seqs->last[index & (FS_MAX_STREAMS - 1)] = seq;
+	if (graph)
+		note_graph(slot, c, seq, graph);
 	set_stream(slot, c, engine, 1ULL << (index & (FS_MAX_STREAMS - 1)), now);
 }
 
@@ -104,25 +124,26 @@ int on_submit_first(struct pt_regs *ctx)
 		follow_cgroup(c, bpf_ktime_get_ns());
 	index = add_index(slot, c, call->arg, call->arg <= FS_STREAM_PER_THREAD);
 	if (index != FS_NO_INDEX)
-		submit_to(slot, c, index, call->arg2);
+		submit_to(slot, c, index, call->arg2, call->mark.seq);
 	return 0;
 }
 
-static __always_inline void submit(struct pt_regs *ctx, fs_u64 stream, u32 engine)
+static __always_inline void submit(struct pt_regs *ctx, fs_u64 stream, u32 engine, fs_u64 graph)
 {
 	u32 slot = find_slot(), index = FS_NO_INDEX;
 	struct fs_ctx *c = ctx_at(slot);
+	struct mark mark = {.seq = graph};
 
 	/* A process that has moved takes the long way, too: whose it is now is to be found out. */
 	if (c && c->cgroup_id == bpf_get_current_cgroup_id())
 		index = find_index(slot, c, stream);
 	if (!c || index == FS_NO_INDEX) {
-		remember(CALL_SUBMIT, stream, engine, 0);
+		remember(CALL_SUBMIT, stream, engine, &mark);
 		long_ways.call(ctx, LONG_WAY_SUBMIT);
 		count(FS_COUNT_CALL_LOST);
 		return;
 	}
-	submit_to(slot, c, index, engine);
+	submit_to(slot, c, index, engine, graph);
 }
 
 static __always_inline fs_u64 stack_arg(struct pt_regs *ctx, int n)
@@ -144,16 +165,26 @@ static __always_inline fs_u64 pointed_stream(struct pt_regs *ctx, int offset)
 	return value;
 }
 
+int on_submit_graph(struct pt_regs *ctx)
+{
+	submit(ctx, plain_stream(PT_REGS_PARM2(ctx), 0), FS_COMPUTE, PT_REGS_PARM1(ctx));
+	return 0;
+}
+
+int on_submit_graph_pt(struct pt_regs *ctx)
+{
+	submit(ctx, plain_stream(PT_REGS_PARM2(ctx), 1), FS_COMPUTE, PT_REGS_PARM1(ctx));
+	return 0;
+}
+
 /* One function an expansion: bcc 0.18 finds only the first of several at one place. */
-#define SUBMIT(name, engine, stream, per_thread)                       \
-	int name(struct pt_regs *ctx)                                  \
-	{                                                              \
-		submit(ctx, plain_stream(stream, per_thread), engine); \
-		return 0;                                              \
+#define SUBMIT(name, engine, stream, per_thread)                          \
+	int name(struct pt_regs *ctx)                                     \
+	{                                                                 \
+		submit(ctx, plain_stream(stream, per_thread), engine, 0); \
+		return 0;                                                 \
 	}
 
-SUBMIT(on_submit_a2, FS_COMPUTE, PT_REGS_PARM2(ctx), 0)
-SUBMIT(on_submit_a2_pt, FS_COMPUTE, PT_REGS_PARM2(ctx), 1)
 SUBMIT(on_submit_a4, FS_COMPUTE, PT_REGS_PARM4(ctx), 0)
 SUBMIT(on_submit_a4_pt, FS_COMPUTE, PT_REGS_PARM4(ctx), 1)
 SUBMIT(on_submit_a6, FS_COMPUTE, PT_REGS_PARM6(ctx), 0)

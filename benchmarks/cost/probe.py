@@ -24,7 +24,7 @@ from benchmarks.rig import BenchError, Rig
 from benchmarks.stats import added_cost_ratio, extremes
 from fairsched.bpf import elf, perf, syscall
 
-SYMBOL, PROGRAM = "cuGraphLaunch", "on_submit_a2"
+SYMBOL, PROGRAM = "cuGraphLaunch", "on_submit_graph"
 EMPTY = "empty"
 VARIANTS = ("none", "at_0", "at_10")
 _RETURN_0 = bytes.fromhex("b7000000000000009500000000000000")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fairsched.accounting.graphs import GraphTimes
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge
@@ -89,6 +90,7 @@ class Context:
     seq_ns: int = 0
     """The time of that moment."""
     launch: LaunchTime = field(default_factory=LaunchTime)
+    graphs: GraphTimes = field(default_factory=GraphTimes)
     proven_ns: int = 0
     """When completion was last proven, or the context appeared."""
     busy_ns: int = -DEMAND_LINGER_NS
@@ -106,6 +108,8 @@ class Context:
     drain_ns: int = 0
     """The last drain as it was estimated."""
     drain_doubt_ns: int = 0
+    is_drain_new: bool = False
+    """It is of a graph that was never seen before."""
     drain_odds: float = 0.0
     """Logarithm of the odds that it still runs, while it is open."""
     pending: dict[ContextKey, int] = field(default_factory=dict)
@@ -137,6 +141,10 @@ class Context:
         cached = self.cached
         is_at_rest = cached is not None and cached.is_at_rest and self.seq >= cached.submitted
         return is_at_rest and not self.is_open
+
+    def wants(self, now_ns: int) -> bool:
+        """Whether it counts as wanting the GPU."""
+        return self.held_with_demand if self.is_held else now_ns - self.busy_ns <= DEMAND_LINGER_NS
 
     def is_anchor(self, waited_ns: int) -> bool:
         """Whether the work ended as the call that proved it returned: it had waited, and not through a hold."""

@@ -44,7 +44,8 @@ _SPARE_RATIO, _UNKNOWN_RATIO = 0.5, 2.0
 the second one more, shared among the bursts that were observed ..."""
 _SPARE_DOUBTS = 1.5
 """... and at least so many times the doubt about it."""
-_SPARE_NS = 2_000_000
+_SPARE_NS, _NEW_NS = 2_000_000, 250_000_000
+"""At least so much of an even share; the second one where it is of a graph of which nothing is known."""
 _LINDY = 0.2
 """Of what it has run, a burst that outlasted its estimate is taken to run on for."""
 _LONGEST_BURST_NS = 1_000_000_000
@@ -172,18 +173,20 @@ class Drains:
         self._believe(context, 0.0, now_ns)
         self._end(context)
 
-    def witnessed(self, witness: Context, spent_ns: int, launches: int, now_ns: int) -> tuple[int, bool]:
-        """A burst of ``witness`` ended, for which it was charged ``spent_ns``.
+    def witnessed(
+        self, witness: Context, known: LaunchTime, spent_ns: int, launches: int, now_ns: int
+    ) -> tuple[int, bool]:
+        """A burst of ``witness`` ended, for which it was charged ``spent_ns``. ``known``: of the time of such.
 
         Returns how much of that was moved to drains (ns, may be negative), and whether the burst says something
         about the witness itself.
         """
-        if not self._recent or witness.launch.samples < _KNOWN_SAMPLES:
+        if not self._recent or known.samples < _KNOWN_SAMPLES:
             return 0, True
-        expected_ns = max(1, round(witness.launch.tau_ns * launches))
+        expected_ns = max(1, round(known.tau_ns * launches))
         rest_ns, wall_ns = spent_ns - expected_ns, now_ns - witness.seq_ns
         steady, changing = self._overlapping(witness, rest_ns, now_ns)
-        moved_ns, gain = self._settle(witness, changing, spent_ns, launches, wall_ns)
+        moved_ns, gain = self._settle(witness, known, changing, spent_ns, launches, wall_ns)
         rest_ns -= moved_ns
         told: dict[tuple[int, bool], tuple[float, float]] = {}
         # What one drain explains, the next one need not.
@@ -191,7 +194,7 @@ class Drains:
             is_running = self._replay.is_runnable(other.key)
             if (rest_ns, is_running) not in told:  # as a rule the same for all of them
                 told[rest_ns, is_running] = evidence(
-                    witness.launch,
+                    known,
                     expected_ns,
                     max(1, expected_ns + rest_ns),
                     wall_ns,
@@ -210,7 +213,8 @@ class Drains:
         if not context.launch.samples:
             return context.is_open
         ratio = _SPARE_RATIO + _UNKNOWN_RATIO / (1 + context.launch.observed)
-        spare_ns = max(_SPARE_NS, ratio * context.drain_ns, _SPARE_DOUBTS * context.drain_doubt_ns)
+        least_ns = _NEW_NS if context.is_drain_new else _SPARE_NS
+        spare_ns = max(least_ns, ratio * context.drain_ns, _SPARE_DOUBTS * context.drain_doubt_ns)
         return self._replay.even_ns(now_ns) - context.held_even_ns < context.drain_ns + spare_ns
 
     # ---- mechanism ----
@@ -235,15 +239,21 @@ class Drains:
         return steady, changing
 
     def _settle(
-        self, witness: Context, changing: list[Context], spent_ns: int, launches: int, wall_ns: int
+        self,
+        witness: Context,
+        known: LaunchTime,
+        changing: list[Context],
+        spent_ns: int,
+        launches: int,
+        wall_ns: int,
     ) -> tuple[int, float]:
         """Move what a burst says about drains that began or ended in it; the sum in ns, and the gain."""
-        expected_ns = witness.launch.tau_ns * launches
+        expected_ns = known.tau_ns * launches
         most_ns = round(spent_ns / (max(1.0, wall_ns / spent_ns) + 1.0))
-        if not changing or 2 * _noise_ns(witness.launch, round(expected_ns)) > most_ns:
+        if not changing or 2 * _noise_ns(known, round(expected_ns)) > most_ns:
             return 0, 0.0
         drains = [Drain(o.drain_ns, min(o.drain_doubt_ns, most_ns), o.launch) for o in changing]
-        parts, gain = settle(witness.launch, spent_ns, launches, drains, self._replay.slice_ns)
+        parts, gain = settle(known, spent_ns, launches, drains, self._replay.slice_ns)
         moved_ns = 0
         for other, drain, wanted_ns in zip(changing, drains, parts, strict=True):
             part_ns = min(max(wanted_ns, -most_ns), most_ns)

@@ -20,7 +20,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from fairsched.accounting import outstanding
 from fairsched.accounting.confidence import confidence
 from fairsched.accounting.context import (
-    DEMAND_LINGER_NS,
     CachedLook,
     Context,
     Events,
@@ -37,7 +36,7 @@ from fairsched.accounting.pauses import Pauses
 from fairsched.accounting.replay import Replay
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
-from fairsched.model import Confidence, ContextKey, ContextWork, Source
+from fairsched.model import Confidence, ContextKey, ContextWork, GraphWork, Source
 
 _LIVE = int(abi.CtxFlag.LIVE)
 _GUESSED = int(abi.CtxFlag.GPU_GUESSED | abi.CtxFlag.UNSEEN)
@@ -185,13 +184,12 @@ class EbpfAccount:
         row = row_of(rows, context)
         row.used_ns += used_ns
         row.launches += launches
-        has_demand = self._demand(context, now_ns)
+        has_demand = context.wants(now_ns)
         row.has_demand |= has_demand
         is_borne_out = engine.silence.poll(context, live, now_ns)
         launch, left_ns = self._launch(context), 0
         if is_running:
-            spent_ns = replay.exec_ns(context.key) - context.seq_exec_ns
-            left_ns = launch.left_ns(live.submitted - context.seq, spent_ns)
+            left_ns = engine.left_ns(context, live.submitted)
             row.outstanding_ns += left_ns
         unmeasured_ns = engine.unmeasured_ns(context)
         row.unmeasured_ns += unmeasured_ns
@@ -257,6 +255,8 @@ class EbpfAccount:
             is_end = edge.kind == _CLOSE or context.is_end_of_drain(edge.seq)
             prove, is_anchor = replay.close if is_end else replay.progress, context.is_anchor(edge.arg)
             engine.silence.hear(context, prove(context.key, edge.t_ns, is_anchor=is_anchor))
+            if is_anchor and not is_end:  # it goes on, whatever its silence was taken for
+                replay.open(context.key, edge.t_ns)
             if is_end:
                 context.busy_ns = context.closed_at_ns = edge.t_ns
             self._prove(context, engine, edge)
@@ -304,8 +304,8 @@ class EbpfAccount:
 
     def _engine(self, gpu: int) -> Engine:
         if gpu not in self._engines:
-            replay = Replay(*self._nature)
-            self._engines[gpu] = Engine(replay, self._launch, self._owner, self._probe.end_drain)
+            replay, probe = Replay(*self._nature), self._probe
+            self._engines[gpu] = Engine(replay, self._launch, self._owner, probe.end_drain, probe.graphs)
         return self._engines[gpu]
 
     def _owner(self, cgroup_id: int) -> Hashable:
@@ -334,11 +334,6 @@ class EbpfAccount:
 
     # ---- judgements ----
 
-    def _demand(self, context: Context, now_ns: int) -> bool:
-        if context.is_held:
-            return context.held_with_demand
-        return now_ns - context.busy_ns <= DEMAND_LINGER_NS
-
     def _launch(self, context: Context) -> LaunchTime:
         """What is known of the context, else of another of its tenant."""
         context.launch = self._engines[context.gpu].silence.launch_of(context) or context.launch
@@ -353,7 +348,7 @@ class EbpfAccount:
         for context in self._contexts.of(cgroup_ids):
             if not context.is_held:
                 engine = self._engines[context.gpu]
-                context.held_with_demand = not by_others and self._demand(context, now_ns)
+                context.held_with_demand = not by_others and context.wants(now_ns)
                 engine.replay.advance(now_ns)
                 engine.drains.begin(context, now_ns)
                 engine.drains.estimate(context, self._probe.context(context.key[0]), now_ns)
@@ -400,7 +395,7 @@ class EbpfAccount:
 
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """See :class:`GpuTimeSource`; whatever has been read of it."""
-        return outstanding.queued_ns(self._contexts.of(cgroup_ids), self._probe.context, self._launch)
+        return outstanding.queued_ns(self._contexts.of(cgroup_ids), self._probe.context, self._engines)
 
     def _end_drains(self, engine: Engine) -> None:
         for key, t_ns in engine.replay.take_drained():
@@ -417,6 +412,10 @@ class EbpfAccount:
     def error_ratio(self, tenant: str, gpu: int) -> float | None:
         """See :class:`GpuTimeSource`."""
         return self._engines[gpu].costs.error_ratio(tenant) if gpu in self._engines else None
+
+    def graph_work(self, tenant: str, gpu: int) -> GraphWork | None:
+        """See :class:`GpuTimeSource`."""
+        return self._engines[gpu].costs.of(tenant).graphs() if gpu in self._engines else None
 
     def idle_gpus(self) -> set[int]:
         """Slots with contexts, none of which has work."""

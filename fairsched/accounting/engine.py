@@ -10,11 +10,13 @@ out by their neighbours (silent.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 
 from fairsched.accounting.company import Company
 from fairsched.accounting.context import Context, ProcessUse
 from fairsched.accounting.costs import Cost, Costs
 from fairsched.accounting.drains import Drains
+from fairsched.accounting.graphs import Graphs, graphs_of
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.accounting.pauses import TenantPauses
 from fairsched.accounting.replay import Replay
@@ -36,9 +38,12 @@ class Engine:
         launch_of: Callable[[Context], LaunchTime],
         tenant_of: Callable[[int], Hashable],
         end_in_bpf: Callable[[int, int, int], bool],
+        graphs_of_slot: Callable[[int], abi.Graphs],
     ) -> None:
-        """``launch_of``: what is known of a context's time per launch. ``tenant_of`` a cgroup: whose it is."""
+        """``launch_of``: what is known of a context's time per launch. ``tenant_of`` a cgroup: whose it is.
+        ``graphs_of_slot``: what BPF keeps of the graphs launched there."""
         self.replay = replay
+        self._graphs_of_slot = graphs_of_slot
         self.drains = Drains(replay, self._remaining, end_in_bpf)
         self.silence = Silence(replay)
         self.costs = Costs(REMEMBERED_TENANTS)
@@ -102,6 +107,31 @@ class Engine:
 
     # ---- bursts ----
 
+    def _graphs(self, context: Context, after: int, last: int) -> Graphs:
+        """Among its launches with numbers above ``after``, up to ``last``."""
+        return graphs_of(context.key, self._graphs_of_slot(context.key[0]), after, last)
+
+    def _known(self, context: Context, launches: int, graphs: Graphs) -> tuple[int, LaunchTime]:
+        """What is known of the time of such a burst, and of how many units that is."""
+        known = context.graphs.of(graphs) if graphs else None
+        if known is not None:
+            return len(graphs.handles), known
+        launch = self._launch_of(context)
+        # That other graphs vary little says nothing of a new one.
+        return launches, replace(launch, observed=0) if context.graphs.is_new(graphs) else launch
+
+    def left_ns(self, context: Context, submitted: int) -> int:
+        """What is left of its work, with which it goes on."""
+        launches, spent_ns = submitted - context.seq, self._spent_ns(context)
+        units, known = self._known(context, launches, self._graphs(context, context.seq, submitted))
+        return known.left_ns(units, spent_ns)
+
+    def queued_ns(self, context: Context, submitted: int) -> float:
+        """What it has submitted since it was last held."""
+        launches = submitted - context.drain_seq
+        units, known = self._known(context, launches, self._graphs(context, context.drain_seq, submitted))
+        return units * known.tau_ns
+
     def begin(self, context: Context, edge: Edge) -> None:
         """Nothing older is outstanding, so the next proof measures what is submitted from here on.
 
@@ -109,7 +139,8 @@ class Engine:
         """
         is_first = context.is_unseen and context.seq == 0
         if not is_first:
-            self._settle(context, edge.seq - 1 - context.seq)
+            launches = edge.seq - 1 - context.seq
+            self._settle(context, launches, self._graphs(context, context.seq, edge.seq - 1))
         context.is_tainted = context.is_held or is_first
         context.seq = max(context.seq, edge.seq - 1)
         context.seq_exec_ns, context.seq_ns = self.replay.exec_ns(context.key), edge.t_ns
@@ -125,39 +156,47 @@ class Engine:
             return False
         spent_ns = self._spent_ns(context)
         is_whole, is_clean = not context.is_tainted and spent_ns > 0, True
-        if is_whole and self._may_judge(context, launches):
-            moved_ns, is_clean = self.drains.witnessed(context, spent_ns, launches, edge.t_ns)
+        graphs = self._graphs(context, context.seq, edge.seq)
+        if is_whole and self._may_judge(context, launches, graphs):
+            units, known = self._known(context, launches, graphs)
+            moved_ns, is_clean = self.drains.witnessed(context, known, spent_ns, units, edge.t_ns)
             spent_ns -= moved_ns
             is_whole = spent_ns > 0
         if is_whole and not self.is_intruded:
             is_alone = self._is_alone(context)
-            self.costs.learn(self._owner(context), spent_ns, launches, is_alone=is_alone, waited_ns=edge.arg)
+            what = (self._owner(context), spent_ns, launches, graphs)
+            self.costs.learn(*what, is_alone=is_alone, waited_ns=edge.arg)
         # All it had queued when it was held: learning from whole bursts alone would forget the long ones.
         is_cut = not context.is_held and context.seq < context.drain_seq <= edge.seq
-        is_told = is_cut and context.is_drain_known and self._cost(context).is_vague(launches)
+        is_told = is_cut and context.is_drain_known and self._cost(context).is_vague(launches, graphs)
         is_exact = context.is_of_one_piece(edge.seq) and (self._is_alone(context) or is_told)
-        spent_ns = self._spent_ns(context) if is_exact else self._settle(context, launches, is_whole=is_whole)
-        if spent_ns > 0 and is_whole and is_clean:
-            context.launch.learn(spent_ns, launches)
-        elif spent_ns > 0 and is_cut:
+        spent_ns = (
+            self._spent_ns(context)
+            if is_exact
+            else self._settle(context, launches, graphs, is_whole=is_whole)
+        )
+        if spent_ns > 0 and ((is_whole and is_clean) or is_cut):
             # An estimate nobody confirmed teaches less than a measurement.
-            (context.launch.learn if context.is_drain_known else context.launch.impute)(spent_ns, launches)
+            is_measured = (is_whole and is_clean) or context.is_drain_known
+            (context.launch.learn if is_measured else context.launch.impute)(spent_ns, launches)
+            if graphs and is_measured:
+                context.graphs.learn(graphs, spent_ns)
         context.is_tainted = context.is_held
         context.seq, context.seq_ns = edge.seq, edge.t_ns
         context.seq_exec_ns = self.replay.exec_ns(context.key)
         return is_whole
 
-    def _may_judge(self, context: Context, launches: int) -> bool:
+    def _may_judge(self, context: Context, launches: int, graphs: Graphs) -> bool:
         """Whether what the replay charges for such a burst says something about drains beside it."""
-        is_confirmed = self._cost(context).is_confirmed(launches)
+        is_confirmed = self._cost(context).is_confirmed(launches, graphs)
         return self.costs.is_replay_right if is_confirmed is None else is_confirmed
 
-    def _settle(self, context: Context, launches: int, *, is_whole: bool = False) -> int:
+    def _settle(self, context: Context, launches: int, graphs: Graphs, *, is_whole: bool = False) -> int:
         """Charge what so many launches cost; returns that."""
         spent_ns = self._spent_ns(context)
         if launches <= 0:
             return spent_ns
-        owed_ns = self.costs.charge_ns(self._owner(context), spent_ns, launches, is_whole=is_whole)
+        owed_ns = self.costs.charge_ns(self._owner(context), spent_ns, launches, graphs, is_whole=is_whole)
         self.replay.settle(context.key, owed_ns - spent_ns)
         return owed_ns
 
@@ -179,8 +218,11 @@ class Engine:
     # ---- what is to come ----
 
     def _remaining(self, context: Context, launches: int, spent_ns: int) -> tuple[int, int]:
-        mean_ns = self._cost(context).expected_ns(launches) if launches > 0 else None
-        return self._launch_of(context).remaining(launches, spent_ns, mean_ns)
+        graphs = self._graphs(context, context.seq, context.seq + launches)
+        mean_ns = self._cost(context).expected_ns(launches, graphs) if launches > 0 else None
+        units, known = self._known(context, launches, graphs)
+        context.is_drain_new = context.graphs.is_new(graphs)
+        return known.remaining(units, spent_ns, mean_ns)
 
     def unmeasured_ns(self, context: Context) -> int:
         """What a burst of it takes, if too little is known of what it costs; else 0.

@@ -129,6 +129,9 @@ class NvmlAccount:
         share = min(0.5, used_ns / (_WINDOW_S * 1e9))
         return sampled_points(_WINDOW_S, self.period_ns, share) / 100 / share
 
+    def graph_work(self, _tenant: str, _gpu: int) -> None:
+        """Samples do not tell what runs."""
+
     def read(self, now_ns: int) -> list[ProcessUse]:
         """Everything since the previous read. Between two polls: who is there, and no time."""
         is_due = now_ns >= self._next_poll_ns

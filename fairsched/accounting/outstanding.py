@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Set
 
 from fairsched.accounting.context import Context
-from fairsched.accounting.launch_time import LaunchTime
+from fairsched.accounting.engine import Engine
 from fairsched.accounting.replay import Replay
 from fairsched.bpf import abi
 from fairsched.model import ContextKey, ContextWork
@@ -90,15 +90,13 @@ def place_stand_ins(
 
 
 def queued_ns(
-    contexts: Iterable[Context],
-    live_of: Callable[[int], abi.Ctx],
-    launch_of: Callable[[Context], LaunchTime],
+    contexts: Iterable[Context], live_of: Callable[[int], abi.Ctx], engines: Mapping[int, Engine]
 ) -> int:
-    """GPU time these contexts have submitted since they were last held."""
+    """GPU time these contexts have submitted since they were last held. ``engines``: by GPU."""
     total = 0.0
     for context in contexts:
         if context.drain_seq >= 0:
             live = live_of(context.key[0])
             if live.generation == context.key[1]:
-                total += (live.submitted - context.drain_seq) * launch_of(context).tau_ns
+                total += engines[context.gpu].queued_ns(context, live.submitted)
     return round(total)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from fairsched.accounting.context import ProcessUse
-from fairsched.model import Source
+from fairsched.model import GraphWork, Source
 
 
 class GpuTimeSource(Protocol):
@@ -44,3 +44,6 @@ class GpuTimeSource(Protocol):
     def error_ratio(self, tenant: str, gpu: int) -> float | None:
         """How far what a tenant is charged on a GPU (slot) now may be off, in parts of it: over 2 s where
         calls are seen, over 10 s where it is sampled."""
+
+    def graph_work(self, tenant: str, gpu: int) -> GraphWork | None:
+        """The graphs that a tenant launches on a GPU (slot); None where there are none or that is not seen."""

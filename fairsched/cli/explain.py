@@ -26,7 +26,7 @@ from fairsched.cli.text import (
 )
 
 if TYPE_CHECKING:
-    from fairsched.model import ReasonCode
+    from fairsched.model import GraphWork, ReasonCode
     from fairsched.protocol.client import ControlClient
     from fairsched.protocol.status import DecisionRecord, MisbehaviourStatus, TenantStatus, VramStatus
 
@@ -85,6 +85,10 @@ def render(
     if now is not None:
         lines += wrap(_now(now))
         lines += wrap(now.note) if now.note else []
+        for gpu in now.gpus:
+            if gpu.graphs is not None:
+                where = f" on {short_uuid(gpu.uuid)}" if len(now.gpus) > 1 else ""
+                lines += wrap(_graphs(gpu.graphs, where))
     for one in misbehaviours:
         lines += wrap(misbehaviour_text(one, now_s), first="! ", rest="  ")
     for is_over, text in (vram_text(one, now_s) for one in vram):
@@ -120,6 +124,16 @@ def _now(now: TenantStatus) -> str:
     if now.tokens is not None and now.tokens.tokens_per_s is not None:
         parts.append(f"{now.tokens.tokens_per_s:.1f} tokens/s")
     return f"now {now.state.value}{': ' if parts else ''}{'; '.join(parts)}"
+
+
+def _graphs(graphs: GraphWork, where: str) -> str:
+    """``graph launches of 20 to 95 ms (3 graphs; the longest +-4%, measured alone): each is one piece``"""
+    shortest, longest = milliseconds(graphs.shortest_ms), milliseconds(graphs.longest_ms)
+    lengths = longest if shortest == longest else f"{shortest} to {longest}"
+    many = "1 graph" if graphs.count == 1 else f"{graphs.count} graphs; the longest"
+    source = "measured alone" if graphs.is_measured else "as charged beside others"
+    doubt = f"+-{percent(graphs.error_ratio)}%"
+    return f"graph launches of {lengths} ms{where} ({many} {doubt}, {source}): each runs as one piece"
 
 
 _Episode = tuple["DecisionRecord | None", "DecisionRecord | None"]

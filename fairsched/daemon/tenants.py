@@ -144,6 +144,7 @@ class TenantReports:
                 has_demand=share.has_demand,
                 confidence=share.confidence,
                 error_ratio=self._parts.sensors.error_ratio(name, share.gpu),
+                graphs=self._parts.sensors.graph_work(name, share.gpu),
                 drain_ms=self._drains[name, share.gpu] / 1e6 if (name, share.gpu) in self._drains else None,
             )
             for share in self._shares.get(name, ())

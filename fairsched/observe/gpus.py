@@ -13,11 +13,13 @@ neighbours want nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.bpf.gpu_time import GpuTimeProbe
+from fairsched.driver.watch import DriverWatch
 from fairsched.gpu.nvml import Gpu, Nvml
+from fairsched.gpu.watch import GpuWatch
 
 logger = logging.getLogger(__name__)
 
@@ -68,3 +70,13 @@ def _log(slot: int, gpu: Gpu) -> None:
         else f" of={mig.parent_uuid} gi={mig.gpu_instance} ci={mig.compute_instance} profile={mig.profile}"
     )
     logger.warning("gpu=%s uuid=%s slot=%d%s", "gone" if gpu.is_gone else "new", gpu.uuid, slot, part)
+
+
+def slots_of(
+    pids: Set[int], gpus: Sequence[Gpu], watch: GpuWatch | None, driver: DriverWatch
+) -> dict[int, set[int]]:
+    """On which GPUs these processes compute, as the driver's ioctls, else NVML, tell."""
+    listed = watch.slots_of(pids) if watch is not None else {}
+    said = driver.slots_of(pids)  # of whole GPUs, as they were when it was loaded
+    there = {pid: slots for pid, slots in said.items() if not any(gpus[one].is_gone for one in slots)}
+    return {**listed, **there}

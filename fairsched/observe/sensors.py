@@ -35,7 +35,7 @@ from fairsched.gpu.nvml import Gpu, Nvml
 from fairsched.gpu.watch import GpuWatch
 from fairsched.host import dcgm as host_dcgm
 from fairsched.host.choose import ONLY_V1, choose_source, switched_off
-from fairsched.model import NEVER_NS, PolicyParams, Source
+from fairsched.model import NEVER_NS, GraphWork, PolicyParams, Source
 from fairsched.observe import gpus
 from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
 from fairsched.observe.life import LifeWatch
@@ -43,11 +43,10 @@ from fairsched.observe.mps import MpsWatch
 from fairsched.observe.ordinals import Ordinals
 from fairsched.observe.owners import Owners
 from fairsched.observe.portions import Portions
+from fairsched.observe.silent import end_silent, silent_contexts
 from fairsched.observe.tree import TenantView
 from fairsched.protocol.delays import AMinuteAgo
 
-_SILENT_NS = 2_000_000_000
-"""Longer than most bursts take, and a GPU that works on a longer one is not idle."""
 _WINDOWS_S = (1, 10, 60)
 _RELOAD_AGAIN_NS = 60_000_000_000
 _PROCESS_EDGES = (abi.EdgeKind.PROC_NEW, abi.EdgeKind.PROC_EXIT)
@@ -117,16 +116,22 @@ class Sensors:
 
     def error_points(self) -> dict[str, float]:
         """By seconds: how far a share of the account in force may be off over such a window, in points of a GPU."""
-        account, windows_s = self.in_use, _WINDOWS_S
-        return (
-            {} if account is None else {str(seconds): account.error_points(seconds) for seconds in windows_s}
-        )
+        account = self.in_use
+        return {} if account is None else {str(one): account.error_points(one) for one in _WINDOWS_S}
 
     def error_ratio(self, tenant: str, gpu: str) -> float | None:
         """How far what a tenant is charged on a GPU (UUID) may be off, in parts of it; see :class:`GpuTimeSource`."""
-        slots = [slot for slot, one in enumerate(self.gpus) if one.uuid == gpu]
-        slot = slots[0] if slots else None if self.gpus else 0
+        slot = self._slot(gpu)
         return None if self.in_use is None or slot is None else self.in_use.error_ratio(tenant, slot)
+
+    def graph_work(self, tenant: str, gpu: str) -> GraphWork | None:
+        """The graphs that a tenant launches on a GPU (UUID); see :class:`GpuTimeSource`."""
+        slot = self._slot(gpu)
+        return None if self.in_use is None or slot is None else self.in_use.graph_work(tenant, slot)
+
+    def _slot(self, gpu: str) -> int | None:
+        slots = [slot for slot, one in enumerate(self.gpus) if one.uuid == gpu]
+        return slots[0] if slots else None if self.gpus else 0
 
     def law(self, params: PolicyParams) -> PolicyParams:
         """The tunables of the control law, as the source that is in force allows."""
@@ -311,20 +316,10 @@ class Sensors:
         return self.gpu_watch.take_loads(slot) if self.gpu_watch is not None else ()
 
     def silent_contexts(self, slot: int, now_ns: int) -> list[tuple[int, int]]:
-        """(slot, generation) of contexts on a GPU with open work of which nothing was heard for long.
-
-        Open for the programs or for the account: a drain that was taken to be over goes on for the account, if who had
-        it is silent after the hold as well.
-        """
+        """See :func:`fairsched.observe.silent.silent_contexts`; none without an account."""
         if self.probe is None or self.account is None:
             return []
-        return [
-            (at, live.generation)
-            for at, live in self.probe.contexts()
-            if live.gpu == slot
-            and now_ns - live.last_call_ns > _SILENT_NS
-            and (live.busy[abi.COMPUTE].streams or self.account.is_charged((at, live.generation)))
-        ]
+        return silent_contexts(self.probe, self.account, slot, now_ns)
 
     def doubt(self, slot: int, now_ns: int) -> int:
         """The account of a GPU is wrong: its silent work is over, and the rest is learnt anew.
@@ -333,12 +328,9 @@ class Sensors:
         """
         if self.account is None or self.probe is None:
             return 0
-        silent = self.silent_contexts(slot, now_ns)
-        for at, generation in silent:
-            self.probe.end_drain(at, generation, 0)
-            self.account.end((at, generation), now_ns)
+        ended = end_silent(self.probe, self.account, slot, now_ns)
         self.account.relearn(slot)
-        return len(silent)
+        return ended
 
     def hold(self, cgroup_ids: Iterable[int], now_ns: int, *, by_others: bool = False) -> None:
         """Tell the account, if there is one, that these cgroups were just frozen."""
@@ -408,13 +400,7 @@ class Sensors:
         return True
 
     def _slots_of(self, pids: Set[int]) -> dict[int, set[int]]:
-        """On which GPUs these processes compute, as the driver's ioctls, else NVML, tell."""
-        listed = self.gpu_watch.slots_of(pids) if self.gpu_watch is not None else {}
-        said = self.driver.slots_of(pids)  # of whole GPUs, as they were when it was loaded
-        there = {
-            pid: slots for pid, slots in said.items() if not any(self.gpus[one].is_gone for one in slots)
-        }
-        return {**listed, **there}
+        return gpus.slots_of(pids, self.gpus, self.gpu_watch, self.driver)
 
     def queue_delays(
         self,

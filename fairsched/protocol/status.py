@@ -18,6 +18,7 @@ from typing import Any
 from fairsched.model import (
     ActionKind,
     Confidence,
+    GraphWork,
     MisbehaviourKind,
     Reason,
     ReasonCode,
@@ -120,6 +121,8 @@ class TenantGpuStatus:
     """GPU time it has queued: what would still run if it were frozen now."""
     error_ratio: float | None = None
     """How far `used_ratio` may be off, in parts of it, in 19 of 20 cases; None = nothing is known of it."""
+    graphs: GraphWork | None = None
+    """None = it launches none, or that is not seen."""
 
 
 @dataclass(frozen=True)
@@ -414,16 +417,19 @@ def _tenant_from_plain(data: Mapping[str, Any]) -> TenantStatus:
     known["tokens"] = None if tokens is None else rate_from_plain(tokens)
     known["driver_calls"] = None if calls is None else DriverCallsStatus(**_known(DriverCallsStatus, calls))
     known["last"] = None if known.get("last") is None else decision_from_plain(known["last"])
-    known["gpus"] = tuple(
-        TenantGpuStatus(**{**_known(TenantGpuStatus, gpu), "confidence": Confidence(gpu["confidence"])})
-        for gpu in data["gpus"]
-    )
+    known["gpus"] = tuple(map(_tenant_gpu_from_plain, data["gpus"]))
     delays = known.get("queue_delays") or {}
     known["queue_delays"] = {gpu: histogram_from_plain(delay) for gpu, delay in delays.items()}
     known["vram"] = tuple(VramStatus(**_known(VramStatus, one)) for one in known.get("vram", ()))
     known["misbehaviours"] = tuple(map(_misbehaviour_from_plain, known.get("misbehaviours", ())))
     known["misbehaviour"] = next(iter(known["misbehaviours"]), None)
     return TenantStatus(**known)
+
+
+def _tenant_gpu_from_plain(data: Mapping[str, Any]) -> TenantGpuStatus:
+    known, graphs = _known(TenantGpuStatus, data), data.get("graphs")
+    known["graphs"] = None if graphs is None else GraphWork(**_known(GraphWork, graphs))
+    return TenantGpuStatus(**{**known, "confidence": Confidence(data["confidence"])})
 
 
 def _misbehaviour_from_plain(data: Mapping[str, Any]) -> MisbehaviourStatus:

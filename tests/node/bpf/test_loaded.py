@@ -33,7 +33,8 @@ def sizeof(kind):
     return ctypes.sizeof(kind)
 
 found = {}
-for name in ("ctx_by_slot", "clock_by_gpu", "gpu_time_by_key", "delay_by_key", "gpu_by_dev", "gpu_by_uuid"):
+for name in ("ctx_by_slot", "clock_by_gpu", "gpu_time_by_key", "delay_by_key",
+             "graphs_by_slot", "gpu_by_dev", "gpu_by_uuid"):
     table = bpf[name]
     for part, kind in (("key", table.Key), ("leaf", table.Leaf)):
         found[f"{name}.{part}"] = [sizeof(kind), layout(kind)]
@@ -44,6 +45,7 @@ os._exit(0)
 SEEN = {
     "ctx_by_slot.leaf": abi.Ctx,
     "clock_by_gpu.leaf": abi.Clock,
+    "graphs_by_slot.leaf": abi.Graphs,
     "gpu_time_by_key.key": abi.UseKey,
     "gpu_time_by_key.leaf": abi.Use,
     "delay_by_key.key": abi.DelayKey,
@@ -87,7 +89,7 @@ bpf = compiler.compile_module(NVIDIA_IOCTL.source, defines)""",
         '"ctx_by_slot", "clock_by_gpu", "gpu_time_by_key", "delay_by_key"', '"held_by_key", "calls_by_proc"'
     )
     .replace(
-        '"gpu_by_dev", "gpu_by_uuid"',
+        '"graphs_by_slot", "gpu_by_dev", "gpu_by_uuid"',
         '"client_by_handle", "object_by_key", "clients_by_file", "node_by_inode"',
     )
 )

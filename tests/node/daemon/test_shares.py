@@ -34,6 +34,23 @@ def test_held_tenant_with_deep_queues_gets_its_share_again(site: Site) -> None:
     assert abs(shares["deep"] - 0.25) < 0.1, shares
 
 
+def test_graphs_of_many_lengths_have_their_share_and_are_told(site: Site) -> None:
+    """A graph is one launch, whatever is in it: eight of them of 20 to 300 ms."""
+    site.configure({"chat": {"weight": 2}, "train": {"weight": 2, "class": "batch"}, "graphs": {"weight": 1}})
+    site.start()
+    lengths = {"kernels": 1, "kernel_us": 100_000, "jitter_ratio": 0.6, "submit": "graph", "gap_us": 1000}
+    site.spawn("chat", DECODE)
+    site.spawn("train", STEADY)
+    site.spawn("graphs", Workload("step", depth=1, **lengths))
+    site.wait_held("graphs")
+    let_run(8)  # each of the eight has to be seen
+    shares = site.shares(["chat", "train", "graphs"], 10)
+    assert abs(shares["graphs"] - 0.2) < 0.08, shares
+    told = " ".join(site.cli("explain", "graphs").stdout.split())
+    assert "graph launches of " in told, told
+    assert "each runs as one piece" in told, told
+
+
 def test_stalled_gpu_disturbs_no_other_gpu(make_site: MakeSite) -> None:
     """On GPU 1 a kernel never ends; GPU 0 is shared as before, and nobody is held past its deadline."""
     site = make_site(gpus=2)

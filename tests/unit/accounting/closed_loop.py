@@ -162,9 +162,10 @@ class ClosedLoop(Simulation):
         sigma = process.jitter_ratio
         return round(process.kernel_ns * self.rng.lognormvariate(-sigma * sigma / 2, sigma))
 
-    def launched(self, process: Process, count: int) -> None:
+    def launched(self, process: Process, count: int, graph: int = 0) -> None:
+        """``graph``: the handle of the one that was launched; 0 = kernels."""
         if not isinstance(process, Unseen):
-            self.probe.launch(self.slots[process], self.now, count)
+            self.probe.launch(self.slots[process], self.now, count, graph)
 
     def synced(self, process: Process, waited_ns: int) -> None:
         self.probe.sync(self.slots[process], self.now, waited_ns)

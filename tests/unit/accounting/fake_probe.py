@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -30,6 +31,9 @@ class FakeProbe:
     dropped: int = 0
     is_losing: bool = False
     """Edges go nowhere and are counted."""
+    knows_graphs: bool = True
+    """Graphs are told apart."""
+    graphs_by_slot: dict[int, abi.Graphs] = field(default_factory=lambda: defaultdict(abi.Graphs))
     drains_ended: list[tuple[int, int, int]] = field(default_factory=list)
 
     # ---- what the account asks ----
@@ -48,6 +52,9 @@ class FakeProbe:
 
     def context(self, slot: int) -> abi.Ctx:
         return self.contexts_by_slot[slot]
+
+    def graphs(self, slot: int) -> abi.Graphs:
+        return self.graphs_by_slot[slot]
 
     def contexts(self) -> Iterator[tuple[int, abi.Ctx]]:
         return (
@@ -81,12 +88,19 @@ class FakeProbe:
         live.flags = abi.CtxFlag.LIVE if is_seen else abi.CtxFlag.LIVE | abi.CtxFlag.UNSEEN
         live.handle = 0xC0DE + slot if is_seen else 0
         self.contexts_by_slot[slot] = live
+        self.graphs_by_slot[slot] = abi.Graphs()
         self._emit(abi.EdgeKind.CTX_NEW, slot, t_ns, live.handle)
 
-    def launch(self, slot: int, t_ns: int, count: int = 1) -> None:
+    def launch(self, slot: int, t_ns: int, count: int = 1, graph: int = 0) -> None:
+        """``graph``: the handle of the graph, if it was one."""
         live = self.contexts_by_slot[slot]
         pause_ns, live.last_call_ns = t_ns - live.last_call_ns, t_ns
         live.submitted += count
+        if graph and self.knows_graphs:
+            kept = self.graphs_by_slot[slot]
+            kept.generation = live.generation
+            kept.latest[kept.total % abi.KEPT_GRAPHS] = (live.submitted, graph)
+            kept.total += 1
         busy = live.busy[abi.COMPUTE]
         if not busy.streams:
             busy.streams, busy.open_ns = 1, t_ns

@@ -195,7 +195,7 @@ def test_a_neighbour_whom_the_replay_charges_wrongly_is_no_witness(monkeypatch: 
     mix("decode", "trainer", seed=1).run(3000 * MS)
     assert asked
     asked.clear()
-    monkeypatch.setattr(Cost, "is_confirmed", lambda _self, _launches: False)
+    monkeypatch.setattr(Cost, "is_confirmed", lambda *_: False)
     mix("decode", "trainer", seed=1).run(3000 * MS)
     assert not asked
 
@@ -243,7 +243,7 @@ def test_what_is_seen_after_a_drain_counts_after_its_end(
     probe: FakeProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of the estimate and a burst that says that it runs on, in one read."""
-    monkeypatch.setattr(Cost, "is_confirmed", lambda _self, _launches: True)
+    monkeypatch.setattr(Cost, "is_confirmed", lambda *_: True)
     account, now = _two(probe)
     probe.launch(0, now, 10)
     account.read(now)

@@ -183,3 +183,19 @@ def test_a_process_is_as_sure_as_the_least_sure_of_its_contexts(probe: FakeProbe
     probe.launch(silent, now_ns)
     assert [row.confidence for row in account.read(now_ns)] == [Confidence.LOW]
     assert [row.confidence for row in account.read(now_ns + MS)] == [Confidence.LOW]
+
+
+def test_one_that_was_taken_to_be_done_and_proves_that_it_goes_on_is_charged_again() -> None:
+    """Four steps of a second each: nothing is heard for longer than a program that never asks is silent."""
+    probe = FakeProbe()
+    account = account_of(probe)
+    probe.create(0, 1000, HOG)
+    probe.launch(0, 0, 4)
+    for ms in range(100, 1500, 100):
+        account.read(ms * MS)
+    assert not account.is_charged((0, 1)), "its silence is taken for the end of it"
+    probe.progress(0, 1500 * MS, 1, waited_ns=1500 * MS)
+    account.read(1500 * MS)
+    assert account.is_charged((0, 1))
+    (row,) = account.read(2500 * MS)
+    assert row.used_ns == 1000 * MS

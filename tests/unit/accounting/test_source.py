@@ -117,3 +117,10 @@ def test_what_one_tenant_is_charged_has_an_error_of_its_own(loop: Loop) -> None:
     error_ratio = loop.account.error_ratio("a", 0)
     assert error_ratio is not None
     assert 0 < error_ratio < 2
+
+
+def test_graphs_are_told_where_they_are_seen_and_of_those_who_launch_them(loop: Loop) -> None:
+    loop.account.tenant_of = loop.names.get
+    until(loop, 5 * S)
+    assert loop.account.graph_work("a", 0) is None
+    assert loop.account.graph_work("nobody", 7) is None

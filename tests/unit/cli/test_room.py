@@ -174,3 +174,17 @@ def test_a_hold_that_lasts_while_others_are_summed_up_is_not_lost() -> None:
     told = text(explain.render("batch", records, 30_120 * MS))
     assert "held, for 120 ms so far" in told
     assert "held 21 times" in told
+
+
+def test_graphs_are_told_with_their_length_and_how_well_that_is_known() -> None:
+    chat = fakes.status().tenants[0]
+    told = text(explain.render("chat", [], 60_000 * MS, now=chat))
+    assert (
+        "graph launches of 20 to 95 ms (3 graphs; the longest +-4.0%, measured alone): each runs as one piece"
+        in told
+    )
+    one = replace(fakes.GRAPHS, count=1, shortest_ms=95.4, is_measured=False)
+    both = (replace(chat.gpus[0], graphs=one), replace(chat.gpus[0], uuid="GPU-other", graphs=None))
+    told = text(explain.render("chat", [], 60_000 * MS, now=replace(chat, gpus=both)))
+    assert "graph launches of 95 ms on " in told
+    assert "(1 graph +-4.0%, as charged beside others)" in told

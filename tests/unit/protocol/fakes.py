@@ -13,7 +13,7 @@ from typing import Any
 from fairsched.base.wait import is_readable
 from fairsched.config import Config, Overrides, Setting, check_set, diff, from_bytes, list_settings, render
 from fairsched.errors import ConfigError
-from fairsched.model import ActionKind, Confidence, Reason, ReasonCode, Source, TenantClass
+from fairsched.model import ActionKind, Confidence, GraphWork, Reason, ReasonCode, Source, TenantClass
 from fairsched.protocol.server import ControlServer, Peer
 from fairsched.protocol.status import (
     DecisionRecord,
@@ -47,6 +47,9 @@ def thaw(t_ns: int = 1_040_000_000, code: ReasonCode = ReasonCode.CAUGHT_UP) -> 
     return DecisionRecord(t_ns, 1_700_000_000.165, ActionKind.THAW, "batch", reason, held_ns=40_000_000)
 
 
+GRAPHS = GraphWork(3, 20.1, 95.4, 0.04, is_measured=True)
+
+
 def status() -> StatusReport:
     chat = TenantStatus(
         name="chat",
@@ -60,7 +63,9 @@ def status() -> StatusReport:
         confidence=Confidence.HIGH,
         error_ratio=0.16,
         is_overridden=True,
-        gpus=(TenantGpuStatus(GPU, 0.8, 0.792, 8.25, True, Confidence.HIGH, error_ratio=0.16),),
+        gpus=(
+            TenantGpuStatus(GPU, 0.8, 0.792, 8.25, True, Confidence.HIGH, error_ratio=0.16, graphs=GRAPHS),
+        ),
     )
     batch = TenantStatus(
         name="batch",

@@ -39,6 +39,15 @@ class Told:
     def launch(self, ns: int, stream: int, suffix: str = "") -> None:
         self.cuda.launch(ns, c_void_p(stream), f"cuLaunchKernel{suffix}")
 
+    def graph(self, ns: int) -> int:
+        """A graph of one kernel, ready to be launched."""
+        stream, graph, executable = self.cuda.stream(), c_void_p(), c_void_p()
+        self.cuda.call("cuStreamBeginCapture_v2", stream, 0)
+        self.cuda.launch(ns, stream)
+        self.cuda.call("cuStreamEndCapture", stream, byref(graph))
+        self.cuda.call("cuGraphInstantiateWithFlags", byref(executable), graph, ctypes.c_uint64(0))
+        return executable.value or 0
+
     def ask_often(self, name: str, handle: int, pause_ms: int, more: tuple[int, int] = (0, 0)) -> int:
         """Until it is done. ``more``: a stream, and how often a kernel goes there after it was asked.
 
