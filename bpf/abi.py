@@ -344,12 +344,7 @@ class CgroupVram(ctypes.Structure):
 
 
 class VramLimit(ctypes.Structure):
-    _fields_ = (
-        ("bytes", _u64),
-        ("above", _u64),
-        ("tenant", _u64),
-        ("cgroup", _u64 * MAX_LIMIT_CGROUPS),
-    )
+    _fields_ = (("bytes", _u64), ("above", _u64), ("tenant", _u64), ("cgroup", _u64 * MAX_LIMIT_CGROUPS))
 
 
 class RefusalKey(ctypes.Structure):
