@@ -46,7 +46,9 @@ def test_graphs_of_many_lengths_have_their_share_and_are_told(site: Site) -> Non
     let_run(8)  # each of the eight has to be seen
     shares = site.shares(["chat", "train", "graphs"], 10)
     assert abs(shares["graphs"] - 0.2) < 0.08, shares
-    told = " ".join(site.cli("explain", "graphs").stdout.split())
+    answer = site.cli("explain", "graphs", "--socket", str(site.socket_path))
+    assert answer.returncode == 0, answer.stderr
+    told = " ".join(answer.stdout.split())
     assert "graph launches of " in told, told
     assert "each runs as one piece" in told, told
 

@@ -36,7 +36,7 @@ def modest(site: Site) -> Iterator[None]:
     wall_s, after = time.monotonic() - begun_s, daemon.cpu_times()
     took_ns = sorted(_ticks(site)[begun:])
     assert after.user + after.system - before.user - before.system < wall_s * CPU_RATIO
-    assert len(took_ns) > 10 * wall_s, "it looks ten times a second"
+    assert len(took_ns) > 9 * wall_s, "it looks ten times a second, but for the last look"
     prompt = sum(ns <= TICK_NS for ns in took_ns)
     assert prompt >= TICKS_RATIO * len(took_ns) - 1, took_ns[-20:]
 

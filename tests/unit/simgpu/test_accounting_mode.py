@@ -136,11 +136,11 @@ def test_an_older_driver_has_no_sums(host: SimHost) -> None:
 
 
 READ = """
-import json, sys, pynvml
+import json, sys
 from fairsched.gpu.accounting_mode import AccountingMode
+from fairsched.gpu.nvml import Nvml
 from fairsched.gpu.sampler import open_readers
-pynvml.nvmlInit()
-(reader,) = open_readers(1)
+(reader,) = open_readers(Nvml())
 mode = AccountingMode(reader, is_wanted=True)
 for line in sys.stdin:
     mode.look()
