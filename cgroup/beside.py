@@ -152,13 +152,18 @@ class BesideLoop:
             with self._measured(self._hold_ns, ids):
                 return self._brake.hold_gang(refs, tenant, deadline_ns, reason)
 
+        own = [ref.copy() for ref in refs]  # the caller's may be closed before the thread comes to it
+
         def job(news: list[HoldResult]) -> None:
             try:
                 with self._measured(self._hold_ns, ids):
-                    result = self._brake.hold_gang(refs, tenant, deadline_ns, reason)
+                    result = self._brake.hold_gang(own, tenant, deadline_ns, reason)
             except Exception:
-                news.append(HoldResult(HoldKind.NOT_HELD, refs[0].id, refs[0].path, tenant))
+                news.append(HoldResult(HoldKind.NOT_HELD, own[0].id, own[0].path, tenant))
                 raise
+            finally:
+                for ref in own:
+                    ref.close()
             if result.kind is not HoldKind.HELD:
                 kept = (HoldKind.HELD, HoldKind.ALREADY_HELD)
                 news += [one for one in result.members if one.kind not in kept]

@@ -146,6 +146,13 @@ class CgroupRef:
     def fileno(self) -> int:
         return self._fd
 
+    def copy(self) -> CgroupRef:
+        """A reference of its own, for another thread: this one may be closed, and its number be another's."""
+        try:
+            return CgroupRef(os.dup(self._fd), self.path)
+        except OSError as error:
+            raise self.explain(error, ".", "cannot copy the descriptor") from error
+
     def close(self) -> None:
         """Give the descriptor back; harmless when called twice."""
         fd, self._fd = self._fd, -1

@@ -170,6 +170,20 @@ def test_what_is_asked_meanwhile_is_done_in_order(scene: Scene) -> None:
     assert [one.tenant for one in scene.brake.holds.values()] == ["small"]
 
 
+def test_the_reference_of_who_asked_may_be_closed_meanwhile(scene: Scene) -> None:
+    """And its number be that of another cgroup, which is nobody's business here."""
+    scene.close_gate()
+    scene.hold("big")
+    scene.wait_entered()
+    scene.hold("small")
+    number = scene.refs["small"].fileno()
+    scene.refs["small"].close()
+    with scene.fake.make("late") as late:
+        assert late.fileno() == number, "else this test says nothing"
+        scene.finish()
+        assert (scene.fake.is_asked("small"), scene.fake.is_asked("late")) == (True, False)
+
+
 def test_a_hold_that_could_not_be_made_is_told(scene: Scene) -> None:
     scene.close_gate()
     scene.hold("big")
