@@ -60,15 +60,22 @@ def test_not_root(module_site: Site) -> None:
     expect_refusal(done, "needs root", "sudo")
 
 
-def test_no_cgroup2(module_site: Site) -> None:
+@pytest.mark.parametrize(
+    ("gone", "message", "remedy"),
+    [
+        ("cgroup2", "eBPF is required, but cgroup v2 is not in use", "mechanisms.ebpf"),
+        ("cgroup2,cgroup", "no cgroup v2 hierarchy is mounted", "mount -t cgroup2"),
+    ],
+)
+def test_no_cgroup2(module_site: Site, gone: str, message: str, remedy: str) -> None:
     if shutil.which("unshare") is None:
         pytest.skip("no unshare: install util-linux (FAIRSCHED_REQUIRE_NODE=1 makes this a failure)")
     module_site.configure({})
-    script = 'umount --all --types cgroup2 && exec "$@"'
+    script = f'umount --all --types {gone} && exec "$@"'
     done = run(module_site, "unshare", "--mount", "sh", "-c", script, "sh")
     if "must be superuser" in done.stderr or "Operation not permitted" in done.stderr:
         pytest.skip("host: mount namespaces may not be made here")
-    expect_refusal(done, "no cgroup v2 hierarchy is mounted", "mount -t cgroup2")
+    expect_refusal(done, message, remedy)
 
 
 def test_no_bpf(module_site: Site) -> None:
