@@ -24,7 +24,8 @@ from tests.support import let_run, wait_until
 pytestmark = pytest.mark.alone
 
 DUE = {"chat": 0.8, "late": 0.2}
-SHARE_ERROR = 0.06
+SHARE_ERROR = 0.08
+"""The first seconds measure tenants: with nobody beside them it was .04 in six seconds."""
 CPU_RATIO = 0.1
 WATCHED_S = 5.0
 FOUND_S = 2.0

@@ -19,7 +19,8 @@ from tests.support import let_run, wait_until
 pytestmark = pytest.mark.alone
 
 DUE = {"chat": 0.8, "late": 0.2}
-SHARE_ERROR = 0.06
+SHARE_ERROR = 0.08
+"""The first seconds measure tenants: with nobody beside them it was .04 in six seconds."""
 REMEMBERED_S = 6.0
 PLAYED_S = 12.0
 LEAST_HANDLES = 20_000
