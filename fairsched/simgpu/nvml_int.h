@@ -55,6 +55,13 @@ nvmlReturn counters_check(nvmlDevice d);
 nvmlDevice mig_device(nvmlDevice gpu, unsigned int slot);
 bool mig_is_enabled(nvmlDevice gpu);
 bool mig_ids(nvmlDevice instance, unsigned int *gpu_instance, unsigned int *compute_instance);
+/* Of a GPU in MIG mode; what it is split into is in `f`. */
+nvmlReturn mig_check(nvmlDevice gpu, struct mig_file *f);
+bool mig_in_use(nvmlDevice instance);
+/* Begin a change, with the file locked. On success the caller ends it with mig_end ... */
+nvmlReturn mig_begin(nvmlDevice gpu, struct mig_file *f, int *fd);
+/* ... which writes it unless `rc` is an error, and lets the lock go. */
+nvmlReturn mig_end(int fd, const struct mig_file *f, nvmlReturn rc);
 
 #define MAX_PROCESSES 1024 /* of one GPU; the depth of the accounting's buffer, too */
 
