@@ -88,13 +88,15 @@ class BesideLoop:
         """While there are any: what will be held when they are done, as a HELD of each."""
         self._news: list[HoldResult] = []
         self._failures: list[Exception] = []
-        self._thread: threading.Thread | None = None
         self._is_closing = False
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
         self._epoll.register(self._bell, select.EPOLLIN)
         self._epoll.register(brake.fileno(), select.EPOLLIN)
         self._held = _Held(brake.held, lambda: self._meant)
+        # Now, at this priority: a pulse asks at that of real time, which a thread would inherit for good.
+        self._thread: threading.Thread | None = threading.Thread(target=self._work, name="brake", daemon=True)
+        self._thread.start()
 
     @property
     def is_busy(self) -> bool:
@@ -202,8 +204,11 @@ class BesideLoop:
         used: Callable[[], float],
         limit_ns: int,
     ) -> HoldKind:
-        """See :class:`Brake`. What is dear is let go and no more: nobody can wait for it to begin."""
-        if self._is_cheap(cgroup_ids):
+        """See :class:`Brake`. What is dear is let go and no more: nobody can wait for it to begin.
+
+        So is what is not held after all: who asks may not have been told yet that the hold was refused.
+        """
+        if self._is_cheap(cgroup_ids) and cgroup_ids and all(one in self._brake.held for one in cgroup_ids):
             return self._brake.pulse(cgroup_ids, deadline_ns, reason, used, limit_ns)
         for cgroup_id in cgroup_ids:
             self.thaw(cgroup_id)
@@ -287,9 +292,6 @@ class BesideLoop:
             }
             # It would stay readable until the thread has read it.
             self._epoll.unregister(self._brake.fileno())
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="brake", daemon=True)
-            self._thread.start()
         self._pending += 1
         self._jobs.put(job)
 

@@ -263,6 +263,41 @@ def test_what_is_dear_is_not_pulsed_but_let_go(scene: Scene) -> None:
     assert not scene.fake.is_asked("big")
 
 
+def test_a_pulse_of_what_could_not_be_held_begins_nothing(scene: Scene) -> None:
+    def never() -> float:
+        raise AssertionError("nobody runs who could begin")
+
+    scene.close_gate()
+    scene.hold("big")
+    scene.wait_entered()
+    scene.hold("small")
+    ids = scene.brake.held_for("small")
+    assert ids == [scene.refs["small"].id]
+    scene.freezer.refuses = KernelRefused("x", 0, "cannot freeze")
+    scene.freezer.gate.set()
+    wait_until(lambda: not scene.brake.is_busy, PATIENCE_S, "both were refused")
+    scene.freezer.refuses = None
+    for asked in (ids, []):
+        assert scene.brake.pulse(asked, time.monotonic_ns() + 10**12, "x", never, 1) is HoldKind.THAWED
+
+
+def test_who_asks_begins_no_thread_which_would_inherit_its_priority(
+    fake: FakeTree, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_self: threading.Thread) -> None:
+        raise AssertionError("it is there before anybody asks")
+
+    freezer = SlowFreezer(journal)
+    brake = BesideLoop(freezer, cost_clock_ns=freezer.cost_ns)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with fake.make("big") as ref:
+        freezer.dear = {ref.id}
+        brake.hold(ref, "big", time.monotonic_ns() + 10**12, "x")
+        assert brake.pulse([ref.id], time.monotonic_ns() + 10**12, "x", lambda: 1.0, 1) is HoldKind.THAWED
+        brake.close()
+    assert freezer.by[-1][0] == "thaw"
+
+
 def test_a_gang_of_many_is_dear_though_none_of_it_is(scene: Scene) -> None:
     refs, later_ns = [scene.refs["small"], scene.refs["other"]], time.monotonic_ns() + 10**12
     scene.freezer.dear = {scene.refs["small"].id}
