@@ -117,9 +117,12 @@ class FreezerV1(Lookout[_Held]):
         try:
             for home in held.homes:  # let go by a pulse
                 self._freeze(home)
-            for path in self._homes.get(held.entry.cgroup_id, ()):
-                with contextlib.suppress(CgroupGone):
+            homes = self._homes.get(held.entry.cgroup_id, set())
+            for path in list(homes):
+                try:
                     self._take(held, path)
+                except CgroupGone:  # with the group above it, as a rule: containers come and go
+                    homes.discard(path)
             self._gather(held)
         except CgroupGone:
             self._let_go(held)

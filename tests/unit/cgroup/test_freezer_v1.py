@@ -7,6 +7,7 @@ What only the real one can tell is asked in tests/node/cgroup/test_freezer_v1.py
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 
 from fairsched.base.process import ProcessId, has_ended
 from fairsched.cgroup import freezer_v1, lookout, release
+from fairsched.cgroup.freezer_v1 import FreezerV1
 from fairsched.cgroup.journal import Entry, Journal
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.cgroup.path import CgroupRef
@@ -265,6 +267,45 @@ def test_release_says_when_the_hierarchy_is_not_mounted_here(
     if has_directory:
         stage.v1.root.rmdir()
     (stage.v1.root.parent / "elsewhere").rename(stage.v1.root)
+
+
+def test_who_forks_without_end_is_not_waited_for(
+    stage: FreezerV1Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref, pids = stage.make("a"), itertools.count(1)
+    hold(stage.brake, ref)
+    stage.brake.thaw(ref.id)
+
+    def fork(_self: FakeV1, _home: CgroupRef) -> set[int]:
+        pid = next(pids)
+        assert pid < 1000, "it waits for as long as somebody forks"
+        return {pid}
+
+    monkeypatch.setattr(FakeV1, "procs", fork)
+    monkeypatch.setattr(FakeV1, "place", lambda _self, _group, _pid: True)
+    stage.brake.forget_others([])
+
+
+def test_groups_that_are_gone_are_not_asked_for_again(
+    stage: FreezerV1Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref, asked, take = stage.make("a"), list[str](), FreezerV1._take
+    stage.v1.make("/b")
+    stage.v1.add("/b", stage.add("a"))
+    hold(stage.brake, ref)
+    stage.brake.thaw(ref.id)
+    stage.v1.add("/a", pid_of(stage, "a", 1))
+    shutil.rmtree(stage.v1.root / "b")
+
+    def seeing_take(self: FreezerV1, held: freezer_v1._Held, path: str) -> CgroupRef | None:
+        asked.append(path)
+        return take(self, held, path)
+
+    monkeypatch.setattr(FreezerV1, "_take", seeing_take)
+    for _ in range(2):
+        hold(stage.brake, ref)
+        stage.brake.thaw(ref.id)
+    assert asked.count(f"/b/fairsched.{ref.id}") == 1
 
 
 def test_homes_of_tenants_that_are_gone_are_given_up(stage: FreezerV1Stage) -> None:
