@@ -37,6 +37,9 @@ DEAR_NS = 2_000_000
 _CONTENDED_NS = 10_000_000_000
 """For so long after a wait the next ones are expected."""
 
+MOST = 1024
+"""Jobs that may wait, each with descriptors of its own: the kernel may keep the thread for as long as it likes."""
+
 _Job = Callable[[list[HoldResult]], object]
 """Adds what did not come out as was told."""
 
@@ -137,7 +140,7 @@ class BesideLoop:
                 del costs[key]
         if self._is_free():
             self._brake.forget_others(cgroup_ids)
-        else:
+        elif self._pending < MOST:
             self._give(lambda _news: self._brake.forget_others(cgroup_ids))
 
     def hold(self, ref: CgroupRef, tenant: str, deadline_ns: int, reason: str) -> HoldResult:
@@ -148,12 +151,18 @@ class BesideLoop:
         return self.hold_gang([ref], tenant, deadline_ns, reason).members[0]
 
     def hold_gang(self, refs: Sequence[CgroupRef], tenant: str, deadline_ns: int, reason: str) -> GangResult:
-        """See :class:`Brake`. HELD, too, where that is still to be done; ``settle`` tells if it could not be."""
+        """See :class:`Brake`. HELD, too, where that is still to be done; ``settle`` tells if it could not be.
+
+        EXPIRED, too, where so much is still to be done that nobody knows when it would be.
+        """
         ids = [ref.id for ref in refs]
         if self._is_cheap(ids):
             with self._measured(self._hold_ns, ids):
                 return self._brake.hold_gang(refs, tenant, deadline_ns, reason)
 
+        if self._pending >= MOST:
+            late = tuple(HoldResult(HoldKind.EXPIRED, ref.id, ref.path, tenant) for ref in refs)
+            return GangResult(HoldKind.EXPIRED, late)
         own = [ref.copy() for ref in refs]  # the caller's may be closed before the thread comes to it
 
         def job(news: list[HoldResult]) -> None:
@@ -218,7 +227,8 @@ class BesideLoop:
         """See :class:`Brake`. Nothing is told of what is still to be done."""
         if self._is_free():
             return self._brake.thaw_expired(now_ns)
-        self._give(lambda _news: self._brake.thaw_expired(now_ns))
+        if self._pending < MOST:
+            self._give(lambda _news: self._brake.thaw_expired(now_ns))
         return []
 
     def settle(self) -> list[HoldResult]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from fairsched.base.wait import is_readable
+from fairsched.cgroup import beside
 from fairsched.cgroup.beside import DEAR_NS, BesideLoop
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
@@ -232,6 +234,27 @@ def test_a_hold_that_comes_after_its_deadline_is_none(scene: Scene) -> None:
     news = scene.finish()
     assert [one.kind for one in news if one.tenant == "small"] == [HoldKind.EXPIRED]
     assert not scene.fake.is_asked("small")
+
+
+def test_while_the_thread_is_kept_no_more_than_so_many_holds_wait_for_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "MOST", 2)
+    scene.close_gate()
+    scene.hold("big")
+    scene.wait_entered()
+    assert scene.hold("small") is HoldKind.HELD
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        assert scene.hold("other") is HoldKind.EXPIRED
+        scene.brake.thaw_expired(time.monotonic_ns())
+        scene.brake.forget_others([ref.id for ref in scene.refs.values()])
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert scene.brake.held_for("other") == []
+    assert scene.thaw("big") is HoldKind.THAWED, "whoever is to be let go is"
+    assert scene.finish() == []
+    assert [scene.fake.is_asked(name) for name in ("big", "small", "other")] == [False, True, False]
+    assert scene.hold("other") is HoldKind.HELD
 
 
 def test_leaving_it_waits_for_what_is_done_and_thaws_all(scene: Scene) -> None:
