@@ -23,7 +23,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 
 from fairsched.base.wait import wait_readable
 from fairsched.cgroup.brake import Brake
@@ -51,17 +51,17 @@ def _waits() -> int:
 class _Held(Set[int]):
     """What is held, or about to be: a pause that is found on one of these is ours."""
 
-    def __init__(self, made: Set[int], meant: Callable[[], Mapping[int, HoldResult]]) -> None:
-        self._made, self._meant = made, meant
+    def __init__(self, made: Set[int], asked: Set[int]) -> None:
+        self._made, self._asked = made, asked
 
     def __contains__(self, cgroup_id: object) -> bool:
-        return cgroup_id in self._meant() or cgroup_id in self._made
+        return cgroup_id in self._asked or cgroup_id in self._made
 
     def __iter__(self) -> Iterator[int]:
-        return iter({*self._meant(), *self._made})
+        return iter(self._asked | self._made)
 
     def __len__(self) -> int:
-        return len({*self._meant(), *self._made})
+        return len(self._asked | self._made)
 
 
 class BesideLoop:
@@ -89,6 +89,8 @@ class BesideLoop:
         """Jobs that were given to the thread and not taken back."""
         self._meant: dict[int, HoldResult] = {}
         """While there are any: what will be held when they are done, as a HELD of each."""
+        self._asked: set[int] = set()
+        """While there are any: what they hold, if only until one of them thaws it."""
         self._news: list[HoldResult] = []
         self._failures: list[Exception] = []
         self._is_closing = False
@@ -96,7 +98,7 @@ class BesideLoop:
         self._epoll = select.epoll()
         self._epoll.register(self._bell, select.EPOLLIN)
         self._epoll.register(brake.fileno(), select.EPOLLIN)
-        self._held = _Held(brake.held, lambda: self._meant)
+        self._held = _Held(brake.held, self._asked)
         # Now, at this priority: a pulse asks at that of real time, which a thread would inherit for good.
         self._thread: threading.Thread | None = threading.Thread(target=self._work, name="brake", daemon=True)
         self._thread.start()
@@ -187,6 +189,7 @@ class BesideLoop:
             members.append(HoldResult(kind, ref.id, ref.path, tenant))
             if is_new:
                 self._meant[ref.id] = members[-1]
+                self._asked.add(ref.id)
         return GangResult(HoldKind.HELD, tuple(members))
 
     def thaw(self, cgroup_id: int) -> HoldResult:
@@ -256,6 +259,7 @@ class BesideLoop:
         results = self._brake.close()
         if self._bell >= 0:
             self._meant.clear()
+            self._asked.clear()
             self._epoll.close()
             os.close(self._bell)
             self._bell = -1
@@ -291,6 +295,7 @@ class BesideLoop:
                 self._failures.append(failure)
             if not self._pending:
                 self._meant = {}
+                self._asked.clear()
                 self._epoll.register(self._brake.fileno(), select.EPOLLIN)
         return not self._pending
 

@@ -172,6 +172,18 @@ def test_what_is_asked_meanwhile_is_done_in_order(scene: Scene) -> None:
     assert [one.tenant for one in scene.brake.holds.values()] == ["small"]
 
 
+def test_a_hold_that_is_yet_to_be_made_and_ended_is_ours(scene: Scene) -> None:
+    scene.close_gate()
+    scene.hold("big")
+    scene.wait_entered()
+    scene.hold("small")
+    assert scene.thaw("small") is HoldKind.THAWED
+    assert scene.brake.held_for("small") == []
+    assert set(scene.brake.held) == {scene.refs["big"].id, scene.refs["small"].id}, "it will be seen frozen"
+    scene.finish()
+    assert set(scene.brake.held) == {scene.refs["big"].id}
+
+
 def test_the_reference_of_who_asked_may_be_closed_meanwhile(scene: Scene) -> None:
     """And its number be that of another cgroup, which is nobody's business here."""
     scene.close_gate()
