@@ -23,7 +23,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 
 from fairsched.base.wait import wait_readable
 from fairsched.cgroup.brake import Brake
@@ -37,6 +37,9 @@ DEAR_NS = 2_000_000
 _CONTENDED_NS = 10_000_000_000
 """For so long after a wait the next ones are expected."""
 
+MOST = 1024
+"""Jobs that may wait, each with descriptors of its own: the kernel may keep the thread for as long as it likes."""
+
 _Job = Callable[[list[HoldResult]], object]
 """Adds what did not come out as was told."""
 
@@ -48,17 +51,17 @@ def _waits() -> int:
 class _Held(Set[int]):
     """What is held, or about to be: a pause that is found on one of these is ours."""
 
-    def __init__(self, made: Set[int], meant: Callable[[], Mapping[int, HoldResult]]) -> None:
-        self._made, self._meant = made, meant
+    def __init__(self, made: Set[int], asked: Set[int]) -> None:
+        self._made, self._asked = made, asked
 
     def __contains__(self, cgroup_id: object) -> bool:
-        return cgroup_id in self._meant() or cgroup_id in self._made
+        return cgroup_id in self._asked or cgroup_id in self._made
 
     def __iter__(self) -> Iterator[int]:
-        return iter({*self._meant(), *self._made})
+        return iter(self._asked | self._made)
 
     def __len__(self) -> int:
-        return len({*self._meant(), *self._made})
+        return len(self._asked | self._made)
 
 
 class BesideLoop:
@@ -86,15 +89,19 @@ class BesideLoop:
         """Jobs that were given to the thread and not taken back."""
         self._meant: dict[int, HoldResult] = {}
         """While there are any: what will be held when they are done, as a HELD of each."""
+        self._asked: set[int] = set()
+        """While there are any: what they hold, if only until one of them thaws it."""
         self._news: list[HoldResult] = []
         self._failures: list[Exception] = []
-        self._thread: threading.Thread | None = None
         self._is_closing = False
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
         self._epoll.register(self._bell, select.EPOLLIN)
         self._epoll.register(brake.fileno(), select.EPOLLIN)
-        self._held = _Held(brake.held, lambda: self._meant)
+        self._held = _Held(brake.held, self._asked)
+        # Now, at this priority: a pulse asks at that of real time, which a thread would inherit for good.
+        self._thread: threading.Thread | None = threading.Thread(target=self._work, name="brake", daemon=True)
+        self._thread.start()
 
     @property
     def is_busy(self) -> bool:
@@ -135,7 +142,7 @@ class BesideLoop:
                 del costs[key]
         if self._is_free():
             self._brake.forget_others(cgroup_ids)
-        else:
+        elif self._pending < MOST:
             self._give(lambda _news: self._brake.forget_others(cgroup_ids))
 
     def hold(self, ref: CgroupRef, tenant: str, deadline_ns: int, reason: str) -> HoldResult:
@@ -146,12 +153,18 @@ class BesideLoop:
         return self.hold_gang([ref], tenant, deadline_ns, reason).members[0]
 
     def hold_gang(self, refs: Sequence[CgroupRef], tenant: str, deadline_ns: int, reason: str) -> GangResult:
-        """See :class:`Brake`. HELD, too, where that is still to be done; ``settle`` tells if it could not be."""
+        """See :class:`Brake`. HELD, too, where that is still to be done; ``settle`` tells if it could not be.
+
+        EXPIRED, too, where so much is still to be done that nobody knows when it would be.
+        """
         ids = [ref.id for ref in refs]
         if self._is_cheap(ids):
             with self._measured(self._hold_ns, ids):
                 return self._brake.hold_gang(refs, tenant, deadline_ns, reason)
 
+        if self._pending >= MOST:
+            late = tuple(HoldResult(HoldKind.EXPIRED, ref.id, ref.path, tenant) for ref in refs)
+            return GangResult(HoldKind.EXPIRED, late)
         own = [ref.copy() for ref in refs]  # the caller's may be closed before the thread comes to it
 
         def job(news: list[HoldResult]) -> None:
@@ -176,6 +189,7 @@ class BesideLoop:
             members.append(HoldResult(kind, ref.id, ref.path, tenant))
             if is_new:
                 self._meant[ref.id] = members[-1]
+                self._asked.add(ref.id)
         return GangResult(HoldKind.HELD, tuple(members))
 
     def thaw(self, cgroup_id: int) -> HoldResult:
@@ -202,8 +216,11 @@ class BesideLoop:
         used: Callable[[], float],
         limit_ns: int,
     ) -> HoldKind:
-        """See :class:`Brake`. What is dear is let go and no more: nobody can wait for it to begin."""
-        if self._is_cheap(cgroup_ids):
+        """See :class:`Brake`. What is dear is let go and no more: nobody can wait for it to begin.
+
+        So is what is not held after all: who asks may not have been told yet that the hold was refused.
+        """
+        if self._is_cheap(cgroup_ids) and cgroup_ids and all(one in self._brake.held for one in cgroup_ids):
             return self._brake.pulse(cgroup_ids, deadline_ns, reason, used, limit_ns)
         for cgroup_id in cgroup_ids:
             self.thaw(cgroup_id)
@@ -213,7 +230,8 @@ class BesideLoop:
         """See :class:`Brake`. Nothing is told of what is still to be done."""
         if self._is_free():
             return self._brake.thaw_expired(now_ns)
-        self._give(lambda _news: self._brake.thaw_expired(now_ns))
+        if self._pending < MOST:
+            self._give(lambda _news: self._brake.thaw_expired(now_ns))
         return []
 
     def settle(self) -> list[HoldResult]:
@@ -241,6 +259,7 @@ class BesideLoop:
         results = self._brake.close()
         if self._bell >= 0:
             self._meant.clear()
+            self._asked.clear()
             self._epoll.close()
             os.close(self._bell)
             self._bell = -1
@@ -276,6 +295,7 @@ class BesideLoop:
                 self._failures.append(failure)
             if not self._pending:
                 self._meant = {}
+                self._asked.clear()
                 self._epoll.register(self._brake.fileno(), select.EPOLLIN)
         return not self._pending
 
@@ -287,9 +307,6 @@ class BesideLoop:
             }
             # It would stay readable until the thread has read it.
             self._epoll.unregister(self._brake.fileno())
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="brake", daemon=True)
-            self._thread.start()
         self._pending += 1
         self._jobs.put(job)
 

@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
+from fairsched.base.process import has_ended
 from fairsched.cgroup.brake import result_of
 from fairsched.cgroup.journal import BrakeName, Entry, Group, Journal
 from fairsched.cgroup.lookout import LOOK_NS, ROUNDS, Looked, Lookout
@@ -116,9 +117,12 @@ class FreezerV1(Lookout[_Held]):
         try:
             for home in held.homes:  # let go by a pulse
                 self._freeze(home)
-            for path in self._homes.get(held.entry.cgroup_id, ()):
-                with contextlib.suppress(CgroupGone):
+            homes = self._homes.get(held.entry.cgroup_id, set())
+            for path in list(homes):
+                try:
                     self._take(held, path)
+                except CgroupGone:  # with the group above it, as a rule: containers come and go
+                    homes.discard(path)
             self._gather(held)
         except CgroupGone:
             self._let_go(held)
@@ -163,7 +167,7 @@ class FreezerV1(Lookout[_Held]):
         held.has_others = False
         outside: dict[str, list[int]] = {}
         for pid in pids:
-            if _threads(pid) <= inside or (group := self._v1.group_of(pid)) is None:
+            if not _has_thread_outside(pid, inside) or (group := self._v1.group_of(pid)) is None:
                 continue
             try:
                 is_paused = self._v1.is_paused(group)
@@ -236,8 +240,10 @@ class FreezerV1(Lookout[_Held]):
             self._changes.append(result_of(HoldKind.LATE, held.entry, self._clock_ns() - held.asked_ns))
 
 
-def _threads(pid: int) -> set[int]:
+def _has_thread_outside(pid: int, inside: Collection[int]) -> bool:
+    """One that runs: who has ended while others go on is listed as their process, but is in no group any more."""
     try:
-        return set(map(int, os.listdir(f"/proc/{pid}/task")))
+        threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return set()
+        return False
+    return any(int(tid) not in inside and not has_ended(f"/proc/{pid}/task/{tid}") for tid in threads)

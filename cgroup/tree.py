@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
+from fairsched.base.process import has_ended
 from fairsched.cgroup.path import CGROUP_PROCS, CgroupRef, Mount
 from fairsched.errors import CgroupGone, KernelRefused
 
@@ -136,11 +137,23 @@ def read_pids_recursive(mount: Mount, path: str) -> list[int]:
 def cgroup_path_of(pid: int | str, mount: Mount, proc: str = "/proc") -> str | None:
     """The path of a process under ``mount``; None when it is gone or lies outside of it.
 
-    Source: the line of the hierarchy in /proc/<pid>/cgroup: ``0::`` of cgroup v2, else by controller or name.
+    Source: the line of the hierarchy in /proc/<pid>/cgroup: ``0::`` of cgroup v2, else by controller or name. In a
+    hierarchy of v1 a thread that has ended is in the root, also where it is the first one and others go on: ask those.
     """
+    directory = f"{proc}/{pid}"
+    if not mount.v1 or not has_ended(directory):
+        return _path_in(directory, mount)
+    try:
+        threads = [f"{directory}/task/{tid}" for tid in os.listdir(f"{directory}/task")]
+    except OSError:
+        return None
+    return next((_path_in(thread, mount) for thread in threads if not has_ended(thread)), None)
+
+
+def _path_in(directory: str, mount: Mount) -> str | None:
     try:
         # No cgroup has \n in its name, but one may have \r: no end of a line.
-        with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
+        with open(f"{directory}/cgroup", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
             for line in lines:
                 number, names, path = line.split(":", 2)
                 if mount.v1 in names.split(",") if mount.v1 else number == "0":

@@ -28,6 +28,8 @@ PARENT_FREEZING = "freezer.parent_freezing"
 TASKS = "tasks"
 
 _HOME = re.compile(r"fairsched\.\d+")
+_ROUNDS = 8
+"""Of bringing processes back: children may be forked meanwhile, and who forks faster than that keeps nobody waiting."""
 
 
 class V1Freezer:
@@ -120,9 +122,9 @@ class V1Freezer:
         with contextlib.suppress(CgroupGone, KernelRefused), self.open_above(home) as above:
             if self.is_asked(home):
                 return
-            # children may be forked meanwhile
-            while any([self.place(above, pid) for pid in self.procs(home)]):
-                pass
+            for _ in range(_ROUNDS):
+                if not any([self.place(above, pid) for pid in self.procs(home)]):
+                    break
             tree.remove(self.mount, home)
 
     def open_above(self, home: CgroupRef) -> CgroupRef:

@@ -156,9 +156,9 @@ class ShareFiles:
                     kept.append(file)
                 elif said is not None and (is_on_record or said != file.before):
                     self._leave(file.path, entry.tenant, f"somebody else has written {said!r}")
-            if not is_on_record:
+            if not is_on_record and not kept:
                 del self._entries[key]
-            elif len(kept) < len(entry.files):
+            elif len(kept) < len(entry.files) or not is_on_record:  # who only deletes it has put nothing back
                 self._record(key, replace(entry, files=tuple(kept)))
 
     def _update(

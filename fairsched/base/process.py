@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_OVER = (b"Z", b"X")
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,10 @@ class ProcessId:
 
         One whose first thread has ended goes on with the others, though its state says zombie.
         """
-        try:
-            with open(f"{proc}/{pid}/stat", "rb") as file:
-                text = file.read()
-        except (FileNotFoundError, ProcessLookupError):
+        fields = _stat(f"{proc}/{pid}")
+        if not fields or (fields[0] in _OVER and int(fields[17]) <= 1):
             return None
-        # the command name in parentheses may itself contain blanks and parentheses
-        fields = text[text.rindex(b")") + 2 :].split()
-        is_over = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
-        return None if is_over else cls(pid, int(fields[19]))
+        return cls(pid, int(fields[19]))
 
     @classmethod
     def me(cls) -> ProcessId:
@@ -58,3 +54,20 @@ def started_ns(pid: int) -> int | None:
     """CLOCK_MONOTONIC of a process's start; None = it is gone."""
     owner = ProcessId.of(pid)
     return None if owner is None else owner.started_ns
+
+
+def has_ended(thread: str) -> bool:
+    """Whether the thread with this directory in /proc has ended; that of a process is its first thread's."""
+    fields = _stat(thread)
+    return not fields or fields[0] in _OVER
+
+
+def _stat(directory: str) -> list[bytes]:
+    """The fields of ``stat`` from the third on, which is the state; [] of who is gone."""
+    try:
+        with open(f"{directory}/stat", "rb") as file:
+            text = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    # the command name in parentheses may itself contain blanks and parentheses
+    return text[text.rindex(b")") + 2 :].split()

@@ -131,16 +131,21 @@ def freezer_v1_obstacle(facts: BrakeFacts) -> str | None:
     return None
 
 
+def brake_obstacles(facts: BrakeFacts, config: Config) -> dict[BrakeName, str | None]:
+    """Why each brake that holds cannot be used, best first; None: it can."""
+    return {
+        BrakeName.FREEZER: freezer_obstacle(facts, config),
+        BrakeName.FREEZER_V1: freezer_v1_obstacle(facts),
+        BrakeName.SIGSTOP: sigstop_obstacle(facts),
+    }
+
+
 def choose_brake(facts: BrakeFacts, config: Config) -> tuple[BrakeName | None, str]:
     """The brake and why; None where nobody can be held."""
     wish = config.mechanisms.brake
     if wish == "none":
         return None, "mechanisms.brake is none"
-    obstacles = {
-        BrakeName.FREEZER: freezer_obstacle(facts, config),
-        BrakeName.FREEZER_V1: freezer_v1_obstacle(facts),
-        BrakeName.SIGSTOP: sigstop_obstacle(facts),
-    }
+    obstacles = brake_obstacles(facts, config)
     if wish == "cgpu":
         why = facts.cgpu_obstacle
         return (None, why) if why else (BrakeName.CGPU, "it takes the shares, and nobody is held")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from fairsched.accounting.error import probed_points, sampled_points
 from fairsched.cgroup.journal import BrakeName
-from fairsched.host.brake import choose_brake, freezer_obstacle, freezer_v1_obstacle, sigstop_obstacle
+from fairsched.host.brake import brake_obstacles, choose_brake
 from fairsched.host.choose import choose, dcgm_obstacle, ebpf_obstacle, nvml_obstacle, obstacle_of
 from fairsched.model import Source
 
@@ -96,11 +96,7 @@ def ladder(facts: HostFacts, config: Config) -> tuple[Rung, ...]:
 def brakes(facts: HostFacts, config: Config) -> tuple[BrakeRung, ...]:
     """Best first."""
     used, reason = choose_brake(facts, config)
-    obstacles = {
-        BrakeName.FREEZER: freezer_obstacle(facts, config),
-        BrakeName.FREEZER_V1: freezer_v1_obstacle(facts),
-        BrakeName.SIGSTOP: sigstop_obstacle(facts),
-    }
+    obstacles = brake_obstacles(facts, config)
     wish, found = config.mechanisms.brake, []
     if wish == "cgpu":  # nobody's next best: who has such a module says so
         obstacles = {BrakeName.CGPU: facts.cgpu_obstacle, **obstacles}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -210,6 +211,17 @@ def test_without_a_journal_nothing_is_written(world: World) -> None:
     holds.unlink()
     world.poll()
     assert (world.says("chat"), world.says("batch")) == ("50", "50")
+
+
+def test_a_record_that_somebody_deletes_is_made_again(world: World) -> None:
+    world.add("chat")
+    world.add("batch", weight=3)
+    world.poll()
+    shutil.rmtree(world.run_dir / "holds")
+    world.poll()
+    assert [file.before for entry in world.entries for file in entry.files] == ["100", "100"]
+    world.shares.close()
+    assert (world.says("chat"), world.says("batch")) == ("100", "100")
 
 
 def test_a_record_is_renewed_long_before_its_deadline_and_not_each_second(world: World) -> None:

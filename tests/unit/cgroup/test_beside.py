@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from fairsched.base.wait import is_readable
+from fairsched.cgroup import beside
 from fairsched.cgroup.beside import DEAR_NS, BesideLoop
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
@@ -170,6 +172,18 @@ def test_what_is_asked_meanwhile_is_done_in_order(scene: Scene) -> None:
     assert [one.tenant for one in scene.brake.holds.values()] == ["small"]
 
 
+def test_a_hold_that_is_yet_to_be_made_and_ended_is_ours(scene: Scene) -> None:
+    scene.close_gate()
+    scene.hold("big")
+    scene.wait_entered()
+    scene.hold("small")
+    assert scene.thaw("small") is HoldKind.THAWED
+    assert scene.brake.held_for("small") == []
+    assert set(scene.brake.held) == {scene.refs["big"].id, scene.refs["small"].id}, "it will be seen frozen"
+    scene.finish()
+    assert set(scene.brake.held) == {scene.refs["big"].id}
+
+
 def test_the_reference_of_who_asked_may_be_closed_meanwhile(scene: Scene) -> None:
     """And its number be that of another cgroup, which is nobody's business here."""
     scene.close_gate()
@@ -234,6 +248,27 @@ def test_a_hold_that_comes_after_its_deadline_is_none(scene: Scene) -> None:
     assert not scene.fake.is_asked("small")
 
 
+def test_while_the_thread_is_kept_no_more_than_so_many_holds_wait_for_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "MOST", 2)
+    scene.close_gate()
+    scene.hold("big")
+    scene.wait_entered()
+    assert scene.hold("small") is HoldKind.HELD
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        assert scene.hold("other") is HoldKind.EXPIRED
+        scene.brake.thaw_expired(time.monotonic_ns())
+        scene.brake.forget_others([ref.id for ref in scene.refs.values()])
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert scene.brake.held_for("other") == []
+    assert scene.thaw("big") is HoldKind.THAWED, "whoever is to be let go is"
+    assert scene.finish() == []
+    assert [scene.fake.is_asked(name) for name in ("big", "small", "other")] == [False, True, False]
+    assert scene.hold("other") is HoldKind.HELD
+
+
 def test_leaving_it_waits_for_what_is_done_and_thaws_all(scene: Scene) -> None:
     scene.hold("small")
     scene.close_gate()
@@ -261,6 +296,41 @@ def test_what_is_dear_is_not_pulsed_but_let_go(scene: Scene) -> None:
     assert kind is HoldKind.THAWED
     scene.finish()
     assert not scene.fake.is_asked("big")
+
+
+def test_a_pulse_of_what_could_not_be_held_begins_nothing(scene: Scene) -> None:
+    def never() -> float:
+        raise AssertionError("nobody runs who could begin")
+
+    scene.close_gate()
+    scene.hold("big")
+    scene.wait_entered()
+    scene.hold("small")
+    ids = scene.brake.held_for("small")
+    assert ids == [scene.refs["small"].id]
+    scene.freezer.refuses = KernelRefused("x", 0, "cannot freeze")
+    scene.freezer.gate.set()
+    wait_until(lambda: not scene.brake.is_busy, PATIENCE_S, "both were refused")
+    scene.freezer.refuses = None
+    for asked in (ids, []):
+        assert scene.brake.pulse(asked, time.monotonic_ns() + 10**12, "x", never, 1) is HoldKind.THAWED
+
+
+def test_who_asks_begins_no_thread_which_would_inherit_its_priority(
+    fake: FakeTree, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_self: threading.Thread) -> None:
+        raise AssertionError("it is there before anybody asks")
+
+    freezer = SlowFreezer(journal)
+    brake = BesideLoop(freezer, cost_clock_ns=freezer.cost_ns)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with fake.make("big") as ref:
+        freezer.dear = {ref.id}
+        brake.hold(ref, "big", time.monotonic_ns() + 10**12, "x")
+        assert brake.pulse([ref.id], time.monotonic_ns() + 10**12, "x", lambda: 1.0, 1) is HoldKind.THAWED
+        brake.close()
+    assert freezer.by[-1][0] == "thaw"
 
 
 def test_a_gang_of_many_is_dear_though_none_of_it_is(scene: Scene) -> None:

@@ -7,20 +7,25 @@ What only the real one can tell is asked in tests/node/cgroup/test_freezer_v1.py
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fairsched.base.process import ProcessId
+from fairsched.base.process import ProcessId, has_ended
 from fairsched.cgroup import freezer_v1, lookout, release
+from fairsched.cgroup.freezer_v1 import FreezerV1
 from fairsched.cgroup.journal import Entry, Journal
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.cgroup.path import CgroupRef
 from fairsched.cgroup.release import ReleaseKind, release_all
 from fairsched.errors import KernelRefused
-from tests.support import FakeTree
+from tests.support import FakeTree, wait_until
 from tests.unit.cgroup.brake_stages import FakeV1, FreezerV1Stage
 from tests.unit.cgroup.test_brakes import hold, kinds, settled
 
@@ -111,6 +116,40 @@ def test_a_second_hold_moves_nobody(stage: FreezerV1Stage, monkeypatch: pytest.M
     assert hold(stage.brake, ref).kind is HoldKind.HELD
     assert moved == []
     assert stage.is_held("a")
+
+
+def test_who_goes_on_without_its_first_thread_is_moved_once(
+    stage: FreezerV1Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref, tasks, place = stage.make("a"), FakeV1.tasks, FakeV1.place
+    moved = list[int]()
+    # 60 is exit(2) of x86-64, 93 of others: of this thread only
+    number = 60 if os.uname().machine == "x86_64" else 93
+    code = (
+        "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); "
+        f"ctypes.CDLL(None).syscall({number}, 0)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    stage.processes["a"].append(process)
+    stage.list("a")
+    stage.v1.add("/a", process.pid)
+    wait_until(lambda: has_ended(f"/proc/{process.pid}"), 30, "its first thread has ended")
+    running = {int(tid) for tid in os.listdir(f"/proc/{process.pid}/task")} - {process.pid}
+
+    def real_tasks(self: FakeV1, group: CgroupRef) -> set[int]:
+        found = tasks(self, group)
+        return found - {process.pid} | running if process.pid in found else found
+
+    def counting_place(self: FakeV1, group: CgroupRef, pid: int) -> bool:
+        moved.append(pid)
+        return place(self, group, pid)
+
+    monkeypatch.setattr(FakeV1, "tasks", real_tasks)
+    monkeypatch.setattr(FakeV1, "place", counting_place)
+    hold(stage.brake, ref)
+    assert stage.is_held("a")
+    assert kinds(settled(stage.brake)) == [HoldKind.SETTLED]
+    assert sorted(moved) == sorted(one.pid for one in stage.processes["a"])
 
 
 def test_a_move_that_is_refused_undoes_the_hold(
@@ -228,6 +267,45 @@ def test_release_says_when_the_hierarchy_is_not_mounted_here(
     if has_directory:
         stage.v1.root.rmdir()
     (stage.v1.root.parent / "elsewhere").rename(stage.v1.root)
+
+
+def test_who_forks_without_end_is_not_waited_for(
+    stage: FreezerV1Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref, pids = stage.make("a"), itertools.count(1)
+    hold(stage.brake, ref)
+    stage.brake.thaw(ref.id)
+
+    def fork(_self: FakeV1, _home: CgroupRef) -> set[int]:
+        pid = next(pids)
+        assert pid < 1000, "it waits for as long as somebody forks"
+        return {pid}
+
+    monkeypatch.setattr(FakeV1, "procs", fork)
+    monkeypatch.setattr(FakeV1, "place", lambda _self, _group, _pid: True)
+    stage.brake.forget_others([])
+
+
+def test_groups_that_are_gone_are_not_asked_for_again(
+    stage: FreezerV1Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref, asked, take = stage.make("a"), list[str](), FreezerV1._take
+    stage.v1.make("/b")
+    stage.v1.add("/b", stage.add("a"))
+    hold(stage.brake, ref)
+    stage.brake.thaw(ref.id)
+    stage.v1.add("/a", pid_of(stage, "a", 1))
+    shutil.rmtree(stage.v1.root / "b")
+
+    def seeing_take(self: FreezerV1, held: freezer_v1._Held, path: str) -> CgroupRef | None:
+        asked.append(path)
+        return take(self, held, path)
+
+    monkeypatch.setattr(FreezerV1, "_take", seeing_take)
+    for _ in range(2):
+        hold(stage.brake, ref)
+        stage.brake.thaw(ref.id)
+    assert asked.count(f"/b/fairsched.{ref.id}") == 1
 
 
 def test_homes_of_tenants_that_are_gone_are_given_up(stage: FreezerV1Stage) -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairsched.cgroup import tree
+from fairsched.cgroup.path import Mount
 from fairsched.errors import KernelRefused
 from tests.support import FakeTree
 
@@ -122,6 +123,19 @@ def test_hybrid_host_names_the_v2_cgroup_among_v1_lines(fake: FakeTree, tmp_path
 
 def test_v1_only_process_has_no_v2_cgroup(fake: FakeTree, tmp_path: Path) -> None:
     assert tree.cgroup_path_of(42, fake.mount, proc_with(tmp_path, "4:memory:/y\n")) is None
+
+
+def test_on_v1_whose_first_thread_has_ended_is_where_the_others_are(fake: FakeTree, tmp_path: Path) -> None:
+    mount = Mount(fake.mount.path, v1="freezer")
+    proc = proc_with(tmp_path, "6:freezer:/\n")  # as the kernel says of all that has ended
+    (tmp_path / "proc/42/stat").write_text("42 (x) Z 1 1")
+    assert tree.cgroup_path_of(42, mount, proc) is None
+    for tid, state, group in ((42, "Z", "/"), (43, "X", "/"), (44, "S", "/a")):
+        thread = tmp_path / f"proc/42/task/{tid}"
+        thread.mkdir(parents=True)
+        (thread / "stat").write_text(f"{tid} (x) {state} 1 1")
+        (thread / "cgroup").write_text(f"6:freezer:{group}\n")
+    assert tree.cgroup_path_of(42, mount, proc) == "/a"
 
 
 def test_create_makes_ancestors_and_remove_spares_a_namesake(fake: FakeTree) -> None:
