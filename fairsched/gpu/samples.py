@@ -158,7 +158,8 @@ class SampleWatch:
         for gpu in self._gpus:
             self._meet(gpu, clock_ns())
             for pid, used in gpu.poll(clock_ns).items():
-                gpu.told_ns[pid] += used.busy_ns
+                if gpu.mode is not None:  # else nobody asks for it
+                    gpu.told_ns[pid] += used.busy_ns
                 last_ns = gpu.ours_ns(used.last_us)
                 if self._add(pid, gpu, used, gpu.ours_ns(used.first_us), last_ns):
                     seen[pid, gpu.slot] = last_ns

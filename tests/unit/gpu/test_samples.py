@@ -161,3 +161,14 @@ def test_it_asks_oftener_while_somebody_is_suspected() -> None:
     usual_s = watch._pause_s()
     watch.is_urgent = True
     assert (usual_s, watch._pause_s()) == (NEVER_S, NEVER_S / 4)
+
+
+def test_without_an_accounting_mode_nothing_is_kept_for_it() -> None:
+    """Or one that polls for months keeps every pid that ever was sampled."""
+    ring = Ring()
+    watch = watch_of(ring)
+    for turn in range(5):
+        ring.add(ME + turn, 139 * turn)
+        watch.poll(139 * turn * MS)
+    assert len(watch.take()) > 1
+    assert not watch._gpus[0].told_ns
