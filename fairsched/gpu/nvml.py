@@ -155,11 +155,10 @@ class Nvml:
     def _find_at(self, index: int) -> Iterator[tuple[Gpu, Any]]:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        if not self._is_split(handle):
-            self._splits[index] = False
+        self._splits[index] = self._is_split(index, handle)
+        if not self._splits[index]:
             yield self._describe(index, handle), handle
             return
-        self._splits[index] = True
         parent = _text(nvml.nvmlDeviceGetUUID(handle))
         for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             try:
@@ -169,13 +168,13 @@ class Nvml:
                 if error.value not in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT):
                     raise
 
-    def _is_split(self, handle: Any) -> bool:
+    def _is_split(self, index: int, handle: Any) -> bool:
         try:
             current, _pending = self._nvml.nvmlDeviceGetMigMode(handle)
         except self._nvml.NVMLError as error:
             if error.value in _LOST:
                 raise
-            return False  # a GPU or a driver without MIG
+            return self._splits.get(index, False)  # False: a GPU or a driver without MIG
         return bool(current)
 
     def _take_in(self, found: list[tuple[Gpu, Any]]) -> None:
