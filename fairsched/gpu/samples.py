@@ -201,8 +201,10 @@ class SampleWatch:
     def _add(self, pid: int, gpu: _Gpu, used: Used, first_ns: int, last_ns: int) -> bool:
         """False: it has ended."""
         owner, cgroup_id = ProcessId.of(pid), self._cgroup_of(pid)
-        is_there = owner is not None
-        if not is_there and (met := gpu.met.get(pid)) is not None:
+        is_there, met = owner is not None, gpu.met.get(pid)
+        if met is not None and is_there and cgroup_id is not None:
+            met.owner, met.cgroup_id = owner, cgroup_id
+        elif met is not None and not is_there:
             owner, cgroup_id = met.owner, met.cgroup_id
         with self._lock:
             found = self._last.get((pid, gpu.slot))
