@@ -115,6 +115,11 @@ class SampleWatch:
         """Ask in a thread from now on."""
         self._poller = Poller("samples", self.poll, self._pause_s, "samples")
 
+    @property
+    def is_started(self) -> bool:
+        """Whether a thread asks."""
+        return self._poller is not None
+
     def stop(self) -> None:
         """End the thread in its own time."""
         if self._poller is not None:
@@ -142,7 +147,7 @@ class SampleWatch:
         """What NVML's accounting mode said that cannot be, and processes of which there was nothing but their end."""
         found = Counter[str]()
         for gpu in self._gpus:
-            found.update(gpu.arrears.odd)
+            found.update(dict(gpu.arrears.odd))  # a copy, made at once: the thread adds to it
             if gpu.mode is not None and gpu.mode.unseen:
                 found["unseen_process"] += gpu.mode.unseen
         return found

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -172,3 +174,18 @@ def test_without_an_accounting_mode_nothing_is_kept_for_it() -> None:
         watch.poll(139 * turn * MS)
     assert len(watch.take()) > 1
     assert not watch._gpus[0].told_ns
+
+
+def test_odd_answers_are_counted_while_the_thread_adds_one() -> None:
+    """The loop asks, for whoever wants the status."""
+
+    class Adding(Counter[str]):
+        def items(self) -> Any:
+            for item in super().items():
+                self["fallen_sum"] += 1
+                yield item
+
+    watch = watch_of(Ring(), Ring())
+    for gpu in watch._gpus:
+        gpu.arrears.odd = Adding(reused_pid=1)
+    assert watch.counts() == {"reused_pid": 2}
