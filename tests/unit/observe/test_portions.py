@@ -60,6 +60,7 @@ def test_a_portion_that_fails_fails_the_read_and_not_the_loop(
     """A tick that fails lets everybody go; what is raised before it would end the daemon."""
     sensors = Sensors.__new__(Sensors)
     sensors.nvml, sensors.account, sensors._ordinals = None, account_of(probe), cast("Ordinals", object())
+    sensors._owners = None
     sensors._portions = Portions(cast("GpuTimeProbe", probe), sensors.account)
 
     def refuse(_most: int | None = None) -> None:
