@@ -79,7 +79,6 @@ class NvmlAccount:
         """``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid; ``modes`` by slot or none."""
         self._gpus = [_Gpu(slot) for slot in range(len(readers))]
         self._samples, self._cgroup_of = SampleWatch(readers, cgroup_of, _ASKED_S, modes), cgroup_of
-        self._is_asked_beside = False
         self._poll_ns = poll_ns
         self._next_poll_ns = 0
         self._polled_ns: int | None = None
@@ -107,7 +106,6 @@ class NvmlAccount:
     def start(self) -> None:
         """Ask NVML beside the loop from now on."""
         self._samples.start()
-        self._is_asked_beside = True
 
     def close(self) -> None:
         """Ask no more. The thread ends in its own time: the daemon changes accounts while it holds people."""
@@ -184,7 +182,7 @@ class NvmlAccount:
         return ProcessUse(process.cgroup_id, pid, slot, used_ns, wants, 0, Confidence.SAMPLED, 0)
 
     def _take(self, now_ns: int) -> list[ProcessSamples]:
-        if not self._is_asked_beside:
+        if not self._samples.is_started:
             self._samples.poll(now_ns)
         return self._samples.take()
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid as uuid_module
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,8 @@ ONLY_MIG = "NVML has no samples of GPUs in MIG mode"
 MAX_SLOTS = 64
 """As abi.h has it: GPUs and MIG instances that are told apart while the daemon lives."""
 _PROFILE = re.compile(r"MIG (\S+)$")
+Clients = Mapping[int, Mapping[int, int | None]]
+"""VRAM in bytes by slot and process."""
 _LOST = (15, 16)
 """NVML_ERROR_GPU_IS_LOST (it fell off the bus or is otherwise inaccessible), NVML_ERROR_RESET_REQUIRED."""
 
@@ -155,11 +157,10 @@ class Nvml:
     def _find_at(self, index: int) -> Iterator[tuple[Gpu, Any]]:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        if not self._is_split(handle):
-            self._splits[index] = False
+        self._splits[index] = self._is_split(index, handle)
+        if not self._splits[index]:
             yield self._describe(index, handle), handle
             return
-        self._splits[index] = True
         parent = _text(nvml.nvmlDeviceGetUUID(handle))
         for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             try:
@@ -169,13 +170,13 @@ class Nvml:
                 if error.value not in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT):
                     raise
 
-    def _is_split(self, handle: Any) -> bool:
+    def _is_split(self, index: int, handle: Any) -> bool:
         try:
             current, _pending = self._nvml.nvmlDeviceGetMigMode(handle)
         except self._nvml.NVMLError as error:
             if error.value in _LOST:
                 raise
-            return False  # a GPU or a driver without MIG
+            return self._splits.get(index, False)  # False: a GPU or a driver without MIG
         return bool(current)
 
     def _take_in(self, found: list[tuple[Gpu, Any]]) -> None:
@@ -246,14 +247,20 @@ class Nvml:
         memory, busy, celsius = said
         return GpuUse(None if memory is None else int(memory), busy, celsius, not lost)
 
-    def listed(self) -> dict[tuple[int, int], int | None]:
+    def listed(self, clients: Clients | None = None) -> dict[tuple[int, int], int | None]:
         """VRAM in bytes by (process, slot) of every compute process; None = NVML does not say how much."""
         return {
-            (pid, slot): size for slot, said in self.listed_by_slot().items() for pid, size in said.items()
+            (pid, slot): size
+            for slot, said in self.listed_by_slot(clients).items()
+            for pid, size in said.items()
         }
 
-    def listed_by_slot(self) -> dict[int, dict[int, int | None]]:
-        """The same by slot and process. A GPU that gave no answer is left out; one that nobody uses is not."""
+    def listed_by_slot(self, clients: Clients | None = None) -> dict[int, dict[int, int | None]]:
+        """The same by slot and process. A GPU that gave no answer is left out; one that nobody uses is not.
+
+        ``clients``: an answer of :meth:`mps_clients`; None: they are asked for, too.
+        """
+        clients = self.mps_clients() if clients is None else clients
         found: dict[int, dict[int, int | None]] = {}
         for slot, handle in enumerate(self._handles):
             if handle is None:
@@ -261,18 +268,14 @@ class Nvml:
                 continue
             with contextlib.suppress(self._nvml.NVMLError):
                 processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-                found[slot] = {process.pid: process.usedGpuMemory for process in processes}
-                found[slot] |= self._mps_clients(handle)
+                said = {process.pid: process.usedGpuMemory for process in processes}
+                found[slot] = {**said, **clients.get(slot, {})}
         return found
 
-    def mps_clients(self) -> dict[int, frozenset[int]]:
-        """Processes that run in the context of an MPS server, by slot; without GPUs that have none."""
-        found = {
-            slot: frozenset(self._mps_clients(handle))
-            for slot, handle in enumerate(self._handles)
-            if handle is not None
-        }
-        return {slot: pids for slot, pids in found.items() if pids}
+    def mps_clients(self) -> Clients:
+        """VRAM by process of those that run in the context of an MPS server; without GPUs that have none."""
+        handles = [(slot, handle) for slot, handle in enumerate(self._handles) if handle is not None]
+        return {slot: said for slot, handle in handles if (said := self._mps_clients(handle))}
 
     def _mps_clients(self, handle: Any) -> dict[int, int | None]:
         """VRAM by process; drivers that do not tell have none."""

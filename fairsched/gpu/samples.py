@@ -115,6 +115,11 @@ class SampleWatch:
         """Ask in a thread from now on."""
         self._poller = Poller("samples", self.poll, self._pause_s, "samples")
 
+    @property
+    def is_started(self) -> bool:
+        """Whether a thread asks."""
+        return self._poller is not None
+
     def stop(self) -> None:
         """End the thread in its own time."""
         if self._poller is not None:
@@ -142,7 +147,7 @@ class SampleWatch:
         """What NVML's accounting mode said that cannot be, and processes of which there was nothing but their end."""
         found = Counter[str]()
         for gpu in self._gpus:
-            found.update(gpu.arrears.odd)
+            found.update(dict(gpu.arrears.odd))  # a copy, made at once: the thread adds to it
             if gpu.mode is not None and gpu.mode.unseen:
                 found["unseen_process"] += gpu.mode.unseen
         return found
@@ -158,7 +163,8 @@ class SampleWatch:
         for gpu in self._gpus:
             self._meet(gpu, clock_ns())
             for pid, used in gpu.poll(clock_ns).items():
-                gpu.told_ns[pid] += used.busy_ns
+                if gpu.mode is not None:  # else nobody asks for it
+                    gpu.told_ns[pid] += used.busy_ns
                 last_ns = gpu.ours_ns(used.last_us)
                 if self._add(pid, gpu, used, gpu.ours_ns(used.first_us), last_ns):
                     seen[pid, gpu.slot] = last_ns
@@ -200,8 +206,10 @@ class SampleWatch:
     def _add(self, pid: int, gpu: _Gpu, used: Used, first_ns: int, last_ns: int) -> bool:
         """False: it has ended."""
         owner, cgroup_id = ProcessId.of(pid), self._cgroup_of(pid)
-        is_there = owner is not None
-        if not is_there and (met := gpu.met.get(pid)) is not None:
+        is_there, met = owner is not None, gpu.met.get(pid)
+        if met is not None and is_there and cgroup_id is not None:
+            met.owner, met.cgroup_id = owner, cgroup_id
+        elif met is not None and not is_there:
             owner, cgroup_id = met.owner, met.cgroup_id
         with self._lock:
             found = self._last.get((pid, gpu.slot))

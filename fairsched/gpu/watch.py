@@ -120,9 +120,12 @@ class GpuWatch:
         self._wants_all = False
         self._nvml.refresh()
         uses = tuple(self._nvml.use(slot) for slot in range(len(self._nvml.gpus)))
-        clients, listed = self._nvml.mps_clients(), self._nvml.listed()
+        clients = self._nvml.mps_clients()
+        listed = self._nvml.listed(clients)  # of one answer: who came after it is no other process
         mps = {
-            slot: OnMps(pids, frozenset(pid for pid, at in listed if at == slot and pid not in pids))
+            slot: OnMps(
+                frozenset(pids), frozenset(pid for pid, at in listed if at == slot and pid not in pids)
+            )
             for slot, pids in clients.items()
         }
         answer = _Answer(begun_s, time.monotonic(), uses, listed, mps)

@@ -41,8 +41,9 @@ class Ordinals:
         """There are other GPUs: what their ordinals mean may be known now, or be another one."""
         self._gpus = gpus
         for pid in list(self._told):
-            owner = self._resolved.pop(pid, None)
-            if owner is not None and owner.is_alive():
+            owner = self._resolved.get(pid)
+            if owner is not None and owner.is_alive():  # else it is forgotten as others that are gone
+                del self._resolved[pid]
                 self._unsay(pid)
                 self.resolve(pid)
 

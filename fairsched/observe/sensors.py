@@ -256,6 +256,7 @@ class Sensors:
                     part.take_in(self.gpus)
         if self.account is None or self._ordinals is None:
             return self.sampled.read(now_ns) if self.sampled is not None else []
+        self._portions.check()
         rows = self.account.read(now_ns)
         if self._owners is not None:
             self._owners.look(now_ns)

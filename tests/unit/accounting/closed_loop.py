@@ -11,7 +11,8 @@ libcuda's probes would, and an :class:`EbpfAccount` whose rows are the snapshot.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from fairsched.accounting.context import ProcessUse
 from fairsched.model import ReasonCode, Snapshot, TenantClass, TenantSpec, Use
@@ -136,6 +137,47 @@ class Flood(Steps):
         self._go_on(sim)
 
 
+class Totals(NamedTuple):
+    """GPU time of each tenant, in ns."""
+
+    charged: Mapping[str, int]
+    had: Mapping[str, int]
+
+    def since(self, before: Totals) -> Totals:
+        return Totals(
+            {name: ns - before.charged[name] for name, ns in self.charged.items()},
+            {name: ns - before.had[name] for name, ns in self.had.items()},
+        )
+
+    @property
+    def whole_ns(self) -> int:
+        """That anybody had; never 0."""
+        return max(1, sum(self.had.values()))
+
+    def account_errors(self) -> dict[str, float]:
+        """In points: how far the share that the account has of each is from the truth."""
+        charged_ns = max(1, sum(self.charged.values()))
+        return {
+            name: 100 * abs(self.charged[name] / charged_ns - ns / self.whole_ns)
+            for name, ns in self.had.items()
+        }
+
+    def share_errors(self, due: Mapping[str, float]) -> dict[str, float]:
+        """In points: how far the share of each is from its part that was due."""
+        return {name: 100 * abs(ns / self.whole_ns - due[name]) for name, ns in self.had.items()}
+
+    def words(self, due: Mapping[str, float]) -> str:
+        return ", ".join(
+            f"{name} {100 * ns / self.whole_ns:.1f} of {100 * due[name]:.1f}" for name, ns in self.had.items()
+        )
+
+
+def by_weight(tenants: Iterable[Tenant]) -> dict[str, float]:
+    """The share that is due to each of those who always want the GPU."""
+    weights = {tenant.name: tenant.spec.weight for tenant in tenants}
+    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+
+
 def pid_of(slot: int) -> int:
     """Of the process with that context."""
     return 1000 + slot
@@ -229,21 +271,30 @@ class ClosedLoop(Simulation):
 
     def errors(self, settle_ns: int, end_ns: int) -> dict[str, float]:
         """Of each tenant's account between the two moments, relative to its own time."""
-        marks: list[tuple[dict[str, int], dict[tuple[str, str], int]]] = []
+        begin, end = self.marks([settle_ns], end_ns)
+        charged, had = end.since(begin)
+        return {name: charged[name] / real - 1 if real else 0.0 for name, real in had.items()}
+
+    def marks(
+        self, moments_ns: Iterable[int], end_ns: int, also: Callable[[], None] = lambda: None
+    ) -> list[Totals]:
+        """Run to ``end_ns``; what is true at each of the moments and then, and when ``also`` is called."""
+        found: list[Totals] = []
 
         def mark() -> None:
-            self.snapshot_now()
-            marks.append((dict(self.billed), dict(self.delivered)))
+            found.append(self.totals())
+            also()
 
-        self.at(settle_ns, mark)
+        for moment_ns in moments_ns:
+            self.at(moment_ns, mark)
         self.run(end_ns)
         mark()
-        (billed0, real0), (billed1, real1) = marks
-        found = {}
-        for name in self.tenants:
-            real = real1[name, "gpu0"] - real0[name, "gpu0"]
-            found[name] = (billed1[name] - billed0[name]) / real - 1 if real else 0.0
         return found
+
+    def totals(self) -> Totals:
+        """As of now."""
+        self.snapshot_now()
+        return Totals(dict(self.billed), {name: self.delivered[name, "gpu0"] for name in self.tenants})
 
     def snapshot_now(self) -> None:
         """Bring account and truth to this moment."""

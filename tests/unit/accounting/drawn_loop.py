@@ -18,18 +18,16 @@ Not modelled: contexts side by side, copies, foreign contexts, slices that expir
 
 from __future__ import annotations
 
-import argparse
-import logging
-import math
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.bpf import abi
 from fairsched.model import Snapshot, TenantClass, TenantSpec
-from tests.unit.accounting.closed_loop import ClosedLoop, Pipeline, Steps, pid_of
+from tests.unit.accounting.closed_loop import ClosedLoop, Pipeline, Steps, by_weight, pid_of
+from tests.unit.accounting.draws import log_uniform, parser_of, play_all, spread_of, tell_worst
 from tests.unit.accounting.fake_probe import MS, SLOTS, FakeProbe
 from tests.unit.policy.model_gpu import Simulation, Tenant
 from tests.unit.policy.model_processes import Process
@@ -66,6 +64,10 @@ class Nature:
             f"{self.slice_ns / MS:.3f} ms, switch {self.switch_ns // 1000} us, jitter {self.jitter_ratio:.2f}, "
             f"unequal {self.unequal_ratio:.2f}{marks}"
         )
+
+
+ASSUMED = Nature(2 * MS, 100_000)
+"""The one that the account assumes."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ class DrawnLoop(ClosedLoop):
 
 
 def draw_nature(rng: random.Random) -> Nature:
-    slices = (*DOCUMENTED_SLICES_MS, math.exp(rng.uniform(math.log(0.5), math.log(12))))
+    slices = (*DOCUMENTED_SLICES_MS, log_uniform(rng, 0.5, 12))
     slice_ms = rng.choices(slices, (4, 2, 3, 2, 1, 3))[0]
     return Nature(
         round(slice_ms * MS),
@@ -199,13 +201,13 @@ def _draw_load(rng: random.Random, nature: Nature) -> tuple[Callable[[], Process
     spread = rng.uniform(0, 0.02) if rng.random() < 0.5 else rng.uniform(0.02, 0.3)
     kind = rng.choices(("decode", "trainer", "graph", "bound", "varied"), (4, 3, 1, 2, 1))[0]
     if kind == "decode":
-        kernels, step_ns = round(_log_uniform(rng, 5, 60)), _log_uniform(rng, MS, 60 * MS)
+        kernels, step_ns = round(log_uniform(rng, 5, 60)), log_uniform(rng, MS, 60 * MS)
         gap_ns = round(min(1.5 * MS, 0.08 * step_ns))
         return lambda: Steps(kernels, round(step_ns / kernels), spread, gap_ns), 0.9
     if kind == "trainer":
         kernels, depth = rng.randint(5, 40), rng.randint(2, 8)
         longest_ns = (5 if nature.is_run_to_completion else 2) * MS
-        kernel_ns = round(max(MS / kernels, _log_uniform(rng, 0.1 * MS, longest_ns)))
+        kernel_ns = round(max(MS / kernels, log_uniform(rng, 0.1 * MS, longest_ns)))
         return lambda: Pipeline(kernels, kernel_ns, spread, depth), 1.0
     if kind == "graph":
         graph_ns = round(rng.uniform(1, 20) * MS)
@@ -216,10 +218,6 @@ def _draw_load(rng: random.Random, nature: Nature) -> tuple[Callable[[], Process
         return lambda: LaunchBound(kernels, kernel_ns, spread, launch_ns), 0.9 * min(1, kernel_ns / launch_ns)
     kernels, kernel_ns = rng.randint(5, 25), round(rng.uniform(0.15, 0.5) * MS)
     return lambda: Varied(kernels, kernel_ns, spread, 300_000), 0.85
-
-
-def _log_uniform(rng: random.Random, low: float, high: float) -> float:
-    return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 
 def draw(seed: int, number: int) -> tuple[Nature, list[Tenant]]:
@@ -271,61 +269,26 @@ def play(
         account_of=account_of,
         is_law_told=is_law_told,
     )
-    marks: list[tuple[dict[str, int], dict[str, int]]] = []
-
-    def mark() -> None:
-        loop.snapshot_now()
-        marks.append((dict(loop.billed), {name: loop.delivered[name, "gpu0"] for name in loop.tenants}))
-
-    loop.at(settle_ns, mark)
-    loop.run(settle_ns + measured_ns)
-    mark()
-    (billed0, real0), (billed1, real1) = marks
-    real = {name: real1[name] - real0[name] for name in real1}
-    billed = {name: billed1[name] - billed0[name] for name in billed1}
-    whole, whole_billed = sum(real.values()), max(1, sum(billed.values()))
-    weights = {tenant.name: tenant.spec.weight for tenant in tenants}
-    due = {name: weight / sum(weights.values()) for name, weight in weights.items()}
-    shares = ", ".join(f"{name} {100 * real[name] / whole:.1f} of {100 * due[name]:.1f}" for name in due)
+    begin, end = loop.marks([settle_ns], settle_ns + measured_ns)
+    span, due = end.since(begin), by_weight(tenants)
     return Result(
         number,
-        100 * max(abs(real[name] / whole - due[name]) for name in due),
-        100 * max(abs(billed[name] / whole_billed - real[name] / whole) for name in due),
-        whole / measured_ns,
-        f"[{nature}] {shares}",
+        max(span.share_errors(due).values()),
+        max(span.account_errors().values()),
+        span.whole_ns / measured_ns,
+        f"[{nature}] {span.words(due)}",
     )
 
 
-def spread_of(values: Sequence[float]) -> str:
-    """Median, ninth of ten and worst, in words."""
-    ordered = sorted(values)
-    median, ninth = ordered[len(ordered) // 2], ordered[int(0.9 * len(ordered))]
-    return f"median {median:.1f}, p90 {ninth:.1f}, worst {ordered[-1]:.1f}"
-
-
-def _play_one(arguments: tuple[int, int, bool, bool]) -> Result:
-    logging.disable(logging.CRITICAL)
-    seed, number, is_enforced, is_law_told = arguments
-    return play(seed, number, is_enforced=is_enforced, is_law_told=is_law_told)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The account and the law on drawn GPUs and mixes.")
-    parser.add_argument("--draws", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--worst", type=int, default=6, help="how many of the worst are named")
-    parser.add_argument("--observe", action="store_true", help="nobody is held")
+    parser = parser_of("The account and the law on drawn GPUs and mixes.")
     parser.add_argument("--truth", action="store_true", help="the law sees the truth: its own error")
     chosen = parser.parse_args()
-    with ProcessPoolExecutor() as pool:
-        how = (not chosen.observe, chosen.truth)
-        plays = [(chosen.seed, number, *how) for number in range(chosen.draws)]
-        results = list(pool.map(_play_one, plays))
+    played = partial(play, is_enforced=not chosen.observe, is_law_told=chosen.truth)
+    results = play_all(played, [(chosen.seed, number) for number in range(chosen.draws)])
     print(f"share error, points: {spread_of([one.share_error for one in results])}")
     print(f"account error, points: {spread_of([one.account_error for one in results])}")
-    for one in sorted(results, key=lambda one: -one.share_error)[: chosen.worst]:
-        told = f"account {one.account_error:.1f} off"
-        print(f"#{one.number}: {one.share_error:.1f} off, {told}; {one.words}")
+    tell_worst(results, chosen.worst, lambda one: f"account {one.account_error:.1f} off")
 
 
 if __name__ == "__main__":

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from fairsched.accounting.error import probed_points
+from tests.unit.accounting.closed_loop import Totals
 from tests.unit.accounting.drawn_loop import DrawnLoop, S, draw
+from tests.unit.accounting.draws import play_all
 
 WINDOW_NS = 2 * S
 SETTLE_NS, MEASURED_NS = 8 * S, 26 * S
@@ -75,40 +75,26 @@ def play(seed: int, number: int, told: Told = error_ratio) -> Draw:
     nature, tenants = draw(seed, number)
     loop = DrawnLoop(tenants, nature, seed=1000 + number)
     loop.account.tenant_of = loop.names.get
-    charged: list[dict[str, int]] = []
-    had: list[dict[str, int]] = []
     bounds: list[dict[str, float]] = []
-
-    def mark() -> None:
-        loop.snapshot_now()
-        charged.append(dict(loop.billed))
-        had.append({name: loop.delivered[name, "gpu0"] for name in loop.tenants})
-        bounds.append({name: told(loop, name) for name in loop.tenants})
-
     end_ns = SETTLE_NS + MEASURED_NS
-    for at_ns in range(SETTLE_NS, end_ns, WINDOW_NS):
-        loop.at(at_ns, mark)
-    loop.run(end_ns)
-    mark()
+    marks = loop.marks(
+        range(SETTLE_NS, end_ns, WINDOW_NS),
+        end_ns,
+        lambda: bounds.append({name: told(loop, name) for name in loop.tenants}),
+    )
+    spans = [end.since(begin) for begin, end in itertools.pairwise(marks)]
     windows = [
-        Window(charged[k][name] - charged[k - 1][name], had[k][name] - had[k - 1][name], bounds[k][name])
-        for k in range(1, len(had))
+        Window(span.charged[name], span.had[name], bound[name])
+        for span, bound in zip(spans, bounds[1:], strict=True)
         for name in loop.tenants
     ]
-    points = {seconds: _points(charged, had, seconds * S // WINDOW_NS) for seconds in POINTS_WINDOWS_S}
+    points = {seconds: _points(marks, seconds * S // WINDOW_NS) for seconds in POINTS_WINDOWS_S}
     return Draw(tuple(windows), points)
 
 
-def _points(
-    charged: Sequence[Mapping[str, int]], had: Sequence[Mapping[str, int]], step: int
-) -> tuple[tuple[float, ...], ...]:
-    found = []
-    for begin, end in itertools.pairwise(range(0, len(had), step)):
-        billed = {name: charged[end][name] - charged[begin][name] for name in had[end]}
-        real = {name: had[end][name] - had[begin][name] for name in had[end]}
-        whole, whole_billed = max(1, sum(real.values())), max(1, sum(billed.values()))
-        found.append(tuple(100 * abs(billed[name] / whole_billed - real[name] / whole) for name in real))
-    return tuple(found)
+def _points(marks: Sequence[Totals], step: int) -> tuple[tuple[float, ...], ...]:
+    spans = [end.since(begin) for begin, end in itertools.pairwise(marks[::step])]
+    return tuple(tuple(span.account_errors().values()) for span in spans)
 
 
 def quantile(values: Sequence[float], part: float) -> float:
@@ -140,19 +126,13 @@ def report(name: str, draws: Sequence[Draw]) -> list[str]:
     return lines
 
 
-def _play_one(arguments: tuple[int, int]) -> Draw:
-    logging.disable(logging.CRITICAL)
-    return play(*arguments)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Does the error that the eBPF account tells hold?")
     parser.add_argument("--draws", type=int, default=30, help="of each seed")
     parser.add_argument("--seed", type=int, nargs="+", default=[1])
     chosen = parser.parse_args()
     plays = [(seed, number) for seed in chosen.seed for number in range(chosen.draws)]
-    with ProcessPoolExecutor() as pool:
-        found = list(zip(plays, pool.map(_play_one, plays), strict=True))
+    found = list(zip(plays, play_all(play, plays), strict=True))
     for seed in chosen.seed:
         draws = [one for (of, _), one in found if of == seed]
         print("\n".join(report(f"seed {seed}", draws)))

@@ -14,25 +14,23 @@ not tell graphs apart. docs/decisions/0024-long-work.md has what was measured wi
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import logging
 import random
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from fairsched.model import TenantClass, TenantSpec
-from tests.unit.accounting.closed_loop import WAKE_NS, ClosedLoop, Pipeline, Steps
-from tests.unit.accounting.drawn_loop import DrawnLoop, Nature, draw_nature, spread_of
+from tests.unit.accounting.closed_loop import WAKE_NS, ClosedLoop, Pipeline, Steps, by_weight
+from tests.unit.accounting.drawn_loop import ASSUMED, DrawnLoop, Nature, S, draw_nature
+from tests.unit.accounting.draws import parser_of, play_all, spread_of, tell_worst
 from tests.unit.accounting.fake_probe import MS
 from tests.unit.policy.model_gpu import Simulation, Tenant
 from tests.unit.policy.model_processes import Process
 
-S = 1000 * MS
 LENGTHS_MS = (20, 50, 100, 200)
-_ASSUMED = Nature(2 * MS, 100_000)
 _MOST_DUE = 0.7
 
 
@@ -143,7 +141,7 @@ def draw_long(rng: random.Random) -> tuple[list[Process], str]:
 def draw(seed: int, number: int) -> tuple[Nature, list[Tenant], str]:
     """The same for the same arguments."""
     rng = random.Random(f"long {seed}/{number}")
-    nature = _ASSUMED if number % 2 == 0 else draw_nature(rng)
+    nature = ASSUMED if number % 2 == 0 else draw_nature(rng)
     long, words = draw_long(rng)
     kernels, step_ms = rng.randint(5, 40), rng.uniform(4, 30)
     decoder = TimedSteps(kernels, round(step_ms * MS / kernels), rng.uniform(0.02, 0.2), 500_000)
@@ -178,48 +176,27 @@ def play(
     nature, tenants, words = draw(seed, number)
     loop = DrawnLoop(tenants, nature, seed=1000 + number, is_enforced=is_enforced)
     loop.probe.knows_graphs = not is_blind
-    marks: list[tuple[dict[str, int], dict[str, int]]] = []
-
-    def mark() -> None:
-        loop.snapshot_now()
-        marks.append((dict(loop.billed), {name: loop.delivered[name, "gpu0"] for name in loop.tenants}))
-
-    for second in range(measured_ns // S):
-        loop.at(settle_ns + second * S, mark)
-    loop.run(settle_ns + measured_ns)
-    mark()
-    (billed0, real0), (billed1, real1) = marks[0], marks[-1]
-    real = {name: real1[name] - real0[name] for name in real1}
-    billed = {name: billed1[name] - billed0[name] for name in billed1}
-    whole, whole_billed = sum(real.values()), max(1, sum(billed.values()))
-    weights = {tenant.name: tenant.spec.weight for tenant in tenants}
-    due = {name: weight / sum(weights.values()) for name, weight in weights.items()}
+    marks = loop.marks(range(settle_ns, settle_ns + measured_ns, S), settle_ns + measured_ns)
+    span, due = marks[-1].since(marks[0]), by_weight(tenants)
     decoder = tenants[1].processes[0]
     assert isinstance(decoder, TimedSteps)
     alone_ns = decoder.kernels * decoder.kernel_ns
     steps = sorted(took / alone_ns for at, took in decoder.latencies if at >= settle_ns)
     seconds = [
-        abs((b1["long"] - b0["long"]) - (r1["long"] - r0["long"])) / S
-        for (b0, r0), (b1, r1) in itertools.pairwise(marks)
+        abs(one.charged["long"] - one.had["long"]) / S
+        for one in (end.since(begin) for begin, end in itertools.pairwise(marks))
     ]
-    shares = ", ".join(f"{name} {100 * real[name] / whole:.1f} of {100 * due[name]:.1f}" for name in due)
     return Result(
         number,
-        100 * max(abs(real[name] / whole - due[name]) for name in due),
-        100 * max(abs(billed[name] / whole_billed - real[name] / whole) for name in due),
-        100 * (billed["long"] / max(1, real["long"]) - 1),
+        max(span.share_errors(due).values()),
+        max(span.account_errors().values()),
+        100 * (span.charged["long"] / max(1, span.had["long"]) - 1),
         100 * sum(seconds) / len(seconds),
         steps[len(steps) // 2],
         steps[int(0.99 * len(steps))],
-        whole / measured_ns,
-        f"{words}; [{nature}] {shares}",
+        span.whole_ns / measured_ns,
+        f"{words}; [{nature}] {span.words(due)}",
     )
-
-
-def _play_one(arguments: tuple[int, int, bool, bool]) -> Result:
-    logging.disable(logging.CRITICAL)
-    seed, number, is_enforced, is_blind = arguments
-    return play(seed, number, is_enforced=is_enforced, is_blind=is_blind)
 
 
 def report(results: Sequence[Result]) -> list[str]:
@@ -267,11 +244,7 @@ def split(length_ms: int, depth: int, seeds: Sequence[int] = (1, 2, 3, 4, 5)) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The account and the law beside long graphs.")
-    parser.add_argument("--draws", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--worst", type=int, default=6, help="how many of the worst are named")
-    parser.add_argument("--observe", action="store_true", help="nobody is held")
+    parser = parser_of("The account and the law beside long graphs.")
     parser.add_argument("--split", action="store_true", help="the table of docs/long-work.md")
     parser.add_argument("--blind", action="store_true", help="graphs are not told apart")
     chosen = parser.parse_args()
@@ -279,13 +252,10 @@ def main() -> None:
         logging.disable(logging.CRITICAL)
         print("\n".join(split(length_ms, depth) for depth in (1, 4) for length_ms in (10, 20, 50, 100, 200)))
         return
-    with ProcessPoolExecutor(2) as pool:
-        how = (not chosen.observe, chosen.blind)
-        results = list(pool.map(_play_one, [(chosen.seed, number, *how) for number in range(chosen.draws)]))
+    played = partial(play, is_enforced=not chosen.observe, is_blind=chosen.blind)
+    results = play_all(played, [(chosen.seed, number) for number in range(chosen.draws)])
     print("\n".join(report(results)))
-    for one in sorted(results, key=lambda one: -one.share_error)[: chosen.worst]:
-        told = f"long's account {one.long_error:+.1f} %"
-        print(f"#{one.number}: {one.share_error:.1f} off, {told}; {one.words}")
+    tell_worst(results, chosen.worst, lambda one: f"long's account {one.long_error:+.1f} %")
 
 
 if __name__ == "__main__":

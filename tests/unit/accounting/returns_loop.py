@@ -15,23 +15,21 @@ docs/decisions/0025-queues-that-meet-a-return.md has what was measured with it. 
 
 from __future__ import annotations
 
-import argparse
-import logging
 import math
 import random
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from fairsched.model import TenantClass, TenantSpec
 from fairsched.policy.shares import entitlements
 from tests.unit.accounting.closed_loop import ClosedLoop, Pipeline, Steps
-from tests.unit.accounting.drawn_loop import DrawnLoop, Nature, S, draw_nature, spread_of
+from tests.unit.accounting.drawn_loop import ASSUMED, DrawnLoop, Nature, S, draw_nature
+from tests.unit.accounting.draws import log_uniform, parser_of, play_all, spread_of, tell_worst
 from tests.unit.accounting.fake_probe import MS
 from tests.unit.policy.model_gpu import Simulation, Tenant
 from tests.unit.policy.model_processes import Process
 
-ASSUMED = Nature(2 * MS, 100_000)
 GRACE_NS = 5 * MS
 LOOK_NS = 2 * MS
 _CPU_NS = MS
@@ -120,8 +118,7 @@ class ReturnsLoop(DrawnLoop):
         self._account("gpu0")
         had = {name: self.delivered[name, "gpu0"] for name in self.tenants}
         if not self.had:
-            self.rows()
-            self.first, self.had, self.billed_first = had, had, dict(self.billed)
+            self.began, self.had = self.totals(), had
             return
         got = sum(had.values()) - sum(self.had.values())
         wanting = frozenset(
@@ -140,19 +137,19 @@ class ReturnsLoop(DrawnLoop):
         self.had = had
 
 
-def _log(rng: random.Random, low: float, high: float) -> float:
-    return math.exp(rng.uniform(math.log(low), math.log(high)))
-
-
 def _goer(rng: random.Random) -> Process:
-    on_ns, off_ns = round(_log(rng, 50, 1000) * MS), round(_log(rng, 20, 2000) * MS)
+    on_ns, off_ns = round(log_uniform(rng, 50, 1000) * MS), round(log_uniform(rng, 20, 2000) * MS)
     return OnOff(
-        round(_log(rng, 2, 20) * MS), on_ns, off_ns, by_chance=rng.random() < 0.5, by_work=rng.random() < 0.4
+        round(log_uniform(rng, 2, 20) * MS),
+        on_ns,
+        off_ns,
+        by_chance=rng.random() < 0.5,
+        by_work=rng.random() < 0.4,
     )
 
 
 def _trainer(rng: random.Random) -> Process:
-    depth, step_ns = rng.randint(1, 8), _log(rng, 5, 50) * MS
+    depth, step_ns = rng.randint(1, 8), log_uniform(rng, 5, 50) * MS
     kernels = rng.randint(5, 20)
     jitter = rng.uniform(0, 0.15)
     if rng.random() < 0.3 and depth > 1:
@@ -172,7 +169,7 @@ def draw(
     kinds = ["goer", "trainer", *others]
     teams = {"": 1.0}
     if len(kinds) > 2 and rng.random() < 0.4:
-        teams = {"x/": _log(rng, 0.5, 4), "y/": _log(rng, 0.5, 4)}
+        teams = {"x/": log_uniform(rng, 0.5, 4), "y/": log_uniform(rng, 0.5, 4)}
     specs = {team[:-1]: TenantSpec(team[:-1], weight=weight) for team, weight in teams.items() if team}
     tenants = []
     for place, kind in enumerate(kinds):
@@ -182,13 +179,13 @@ def draw(
         elif kind == "trainer":
             processes = [_trainer(rng) for _ in range(many)]
         else:
-            processes = [Steps(10, round(_log(rng, 0.2, 2) * MS), 0.05, 300_000) for _ in range(many)]
+            processes = [Steps(10, round(log_uniform(rng, 0.2, 2) * MS), 0.05, 300_000) for _ in range(many)]
         for process in processes:
             process.start_ns = round(rng.uniform(0, 0.5 * S))
         is_batch = kind == "trainer" and rng.random() < 0.8
         name = f"{rng.choice(sorted(teams))}{kind}{place}"
         tenant_class = TenantClass.BATCH if is_batch else TenantClass.LATENCY
-        specs[name] = TenantSpec(name, weight=round(_log(rng, 0.3, 8), 2), tenant_class=tenant_class)
+        specs[name] = TenantSpec(name, weight=round(log_uniform(rng, 0.3, 8), 2), tenant_class=tenant_class)
         tenants.append(Tenant(specs[name], processes))
     return (nature if is_nature_drawn else ASSUMED), tenants, specs
 
@@ -201,34 +198,19 @@ def play(seed: int, number: int, *, is_enforced: bool, is_law_told: bool, is_nat
     start_ns, end_ns = 6 * S, 22 * S
     loop.watch_from(start_ns, end_ns)
     loop.run(end_ns)
-    loop.rows()
-    had = {name: ns - loop.first[name] for name, ns in loop.had.items()}
-    whole = sum(had.values())
-    error = {name: 100 * (had[name] - loop.due[name]) / whole for name in had}
-    billed = {name: ns - loop.billed_first[name] for name, ns in loop.billed.items()}
-    whole_billed = max(1, sum(billed.values()))
-    words = ", ".join(
-        f"{name} {100 * had[name] / whole:.1f} of {100 * loop.due[name] / whole:.1f}" for name in had
-    )
+    span = loop.totals().since(loop.began)
+    due = {name: ns / span.whole_ns for name, ns in loop.due.items()}
     span_ns = end_ns - start_ns
     holds = sum(record.since_ns >= start_ns for record in loop.records)
     return Result(
         number,
-        max(abs(value) for value in error.values()),
-        100 * max(abs(billed[name] / whole_billed - had[name] / whole) for name in had),
-        whole / span_ns,
+        max(span.share_errors(due).values()),
+        max(span.account_errors().values()),
+        span.whole_ns / span_ns,
         loop.frozen_ns / span_ns,
         holds * S / span_ns,
         loop.idle_held_ns / span_ns,
-        f"[{nature}] {words}",
-    )
-
-
-def _play_one(arguments: tuple[int, int, bool, bool, bool]) -> Result:
-    logging.disable(logging.CRITICAL)
-    seed, number, is_enforced, is_law_told, is_nature_drawn = arguments
-    return play(
-        seed, number, is_enforced=is_enforced, is_law_told=is_law_told, is_nature_drawn=is_nature_drawn
+        f"[{nature}] {span.words(due)}",
     )
 
 
@@ -237,17 +219,13 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Tenants that come and go beside deep queues.")
-    parser.add_argument("--draws", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--worst", type=int, default=6, help="how many of the worst are named")
-    parser.add_argument("--observe", action="store_true", help="nobody is held")
+    parser = parser_of("Tenants that come and go beside deep queues.")
     parser.add_argument("--truth", action="store_true", help="the law sees the truth: its own error")
     parser.add_argument("--natures", action="store_true", help="GPUs are drawn, too")
     chosen = parser.parse_args()
-    with ProcessPoolExecutor() as pool:
-        how = (not chosen.observe, chosen.truth, chosen.natures)
-        results = list(pool.map(_play_one, [(chosen.seed, number, *how) for number in range(chosen.draws)]))
+    how = {"is_law_told": chosen.truth, "is_nature_drawn": chosen.natures}
+    played = partial(play, is_enforced=not chosen.observe, **how)
+    results = play_all(played, [(chosen.seed, number) for number in range(chosen.draws)])
     print(f"share error, points: {spread_of([one.share_error for one in results])}")
     print(f"account error, points: {spread_of([one.account_error for one in results])}")
     print(
@@ -257,9 +235,14 @@ def main() -> None:
         f"holds/s {_mean([one.holds_per_s for one in results]):.1f}, "
         f"idle while held {_mean([one.idle_held_ratio for one in results]):.4f}"
     )
-    for one in sorted(results, key=lambda one: -one.share_error)[: chosen.worst]:
-        told = f"account {one.account_error:.1f}, busy {one.busy_ratio:.3f}, idle {one.idle_held_ratio:.3f}"
-        print(f"#{one.number}: {one.share_error:.1f} off, {told}, held {one.held_ratio:.2f}; {one.words}")
+    tell_worst(
+        results,
+        chosen.worst,
+        lambda one: (
+            f"account {one.account_error:.1f}, busy {one.busy_ratio:.3f}, idle {one.idle_held_ratio:.3f}, "
+            f"held {one.held_ratio:.2f}"
+        ),
+    )
 
 
 if __name__ == "__main__":

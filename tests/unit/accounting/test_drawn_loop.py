@@ -10,7 +10,7 @@ import pytest
 
 from fairsched.accounting.ebpf import EbpfAccount
 from tests.unit.accounting import drawn_loop
-from tests.unit.accounting.closed_loop import Pipeline, Steps
+from tests.unit.accounting.closed_loop import Pipeline, Steps, Totals
 from tests.unit.accounting.drawn_loop import DrawnLoop, LaunchBound, Nature, S, draw, play
 from tests.unit.accounting.fake_probe import MS, FakeProbe, account_of
 from tests.unit.policy.model_gpu import Tenant
@@ -143,3 +143,14 @@ def test_an_account_that_is_told_the_nature_is_right_where_the_model_is_its_own(
     monkeypatch.setattr(drawn_loop, "draw_nature", lambda _rng: shuffled)
     broken = [play(1, number, is_enforced=False, account_of=with_nature).account_error for number in range(6)]
     assert max(broken) > 3.0, "a model that is not the account's own shows what it is worth"
+
+
+def test_errors_are_in_points_of_what_was_had_between_two_moments() -> None:
+    begin = Totals({"a": 5, "b": 5}, {"a": 100, "b": 0})
+    span = Totals({"a": 35, "b": 15}, {"a": 130, "b": 10}).since(begin)
+    assert (span, span.whole_ns) == (Totals({"a": 30, "b": 10}, {"a": 30, "b": 10}), 40)
+    assert span.account_errors() == {"a": 0.0, "b": 0.0}
+    assert Totals({"a": 1, "b": 1}, span.had).account_errors() == {"a": 25.0, "b": 25.0}
+    assert span.share_errors({"a": 0.5, "b": 0.5}) == {"a": 25.0, "b": 25.0}
+    assert span.words({"a": 0.5, "b": 0.5}) == "a 75.0 of 50.0, b 25.0 of 50.0"
+    assert Totals({"a": 0}, {"a": 0}).account_errors() == {"a": 0.0}, "of an idle GPU nobody is off"

@@ -7,9 +7,9 @@ import pytest
 
 from fairsched.model import TenantSpec
 from tests.unit.accounting.closed_loop import Pipeline
-from tests.unit.accounting.drawn_loop import S
+from tests.unit.accounting.drawn_loop import ASSUMED, S
 from tests.unit.accounting.fake_probe import MS
-from tests.unit.accounting.returns_loop import ASSUMED, OnOff, ReturnsLoop, draw
+from tests.unit.accounting.returns_loop import OnOff, ReturnsLoop, draw
 from tests.unit.policy.model_gpu import Tenant
 
 
@@ -23,7 +23,7 @@ def due_of_a_goer(*, weight: float, off_ms: int) -> float:
     loop = ReturnsLoop(tenants, ASSUMED, seed=1, is_enforced=False)
     loop.watch_from(S, 5 * S)
     loop.run(5 * S)
-    whole = sum(ns - loop.first[name] for name, ns in loop.had.items())
+    whole = sum(ns - loop.began.had[name] for name, ns in loop.had.items())
     assert sum(loop.due.values()) == pytest.approx(whole)
     return loop.due["goer"] / whole
 

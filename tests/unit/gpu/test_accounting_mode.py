@@ -358,3 +358,16 @@ def test_an_instance_that_nvml_takes_no_samples_of_is_not_asked() -> None:
     assert not mode.is_on
     assert mode.running() == []
     assert nvml.asked == []
+
+
+def test_who_has_moved_and_ended_is_charged_to_where_it_was_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, FakeNvml())
+    world.start(1, 100)
+    world.run(5 * S)
+    world.cgroups[1] = 200
+    world.run(10 * S)
+    world.used.clear()
+    world.nvml.keep(world.now_ns, 1)
+    world.end(1)
+    world.run(12 * S)
+    assert set(world.used) == {200}

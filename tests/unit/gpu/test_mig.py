@@ -157,6 +157,32 @@ def test_an_error_is_no_news(code: int) -> None:
     assert nvml.gpus is before and nvml.handle(0) is handle and nvml.has_mig
 
 
+def test_a_gpu_that_was_split_is_so_while_its_mode_is_not_told() -> None:
+    """Or its instances are gone for a second, and with them all work on them; without MIG no answer is none."""
+
+    class NVMLError(Exception):
+        value = 999
+
+    def refuse(*_args: Any) -> Any:
+        raise NVMLError
+
+    split, whole = part(1), Gpu("GPU-b", 1)
+    nvml = _with_mig(fake(split, whole))
+    nvml._count = 2
+    nvml._nvml = SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetMigMode=refuse,
+        nvmlDeviceGetUUID=lambda handle: "GPU-a" if handle == 0 else "GPU-b",
+        nvmlDeviceGetMaxMigDeviceCount=lambda _handle: 1,
+        nvmlDeviceGetMigDeviceHandleByIndex=lambda _handle, _number: "instance",
+    )
+    nvml._describe = lambda index, *_: (split, whole)[index]  # type: ignore[method-assign]
+    before = nvml.gpus
+    assert nvml.refresh() is False
+    assert nvml.gpus is before and nvml.has_mig
+
+
 def test_the_uuid_of_an_old_driver_has_no_bytes_and_a_short_name() -> None:
     old = "MIG-GPU-5f2c1a90-0000-0000-0000-000000000000/1/0"
     assert Gpu(old).uuid_bytes is None and short_uuid(old) == "MIG-5f2c1a90/1/0"

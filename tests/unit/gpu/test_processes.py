@@ -29,6 +29,8 @@ class Driver:
 
     def __init__(self) -> None:
         self.says: dict[int, dict[int, int] | None] = {0: {}, 1: {}}
+        self.clients: list[int] | None = None
+        """One more of MPS at each answer; None: an old driver."""
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
         said = self.says[handle]
@@ -37,8 +39,10 @@ class Driver:
         return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in said.items()]
 
     def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: int) -> list[Any]:
-        """An old driver."""
-        raise Lost
+        if self.clients is None or handle:
+            raise Lost
+        self.clients.append(100 + len(self.clients))
+        return [SimpleNamespace(pid=pid, usedGpuMemory=1) for pid in self.clients]
 
 
 @pytest.fixture
@@ -91,3 +95,14 @@ def test_by_process_and_gpu_a_silent_gpu_has_nothing(driver: Driver, nvml: Nvml)
     driver.says = {0: None, 1: {ME: GIB}}
     assert nvml.listed() == {(ME, 1): GIB}
     assert nvml.listed_by_slot() == {1: {ME: GIB}}
+
+
+def test_a_client_of_mps_that_comes_meanwhile_is_not_listed_as_another_process(
+    driver: Driver, nvml: Nvml
+) -> None:
+    """Or its tenant, which is to be left alone, seems to have other work there."""
+    driver.clients = []
+    clients = nvml.mps_clients()
+    assert clients == {0: {100: 1}}
+    assert nvml.listed(clients) == {(100, 0): 1}
+    assert nvml.listed() == {(100, 0): 1, (101, 0): 1}

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -161,3 +163,29 @@ def test_it_asks_oftener_while_somebody_is_suspected() -> None:
     usual_s = watch._pause_s()
     watch.is_urgent = True
     assert (usual_s, watch._pause_s()) == (NEVER_S, NEVER_S / 4)
+
+
+def test_without_an_accounting_mode_nothing_is_kept_for_it() -> None:
+    """Or one that polls for months keeps every pid that ever was sampled."""
+    ring = Ring()
+    watch = watch_of(ring)
+    for turn in range(5):
+        ring.add(ME + turn, 139 * turn)
+        watch.poll(139 * turn * MS)
+    assert len(watch.take()) > 1
+    assert not watch._gpus[0].told_ns
+
+
+def test_odd_answers_are_counted_while_the_thread_adds_one() -> None:
+    """The loop asks, for whoever wants the status."""
+
+    class Adding(Counter[str]):
+        def items(self) -> Any:
+            for item in super().items():
+                self["fallen_sum"] += 1
+                yield item
+
+    watch = watch_of(Ring(), Ring())
+    for gpu in watch._gpus:
+        gpu.arrears.odd = Adding(reused_pid=1)
+    assert watch.counts() == {"reused_pid": 2}

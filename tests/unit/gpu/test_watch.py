@@ -12,8 +12,8 @@ import pytest
 
 from fairsched.base import beside
 from fairsched.gpu import watch as gpu_watch
-from fairsched.gpu.nvml import Gpu, GpuUse, Nvml
-from fairsched.gpu.watch import GpuWatch
+from fairsched.gpu.nvml import Clients, Gpu, GpuUse, Nvml
+from fairsched.gpu.watch import GpuWatch, OnMps
 from tests.support import wait_until
 
 PATIENCE_S = 10.0
@@ -29,6 +29,7 @@ class Driver:
         self.lets_go = threading.Event()
         self.lets_go.set()
         self.processes: dict[tuple[int, int], int | None] = {(7, 0): 100, (8, 0): 1, (8, 1): None}
+        self.clients: Clients = {}
         self.is_broken = False
         self.asked = 0
         """For loads."""
@@ -43,15 +44,16 @@ class Driver:
     def refresh(self) -> bool:
         return False
 
-    def mps_clients(self) -> dict[int, frozenset[int]]:
-        return {}
+    def mps_clients(self) -> Clients:
+        return self.clients
 
     def load(self, slot: int) -> float | None:
         self.asked += 1
         return 0.5 if slot == 0 else None
 
-    def listed(self) -> dict[tuple[int, int], int | None]:
-        return dict(self.processes)
+    def listed(self, clients: Clients) -> dict[tuple[int, int], int | None]:
+        theirs = {(pid, slot): size for slot, said in clients.items() for pid, size in said.items()}
+        return {**self.processes, **theirs}
 
 
 @pytest.fixture
@@ -83,6 +85,15 @@ def test_a_process_that_has_just_started_is_listed(
     monkeypatch.setattr(gpu_watch, "_FRESH_S", PATIENCE_S)  # a busy machine
     driver.processes = {(9, 1): 5}
     assert watch.listed() == {(9, 1): 5}
+
+
+def test_servers_and_clients_of_mps_are_told_apart_by_one_answer(
+    driver: Driver, watch: GpuWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_watch, "_FRESH_S", PATIENCE_S)
+    driver.clients = {0: {9: 5}}
+    assert watch.listed() == {**driver.processes, (9, 0): 5}
+    assert watch.mps == {0: OnMps(frozenset({9}), frozenset({7, 8}))}
 
 
 def test_nobody_waits_for_a_gpu_that_does_not_answer(

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from fairsched.base.process import ProcessId
 from fairsched.bpf import abi
 from fairsched.gpu.nvml import Gpu, Mig
 from fairsched.observe import ordinals as module
@@ -44,6 +45,9 @@ class Probe:
         self.devices = {
             key: slot for key, slot in self.devices.items() if key[0] not in pids or key[1] not in known
         }
+
+    def forget_processes(self, pids: set[int], ordinals: int) -> None:
+        self.forget_devices(pids, ordinals)
 
     def set_uuids(self, named: dict[bytes, int], *, is_all: bool) -> None:
         self.uuids, self.is_all = named, is_all
@@ -135,6 +139,18 @@ def test_an_instance_that_was_not_known_is_told_when_it_is(monkeypatch: pytest.M
     first = Told(WHOLE, monkeypatch, part(2).uuid)
     first.book.take_in((*WHOLE, part(2)))
     assert first.slots == {0: 2, UNSEEN: 2}, "the first instance of the node"
+
+
+def test_who_has_ended_when_the_gpus_change_is_forgotten_as_others_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its pid is somebody else's one day: what it was told of its ordinals is not true of that one."""
+    told = Told((part(1), part(2)), monkeypatch, None)
+    monkeypatch.setattr(ProcessId, "is_alive", lambda _self: False)
+    told.book.take_in((part(1), part(2), part(3)))
+    told.book.forget_the_gone()
+    assert told.slots == {} and not told.account.single_gpu_processes
+    assert not told.book._told
 
 
 def test_nobody_hides_behind_an_instance_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,9 @@ from typing import cast
 import pytest
 
 from fairsched.bpf.gpu_time import GpuTimeProbe
+from fairsched.observe.ordinals import Ordinals
 from fairsched.observe.portions import PORTION, Portions
+from fairsched.observe.sensors import Sensors
 from tests.unit.accounting.fake_probe import MS, FakeProbe, account_of
 
 
@@ -50,3 +52,23 @@ def test_what_comes_in_meanwhile_puts_off_no_read(probe: FakeProbe) -> None:
         answers.append(portions.has_caught_up())
         flood(probe, (2 + number) * PORTION, PORTION)
     assert answers == [False, False, True]
+
+
+def test_a_portion_that_fails_fails_the_read_and_not_the_loop(
+    probe: FakeProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick that fails lets everybody go; what is raised before it would end the daemon."""
+    sensors = Sensors.__new__(Sensors)
+    sensors.nvml, sensors.account, sensors._ordinals = None, account_of(probe), cast("Ordinals", object())
+    sensors._owners = None
+    sensors._portions = Portions(cast("GpuTimeProbe", probe), sensors.account)
+
+    def refuse(_most: int | None = None) -> None:
+        raise KeyError("an edge")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sensors.account, "take_in", refuse)
+        assert sensors.has_caught_up()
+    with pytest.raises(KeyError, match="an edge"):
+        sensors.read(0)
+    assert [sensors.has_caught_up() for _ in range(3)] == [False, False, True], "and it goes on"
