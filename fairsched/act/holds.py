@@ -241,6 +241,11 @@ class Applier:
             self.errors += 1
             logger.error("settle=failed error=%s", failure)
             return
+        except Exception:  # of whatever thread: nobody may stay held for what nobody understands
+            self.errors += 1
+            logger.exception("settle=failed")
+            self.release_all(now_ns)
+            return
         for change in changes:
             self._latency_dirty.add(change.tenant)
             if change.kind is HoldKind.SETTLED:

@@ -306,6 +306,19 @@ def test_everybody_is_let_go_at_the_end(world: World) -> None:
     assert {record.reason.code for record in list(world.applier.records)[-2:]} == {ReasonCode.SHUTDOWN}
 
 
+def test_what_nobody_expected_of_the_brake_lets_everybody_go(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is raised between two ticks, where nothing else would catch it."""
+    world.hold()
+    world.hold("train")
+    monkeypatch.setattr(world.freezer, "settle", lambda: 1 // 0)
+    world.applier.settle(9)
+    assert world.applier.holds == {}
+    assert sorted(world.freezer.thawed) == [1, 2, 3]
+    assert world.applier.errors == 1
+
+
 def test_a_gang_is_as_slow_to_freeze_as_its_slowest_member(world: World) -> None:
     world.freezer.latencies = {2: 1000, 3: 5000}
     assert world.applier.freeze_latency_ns() == {"train": 5000}
