@@ -11,7 +11,6 @@ still the last one's.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable
 
 from fairsched.model import ContextKey
@@ -23,7 +22,7 @@ class Presence:
     def __init__(self) -> None:
         self._whose: dict[Hashable, Hashable] = {}
         """By context: its tenant."""
-        self.tenants: Counter[Hashable] = Counter()
+        self.tenants: dict[Hashable, int] = {}
         """How many contexts of each are there."""
 
     def note(
@@ -33,20 +32,22 @@ class Presence:
 
         One that is there already may be another tenant's now: it went to another cgroup, or whose that is became known.
         """
-        before, after = self._whose.pop(key, None), tenant if is_there else None
-        if after is not None:
-            self._whose[key] = after
+        before, after = self._whose.get(key), tenant if is_there else None
         if before == after:
             return None, None
         came = gone = None
         if before is not None:
-            self.tenants[before] -= 1
-            if not self.tenants[before]:
-                del self.tenants[before]
+            del self._whose[key]
+            left = self.tenants.pop(before) - 1
+            if left:
+                self.tenants[before] = left
+            else:
                 gone = before
         if after is not None:
-            came = after if after not in self.tenants else None
-            self.tenants[after] += 1
+            self._whose[key] = after
+            many = self.tenants.get(after, 0)
+            came = None if many else after
+            self.tenants[after] = many + 1
         return came, gone
 
 

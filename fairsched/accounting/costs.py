@@ -90,8 +90,8 @@ class Cost:
             if len(self._graphs) > MOST_GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
             kind.learn(spent_ns, launches, is_alone=is_alone, waited_ns=waited_ns)
-        kinds = self._any_graph if graphs else self._kinds
-        kind = kinds.setdefault(launches.bit_length(), Kind())
+        kinds, size = self._any_graph if graphs else self._kinds, launches.bit_length()
+        kind = kinds.get(size) or kinds.setdefault(size, Kind())
         kind.learn(spent_ns, launches, is_alone=is_alone, waited_ns=waited_ns)
 
     def _kind(self, launches: int, graphs: Graphs) -> Kind | None:
@@ -193,8 +193,8 @@ class Cost:
 
         ``is_whole``: no hold touched it; then it counts how it differs from others of its kind.
         """
-        owed_ns = self.owed_ns(launches, graphs)
         kind = self._kind(launches, graphs)
+        owed_ns = self._of_kind_ns(kind, launches, graphs)
         if owed_ns is None or not is_whole or kind is None or not kind.is_known or not kind.beside.launches:
             return owed_ns
         return max(0.0, owed_ns + kind.kept * (spent_ns - kind.beside.ns * launches))
@@ -207,7 +207,9 @@ class Cost:
 
     def owed_ns(self, launches: int, graphs: Graphs = NO_GRAPHS) -> float | None:
         """What bursts of so many launches cost in the mean; None while nothing is known of such."""
-        kind = self._kind(launches, graphs)
+        return self._of_kind_ns(self._kind(launches, graphs), launches, graphs)
+
+    def _of_kind_ns(self, kind: Kind | None, launches: int, graphs: Graphs) -> float | None:
         owed_ns = self._owed_ns(kind, launches)
         if owed_ns is not None or (kind is not None and kind.beside.launches):
             return owed_ns
@@ -234,8 +236,8 @@ class Cost:
 
     def expected_ns(self, launches: int, graphs: Graphs = NO_GRAPHS) -> float | None:
         """The same, or else what such bursts were charged in company; None where there was none."""
-        owed_ns = self.owed_ns(launches, graphs)
         kind = self._kind(launches, graphs)
+        owed_ns = self._of_kind_ns(kind, launches, graphs)
         if owed_ns is None and kind is not None and kind.beside.launches:
             return kind.beside.ns * launches
         return owed_ns
@@ -279,6 +281,8 @@ class Costs:
         self._costs: dict[Hashable, Cost] = {}
         self._spent_ns = self._owed_ns = self._excess_ns = 0.0
         self._variance, self._judged = _BIAS**2, 0
+        self.bias = _BIAS
+        """How far the replay is off here with those whose costs are known, so with the others, too."""
 
     def of(self, owner: Hashable) -> Cost:
         """What is known of it; an empty one where nothing is."""
@@ -306,15 +310,11 @@ class Costs:
         if error is not None:
             self._judged += 1
             self._variance += (error - self._variance) * max(_BIAS_MEMORY, 1 / (1 + self._judged))
+            self.bias = max(_LEAST_BIAS, math.sqrt(self._variance))
         drift, most = cost.drift(launches, graphs), max(DRIFT, 2 * self.bias)
         # The second one asks all: only of who seems to be another, which few do.
         if drift is not None and abs(drift) > most and abs(drift - self._common_drift(cost)) > most:
             cost.forget_alone(launches, graphs)
-
-    @property
-    def bias(self) -> float:
-        """How far the replay is off here with those whose costs are known, so with the others, too."""
-        return max(_LEAST_BIAS, math.sqrt(self._variance))
 
     def error_ratio(self, owner: Hashable) -> float:
         """How far what it is charged over two seconds may be off, relative, in 19 of 20 cases.
@@ -365,4 +365,4 @@ class Costs:
         """What was learnt was not alone, or measured by another replay."""
         self._costs.clear()
         self._spent_ns = self._owed_ns = self._excess_ns = 0.0
-        self._variance, self._judged = _BIAS**2, 0
+        self._variance, self._judged, self.bias = _BIAS**2, 0, _BIAS

@@ -36,11 +36,11 @@ class Engine:
         self,
         replay: Replay,
         launch_of: Callable[[Context], LaunchTime],
-        tenant_of: Callable[[int], Hashable],
+        owner_of: Callable[[int], Hashable],
         end_in_bpf: Callable[[int, int, int], bool],
         graphs_of_slot: Callable[[int], abi.Graphs],
     ) -> None:
-        """``launch_of``: what is known of a context's time per launch. ``tenant_of`` a cgroup: whose it is.
+        """``launch_of``: what is known of a context's time per launch. ``owner_of`` a cgroup: whose it is.
         ``graphs_of_slot``: what BPF keeps of the graphs launched there."""
         self.replay = replay
         self._graphs_of_slot = graphs_of_slot
@@ -51,7 +51,7 @@ class Engine:
         self.pauses = TenantPauses()
         self._idle_ns = 0
         self._launch_of = launch_of
-        self._tenant_of = tenant_of
+        self._owner_of = owner_of
         self._is_shared = False
         """Somebody whom no edge tells of is there: nobody is ever alone."""
         self.is_intruded = False
@@ -59,10 +59,12 @@ class Engine:
 
     def look(self, context: Context, now_ns: int) -> bool:
         """Whether it has work, or may have: that may have changed."""
-        is_there, owner = self.drains.may_run(context, now_ns), self._owner(context)
-        self._company.note(context.key, owner, now_ns, is_there=is_there)
-        wants = context.held_with_demand if context.is_held else self.replay.is_runnable(context.key)
-        self.pauses.note(context.key, owner, now_ns, wants=wants)
+        key, owner = context.key, self._owner_of(context.cgroup_id)
+        is_running = self.replay.is_runnable(key)
+        is_there = is_running or self.drains.may_run(context, now_ns)
+        self._company.note(key, owner, now_ns, is_there=is_there)
+        wants = context.held_with_demand if context.is_held else is_running
+        self.pauses.note(key, owner, now_ns, wants=wants)
         return is_there
 
     def stir(self, context: Context, now_ns: int) -> None:
@@ -83,7 +85,7 @@ class Engine:
     def forget(self, context: Context, now_ns: int) -> None:
         """The context is gone."""
         self._company.note(context.key, None, now_ns, is_there=False)
-        self.pauses.forget(context.key, self._owner(context), now_ns)
+        self.pauses.forget(context.key, self._owner_of(context.cgroup_id), now_ns)
         self.silence.forget(context.key)
         self.drains.forget(context)
 
@@ -113,10 +115,12 @@ class Engine:
 
     def _known(self, context: Context, launches: int, graphs: Graphs) -> tuple[int, LaunchTime]:
         """What is known of the time of such a burst, and of how many units that is."""
-        known = context.graphs.of(graphs) if graphs else None
+        launch = self._launch_of(context)
+        if not graphs:
+            return launches, launch
+        known = context.graphs.of(graphs)
         if known is not None:
             return len(graphs.handles), known
-        launch = self._launch_of(context)
         # That other graphs vary little says nothing of a new one.
         return launches, replace(launch, observed=0) if context.graphs.is_new(graphs) else launch
 
@@ -138,9 +142,10 @@ class Engine:
         Except in a context older than our probes: what it had queued before is in its first proof.
         """
         is_first = context.is_unseen and context.seq == 0
-        if not is_first:
-            launches = edge.seq - 1 - context.seq
-            self._settle(context, launches, self._graphs(context, context.seq, edge.seq - 1))
+        launches = edge.seq - 1 - context.seq
+        if launches > 0 and not is_first:
+            graphs = self._graphs(context, context.seq, edge.seq - 1)
+            self._settle(context, self._owner_of(context.cgroup_id), launches, graphs)
         context.is_tainted = context.is_held or is_first
         context.seq = max(context.seq, edge.seq - 1)
         context.seq_exec_ns, context.seq_ns = self.replay.exec_ns(context.key), edge.t_ns
@@ -154,26 +159,25 @@ class Engine:
         launches = edge.seq - context.seq
         if launches <= 0:
             return False
-        spent_ns = self._spent_ns(context)
+        spent_ns, owner = self._spent_ns(context), self._owner_of(context.cgroup_id)
         is_whole, is_clean = not context.is_tainted and spent_ns > 0, True
+        is_alone = self._company.is_alone(owner, context.seq_ns)
         graphs = self._graphs(context, context.seq, edge.seq)
-        if is_whole and self._may_judge(context, launches, graphs):
+        if is_whole and self._may_judge(owner, launches, graphs):
             units, known = self._known(context, launches, graphs)
             moved_ns, is_clean = self.drains.witnessed(context, known, spent_ns, units, edge.t_ns)
             spent_ns -= moved_ns
             is_whole = spent_ns > 0
         if is_whole and not self.is_intruded:
-            is_alone = self._is_alone(context)
-            what = (self._owner(context), spent_ns, launches, graphs)
-            self.costs.learn(*what, is_alone=is_alone, waited_ns=edge.arg)
+            self.costs.learn(owner, spent_ns, launches, graphs, is_alone=is_alone, waited_ns=edge.arg)
         # All it had queued when it was held: learning from whole bursts alone would forget the long ones.
         is_cut = not context.is_held and context.seq < context.drain_seq <= edge.seq
-        is_told = is_cut and context.is_drain_known and self._cost(context).is_vague(launches, graphs)
-        is_exact = context.is_of_one_piece(edge.seq) and (self._is_alone(context) or is_told)
+        is_told = is_cut and context.is_drain_known and self.costs.of(owner).is_vague(launches, graphs)
+        is_exact = (is_alone or is_told) and context.is_of_one_piece(edge.seq)
         spent_ns = (
             self._spent_ns(context)
             if is_exact
-            else self._settle(context, launches, graphs, is_whole=is_whole)
+            else self._settle(context, owner, launches, graphs, is_whole=is_whole)
         )
         if spent_ns > 0 and ((is_whole and is_clean) or is_cut):
             # An estimate nobody confirmed teaches less than a measurement.
@@ -186,26 +190,23 @@ class Engine:
         context.seq_exec_ns = self.replay.exec_ns(context.key)
         return is_whole
 
-    def _may_judge(self, context: Context, launches: int, graphs: Graphs) -> bool:
+    def _may_judge(self, owner: Hashable, launches: int, graphs: Graphs) -> bool:
         """Whether what the replay charges for such a burst says something about drains beside it."""
-        is_confirmed = self._cost(context).is_confirmed(launches, graphs)
+        is_confirmed = self.costs.of(owner).is_confirmed(launches, graphs)
         return self.costs.is_replay_right if is_confirmed is None else is_confirmed
 
-    def _settle(self, context: Context, launches: int, graphs: Graphs, *, is_whole: bool = False) -> int:
+    def _settle(
+        self, context: Context, owner: Hashable, launches: int, graphs: Graphs, *, is_whole: bool = False
+    ) -> int:
         """Charge what so many launches cost; returns that."""
         spent_ns = self._spent_ns(context)
-        if launches <= 0:
-            return spent_ns
-        owed_ns = self.costs.charge_ns(self._owner(context), spent_ns, launches, graphs, is_whole=is_whole)
+        owed_ns = self.costs.charge_ns(owner, spent_ns, launches, graphs, is_whole=is_whole)
         self.replay.settle(context.key, owed_ns - spent_ns)
         return owed_ns
 
-    def _owner(self, context: Context) -> Hashable:
-        return self._tenant_of(context.cgroup_id)
-
     def _cost(self, context: Context) -> Cost:
         """Of its tenant: one that goes from cgroup to cgroup is known all the same, and displaces nobody."""
-        return self.costs.of(self._owner(context))
+        return self.costs.of(self._owner_of(context.cgroup_id))
 
     def _spent_ns(self, context: Context) -> int:
         """What the replay charged since its last proof."""
@@ -213,7 +214,7 @@ class Engine:
 
     def _is_alone(self, context: Context) -> bool:
         """Whether no other tenant was there since its last proof."""
-        return self._company.is_alone(self._owner(context), context.seq_ns)
+        return self._company.is_alone(self._owner_of(context.cgroup_id), context.seq_ns)
 
     # ---- what is to come ----
 
