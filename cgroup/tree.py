@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import os
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
@@ -41,18 +42,16 @@ class Node(NamedTuple):
 
 
 def walk(
-    mount: Mount, under: str = "/", is_enough: Callable[[str], bool] = lambda _path: False
+    mount: Mount, under: str = "/", most: Callable[[str], int | None] = lambda _path: None
 ) -> Iterator[Node]:
     """Each cgroup below ``under`` (itself not included), parents before children.
 
-    ``is_enough``: whether no more of the children of a cgroup, given by its path, are wanted.
+    ``most``: how many of the children of a cgroup, given by its path, are wanted; None = all.
     """
     pending = [(mount.absolute(under), "" if under == "/" else under)]
     while pending:
         absolute, path = pending.pop()
-        for name, cgroup_id, has_children in _children(absolute):
-            if is_enough(path):
-                break
+        for name, cgroup_id, has_children in itertools.islice(_children(absolute), most(path)):
             yield Node(cgroup_id, f"{path}/{name}")
             if has_children:
                 pending.append((f"{absolute}/{name}", f"{path}/{name}"))

@@ -116,12 +116,15 @@ class CgroupOwners:
             for one in self._waiting:
                 self._known.pop(one, None)
             self._waiting.clear()
-        if path not in self._known:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-                self._waiting.clear()
-            self._known[path] = self._find(path.strip("/"), path)
-        return self._known[path]
+        try:
+            return self._known[path]
+        except KeyError:
+            pass
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+            self._waiting.clear()
+        found = self._known[path] = self._find(path.strip("/"), path)
+        return found
 
     def _find(self, path: str, asked: str) -> CgroupOwner | None:
         by_path = self._paths.on(path)

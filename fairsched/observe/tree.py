@@ -172,7 +172,7 @@ class Tree:
     def _look_at_all(self, unknown: set[int]) -> Iterator[int]:
         found: dict[int, str] = {}
         self._counts = {}
-        for node in tree.walk(self._mount, is_enough=self._is_enough):
+        for node in tree.walk(self._mount, most=self._room):
             found[node.id] = node.path
             owner = self._owners.owner(node.path)
             if owner is not None:
@@ -193,9 +193,10 @@ class Tree:
                 self._look_for_pause(view, ref)
                 yield _LOOK_COST
 
-    def _is_enough(self, path: str) -> bool:
+    def _room(self, path: str) -> int | None:
+        """How many children of a cgroup are taken in; None = all. They are its tenant's, whose cgroups have no others."""
         owner = self._owners.owner(path)
-        return owner is not None and self._counts.get(_top(owner.tenant), 0) >= MOST_CGROUPS
+        return None if owner is None else max(0, MOST_CGROUPS - self._counts.get(_top(owner.tenant), 0))
 
     def _note_crowded(self) -> None:
         crowded = frozenset(name for name, count in self._counts.items() if count >= MOST_CGROUPS)

@@ -39,12 +39,12 @@ def test_a_walk_leaves_the_rest_of_a_cgroup_when_that_is_enough(fake: FakeTree, 
     for number in range(20):
         fake.make(f"/gpu.slice/a/{number}").close()
     found: list[str] = []
-    for node in tree.walk(fake.mount, is_enough=lambda path: path == "/gpu.slice/a" and len(found) >= 7):
+    for node in tree.walk(fake.mount, most=lambda path: 7 if path == "/gpu.slice/a" else None):
         if node.path.startswith("/gpu.slice/a/"):
             found.append(node.path)
     assert len(found) == 7
     assert "/gpu.slice/b/c" in [
-        node.path for node in tree.walk(fake.mount, is_enough=lambda path: path.endswith("/a"))
+        node.path for node in tree.walk(fake.mount, most=lambda path: 0 if path.endswith("/a") else None)
     ]
 
 
