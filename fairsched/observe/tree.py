@@ -194,7 +194,7 @@ class Tree:
                 yield _LOOK_COST
 
     def _room(self, path: str) -> int | None:
-        """How many children of a cgroup are taken in; None = all. They are its tenant's, whose cgroups have no others."""
+        """How many children of a cgroup are taken in; None = all. They are of its tenant: no other is inside."""
         owner = self._owners.owner(path)
         return None if owner is None else max(0, MOST_CGROUPS - self._counts.get(_top(owner.tenant), 0))
 

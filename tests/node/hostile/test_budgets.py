@@ -17,7 +17,7 @@ import pytest
 from fairsched.bpf import abi, budgets
 from tests.node.daemon.conftest import MakeSite
 from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
-from tests.node.hostile.cost import modest, time_ticks
+from tests.node.hostile.cost import cost_of_two, modest, time_ticks
 from tests.node.hostile.hollow import Hollow
 from tests.support import let_run, wait_until
 
@@ -65,10 +65,11 @@ def unharmed(site: Site, device: int = 0) -> Iterator[None]:
 def test_who_opens_thousands_of_contexts_has_them_to_itself(site: Site, tmp_path: Path) -> None:
     part = budgets.divide(1 + len(WEIGHTS) + 1)[abi.Table.CONTEXTS]
     hog = prepare(site, tmp_path, "play_contexts", part.ceiling // PER_PROCESS + 10, PER_PROCESS, 0)
+    before = cost_of_two(site, *DUE)
     with unharmed(site):
         hog.play()
         wait_until(lambda: "hog" in "".join(site.status()["warnings"]), PATIENCE_S, "status names it")
-        with modest(site):
+        with modest(site, before):
             let_run(2)
     assert logged(site.log(), "budget=exceeded tenant=hog tables=contexts")
     assert not logged(site.log(), "budget=exceeded tenant=(chat|late)")
@@ -88,9 +89,10 @@ def test_three_hundred_busy_contexts_of_one_tenant_are_counted(site: Site, tmp_p
 
 def test_who_calls_cuinit_without_end_is_heard_once(site: Site, tmp_path: Path) -> None:
     hog = prepare(site, tmp_path, "play_init", 60.0)
+    before = cost_of_two(site, *DUE)
     with unharmed(site):
         hog.go()
-        with modest(site):
+        with modest(site, before):
             let_run(2)
 
 
@@ -98,10 +100,11 @@ def test_who_makes_more_events_than_it_may_is_charged_for_all_it_may_have_used(
     site: Site, tmp_path: Path
 ) -> None:
     hog = prepare(site, tmp_path, "play_bursts", 60.0)
+    before = cost_of_two(site, *DUE)
     with unharmed(site):
         hog.go()
         wait_until(lambda: "hog" in "".join(site.status()["warnings"]), PATIENCE_S, "status names it")
-        with modest(site):
+        with modest(site, before):
             let_run(2)
     assert logged(site.log(), "budget=exceeded tenant=hog tables=edges")
     assert site.tenant("hog")["held_s"] > 1, "it is held for what nobody can see"

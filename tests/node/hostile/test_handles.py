@@ -12,7 +12,7 @@ import pytest
 
 from fairsched.bpf import abi
 from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
-from tests.node.hostile.cost import modest, time_ticks
+from tests.node.hostile.cost import cost_before, modest, time_ticks
 from tests.node.hostile.hollow import Hollow
 from tests.support import let_run, wait_until
 
@@ -38,10 +38,11 @@ def test_handles_without_end_make_nobody_elses_forgotten(site: Site, tmp_path: P
     hog = Hollow(site, "hog", tmp_path, "play_handles", PLAYED_S)
     try:
         let_run(1)
+        before = cost_before(site)
         good.go()
         hog.go()
         wait_until(lambda: "hog" in "".join(site.status()["warnings"]), PATIENCE_S, "it is named")
-        with modest(site):
+        with modest(site, before):
             shares = site.shares(list(DUE), REMEMBERED_S - 2)
         good.finish()
         with site.maps() as maps:

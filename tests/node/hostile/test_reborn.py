@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
-from tests.node.hostile.cost import modest, time_ticks
+from tests.node.hostile.cost import cost_before, modest, time_ticks
 from tests.node.hostile.hollow import Hollow
 from tests.support import let_run, wait_until
 
@@ -35,11 +35,12 @@ def test_who_is_reborn_all_the_time_is_one_tenant_all_the_time(site: Site, tmp_p
     hog = Hollow(site, "hog", tmp_path, "play_reborn", PLAYED_S)
     try:
         let_run(1)
+        before = cost_before(site)
         hog.go()
         let_run(2)
         daemon = psutil.Process(site.pid)
         descriptors = daemon.num_fds()
-        with modest(site):
+        with modest(site, before):
             shares = site.shares(list(DUE), WATCHED_S)
         assert hog.finish() > LEAST_MOVES
     finally:
