@@ -2,7 +2,7 @@
 """What the daemon may cost while somebody plays, and for how long it may do nothing else.
 
 A machine that other work has slowed down is slower for a tick without a play, too, by half from one minute to the next.
-So what a play costs is compared with what the same daemon took just before it.
+So what a play costs, and how long its ticks take, is compared with what the same daemon took just before it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.node.daemon.site import STEADY, Site
 from tests.support import let_run
@@ -19,9 +20,10 @@ from tests.support import let_run
 _BEFORE_S = 6.0
 _CLOCK = 2
 """Of a process, of all its threads: CPUCLOCK_SCHED in the kernel's include/linux/posix-timers.h."""
-TICK_NS = 5_000_000
-TICKS_RATIO = 0.99
+_TICKS_RATIO = 0.95
 """Of the ticks, that take no longer."""
+_TICK_NS = 5_000_000
+"""And a tick that is as short as this is short enough, whatever it took before."""
 _PROGRAM = Path(__file__).with_name("timed_daemon.py")
 
 
@@ -31,14 +33,28 @@ def time_ticks(site: Site) -> None:
     site.daemon.extra_env["TICKS"] = str(_file(site))
 
 
-def cost_before(site: Site) -> float:
-    """Of a core: what the daemon takes now, while two tenants share the GPU and nobody plays."""
-    spent_s, begun_s = _cpu_s(site), time.monotonic()
-    let_run(_BEFORE_S)
-    return (_cpu_s(site) - spent_s) / (time.monotonic() - begun_s)
+class Cost(NamedTuple):
+    """Of the daemon, in some time."""
+
+    core: float
+    """Of a core, with all its threads."""
+    tick_ns: int
+    """What most ticks take at most (_TICKS_RATIO), but for waits for a processor."""
+    ticks: int
+    wall_s: float
+
+    def __str__(self) -> str:
+        return f"{self.core:.3f} of a core, ticks of {self.tick_ns / 1e6:.2f} ms"
 
 
-def cost_of_two(site: Site, *tenants: str) -> float:
+def cost_before(site: Site) -> Cost:
+    """What the daemon takes now, while two tenants share the GPU and nobody plays."""
+    with _measured(site) as found:
+        let_run(_BEFORE_S)
+    return found[0]
+
+
+def cost_of_two(site: Site, *tenants: str) -> Cost:
     """The same, of tenants that come for it and go again."""
     workers = [site.spawn(name, STEADY) for name in tenants]
     let_run(1)
@@ -50,18 +66,31 @@ def cost_of_two(site: Site, *tenants: str) -> float:
 
 
 @contextmanager
-def modest(site: Site, before: float, most_times: float = 3.0) -> Iterator[None]:
-    """The daemon is, in the body. ``before``: what it took when nobody played; it may take ``most_times`` that."""
+def modest(site: Site, before: Cost, most_times: float = 3.0, tick_times: float = 3.5) -> Iterator[None]:
+    """The daemon is, in the body. ``before``: what it took when nobody played; it may take ``most_times`` that.
+
+    ``tick_times``: the same for its ticks, which take .6 to 2.7 times as long: some take in a part of a flood as well.
+    """
+    with _measured(site) as found:
+        yield
+    (now,) = found
+    print(f"{now}; before: {before}")
+    assert now.core < before.core * most_times, f"{now}; when nobody plays: {before}"
+    assert now.ticks > 9 * now.wall_s, "it looks ten times a second, but for the last look"
+    assert now.tick_ns < max(_TICK_NS, before.tick_ns * tick_times), f"{now}; when nobody plays: {before}"
+
+
+@contextmanager
+def _measured(site: Site) -> Iterator[list[Cost]]:
+    """What the body cost is there after it."""
+    found: list[Cost] = []
     spent_s, begun_s, begun = _cpu_s(site), time.monotonic(), len(_ticks(site))
-    yield
+    yield found
     wall_s = time.monotonic() - begun_s
-    cost = (_cpu_s(site) - spent_s) / wall_s
+    core = (_cpu_s(site) - spent_s) / wall_s
     took_ns = sorted(_ticks(site)[begun:])
-    print(f"{cost:.3f} of a core, {before:.3f} before")
-    assert cost < before * most_times, f"{cost:.3f} of a core, and {before:.3f} when nobody plays"
-    assert len(took_ns) > 9 * wall_s, "it looks ten times a second, but for the last look"
-    prompt = sum(ns <= TICK_NS for ns in took_ns)
-    assert prompt >= TICKS_RATIO * len(took_ns) - 1, took_ns[-20:]
+    assert took_ns, "it ticks"
+    found.append(Cost(core, took_ns[int((len(took_ns) - 1) * _TICKS_RATIO)], len(took_ns), wall_s))
 
 
 def _cpu_s(site: Site) -> float:

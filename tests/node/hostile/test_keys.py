@@ -26,6 +26,8 @@ LEAST_MOVES = 20_000
 MOST_TIMES = 2.7
 """What the daemon takes with the same cgroups and nobody in them. It takes 1.5 to 2.4 times that; with a play that cost
 twice as much it would take 2 to 3.8."""
+TICK_TIMES = 2.5
+"""The same of ticks, which take .9 to 1.6 times as long; 3.9 times where the loop waits for each hold."""
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def test_who_walks_through_12000_cgroups_is_one_tenant_all_the_time(wide: Site, 
             lambda: "hog is over its budget" in "".join(site.status()["warnings"]), NAMED_S, "it is named"
         )
         let_run(1)
-        with modest(site, before, MOST_TIMES):
+        with modest(site, before, MOST_TIMES, TICK_TIMES):
             shares = site.shares(list(DUE), WATCHED_S)
         assert hog.finish() > LEAST_MOVES
     finally:
