@@ -14,6 +14,7 @@ BPF, and once a second what BPF itself has counted, what NVML said and what reco
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import platform
 import sys
@@ -22,7 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.tape import CLOCK, COUNT, CTX, GRAPHS, Tables, Writer, layouts, pack_edges
+from benchmarks.tape import Tables, Writer, pack_edges
+from benchmarks.tape_layout import CLOCK, COUNT, CTX, GRAPHS, layouts
 from fairsched.accounting.context import ProcessUse, ProcessUses
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.bpf import abi
@@ -79,19 +81,26 @@ class Recorder:
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
         self.frames = self.spent_ns = 0
+        self.is_broken = False
         self._told: dict[tuple[str, int], Any] = {}
         self._noted_ns = 0
 
     def write(self, head: dict[str, Any], blob: bytes, begun_ns: int) -> None:
-        """One frame; ``begun_ns``: since when nothing else was done."""
-        self.writer.write(head, blob)
+        """One frame; ``begun_ns``: of :func:`time.thread_time_ns`, since when nothing else was done."""
+        if self.is_broken:
+            return
+        try:
+            self.writer.write(head, blob)
+        except OSError as error:  # a full disk ends the tape, and nothing else
+            self.is_broken = True
+            print(f"the tape ends: {error}", file=sys.stderr, flush=True)
         self.frames += 1
-        self.spent_ns += time.monotonic_ns() - begun_ns
+        self.spent_ns += time.thread_time_ns() - begun_ns
 
     def note(self, what: str, *said: Any) -> None:
         """What is no call of the account."""
-        begun_ns = time.monotonic_ns()
-        self.write({"note": what, "at": begun_ns, "said": plain(said)}, b"", begun_ns)
+        begun_ns = time.thread_time_ns()
+        self.write({"note": what, "at": time.monotonic_ns(), "said": plain(said)}, b"", begun_ns)
 
     def tell(self, name: str, args: tuple[Any, ...]) -> None:
         """Somebody told BPF something; what is told again and again is noted when it changes."""
@@ -133,12 +142,15 @@ class ShadowProbe(Tables):
         self._sources = [at[table] for table in range(len(at))]
         self._steps: list[list[Any]] = []
         self._blobs: list[bytes] = []
+        self.spent_ns = 0
 
     def look(self) -> None:
         """See everything as it is now."""
+        begun_ns = time.thread_time_ns()
         changes = self.copy(self._sources)
         if changes:
             self._step(changes, "look")
+        self.spent_ns += time.thread_time_ns() - begun_ns
 
     def _step(self, blob: bytes, *what: Any) -> None:
         self._steps.append([*what, len(blob)])
@@ -154,20 +166,19 @@ class ShadowProbe(Tables):
     def read_edges(self, most: int | None = None) -> list[Edge]:
         """See :class:`GpuTimeProbe`."""
         edges = self.real.read_edges(most)
+        begun_ns = time.thread_time_ns()
         self._step(pack_edges(edges), "edges")
+        self.spent_ns += time.thread_time_ns() - begun_ns
         self.look()
         return edges
 
     def end_drain(self, slot: int, generation: int, v_end_ns: int) -> bool:
         """See :class:`GpuTimeProbe`."""
-        answer = _END_DRAIN(self.real, slot, generation, v_end_ns)
+        # What the account tells stands in its own frames, and is not noted again.
+        answer = bool(inspect.unwrap(type(self.real).end_drain)(self.real, slot, generation, v_end_ns))
         self._step(b"", "end_drain", slot, generation, v_end_ns, answer)
         self.look()
         return answer
-
-
-_END_DRAIN = GpuTimeProbe.end_drain
-"""Unpatched: what the account tells stands in its own frames."""
 
 
 class RecordedAccount(EbpfAccount):
@@ -189,10 +200,10 @@ class RecordedAccount(EbpfAccount):
         self._answers: dict[str, list[Any]] = {}
         self._facts: dict[str, Any] = {}
         self._real_started_ns, self._has_stand_ins = started_ns, False
-        begun_ns = time.monotonic_ns()
+        begun_ns = time.thread_time_ns()
         head = {
             "call": "begin",
-            "at": begun_ns,
+            "at": time.monotonic_ns(),
             "gpus": gpus,
             "nature": list(nature),
             "layouts": layouts(),
@@ -247,12 +258,13 @@ class RecordedAccount(EbpfAccount):
         """``looks``: it sees what is there as it begins; else when it reads edges."""
         if self._is_inside:
             return call()
-        begun_ns = time.monotonic_ns()
-        head: dict[str, Any] = {"call": name, "at": begun_ns, "args": args, **self._changed_facts()}
+        begun_ns = time.thread_time_ns()
+        head: dict[str, Any] = {"call": name, "at": time.monotonic_ns(), "args": args}
+        head.update(self._changed_facts())
+        prepared_ns = time.thread_time_ns() - begun_ns
         if looks:
             self._shadow.look()
         self._is_inside = True
-        prepared_ns = time.monotonic_ns() - begun_ns
         try:
             result = call()
             head["gave"] = given(result)
@@ -262,7 +274,8 @@ class RecordedAccount(EbpfAccount):
             raise
         finally:
             self._is_inside = False
-            begun_ns = time.monotonic_ns() - prepared_ns
+            begun_ns = time.thread_time_ns() - prepared_ns - self._shadow.spent_ns
+            self._shadow.spent_ns = 0
             self._ask_all()
             steps, blob = self._shadow.take()
             head.update(self._answers)
@@ -385,7 +398,7 @@ def main(argv: list[str]) -> None:
     try:
         fairsched()
     finally:
-        if os.getpid() == pid:
+        if os.getpid() == pid and not recorder.is_broken:
             recorder.writer.close()
 
 

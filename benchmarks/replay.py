@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.record import given
-from benchmarks.tape import Frame, Tables, TapeError, frames, layouts, unpack_edges
+from benchmarks.tape import Frame, Tables, TapeError, frames, unpack_edges
+from benchmarks.tape_layout import Layouts
 from fairsched.accounting.context import ProcessUse
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
@@ -46,8 +47,9 @@ class Look:
 class ReplayedProbe(Tables):
     """Gives the account of now what a tape has."""
 
-    def __init__(self) -> None:
+    def __init__(self, layouts: Layouts) -> None:
         super().__init__()
+        self._layouts = layouts
         self._steps: list[tuple[list[Any], bytes]] = []
         self.differences: Counter[str] = Counter()
 
@@ -63,13 +65,13 @@ class ReplayedProbe(Tables):
     def _look(self) -> None:
         """What was seen up to the next thing that was asked or told."""
         while self._steps and self._steps[0][0][0] == "look":
-            self.apply(self._steps.pop(0)[1])
+            self.apply(self._steps.pop(0)[1], self._layouts)
 
     def end(self) -> None:
         """It was made."""
         for step, blob in self._steps:
             if step[0] == "look":
-                self.apply(blob)
+                self.apply(blob, self._layouts)
             else:
                 self.differences[f"{step[0]} of the recorded account only"] += 1
         self._steps.clear()
@@ -79,7 +81,7 @@ class ReplayedProbe(Tables):
         if not self._steps or self._steps[0][0][0] != "edges":
             self.differences["edges read at another time"] += 1
             return []
-        edges = unpack_edges(self._steps.pop(0)[1])
+        edges = unpack_edges(self._steps.pop(0)[1], self._layouts)
         self._look()
         return edges
 
@@ -102,7 +104,7 @@ class Playback:
     def __init__(self, tape: Path, make: AccountMaker = EbpfAccount) -> None:
         """``make``: takes the arguments of :class:`EbpfAccount`."""
         self._tape, self._make = tape, make
-        self.probe = ReplayedProbe()
+        self.probe: ReplayedProbe | None = None
         self.account: EbpfAccount | None = None
         self.tenants: dict[int, str | None] = {}
         """By cgroup, as far as the tape has come."""
@@ -124,19 +126,18 @@ class Playback:
                 look = self._call(frame)
                 if look is not None:
                     yield look
-        self.differences += self.probe.differences
+        self._count_differences()
+
+    def _count_differences(self) -> None:
+        if self.probe is not None:
+            self.differences += self.probe.differences
+            self.probe.differences.clear()
 
     def _begin(self, head: dict[str, Any]) -> None:
         """Once for each time that the probes were loaded."""
-        for name, layout in layouts().items():
-            if head["layouts"][name] != layout:
-                raise TapeError(
-                    f"{self._tape} was made with another struct of '{name}'",
-                    remedy="replay it with the sources it was made with",
-                )
         self.header = head
-        self.differences += self.probe.differences
-        self.probe = ReplayedProbe()
+        self._count_differences()
+        self.probe = ReplayedProbe(Layouts(head["layouts"]))
         self.account = self._make(
             cast(GpuTimeProbe, self.probe),
             gpus=head["gpus"],
@@ -146,20 +147,20 @@ class Playback:
         self.account.tenant_of = self.tenants.get
 
     def _call(self, frame: Frame) -> Look | None:
-        head, account = frame.head, self.account
-        if account is None:
+        head, account, probe = frame.head, self.account, self.probe
+        if account is None or probe is None:
             raise TapeError(f"{self._tape} has no beginning", remedy="none: record again")
         self.calls[head["call"]] += 1
         self.tenants.update(dict(head.get("tenants", ())))
         self._births.update(dict(head.get("started", ())))
         _set_facts(account, head)
-        self.probe.begin(head["steps"], frame.blob)
+        probe.begin(head["steps"], frame.blob)
         error = result = None
         try:
             result = _CALLS[head["call"]](account, *head["args"])
         except Exception as raised:  # the account of now may fail where that of then did
             error = repr(raised)
-        self.probe.end()
+        probe.end()
         if error != head.get("error"):
             self.differences[f"{head['call']} raised {error}, not {head.get('error')}"] += 1
         elif given(result) != head.get("gave"):

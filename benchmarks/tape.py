@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.tape_layout import CLOCK, COUNT, CTX, GRAPHS, TABLES, Layouts
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import EDGE, Edge
 from fairsched.errors import FairschedError
@@ -37,15 +38,6 @@ _CHANGE = struct.Struct("<BH")
 _FLUSH_NS = 250_000_000
 _LEVEL = 3
 _CHUNK = 1 << 20
-
-CTX, GRAPHS, CLOCK, COUNT = range(4)
-_TABLES: tuple[tuple[str, Any, int], ...] = (
-    ("ctx", abi.Ctx, abi.MAX_CTXS),
-    ("graphs", abi.Graphs, abi.MAX_CTXS),
-    ("clock", abi.Clock, abi.MAX_SLOTS),
-    ("count", ctypes.c_uint64, len(abi.Count)),
-)
-"""Name, struct and room of each."""
 
 
 class TapeError(FairschedError):
@@ -66,7 +58,7 @@ class Tables:
     """What the account reads of a probe, in memory of our own; it looks like a probe to the account."""
 
     def __init__(self) -> None:
-        self.arrays: tuple[Any, ...] = tuple((kind * room)() for _, kind, room in _TABLES)
+        self.arrays: tuple[Any, ...] = tuple((kind * room)() for _, kind, room in TABLES)
         self._used = 0
         """Slots are given out from 0 upward: how many ever were."""
         self._ctxs: list[abi.Ctx] = list(self.arrays[CTX])
@@ -99,7 +91,7 @@ class Tables:
         while self._used < abi.MAX_CTXS and sources[CTX][self._used].generation:
             self._used += 1
         for table, (array, source) in enumerate(zip(self.arrays, sources, strict=True)):
-            size = ctypes.sizeof(_TABLES[table][1])
+            size = ctypes.sizeof(TABLES[table][1])
             length = size * (self._used if table in (CTX, GRAPHS) else len(array))
             after = ctypes.string_at(ctypes.addressof(source), length)
             before = ctypes.string_at(ctypes.addressof(array), length)
@@ -111,32 +103,18 @@ class Tables:
                     changes += _CHANGE.pack(table, index), after[at : at + size]
         return b"".join(changes)
 
-    def apply(self, changes: bytes) -> list[tuple[int, int]]:
-        """What :meth:`copy` returned; tells (table, index) of each."""
-        at, found = 0, []
+    def apply(self, changes: bytes, layouts: Layouts) -> None:
+        """What :meth:`copy` returned on some machine."""
+        at = 0
         while at < len(changes):
             table, index = _CHANGE.unpack_from(changes, at)
             at += _CHANGE.size
-            size = ctypes.sizeof(_TABLES[table][1])
-            ctypes.memmove(ctypes.addressof(self.arrays[table]) + index * size, changes[at : at + size], size)
-            at += size
-            found.append((table, index))
-        return found
-
-
-def layout(kind: Any) -> Any:
-    """The fields of a struct, in and in, with their offsets: equal for equal layouts."""
-    if issubclass(kind, ctypes.Array):
-        return [layout(kind._type_), kind._length_]
-    if not issubclass(kind, ctypes.Structure):
-        return ctypes.sizeof(kind)
-    fields = (field[:2] for field in kind._fields_)
-    return [[name, getattr(kind, name).offset, layout(what)] for name, what in fields]
-
-
-def layouts() -> dict[str, Any]:
-    """Of all that a tape has raw."""
-    return {**{name: layout(kind) for name, kind, _ in _TABLES}, "edge": layout(abi.Edge)}
+            struct_of_then = layouts.tables[table]
+            data = struct_of_then.now(changes[at : at + struct_of_then.size])
+            at += struct_of_then.size
+            place = layouts.index(table, index)
+            if place is not None:
+                ctypes.memmove(ctypes.byref(self.arrays[table], place * len(data)), data, len(data))
 
 
 def pack_edges(edges: Sequence[Edge]) -> bytes:
@@ -144,9 +122,11 @@ def pack_edges(edges: Sequence[Edge]) -> bytes:
     return b"".join([EDGE.pack(*edge) for edge in edges])
 
 
-def unpack_edges(data: bytes) -> list[Edge]:
+def unpack_edges(data: bytes, layouts: Layouts) -> list[Edge]:
     """What :func:`pack_edges` packed."""
-    return [*map(Edge._make, EDGE.iter_unpack(data))]
+    size, now = layouts.edge.size, layouts.edge.now
+    raw = b"".join([now(data[at : at + size]) for at in range(0, len(data), size)])
+    return [*map(Edge._make, EDGE.iter_unpack(raw))]
 
 
 # ---- the file ----
@@ -179,7 +159,10 @@ class Writer:
         self._ready.append(self._zlib.flush(how))
         data = b"".join(self._ready)
         self._ready.clear()
-        self.written += os.write(self._fd, data)
+        while data:
+            written = os.write(self._fd, data)
+            self.written += written
+            data = data[written:]
 
     def close(self) -> None:
         """No frame may follow."""
