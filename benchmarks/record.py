@@ -142,12 +142,15 @@ class ShadowProbe(Tables):
         self._sources = [at[table] for table in range(len(at))]
         self._steps: list[list[Any]] = []
         self._blobs: list[bytes] = []
+        self.gpus = abi.MAX_SLOTS
+        self.met: set[tuple[int, int]] = set()
+        """(process, cgroup) of the edges of this call."""
         self.spent_ns = 0
 
     def look(self) -> None:
         """See everything as it is now."""
         begun_ns = time.thread_time_ns()
-        changes = self.copy(self._sources)
+        changes = self.copy(self._sources, self.gpus)
         if changes:
             self._step(changes, "look")
         self.spent_ns += time.thread_time_ns() - begun_ns
@@ -168,6 +171,7 @@ class ShadowProbe(Tables):
         edges = self.real.read_edges(most)
         begun_ns = time.thread_time_ns()
         self._step(pack_edges(edges), "edges")
+        self.met.update([(edge.tgid, edge.cgroup_id) for edge in edges])
         self.spent_ns += time.thread_time_ns() - begun_ns
         self.look()
         return edges
@@ -250,6 +254,7 @@ class RecordedAccount(EbpfAccount):
             "intruded": frozenset(self.intruded),
         }
         before, self._facts = self._facts, facts
+        self._shadow.gpus = min(max(1, self.gpus), abi.MAX_SLOTS)
         return {name: plain(fact) for name, fact in facts.items() if fact != before.get(name)}
 
     # ---- calls ----
@@ -284,11 +289,12 @@ class RecordedAccount(EbpfAccount):
 
     def _ask_all(self) -> None:
         """Another account than this one may want to know of each whose it is and how old."""
-        for _, live in self._shadow.contexts():
-            if live.cgroup_id not in self._tenants:
-                self._ask_tenant(int(live.cgroup_id))
-            if live.tgid not in self._births:
-                self._ask_started(int(live.tgid))
+        for tgid, cgroup_id in self._shadow.met:
+            if cgroup_id not in self._tenants:
+                self._ask_tenant(cgroup_id)
+            if tgid not in self._births:
+                self._ask_started(tgid)
+        self._shadow.met.clear()
 
     def take_in(self, most: int | None = None) -> ProcessUses:
         begin = super().take_in

@@ -161,7 +161,8 @@ class RunningDaemon(DaemonProcess):
         self._source = source
         super().__init__(directory, env, patience_s=patience_s)
         if TAPES in os.environ:
-            self.command = record.command(Path(os.environ[TAPES], f"{directory.name}.tape"))
+            name = f"{time.strftime('%H%M%S')}-{directory.name}.tape"
+            self.command = record.command(Path(os.environ[TAPES], name))
 
     def wait_ready(self) -> None:
         """Until it answers, from the source that was asked for, with probes on libcuda.

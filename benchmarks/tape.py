@@ -38,6 +38,10 @@ _CHANGE = struct.Struct("<BH")
 _FLUSH_NS = 250_000_000
 _LEVEL = 3
 _CHUNK = 1 << 20
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+_SIZES = [ctypes.sizeof(kind) for _, kind, _ in TABLES]
 
 
 class TapeError(FairschedError):
@@ -59,6 +63,8 @@ class Tables:
 
     def __init__(self) -> None:
         self.arrays: tuple[Any, ...] = tuple((kind * room)() for _, kind, room in TABLES)
+        self._seen: list[bytes] = [b""] * len(TABLES)
+        """What was taken in last."""
         self._used = 0
         """Slots are given out from 0 upward: how many ever were."""
         self._ctxs: list[abi.Ctx] = list(self.arrays[CTX])
@@ -85,20 +91,19 @@ class Tables:
     def count(self, what: abi.Count) -> int:
         return int(self.arrays[COUNT][what])
 
-    def copy(self, sources: Sequence[Any]) -> bytes:
-        """Take in arrays like ours, as they are now; returns what has changed."""
-        changes: list[bytes] = []
+    def copy(self, sources: Sequence[Any], clocks: int = abi.MAX_SLOTS) -> bytes:
+        """Take in arrays like ours, as they are now; returns what has changed. ``clocks``: how many are in use."""
         while self._used < abi.MAX_CTXS and sources[CTX][self._used].generation:
             self._used += 1
-        for table, (array, source) in enumerate(zip(self.arrays, sources, strict=True)):
-            size = ctypes.sizeof(TABLES[table][1])
-            length = size * (self._used if table in (CTX, GRAPHS) else len(array))
-            after = ctypes.string_at(ctypes.addressof(source), length)
-            before = ctypes.string_at(ctypes.addressof(array), length)
+        changes: list[bytes] = []
+        for table, many in enumerate((self._used, self._used, clocks, len(abi.Count))):
+            source, size = sources[table], _SIZES[table]
+            after, before = ctypes.string_at(source, size * many), self._seen[table]
             if before == after:
                 continue
-            ctypes.memmove(array, after, length)
-            for index, at in enumerate(range(0, length, size)):
+            self._seen[table] = after
+            ctypes.memmove(self.arrays[table], after, len(after))
+            for index, at in enumerate(range(0, len(after), size)):
                 if before[at : at + size] != after[at : at + size]:
                     changes += _CHANGE.pack(table, index), after[at : at + size]
         return b"".join(changes)
@@ -137,6 +142,7 @@ class Writer:
 
     def __init__(self, path: Path) -> None:
         """Where ``path`` exists the file is ``path`` with a number: each start of a daemon has one of its own."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = _create(path)
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         os.write(self._fd, MAGIC)
@@ -147,8 +153,8 @@ class Writer:
 
     def write(self, head: dict[str, Any], blob: bytes = b"") -> None:
         """One frame."""
-        text = json.dumps(head, separators=(",", ":")).encode()
-        self._ready.append(self._zlib.compress(b"".join((_FRAME.pack(len(text), len(blob)), text, blob))))
+        text = _to_json(head).encode()
+        self._ready += _FRAME.pack(len(text), len(blob)), text, blob
         now_ns = time.monotonic_ns()
         if now_ns - self._flushed_ns >= _FLUSH_NS:
             self._flushed_ns = now_ns
@@ -156,8 +162,7 @@ class Writer:
 
     def flush(self, how: int = zlib.Z_SYNC_FLUSH) -> None:
         """To the kernel: it is there whatever becomes of us."""
-        self._ready.append(self._zlib.flush(how))
-        data = b"".join(self._ready)
+        data = self._zlib.compress(b"".join(self._ready)) + self._zlib.flush(how)
         self._ready.clear()
         while data:
             written = os.write(self._fd, data)
