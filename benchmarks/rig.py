@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from benchmarks import record
 from fairsched.cgroup import tree
 from fairsched.errors import ControlError, HostUnsupported
 from fairsched.protocol.client import TIMEOUT_S
@@ -32,6 +33,8 @@ from fairsched.simgpu import node as sim_node
 from fairsched.simgpu.daemon_process import DaemonProcess, NodeError, role_of
 from fairsched.simgpu.node import PARENT, SimNode, executed_ns
 
+TAPES = "FAIRSCHED_BENCH_TAPES"
+"""In the environment: a directory where each daemon of a benchmark leaves a tape of what its account was given."""
 _START_S = 60.0
 _STOP_S = 20.0
 AnswerT = TypeVar("AnswerT")
@@ -157,6 +160,9 @@ class RunningDaemon(DaemonProcess):
     ) -> None:
         self._source = source
         super().__init__(directory, env, patience_s=patience_s)
+        if TAPES in os.environ:
+            name = f"{time.strftime('%H%M%S')}-{directory.name}.tape"
+            self.command = record.command(Path(os.environ[TAPES], name))
 
     def wait_ready(self) -> None:
         """Until it answers, from the source that was asked for, with probes on libcuda.
