@@ -11,11 +11,13 @@ struct options {
 	const char *kind;
 	const char *libcuda;
 	const char *log_path;
-	const char *jitter_kind; /* lognormal | uniform */
-	const char *submit;      /* launch | graph */
-	const char *wait;        /* sync | query | pinned | none */
-	const char *arrival;     /* closed | poisson | onoff */
-	double seconds;          /* 0 = until SIGTERM */
+	const char *image_path;   /* of a module for a real GPU; NULL: the simulated one needs none */
+	const char *gpu_log_path; /* what such a module's kernels note: simload_gpu.c */
+	const char *jitter_kind;  /* lognormal | uniform */
+	const char *submit;       /* launch | graph */
+	const char *wait;         /* sync | query | pinned | none */
+	const char *arrival;      /* closed | poisson | onoff */
+	double seconds;           /* 0 = until SIGTERM */
 	double jitter_ratio;
 	double kernel_us;
 	double gap_us;
@@ -33,6 +35,8 @@ struct options {
 	int kernels;
 	int depth;
 	int threads;
+	int blocks; /* of a launch: a real GPU is filled by many */
+	int block_threads;
 };
 
 /* The driver API, found as the CUDA runtime finds it. */
@@ -80,6 +84,7 @@ struct lane {
 	uint64_t rng;
 	double stretch_ratio; /* of kernel times, for now */
 	uint64_t buffer;
+	struct gpu_log *gpu_log; /* NULL: nothing is noted */
 };
 
 extern volatile bool stopping;
@@ -91,11 +96,18 @@ bool lane_run(struct lane *l); /* false: no such kind */
 
 /* What the kinds share. */
 bool running(void);
+void launch_kernel(struct lane *l, void *stream, uint64_t ns);
 void launch_kernels(struct lane *l);
 void copy_step(struct lane *l);
 void sync_step(struct lane *l);
 void *make_graph(struct lane *l);
 void run_step(struct lane *l); /* simload_step.c */
+
+/* Kernels that time themselves: simload_gpu.c */
+const char *image_of(const struct options *o);
+void gpu_log_open(struct lane *l);
+void gpu_log_mark(struct lane *l); /* asks the GPU what time it is */
+void gpu_log_write(const struct lane *lanes);
 
 uint64_t now_ns(void);
 void sleep_us(double us);

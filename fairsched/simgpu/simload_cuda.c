@@ -71,6 +71,9 @@ bool cuda_load(struct cuda *cu, const char *path, bool past_exports)
 		}
 	/* Later contexts than the primary one: the three-argument spelling, whatever the version. */
 	*(void **)&cu->ctx_create = dlsym(lib, "cuCtxCreate_v2");
+	/* Driver 580 gives the function of five arguments for the plain name. */
+	if (dlsym(lib, "cuGraphInstantiateWithFlags"))
+		*(void **)&cu->graph_instantiate = dlsym(lib, "cuGraphInstantiateWithFlags");
 	return cu->ctx_create != NULL;
 }
 
@@ -87,12 +90,13 @@ void lane_open(struct lane *l)
 	} else {
 		must(cu->ctx_create(&l->ctx, 0, dev), "cuCtxCreate");
 	}
-	must(cu->module_load(&module, ""), "cuModuleLoadData");
+	must(cu->module_load(&module, image_of(l->o)), "cuModuleLoadData");
 	must(cu->module_function(&l->function, module, "work_100us"), "cuModuleGetFunction");
 	for (int i = 0; i < l->o->streams; i++)
 		must(cu->stream_create(&l->streams[i], 1), "cuStreamCreate");
 	if (l->o->alloc_bytes)
 		must(cu->mem_alloc(&l->buffer, l->o->alloc_bytes), "cuMemAlloc");
+	gpu_log_open(l);
 }
 
 uint64_t now_ns(void)

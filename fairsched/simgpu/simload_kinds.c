@@ -10,12 +10,13 @@ bool running(void)
 	return !stopping;
 }
 
-static void launch(struct lane *l, void *stream)
+void launch_kernel(struct lane *l, void *stream, uint64_t ns)
 {
-	uint64_t ns = random_kernel_ns(l);
-	void *params[] = {&ns};
+	unsigned int blocks = (unsigned int)l->o->blocks, threads = (unsigned int)l->o->block_threads;
+	void *params[] = {&ns, &l->gpu_log};
 
-	must(l->cu->launch(l->function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL), "cuLaunchKernel");
+	must(l->cu->launch(l->function, blocks, 1, 1, threads, 1, 1, 0, stream, params, NULL),
+	     "cuLaunchKernel");
 }
 
 void launch_kernels(struct lane *l)
@@ -23,7 +24,7 @@ void launch_kernels(struct lane *l)
 	for (int k = 0; k < l->o->kernels; k++) {
 		if (k)
 			sleep_us(l->o->launch_gap_us);
-		launch(l, l->streams[k % l->o->streams]);
+		launch_kernel(l, l->streams[k % l->o->streams], random_kernel_ns(l));
 	}
 }
 
@@ -122,13 +123,15 @@ void *make_graph(struct lane *l)
 		void **params;
 		void **extra;
 		void *reserved[2];
-	} node = {.function = l->function};
+	} node = {.function = l->function,
+		  .grid_block_shared = {(unsigned int)l->o->blocks, 1, 1, (unsigned int)l->o->block_threads,
+					1, 1, 0}};
 	void *graph, *exec, *handle;
 
 	must(l->cu->graph_create(&graph, 0), "cuGraphCreate");
 	for (int k = 0; k < l->o->kernels; k++) {
 		uint64_t ns = random_kernel_ns(l);
-		void *params[] = {&ns};
+		void *params[] = {&ns, &l->gpu_log};
 
 		node.params = params;
 		must(l->cu->graph_add(&handle, graph, NULL, 0, &node), "cuGraphAddKernelNode");

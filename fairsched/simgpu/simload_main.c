@@ -65,6 +65,8 @@ static const struct {
 	{"kind", TEXT, offsetof(struct options, kind)},
 	{"libcuda", TEXT, offsetof(struct options, libcuda)},
 	{"log", TEXT, offsetof(struct options, log_path)},
+	{"image", TEXT, offsetof(struct options, image_path)},
+	{"gpu-log", TEXT, offsetof(struct options, gpu_log_path)},
 	{"jitter-kind", TEXT, offsetof(struct options, jitter_kind)},
 	{"submit", TEXT, offsetof(struct options, submit)},
 	{"wait", TEXT, offsetof(struct options, wait)},
@@ -87,6 +89,8 @@ static const struct {
 	{"kernels", WHOLE, offsetof(struct options, kernels)},
 	{"depth", WHOLE, offsetof(struct options, depth)},
 	{"threads", WHOLE, offsetof(struct options, threads)},
+	{"blocks", WHOLE, offsetof(struct options, blocks)},
+	{"block-threads", WHOLE, offsetof(struct options, block_threads)},
 };
 
 #define KNOWN (sizeof(known) / sizeof(known[0]))
@@ -162,19 +166,26 @@ static void *drive(void *lane)
 	return NULL;
 }
 
-/* SIGTERM and the deadline are threads' business, so that no call of the load is interrupted. */
-static void start_helpers(struct options *o)
+/* Before the driver starts threads of its own: one that did not block it would take it, and end us. */
+static sigset_t *block_term(void)
 {
 	static sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+	return &set;
+}
+
+/* SIGTERM and the deadline are threads' business, so that no call of the load is interrupted. */
+static void start_helpers(struct options *o, sigset_t *term)
+{
 	pthread_attr_t small;
 	pthread_t t;
 
 	pthread_attr_init(&small);
 	pthread_attr_setstacksize(&small, 64 << 10);
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	pthread_sigmask(SIG_BLOCK, &set, NULL);
-	pthread_create(&t, &small, watch_signals, &set);
+	pthread_create(&t, &small, watch_signals, term);
 	if (o->seconds > 0)
 		pthread_create(&t, &small, stop_later, &o->seconds);
 	for (int i = 0; i < o->threads; i++)
@@ -186,6 +197,7 @@ static int run(struct options *o)
 	struct lane *lanes = calloc((size_t)o->contexts, sizeof(*lanes));
 	pthread_t *threads = calloc((size_t)o->contexts, sizeof(*threads));
 	static struct cuda cu;
+	sigset_t *term = block_term();
 	unsigned char uuid[16];
 
 	if (!lanes || !threads || !cuda_load(&cu, o->libcuda, !strcmp(o->kind, "static")))
@@ -200,7 +212,7 @@ static int run(struct options *o)
 					 .stretch_ratio = 1};
 		lane_open(&lanes[i]);
 	}
-	start_helpers(o);
+	start_helpers(o, term);
 	log_ready();
 	for (int i = 0; i < o->contexts; i++)
 		lanes[i].start_ns = now_ns();
@@ -209,6 +221,7 @@ static int run(struct options *o)
 	drive(&lanes[0]);
 	for (int i = 1; i < o->contexts; i++)
 		pthread_join(threads[i], NULL);
+	gpu_log_write(lanes);
 	return 0;
 }
 
@@ -228,6 +241,8 @@ int main(int argc, char **argv)
 		.streams = 1,
 		.kernels = 20,
 		.depth = 4,
+		.blocks = 1,
+		.block_threads = 1,
 	};
 
 	if (argc > 1 && !strcmp(argv[1], "--enter"))
