@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels noted becomes a truth: marks, stretches, turns."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.timed import Notes, Turn, offset_ns, quantiles, ran_ns, read_notes, switches_ns, turns
+from benchmarks.rig import BenchError
+
+MARKS = 32
+CAPACITY = 8
+MAGIC = 0x676F6C757067
+
+
+def written(
+    path: Path, marks: list[tuple[int, int]], notes: list[tuple[int, int]], magic: int = MAGIC
+) -> Path:
+    pairs = [*marks, *[(0, 0)] * (MARKS - len(marks)), *notes, *[(0, 0)] * (CAPACITY - len(notes))]
+    path.write_bytes(
+        struct.pack("=QQQQ", magic, CAPACITY, len(marks), 0)
+        + b"".join(struct.pack("=QQ", *pair) for pair in pairs)
+    )
+    return path
+
+
+def test_the_first_notes_are_those_of_the_marks(tmp_path: Path) -> None:
+    path = written(tmp_path / "notes", [(1000, 1300)], [(50, 51), (100, 400), (90, 95)])
+    assert read_notes(path) == Notes([(1000, 1300, 50)], [(90, 95), (100, 400)], True)
+
+
+def test_a_ring_that_is_full_may_have_lost_some(tmp_path: Path) -> None:
+    path = written(tmp_path / "notes", [], [(at, at + 1) for at in range(1, CAPACITY + 1)])
+    assert not read_notes(path).is_whole
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 100])
+def test_another_file_is_no_notes(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "notes").write_bytes(data)
+    with pytest.raises(BenchError, match="no notes of a GPU"):
+        read_notes(tmp_path / "notes")
+
+
+def test_a_file_that_is_cut_short_is_no_notes(tmp_path: Path) -> None:
+    path = written(tmp_path / "notes", [], [(1, 2)])
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(BenchError, match="no notes of a GPU"):
+        read_notes(path)
+
+
+def test_each_mark_bounds_the_offset_from_both_sides() -> None:
+    wide, late = Notes([(1000, 1500, 100)], [], True), Notes([(1900, 2060, 1010)], [], True)
+    # 900..1400 and 890..1050
+    assert offset_ns([wide, late]) == (975, 75)
+
+
+def test_what_overlaps_counts_once_and_the_edges_are_cut() -> None:
+    stretches = [(0, 10), (20, 40), (30, 50), (35, 45), (90, 120)]
+    assert ran_ns(stretches, (5, 100)) == 5 + 30 + 10
+    assert ran_ns([], (5, 100)) == 0
+
+
+def test_a_turn_is_what_one_ran_before_another_did() -> None:
+    found = turns({0: [(0, 1000), (1005, 2000), (500_000, 500_100)], 1: [(2100, 9000)]})
+    assert found == [Turn(0, 0, 2000), Turn(1, 2100, 9000), Turn(0, 500_000, 500_100)]
+    assert switches_ns(found, most_ns=200_000) == [100]
+
+
+def test_quantiles_of_nothing_are_none() -> None:
+    assert quantiles([]) == {"count": 0}
+    assert quantiles([3.0, 1.0, 2.0])["p50"] == 2.0
