@@ -66,6 +66,8 @@ class Pipeline(Steps):
     def __init__(self, kernels: int, kernel_ns: int, jitter_ratio: float, depth: int) -> None:
         super().__init__(kernels, kernel_ns, jitter_ratio, 0)
         self.depth = depth
+        self.before = 0
+        """Launches before the first step."""
         self.done = 0
         self.asked = 0
         self.finished_ns: deque[int] = deque()
@@ -84,7 +86,7 @@ class Pipeline(Steps):
     def _seen(self, sim: ClosedLoop) -> None:
         self.done += 1
         waited_ns = max(1000, self.finished_ns.popleft() - self.returned_ns)
-        sim.progressed(self, self.done * self.kernels, waited_ns)
+        sim.progressed(self, self.before + self.done * self.kernels, waited_ns)
         self.returned_ns = sim.now
         sim.program(self, sim.now + 20_000, lambda: self.on_start(sim))
 

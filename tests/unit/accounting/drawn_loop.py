@@ -125,6 +125,63 @@ class Varied(Steps):
         self.submit(sim, longer * sum(sim.kernel_ns(self) for _ in range(self.kernels * more)))
 
 
+@dataclass(frozen=True)
+class Burst:
+    """Of a program that starts: waits for so many launches, and for something else."""
+
+    launches: int
+    kernel_ns: int
+    cpu_ns: int = 0
+    """Until it asks whether they are done."""
+
+
+def begin_with(process: Steps, bursts: Sequence[Burst]) -> None:
+    """Programs begin with other work than they go on with: they load, warm up and measure."""
+    go_on, left = (process.on_start, process.on_done), list(bursts)
+    if isinstance(process, Pipeline):
+        process.before = sum(burst.launches for burst in bursts)
+
+    def on_start(sim: Simulation) -> None:
+        assert isinstance(sim, ClosedLoop)
+        if not left:
+            process.on_start, process.on_done = go_on  # type: ignore[method-assign]
+            process.on_start(sim)
+            return
+        process.submitted_ns = sim.now
+        sim.launched(process, left[0].launches)
+        process.submit(sim, left[0].launches * left[0].kernel_ns)
+
+    def on_done(sim: Simulation) -> None:
+        ended_ns, burst = sim.now, left.pop(0)
+        asks_ns = max(ended_ns, process.submitted_ns + burst.cpu_ns)
+
+        def see() -> None:
+            assert isinstance(sim, ClosedLoop)
+            if isinstance(process, Pipeline):
+                process.finished_ns.clear()  # it was no step
+            waited_ns = ended_ns - process.submitted_ns if asks_ns == ended_ns else 1000
+            sim.synced(process, waited_ns)
+            sim.program(process, sim.now + 20_000, lambda: process.on_start(sim))
+
+        sim.program(process, asks_ns + 10_000, see)
+
+    process.on_start, process.on_done = on_start, on_done  # type: ignore[method-assign]
+
+
+def draw_start(rng: random.Random) -> list[Burst]:
+    """Half of them: kernels of no length, a load that keeps the CPU busy, a few of long kernels; as PyTorch does."""
+    found: list[Burst] = []
+    if rng.random() < 0.5:
+        return found
+    if rng.random() < 0.6:
+        found += [Burst(1, 5_000)] * rng.randint(5, 40)
+    if rng.random() < 0.6:
+        found.append(Burst(rng.randint(10, 200), 20_000, round(rng.uniform(0.1, 1.0) * S)))
+    if rng.random() < 0.6:
+        found += [Burst(rng.randint(2, 10), round(rng.uniform(1, 4) * MS))] * rng.randint(1, 6)
+    return found
+
+
 class DrawnLoop(ClosedLoop):
     """A closed loop on a GPU of another nature."""
 
@@ -256,11 +313,19 @@ def play(
     is_enforced: bool = True,
     account_of: AccountOf | None = None,
     is_law_told: bool = False,
+    has_starts: bool = False,
     settle_ns: int = 8 * S,
     measured_ns: int = 10 * S,
 ) -> Result:
-    """One draw; ``account_of`` makes another account than the daemon's."""
+    """One draw; ``account_of`` makes another account than the daemon's. ``has_starts``: see :func:`draw_start`."""
     nature, tenants = draw(seed, number)
+    if has_starts:
+        rng = random.Random(f"{seed}/{number}/start")
+        for tenant in tenants:
+            bursts = draw_start(rng)
+            for process in tenant.processes:
+                assert isinstance(process, Steps)
+                begin_with(process, bursts)
     loop = DrawnLoop(
         tenants,
         nature,
@@ -283,8 +348,9 @@ def play(
 def main() -> None:
     parser = parser_of("The account and the law on drawn GPUs and mixes.")
     parser.add_argument("--truth", action="store_true", help="the law sees the truth: its own error")
+    parser.add_argument("--starts", action="store_true", help="half of the programs begin with other work")
     chosen = parser.parse_args()
-    played = partial(play, is_enforced=not chosen.observe, is_law_told=chosen.truth)
+    played = partial(play, is_enforced=not chosen.observe, is_law_told=chosen.truth, has_starts=chosen.starts)
     results = play_all(played, [(chosen.seed, number) for number in range(chosen.draws)])
     print(f"share error, points: {spread_of([one.share_error for one in results])}")
     print(f"account error, points: {spread_of([one.account_error for one in results])}")
