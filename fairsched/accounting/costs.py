@@ -78,21 +78,29 @@ class Cost:
         """By what they launched; the one longest unheard of comes first."""
         self._any_graph: dict[int, Kind] = {}
         """All of those again, whatever they launched, as if they were kernels."""
+        self._bursts = 0
 
     def learn(
         self, spent_ns: int, launches: int, graphs: Graphs = NO_GRAPHS, *, is_alone: bool, waited_ns: int
     ) -> None:
         """A burst that no hold touched. ``graphs``: that were among its launches. ``waited_ns``: of the call that
         proved it."""
+        self._bursts += 1
         if graphs:
             kind = self._graphs.pop(graphs, None) or Kind()
             self._graphs[graphs] = kind
             if len(self._graphs) > MOST_GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
-            kind.learn(spent_ns, launches, is_alone=is_alone, waited_ns=waited_ns)
+            kind.learn(spent_ns, launches, self._bursts, is_alone=is_alone, waited_ns=waited_ns)
         kinds, size = self._any_graph if graphs else self._kinds, launches.bit_length()
         kind = kinds.get(size) or kinds.setdefault(size, Kind())
-        kind.learn(spent_ns, launches, is_alone=is_alone, waited_ns=waited_ns)
+        kind.learn(spent_ns, launches, self._bursts, is_alone=is_alone, waited_ns=waited_ns)
+
+    def _recent_ns(self, kind: Kind) -> float:
+        return kind.recent.time_ns * kind.recent.part(self._bursts)
+
+    def _recent_launches(self, kind: Kind) -> float:
+        return kind.recent.launches * kind.recent.part(self._bursts)
 
     def _kind(self, launches: int, graphs: Graphs) -> Kind | None:
         return self._graphs.get(graphs) if graphs else self._kinds.get(launches.bit_length())
@@ -168,8 +176,8 @@ class Cost:
     def deviation(self) -> float:
         """Of what it is charged, relative (standard), as far as is known."""
         bias = self._bias()
-        whole_ns = sum(kind.time_ns for kind in self._all())
-        parts = [kind.time_ns * kind.deviation(bias) for kind in self._all()]
+        whole_ns = sum(map(self._recent_ns, self._all()))
+        parts = [self._recent_ns(kind) * kind.deviation(bias) for kind in self._all()]
         return sum(parts) / whole_ns if whole_ns else bias
 
     def _part(self, is_so: Callable[[Kind], bool]) -> float:
@@ -178,8 +186,8 @@ class Cost:
             *self._kinds.values(),
             *(self._graphs.values() if self._keeps_all else self._any_graph.values()),
         ]
-        whole_ns = sum(kind.time_ns for kind in kinds)
-        return sum(kind.time_ns for kind in kinds if is_so(kind)) / whole_ns if whole_ns else 0.0
+        whole_ns = sum(map(self._recent_ns, kinds))
+        return sum(self._recent_ns(kind) for kind in kinds if is_so(kind)) / whole_ns if whole_ns else 0.0
 
     @property
     def _keeps_all(self) -> bool:
@@ -193,6 +201,8 @@ class Cost:
 
         ``is_whole``: no hold touched it; then it counts how it differs from others of its kind.
         """
+        if not is_whole and not graphs:
+            return self._of_more(launches, self._owed_ns)
         kind = self._kind(launches, graphs)
         owed_ns = self._of_kind_ns(kind, launches, graphs)
         if owed_ns is None or not is_whole or kind is None or not kind.is_known or not kind.beside.launches:
@@ -213,8 +223,8 @@ class Cost:
         owed_ns = self._owed_ns(kind, launches)
         if owed_ns is not None or (kind is not None and kind.beside.launches):
             return owed_ns
-        if not graphs:
-            return self._mean(launches)
+        if not graphs:  # a bunch of others
+            return self._of_more(launches, self._owed_ns)
         # Of other graphs nothing follows for one that was not seen yet, unless there are more than are kept.
         owed_ns = self._sum_ns(launches, graphs)
         if owed_ns is not None or self._keeps_all:
@@ -235,12 +245,31 @@ class Cost:
         return None if None in parts else sum(part for part in parts if part is not None)
 
     def expected_ns(self, launches: int, graphs: Graphs = NO_GRAPHS) -> float | None:
-        """The same, or else what such bursts were charged in company; None where there was none."""
-        kind = self._kind(launches, graphs)
-        owed_ns = self._of_kind_ns(kind, launches, graphs)
+        """Of a burst that goes on, or that a hold cut off; None where too little is known of such.
+
+        So many launches are no kind of burst yet: it may be the beginning of any that has more.
+        """
+        if graphs:
+            return self._expected_ns(self._kind(launches, graphs), launches) or self.owed_ns(launches, graphs)
+        return self._of_more(launches, self._expected_ns)
+
+    def _expected_ns(self, kind: Kind | None, launches: int) -> float | None:
+        if kind is not None and kind.is_known and kind.has_gaps and not kind.beside.launches:
+            return None  # its program did something else, and how much of it was work nobody knows
+        owed_ns = self._owed_ns(kind, launches)
         if owed_ns is None and kind is not None and kind.beside.launches:
             return kind.beside.ns * launches
         return owed_ns
+
+    def _of_more(self, launches: int, of_kind: Callable[[Kind, int], float | None]) -> float | None:
+        """By how much each kind of at least as many launches is done; of all kinds where none has so many."""
+        kinds = [kind for size, kind in self._kinds.items() if size >= launches.bit_length()]
+        found = [
+            (of_kind(kind, launches), self._recent_launches(kind)) for kind in kinds or self._kinds.values()
+        ]
+        known = [(ns, many) for ns, many in found if ns is not None]
+        whole, weight = sum(many for _, many in found), sum(many for _, many in known)
+        return sum(ns * many for ns, many in known) / weight if weight > _MEASURED * whole else None
 
     def _ratio(self) -> float | None:
         """Of what is known over what the replay charges, of kinds of which both are known."""
@@ -254,17 +283,6 @@ class Cost:
             return None
         ratio = sum(known for known, _ in both) / sum(beside for _, beside in both)
         return min(max(ratio, 1 / _MOST_RATIO), _MOST_RATIO)
-
-    def _mean(self, launches: int) -> float | None:
-        """A bunch of bursts of known kinds."""
-        bias = self._bias()
-        known = [
-            (known_ns, kind.beside.launches or kind.alone.launches)
-            for kind in self._all()
-            if (known_ns := kind.ns(bias)) is not None
-        ]
-        weight = sum(many for _, many in known)
-        return launches * sum(ns * many for ns, many in known) / weight if known else None
 
 
 _NOTHING = Cost()

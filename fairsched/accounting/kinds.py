@@ -58,6 +58,25 @@ class Mean:
 
 
 @dataclass(slots=True)
+class Recent:
+    """How much of what a tenant does is of one kind: programs begin with other work than they go on with."""
+
+    time_ns: float = 0.0
+    launches: float = 0.0
+    at: int = 0
+    """Bursts of the tenant, of any kind, when the two were right."""
+
+    def part(self, at: int) -> float:
+        """Of the two that still counts after so many bursts of the tenant."""
+        return _KEPT_BESIDE ** (at - self.at)
+
+    def learn(self, spent_ns: float, launches: int, at: int) -> None:
+        part = self.part(at)
+        self.time_ns, self.launches = self.time_ns * part + spent_ns, self.launches * part + launches
+        self.at = at
+
+
+@dataclass(slots=True)
 class Kind:
     """Bursts of about as many launches."""
 
@@ -67,8 +86,11 @@ class Kind:
     """What bursts alone took without their gaps, at least."""
     ratio: float | None = None
     """The cost in company over that alone, when both were learnt first."""
+    recent: Recent = field(default_factory=Recent)
 
-    def learn(self, spent_ns: int, launches: int, *, is_alone: bool, waited_ns: int) -> None:
+    def learn(self, spent_ns: int, launches: int, at: int, *, is_alone: bool, waited_ns: int) -> None:
+        """``at``: how many bursts the tenant had, of any kind."""
+        self.recent.learn(spent_ns, launches, at)
         if is_alone:
             self.alone.learn(spent_ns, launches)
             self.least.learn(min(spent_ns, waited_ns * launches), launches)
@@ -84,10 +106,6 @@ class Kind:
         """A burst; alone, if that is known."""
         mean = self.alone if self.is_known else self.beside
         return mean.time_ns / mean.bursts if mean.bursts else self.alone.time_ns / self.alone.bursts
-
-    @property
-    def time_ns(self) -> float:
-        return self.alone.time_ns + self.beside.time_ns
 
     @property
     def is_known(self) -> bool:

@@ -37,6 +37,8 @@ _LEAST_UNCERTAINTY = 0.02
 _LARGEST_STEP = 1.25
 _LEAST_STEP = 0.05
 _TRUSTED = 3
+_OTHER_WORK = 4
+"""Times as many launches as usual: no neighbour makes so long a burst seem another."""
 
 
 @dataclass
@@ -63,8 +65,9 @@ class LaunchTime:
             # 1.25 x the mean absolute deviation is the standard deviation (of a normal distribution)
             # One far-off sample says more about a neighbour than about this context; many do widen the limit.
             self.spread += (min(deviation * 1.25, 3 * self.spread + _LEAST_SPREAD) - self.spread) * memory
-            step = 1 + max(_LEAST_STEP, 3 * self.spread)
-            sample = min(max(sample, self.tau_ns / step), self.tau_ns * step)
+            if launches <= _OTHER_WORK * self.launches:
+                step = 1 + max(_LEAST_STEP, 3 * self.spread)
+                sample = min(max(sample, self.tau_ns / step), self.tau_ns * step)
         self._take(sample, launches)
 
     def impute(self, spent_ns: int, launches: int) -> None:
@@ -77,8 +80,9 @@ class LaunchTime:
     def _take(self, sample: float, launches: int) -> None:
         self.samples += 1
         memory = max(_MEMORY, 1 / self.samples)
-        self.tau_ns += (sample - self.tau_ns) * memory
         self.launches += (launches - self.launches) * memory
+        # By launches, as whoever asks for so many of them means it: programs begin with bursts of another kind.
+        self.tau_ns += (sample - self.tau_ns) * memory * launches / self.launches
 
     @property
     def uncertainty(self) -> float:

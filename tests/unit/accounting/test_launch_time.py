@@ -228,3 +228,23 @@ def test_what_a_launch_takes_is_borrowed_within_a_tenant_whatever_cgroup_below_i
     borrowed = memory.borrow(2)
     assert borrowed is not None and borrowed.tau_ns == known.tau_ns
     assert memory.borrow(3) is None and memory.borrow(4) is None
+
+
+def test_kernels_of_no_length_at_first_say_little_of_what_follows() -> None:
+    """Measured on an H200: 28 bursts of one, then steps of 30; a queue of 60 ms was taken for one of .1 ms."""
+    launch = LaunchTime()
+    for _ in range(28):
+        launch.learn(6_000, 1)
+    for _ in range(3):
+        launch.learn(30 * 550_000, 30)
+    assert launch.tau_ns > 400_000
+
+
+def test_a_load_at_first_says_little_of_what_follows() -> None:
+    """Measured of PyTorch: 1.1 s for 199 launches, then 33 us each; it was taken to need 1.8 ms each from then on."""
+    launch = LaunchTime()
+    for spent_ns, launches in ((1_141_000_000, 199), (1_400_000, 1), (500_000_000, 283), (128_000_000, 3960)):
+        launch.learn(spent_ns, launches)
+    for _ in range(8):
+        launch.learn(28_000_000, 850)
+    assert launch.tau_ns < 300_000
