@@ -34,7 +34,6 @@ static const struct {
 	{"cuDeviceGetUuid", "cuDeviceGetUuid_v2", 11040},
 	{"cuGetProcAddress", "cuGetProcAddress_v2", 12000},
 	{"cuGraphAddKernelNode", "cuGraphAddKernelNode_v2", 12000},
-	{"cuGraphInstantiate", "cuGraphInstantiateWithFlags", 12000},
 	{"cuGraphInstantiate", "cuGraphInstantiate_v2", 11000},
 	{"cuStreamBeginCapture", "cuStreamBeginCapture_v2", 10010},
 	{"cuEventElapsedTime", "cuEventElapsedTime_v2", 12080},

@@ -71,9 +71,6 @@ bool cuda_load(struct cuda *cu, const char *path, bool past_exports)
 		}
 	/* Later contexts than the primary one: the three-argument spelling, whatever the version. */
 	*(void **)&cu->ctx_create = dlsym(lib, "cuCtxCreate_v2");
-	/* Driver 580 gives the function of five arguments for the plain name. */
-	if (dlsym(lib, "cuGraphInstantiateWithFlags"))
-		*(void **)&cu->graph_instantiate = dlsym(lib, "cuGraphInstantiateWithFlags");
 	return cu->ctx_create != NULL;
 }
 

@@ -37,7 +37,7 @@
   X(launch, cuLaunchKernel, cuLaunchKernel)                                   \
   X(graph_create, cuGraphCreate, cuGraphCreate)                               \
   X(graph_add, cuGraphAddKernelNode, cuGraphAddKernelNode)                    \
-  X(graph_instantiate, cuGraphInstantiate, cuGraphInstantiateWithFlags)       \
+  X(graph_instantiate, cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags) \
   X(graph_launch, cuGraphLaunch, cuGraphLaunch)                               \
   X(mem_alloc, cuMemAlloc, cuMemAlloc_v2)                                     \
   X(host_alloc, cuMemHostAlloc, cuMemHostAlloc)                               \
