@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import say_error
 from benchmarks.gpu.timed import TimedGpu, Truth, quantiles, switches_ns
 from benchmarks.gpu.windows import account_ns
 from benchmarks.gpu.without_torch import look_at_gpu
@@ -168,7 +169,11 @@ def main(argv: list[str] | None = None) -> int:
     told = {"timeslice_us": options.slice_us, "switch_us": options.switch_us}
     gpu = {key: value for key, value in told.items() if value is not None}
     all_found: dict[str, Any] = {}
-    with TimedGpu(look_at_gpu()) as host:
+    try:
+        facts = look_at_gpu()
+    except FairschedError as error:
+        return say_error(error)
+    with TimedGpu(facts) as host:
         for name in options.only or list(MIXES):
             loads = drawn(name) if name.startswith("draw:") else MIXES[name]
             stem = options.record / name.replace(":", "-") if options.record else None

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import say_error
 from benchmarks.gpu.timed import TimedGpu, Truth, quantiles, switches_ns
 from benchmarks.gpu.without_torch import look_at_gpu
 from benchmarks.rig import TenantLoad
@@ -93,7 +94,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
     all_found: dict[str, Any] = {}
-    with TimedGpu(look_at_gpu()) as host:
+    try:
+        facts = look_at_gpu()
+    except FairschedError as error:
+        return say_error(error)
+    with TimedGpu(facts) as host:
         for name in options.only or SHAPES:
             try:
                 found = all_found[name] = measure(host, name, options.seconds)

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.gpu import mixes, nature
 from benchmarks.gpu.timed import Notes, Turn, offset_ns, quantiles, ran_ns, read_notes, switches_ns, turns
 from benchmarks.rig import BenchError
+from fairsched.errors import HostUnsupported
 
 MARKS = 32
 CAPACITY = 8
@@ -72,3 +75,21 @@ def test_a_turn_is_what_one_ran_before_another_did() -> None:
 def test_quantiles_of_nothing_are_none() -> None:
     assert quantiles([]) == {"count": 0}
     assert quantiles([3.0, 1.0, 2.0])["p50"] == 2.0
+
+
+@pytest.mark.parametrize("command", [nature, mixes])
+def test_without_a_gpu_it_is_said_what_is_missing(
+    command: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def look() -> None:
+        raise HostUnsupported("no GPU 0", remedy="see nvidia-smi")
+
+    monkeypatch.setattr(command, "look_at_gpu", look)
+    assert command.main([]) == 3
+    assert "no GPU 0" in capsys.readouterr().err
+
+
+def test_a_drawn_mix_has_its_leaves_and_their_weights() -> None:
+    loads = mixes.drawn("draw:31:2")
+    assert sum(load.weight for load in loads) == pytest.approx(100, abs=0.1)
+    assert all(load.workload.copy_bytes == 0 for load in loads)
