@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import say_error
+from benchmarks.gpu.each import check_seconds, measure_each
 from benchmarks.gpu.timed import TimedGpu, Truth, quantiles, switches_ns
 from benchmarks.gpu.windows import account_ns
-from benchmarks.gpu.without_torch import look_at_gpu
-from benchmarks.rig import TenantLoad
+from benchmarks.rig import BenchError, TenantLoad
 from benchmarks.stats import shares
 from fairsched.errors import FairschedError
 from fairsched.simgpu import Workload
@@ -153,7 +153,17 @@ def run(
     }
 
 
-_BULKY = ("stretches", "log", "window", "pids", "step_us")
+_BULKY = ("log", "window", "pids", "step_us")
+
+
+def loads_of(name: str) -> list[TenantLoad]:
+    """Raises BenchError for a name that is none."""
+    if name in MIXES:
+        return MIXES[name]
+    parts = name.split(":")
+    if len(parts) == 3 and parts[0] == "draw" and all(part.isdigit() for part in parts[1:]):
+        return drawn(name)
+    raise BenchError(f"--only {name}: no mix", remedy=f"draw:SEED:NUMBER, or one of {', '.join(MIXES)}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -166,31 +176,30 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--record", type=Path, help="a directory for recordings of what the account is given")
     options = parser.parse_args(argv)
+    check_seconds(parser, options.seconds)
     told = {"timeslice_us": options.slice_us, "switch_us": options.switch_us}
     gpu = {key: value for key, value in told.items() if value is not None}
-    all_found: dict[str, Any] = {}
+    names = options.only or list(MIXES)
     try:
-        facts = look_at_gpu()
+        by_name = {name: loads_of(name) for name in names}
+        if options.record:
+            options.record.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--record {options.record}: {error.strerror}")
     except FairschedError as error:
         return say_error(error)
-    with TimedGpu(facts) as host:
-        for name in options.only or list(MIXES):
-            loads = drawn(name) if name.startswith("draw:") else MIXES[name]
-            stem = options.record / name.replace(":", "-") if options.record else None
-            try:
-                tape = stem.with_suffix(".tape").absolute() if stem else None
-                found = run(host, loads, options.mode, options.seconds, tape, gpu)
-            except FairschedError as error:  # the other mixes are worth having
-                print(f"{name}: {error}", file=sys.stderr, flush=True)
-                continue
-            print(name, json.dumps({key: found[key] for key in found if key not in _BULKY}), flush=True)
-            all_found[name] = {key: found[key] for key in found if key != "stretches"}
-            if stem:
-                with gzip.open(stem.with_suffix(".truth.gz"), "wt", 3) as file:
-                    json.dump(found, file)
-            if options.json:
-                options.json.write_text(json.dumps(all_found))
-    return 0
+
+    def one(host: TimedGpu, name: str) -> dict[str, Any]:
+        stem = options.record / name.replace(":", "-") if options.record else None
+        tape = stem.with_suffix(".tape").absolute() if stem else None
+        found = run(host, by_name[name], options.mode, options.seconds, tape, gpu)
+        if stem:
+            with gzip.open(stem.with_suffix(".truth.gz"), "wt", 3) as file:
+                json.dump(found, file)
+        del found["stretches"]
+        return found
+
+    return measure_each(names, one, json_path=options.json, bulky=_BULKY)
 
 
 if __name__ == "__main__":

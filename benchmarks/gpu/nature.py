@@ -8,17 +8,14 @@ kernels noted tells every turn. Nothing is enforced, no daemon runs. Terms: see 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import say_error
+from benchmarks.gpu.each import check_seconds, measure_each
 from benchmarks.gpu.timed import TimedGpu, Truth, quantiles, switches_ns
-from benchmarks.gpu.without_torch import look_at_gpu
 from benchmarks.rig import TenantLoad
-from fairsched.errors import FairschedError
 from fairsched.simgpu import Workload
 
 _LONG = Workload("trainer", kernels=1, kernel_us=100_000, depth=2)
@@ -93,22 +90,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
-    all_found: dict[str, Any] = {}
-    try:
-        facts = look_at_gpu()
-    except FairschedError as error:
-        return say_error(error)
-    with TimedGpu(facts) as host:
-        for name in options.only or SHAPES:
-            try:
-                found = all_found[name] = measure(host, name, options.seconds)
-            except FairschedError as error:  # the other shapes are worth having
-                print(f"{name}: {error}", file=sys.stderr, flush=True)
-                continue
-            print(name, json.dumps({key: found[key] for key in found if key != "turns"}), flush=True)
-            if options.json:
-                options.json.write_text(json.dumps(all_found))
-    return 0
+    check_seconds(parser, options.seconds)
+    return measure_each(
+        options.only or list(SHAPES),
+        lambda host, name: measure(host, name, options.seconds),
+        json_path=options.json,
+        bulky=("turns",),
+    )
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ long kernels that vary few are ever alone, and their mean is chance: so the mean
 surer. And how one of them differs from the others counts as far as they differ alone, too: the rest is a mistake of the
 replay.
 
+*Beginnings.* Programs load and warm up, and go on with other work. So each kind counts by how much of late was of it,
+and launches of a burst that goes on, or that a hold cut off, are no kind: it may be the beginning of any that has more.
+
 *Graphs.* A graph is one launch, whatever is in it, so the number of launches says nothing. Bursts that launch the same
 graphs (graphs.py) are a kind of their own, :data:`MOST_GRAPHS` of a tenant; one that has more is charged for those that
 are not kept what its graphs cost in the mean.
@@ -46,7 +49,8 @@ _BIAS = 0.25
 _BIAS_MEMORY, _LEAST_BIAS = 0.02, 0.03
 """... and how fast it is learnt from those whose costs are known, and what it is at least."""
 _MEASURED = 0.5
-"""Of the time of its bursts, of kinds that are known: then a tenant is measured."""
+"""Of the time of its bursts, of kinds that are known: then a tenant is measured. As much of its launches: then what is
+known of them is a mean of all."""
 _SURE, _SETTLED = 0.015, 0.9
 """Relative standard deviation of a cost, and the part of the time of a tenant's bursts: then it is settled."""
 _RIGHT = 0.04

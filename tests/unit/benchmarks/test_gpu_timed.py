@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.gpu import mixes, nature
+from benchmarks.gpu import each, mixes, nature
 from benchmarks.gpu.timed import Notes, Turn, offset_ns, quantiles, ran_ns, read_notes, switches_ns, turns
 from benchmarks.rig import BenchError
 from fairsched.errors import HostUnsupported
@@ -84,7 +86,7 @@ def test_without_a_gpu_it_is_said_what_is_missing(
     def look() -> None:
         raise HostUnsupported("no GPU 0", remedy="see nvidia-smi")
 
-    monkeypatch.setattr(command, "look_at_gpu", look)
+    monkeypatch.setattr(each, "look_at_gpu", look)
     assert command.main([]) == 3
     assert "no GPU 0" in capsys.readouterr().err
 
@@ -93,3 +95,29 @@ def test_a_drawn_mix_has_its_leaves_and_their_weights() -> None:
     loads = mixes.drawn("draw:31:2")
     assert sum(load.weight for load in loads) == pytest.approx(100, abs=0.1)
     assert all(load.workload.copy_bytes == 0 for load in loads)
+
+
+@pytest.mark.parametrize("name", ["nosuch", "draw:1", "draw:x:1"])
+def test_a_mix_that_is_none_is_refused_with_what_there_is(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert mixes.main(["--only", name]) != 0
+    said = capsys.readouterr().err
+    assert name in said and "draw:SEED:NUMBER" in said
+
+
+def test_what_fails_costs_its_own_figures_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(_host: Any, name: str) -> dict[str, Any]:
+        if name == "bad":
+            raise BenchError("it broke")
+        return {"name": name, "log": []}
+
+    monkeypatch.setattr(each, "look_at_gpu", lambda: None)
+    monkeypatch.setattr(each, "TimedGpu", lambda _facts: contextlib.nullcontext())
+    kept = tmp_path / "kept.json"
+    assert each.measure_each(["bad", "good"], measure, json_path=kept, bulky=("log",)) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ('good {"name": "good"}\n', "bad: it broke\n")
+    assert json.loads(kept.read_text()) == {"good": {"name": "good", "log": []}}

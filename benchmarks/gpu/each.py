@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures one thing after the other on the GPU of this host: what fails costs its own figures and no others."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.command import INTERRUPTED, say_error, stop_signals
+from benchmarks.gpu.timed import TimedGpu
+from benchmarks.gpu.without_torch import look_at_gpu
+from fairsched.errors import FairschedError
+
+
+def check_seconds(parser: argparse.ArgumentParser, seconds: float) -> None:
+    """Ends the program where they make no sense."""
+    if not 0.1 <= seconds <= 600:
+        parser.error("--seconds must be from 0.1 to 600")
+
+
+def measure_each(
+    names: Sequence[str],
+    measure: Callable[[TimedGpu, str], dict[str, Any]],
+    *,
+    json_path: Path | None,
+    bulky: Sequence[str],
+) -> int:
+    """Prints what was found, without what is ``bulky``, and keeps all of it. Exit status: 1 where one failed."""
+    found: dict[str, Any] = {}
+    try:
+        facts = look_at_gpu()
+        with stop_signals(), TimedGpu(facts) as host:
+            for name in names:
+                try:
+                    one = found[name] = measure(host, name)
+                except FairschedError as error:
+                    print(f"{name}: {error}", file=sys.stderr, flush=True)
+                    continue
+                print(name, json.dumps({key: one[key] for key in one if key not in bulky}), flush=True)
+                if json_path is not None:
+                    json_path.write_text(json.dumps(found))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except FairschedError as error:
+        return say_error(error)
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return int(len(found) < len(names))
