@@ -57,8 +57,8 @@ Name = Annotated[str, Field(pattern=_NAME)]
 class Gpu(_Section):
     """One simulated GPU and its nature."""
 
-    slice_us: Positive = Field(default=2000.0, description="Time slice of one context.")
-    switch_us: NotNegative = Field(default=100.0, description="Cost of a switch between two contexts.")
+    slice_us: Positive = Field(default=2097.0, description="Time slice of one context.")
+    switch_us: NotNegative = Field(default=180.0, description="Cost of a switch between two contexts.")
     slice_spread_ratio: Ratio = Field(
         default=0.0,
         description="Unequal slices: contexts alternate between slice x (1 + this) and x (1 - this).",

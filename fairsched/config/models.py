@@ -119,10 +119,10 @@ class Gpu(DcgmKeys):
         description="Where the driver's device nodes are; plain files there stand for those of a simulated GPU.",
     )
     timeslice_us: int = Field(
-        default=2000, ge=100, le=1_000_000, description="Time slice of one context on the hardware."
+        default=2097, ge=100, le=1_000_000, description="Time slice of one context on the hardware."
     )
     switch_us: int = Field(
-        default=100, ge=0, le=100_000, description="Cost of switching between two contexts."
+        default=180, ge=0, le=100_000, description="Cost of switching between two contexts."
     )
 
 

@@ -42,8 +42,8 @@ class GpuSpec:
     uuid: str | None = None
     """``GPU-`` and a UUID; made up if None."""
     vram_bytes: int = 16 << 30
-    slice_us: float = 2000.0
-    switch_us: float = 100.0
+    slice_us: float = 2097.0
+    switch_us: float = 180.0
     slice_spread_ratio: float = 0.0
     """In order of creation contexts alternate between slices of (1 + this) and of (1 - this)."""
     slice_jitter_ratio: float = 0.0

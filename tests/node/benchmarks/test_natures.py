@@ -35,10 +35,11 @@ SECONDS = 3.0
 LONGER_S = 15.0
 TOO_LONG_S = 120.0
 AT_ONCE = 2
-KNOWN = {f"nature-{name}" for name in ("foreign", "slice-2", "slice-6")}
-"""Natures like the assumed one but for the length of slices: here the account must be right, too. Not of slices so
-short that switching takes a twelfth of the time: who has two processes is charged the switches between them. On the
-others it is the share that counts: it may err by as much as half of what it errs by where nobody is held."""
+KNOWN = {f"nature-{name}" for name in ("foreign", "slice-2")}
+"""Natures like the assumed one: here the account must be right, too. Not where switching takes another part of the time
+than is assumed, because slices or switches are longer or shorter: who is never alone, or has several processes, is
+charged that (docs/accounting.md). On the others it is the share that counts: it may err by as much as half of what it
+errs by where nobody is held."""
 HELD_RATIO = 0.5
 (BAR,) = (bar for bar in bars.BARS if (bar.scenarios, bar.figure) == ("nature-*", "account_error_ratio"))
 BUSY_RATIO = 0.15

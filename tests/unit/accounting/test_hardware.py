@@ -12,10 +12,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.replay import Playback
+from fairsched.accounting.ebpf import EbpfAccount
+from fairsched.config.models import Gpu
 
 TAPES = Path(__file__).with_name("h200")
 RAN_MS: dict[str, dict[str, float]] = json.loads((TAPES / "ran_ms.json").read_text())
@@ -23,9 +26,15 @@ LAUNCH_NS = 33_000
 """Of the PyTorch trainer: 28 ms for a step of 850, alone."""
 
 
+def _as_by_default(*args: Any, **options: Any) -> EbpfAccount:
+    """Not with the nature that was assumed when they were recorded."""
+    nature = Gpu().timeslice_us * 1000, Gpu().switch_us * 1000
+    return EbpfAccount(*args, **{**options, "nature": nature})
+
+
 def played(name: str) -> tuple[Playback, Counter[str | None], int]:
     """What each tenant was charged in ms, and how long that took in ns."""
-    playback, begin_ns, now_ns = Playback(TAPES / f"{name}.tape"), 0, 0
+    playback, begin_ns, now_ns = Playback(TAPES / f"{name}.tape", _as_by_default), 0, 0
     by_cgroup: Counter[int] = Counter()
     for look in playback.looks():
         begin_ns, now_ns = begin_ns or look.now_ns, look.now_ns

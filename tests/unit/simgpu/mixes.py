@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fairsched.simgpu import Residency, SimHost, Workload
+from fairsched.simgpu import GpuSpec, Residency, SimHost, Workload
 from fairsched.simgpu.workload import Worker
 from tests.support import wait_until
 
 SECOND_NS = 1_000_000_000
 MS_NS = 1_000_000
+SLICE_NS, SWITCH_NS = round(GpuSpec.slice_us * 1000), round(GpuSpec.switch_us * 1000)
 TRAINER = Workload("trainer", kernels=20, kernel_us=500, depth=40)
 """Queues 400 ms of work: held up for less than that by this machine, it always has some."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from fairsched.simgpu import GpuSpec, SimHost, Workload
 from tests.support import wait_until
-from tests.unit.simgpu.mixes import SECOND_NS, TRAINER, check_accounts, fill, run_for
+from tests.unit.simgpu.mixes import SECOND_NS, SLICE_NS, SWITCH_NS, TRAINER, check_accounts, fill, run_for
 
 
 def test_execution_switches_and_idleness_add_up_to_wall_time(host: SimHost):
@@ -28,7 +28,9 @@ def test_two_trainers_get_the_same(host: SimHost):
     gpu, end = host.snapshot()
     first, second = (b.exec_ns - a.exec_ns for a, b in zip(begin, end, strict=True))
     assert first == pytest.approx(second, rel=0.02)
-    assert gpu.switch_ns / (gpu.busy_ns + gpu.switch_ns) == pytest.approx(0.1 / 2.1, rel=0.1)
+    assert gpu.switch_ns / (gpu.busy_ns + gpu.switch_ns) == pytest.approx(
+        SWITCH_NS / (SLICE_NS + SWITCH_NS), rel=0.1
+    )
 
 
 def test_a_context_always_waiting_is_accounted_as_waiting(host: SimHost):

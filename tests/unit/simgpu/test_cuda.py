@@ -21,6 +21,7 @@ from tests.unit.simgpu.clients import (
     WAITING_COPIES,
 )
 from tests.unit.simgpu.conftest import Client
+from tests.unit.simgpu.mixes import SWITCH_NS
 
 
 def test_execution_is_the_sum_of_the_kernels_to_the_nanosecond(host, start):
@@ -30,7 +31,7 @@ def test_execution_is_the_sum_of_the_kernels_to_the_nanosecond(host, start):
     assert truth.exec_ns == sum(100_000 + i for i in range(100)) + 250_000
     assert truth.kernels == 101
     assert (truth.pid, truth.handle) == (client.pid, handle)
-    assert truth.switch_ns == 100_000
+    assert truth.switch_ns == SWITCH_NS
 
 
 def test_a_stream_waits_for_the_event_of_another_and_a_third_for_nobody(host, start):

@@ -22,7 +22,17 @@ import pytest
 from fairsched.simgpu import GpuSpec, SimHost, Workload
 from fairsched.simgpu.workload import Worker
 from tests.support import wait_until
-from tests.unit.simgpu.mixes import MS_NS, SECOND_NS, TRAINER, check_accounts, fill, most_at_once, run_for
+from tests.unit.simgpu.mixes import (
+    MS_NS,
+    SECOND_NS,
+    SLICE_NS,
+    SWITCH_NS,
+    TRAINER,
+    check_accounts,
+    fill,
+    most_at_once,
+    run_for,
+)
 
 NATURES = {
     "short-slices": GpuSpec(slice_us=500),
@@ -169,7 +179,7 @@ def test_a_context_that_dies_while_it_runs_leaves_the_rest_to_the_others(nature:
     assert sum(growth_ns(nature, SECOND_NS // 20, other)) >= SECOND_NS // 20
 
 
-@pytest.mark.parametrize("slice_us", [500, 1000, 2000, 6000])
+@pytest.mark.parametrize("slice_us", [500, 1000, 2097, 6000])
 def test_a_slice_has_the_length_of_the_spec(slice_us: int):
     with two_trainers(GpuSpec(slice_us=slice_us)) as host:
         seen = host.residencies_since(0, 0).count
@@ -196,7 +206,7 @@ def test_unequal_slices_give_the_older_three_times_the_time_of_the_younger():
         older, younger = growth_ns(host, SECOND_NS, *workers)
         lengths = [median(stays_of(host, worker, seen)) for worker in workers]
     assert older / younger == pytest.approx(3, rel=0.05)
-    assert lengths == [3 * MS_NS, MS_NS]
+    assert lengths == [1.5 * SLICE_NS, 0.5 * SLICE_NS]
 
 
 def test_jittering_slices_are_as_long_as_the_spec_says_on_average():
@@ -206,9 +216,9 @@ def test_jittering_slices_are_as_long_as_the_spec_says_on_average():
         stays = sorted(r.end_ns - r.start_ns for r in host.residencies_since(0, seen + 1).stays)
     inner = stays[len(stays) // 50 : -len(stays) // 50]  # but the few when somebody ran dry or ran on
     assert len(stays) > 500
-    assert 1.2 * MS_NS <= inner[0] < 1.4 * MS_NS
-    assert 2.6 * MS_NS < inner[-1] <= 2.8 * MS_NS
-    assert fmean(inner) == pytest.approx(2 * MS_NS, rel=0.05)
+    assert 0.6 * SLICE_NS <= inner[0] < 0.7 * SLICE_NS
+    assert 1.3 * SLICE_NS < inner[-1] <= 1.4 * SLICE_NS
+    assert fmean(inner) == pytest.approx(SLICE_NS, rel=0.05)
 
 
 def test_jitter_is_the_same_in_each_run_and_another_on_each_gpu():
@@ -224,7 +234,7 @@ def test_jitter_is_the_same_in_each_run_and_another_on_each_gpu():
 
 
 def test_a_kernel_is_not_interrupted_where_it_runs_to_completion():
-    with SimHost([GpuSpec(run_to_completion=True)]) as host:
+    with SimHost([GpuSpec(slice_us=2000, run_to_completion=True)]) as host:
         long, short = host.spawn(LONG), host.spawn(TRAINER)
         fill(short)
         wait_until(lambda: len(stays_of(host, long)) >= 4, 30, "four stays")
@@ -253,7 +263,7 @@ def test_a_graph_gives_way_between_its_kernels():
         wait_until(lambda: len(stays_of(host, graph, seen)) >= 40, 30, "forty stays")
         stays = stays_of(host, graph, seen)
     assert all(stay % (1500 * 1000) == 0 for stay in stays), "whole kernels"
-    assert median(stays) == 3 * MS_NS, "the slice of 2 ms and the rest of the second kernel"
+    assert median(stays) == 3 * MS_NS, "the slice and the rest of the second kernel"
 
 
 def test_two_that_overlap_run_at_half_the_speed_and_never_switch():
@@ -281,8 +291,8 @@ def test_three_where_two_overlap_take_turns():
         after, stays = host.gpu_truth(), host.residencies_since(0, seen + 2).stays
     assert grown == pytest.approx([sum(grown) / 3] * 3, rel=0.05)
     assert most_at_once(stays) == 2
-    assert median(r.end_ns - r.start_ns for r in stays) == 2 * MS_NS
-    slices = (after.busy_ns - before.busy_ns) / (2 * MS_NS)
+    assert median(r.end_ns - r.start_ns for r in stays) == SLICE_NS
+    slices = (after.busy_ns - before.busy_ns) / SLICE_NS
     assert after.switches - before.switches == pytest.approx(slices, rel=0.1), "one switch per set"
 
 
@@ -314,7 +324,7 @@ def test_a_set_that_gives_way_is_followed_by_a_switch():
     assert len(together) > 20
     starts = sorted(r.start_ns for r in stays)
     for end_ns in together[:-1]:
-        assert starts[bisect_left(starts, end_ns)] >= end_ns + 100_000
+        assert starts[bisect_left(starts, end_ns)] >= end_ns + SWITCH_NS
 
 
 _STREAM_OFFSET = 64 + 4096 * 16 + (256 << 10)
