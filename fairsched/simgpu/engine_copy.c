@@ -97,9 +97,14 @@ static uint64_t busy_until(const struct egpu *g, uint64_t at_ns)
 	return busy;
 }
 
-/* A sample names one process; of several that run at once each is named in turn. */
+/*
+ * A sample names one process; of several that run at once each is named in turn. The GPU always has a context loaded: in
+ * a switch it is the next one's.
+ */
 static struct ectx *occupant_of(const struct egpu *g)
 {
+	if (g->phase == SIM_SWITCH)
+		return g->current;
 	if (g->phase != SIM_EXEC)
 		return NULL;
 	return g->running[g->shm->sample_count % g->running_count];
