@@ -95,7 +95,7 @@ def test_who_waits_for_a_file_system_that_never_answers_keeps_nobody_from_being_
         wait_until(lambda: state_of(stuck.pid) == "D", PATIENCE_S, "it waits for its child")
         judge(site)
         wait_until(lambda: is_asked(site.cgroup("greedy")), PATIENCE_S, "it is held")
-        assert state_of(stuck.pid) == "D" and not is_frozen(site.cgroup("greedy"))
+        assert state_of(stuck.pid) == "D" and not is_frozen(site.cgroup("greedy/odd"))
         end(site)
 
 
