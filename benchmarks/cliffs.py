@@ -114,6 +114,12 @@ def committed() -> dict[str, Any]:
     return dict(json.loads(SUMMARY.read_text(encoding="utf-8"))) if SUMMARY.exists() else {}
 
 
+def kept(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary: a case that was played with fewer seeds than before stays as it is, for those were a trial."""
+    less = {name for name in now if len(now[name]["seeds"]) < len(before.get(name, {"seeds": ()})["seeds"])}
+    return {**before, **{name: one for name, one in now.items() if name not in less}}
+
+
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.cliffs",
@@ -141,9 +147,9 @@ def _play(options: argparse.Namespace) -> int:
         name: [one for one in results.load(name, options.results) if one["policy"] == POLICY]
         for name in found
     }
-    summary = {**committed(), **summary_of(documents)}
-    results.write_json(SUMMARY, dict(sorted(summary.items())))
-    print("\n".join(" | ".join(row) for row in rows(summary_of(documents))))
+    now = summary_of(documents)
+    results.write_json(SUMMARY, dict(sorted(kept(committed(), now).items())))
+    print("\n".join(" | ".join(row) for row in rows(now)))
     for line in performance.failed:
         print(f"failed: {line}", file=sys.stderr)
     return int(bool(performance.failed))

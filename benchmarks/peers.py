@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
-from benchmarks.fair import results
+from benchmarks.fair import marked, results
 from benchmarks.fair.controllers import Controller, controller
 from benchmarks.fair.measures import measure
 from benchmarks.fair.scenario import Load, Play, find, load
@@ -128,8 +128,7 @@ def table(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         seeds = len({run["seed"] for run in mine})
         length = f"{seeds} seeds, {mine[0]['seconds']:g} s each, {blocks} blocks a launch"
         lines += ["", f"`{name}`, {length}; shares in %, in brackets what is owed:", ""]
-        lines.append(f"|  | share error max, points | of the seeds | GPU busy % | {' | '.join(owed)} |")
-        lines.append("| --- |" + " ---: |" * (3 + len(leaves)))
+        rows = []
         for policy in dict.fromkeys(run["policy"] for run in mine):
             those = [run for run in mine if run["policy"] == policy]
             errors = [_number(run["share_error_max_points"]) for run in those]
@@ -139,7 +138,9 @@ def table(runs: Sequence[Mapping[str, Any]]) -> list[str]:
                 f"{100 * np.mean([_number(run['share_ratio'][leaf]) for run in those]):.1f}"
                 for leaf in leaves
             ]
-            lines.append(f"| {policy} | {' | '.join(cells)} |")
+            rows.append([policy, *cells])
+        head = ["", "share error max, points", "of the seeds", "GPU busy %", *owed]
+        lines += marked.table(head, rows).splitlines()
     return lines
 
 

@@ -13,6 +13,7 @@ Terms. peer: somebody else's program. part: what a tenant is owed of the GPU whe
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import socket
 import subprocess
@@ -34,15 +35,15 @@ _NVSHARE_SOCKET = Path("/var/run/nvshare/scheduler.sock")
 _MOST_UTILISATION = 100
 
 
-class Peer(Controller):
+class Peer(Controller, abc.ABC):
     """One that is put between the tenants and libcuda."""
 
     libcuda: str | None = None
     """What tenants load instead."""
 
+    @abc.abstractmethod
     def env(self, leaf: str) -> dict[str, str]:
         """What the environment of this tenant's processes has besides."""
-        raise NotImplementedError
 
 
 class HamiCore(Peer):

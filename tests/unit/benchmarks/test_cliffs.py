@@ -53,6 +53,13 @@ def test_the_worst_seed_is_held_against_the_bar_and_a_miss_stands_out() -> None:
     assert unequal[1:] == ["4.90", "4.90", "<= 5", "1 of 1", "12.0"]
 
 
+def test_a_trial_of_few_seeds_does_not_replace_what_is_committed() -> None:
+    many, few = ({"seven": {"seeds": dict.fromkeys("1234"[:count])}} for count in (4, 2))
+    assert cliffs.kept(many, few) == many
+    assert cliffs.kept(few, many) == many
+    assert cliffs.kept({}, few) == few
+
+
 def test_the_page_is_up_to_date(tmp_path: Path) -> None:
     copy = tmp_path / cliffs.PAGE.name
     copy.write_text(cliffs.PAGE.read_text(encoding="utf-8"), encoding="utf-8")

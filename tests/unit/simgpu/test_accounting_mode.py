@@ -103,12 +103,12 @@ def test_sums_grow_once_a_second_and_a_mean_is_told_in_whole_percents(host: SimH
     for one in after:
         assert (one["isRunning"], one["time"]) == (1, 0)
         assert one["gpuUtilization"] == one["sumGpuUtil"] // one["sampleCount"] // 100
-    # Each sample names one of the two, but for those that meet a switch: of 21 that is chance.
+    # Each sample names one of the two, and both together keep the GPU busy but for switches.
     grown = [
         (b["sumGpuUtil"] - a["sumGpuUtil"]) / (b["sampleCount"] - a["sampleCount"])
         for a, b in zip(before, after, strict=True)
     ]
-    assert sum(grown) == pytest.approx(10_000 * SLICE_NS / (SLICE_NS + SWITCH_NS), abs=2_000)
+    assert sum(grown) == pytest.approx(10_000 * SLICE_NS / (SLICE_NS + SWITCH_NS), abs=600)
     assert ask("GetAccountingStats", workers[0].pid)["gpuUtilization"] in range(101)
 
 
