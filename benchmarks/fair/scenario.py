@@ -66,6 +66,10 @@ class Gpu(_Section):
     slice_jitter_ratio: Ratio = Field(
         default=0.0, description="Clock jitter: each slice is longer or shorter by up to this, at random."
     )
+    is_runlist_ordered: bool = Field(
+        default=False,
+        description="Contexts take turns in the order of their creation; else in any, as places become free.",
+    )
     run_to_completion: bool = Field(
         default=False, description="No preemption: a kernel that runs is not interrupted at the slice's end."
     )

@@ -11,12 +11,13 @@
 
 /* A live context. Fields below `region` are the engine's own. */
 struct ectx {
-	struct ectx *next; /* in order of creation: the runlist's circle */
+	struct ectx *next; /* in order of creation */
 	struct sim_region *region;
 	struct sim_truth *truth;
-	uint32_t index; /* of the region */
-	int client;     /* fd of its connection */
-	uint64_t place; /* position in the circle */
+	uint32_t index;  /* of the region */
+	int client;      /* fd of its connection */
+	uint64_t number; /* 1, 2, ... in order of creation */
+	uint64_t place;  /* position in the circle */
 	uint64_t last_stop_ns;
 	uint32_t last_stream;
 	uint32_t stream;    /* whose head is in progress, running or interrupted; or NO_STREAM */
@@ -46,7 +47,7 @@ struct egpu {
 	uint64_t random_state;
 	enum sim_phase phase;
 	uint64_t last_place;
-	uint64_t next_place;
+	uint64_t contexts_made;
 	uint64_t slice_end_ns; /* of the slice in progress, whether anybody waits for it or not */
 	uint64_t phase_end_ns; /* SIM_SWITCH */
 	struct ectx *copy_ctx;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine.h"
+#include "engine_nature.h"
 
 /* Ids are dense, so the slot is id % SIM_MAX_TRUTHS unless a context that old is still alive. */
 static struct sim_truth *new_truth(struct egpu *g)
@@ -77,7 +77,8 @@ static uint32_t create_context(struct egpu *g, int fd, uint32_t pid, const struc
 		c->region = &g->regions[region];
 		c->index = (uint32_t)region;
 		c->client = fd;
-		c->place = ++g->next_place;
+		c->number = ++g->contexts_made;
+		c->place = nature_place(g, c->number);
 		c->slices = g->shm->spec.slices;
 		c->stream = NO_STREAM;
 		append_context(g, c);

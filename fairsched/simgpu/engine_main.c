@@ -119,6 +119,7 @@ static void parse_field(struct sim_spec *spec, const char *key, const char *valu
 		{"slice_jitter_ppm", &spec->slice_jitter_ppm},
 		{"run_to_completion", &spec->run_to_completion},
 		{"overlap", &spec->overlap},
+		{"is_runlist_ordered", &spec->is_runlist_ordered},
 	};
 
 	if (!strcmp(key, "name"))

@@ -11,14 +11,25 @@
 
 #define MILLION 1000000ull
 
-/* splitmix64: every GPU has its own sequence, the same in each run. */
-static uint64_t next_random(struct egpu *g)
-{
-	uint64_t z = g->random_state += 0x9e3779b97f4a7c15ull;
+#define GOLDEN 0x9e3779b97f4a7c15ull
 
+static uint64_t mixed(uint64_t z)
+{
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
 	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
 	return z ^ (z >> 31);
+}
+
+/* splitmix64: every GPU has its own sequence, the same in each run. */
+static uint64_t next_random(struct egpu *g)
+{
+	return mixed(g->random_state += GOLDEN);
+}
+
+/* A place on a runlist is one that somebody left: any. */
+uint64_t nature_place(const struct egpu *g, uint64_t number)
+{
+	return g->shm->spec.is_runlist_ordered ? number : mixed(number * GOLDEN);
 }
 
 uint64_t nature_slice_ns(struct egpu *g)
@@ -28,8 +39,8 @@ uint64_t nature_slice_ns(struct egpu *g)
 	uint64_t slice;
 
 	if (g->current)
-		parts = g->current->place % 2 ? parts + spec->slice_spread_ppm
-					      : parts - spec->slice_spread_ppm;
+		parts = g->current->number % 2 ? parts + spec->slice_spread_ppm
+					       : parts - spec->slice_spread_ppm;
 	slice = spec->slice_ns * parts / MILLION;
 	if (spec->slice_jitter_ppm) {
 		parts = MILLION - spec->slice_jitter_ppm;

@@ -8,6 +8,9 @@
 
 #include "engine.h"
 
+/* Of a new context, the number-th, in the circle. */
+uint64_t nature_place(const struct egpu *g, uint64_t number);
+
 /* Length of the slice that begins now. Draws a number where slices jitter: call once per slice. */
 uint64_t nature_slice_ns(struct egpu *g);
 

@@ -2,7 +2,7 @@
 /*
  * The simulated GPU: a discrete-event simulation that follows the clock.
  *
- * The contexts stand in a circle, in order of creation, as channel groups stand on a hardware
+ * The contexts stand in a circle, each in some place, as channel groups stand on a hardware
  * runlist: one that becomes runnable keeps its place, it is not queued at the tail. A set of them runs:
  * one, or up to `overlap`. A context stays until it has nothing left, or until the slice is over and
  * somebody waits; then the whole set drains, at once where kernels can be interrupted, and the next set is

@@ -46,7 +46,7 @@ class Spec(ctypes.Structure):
         ("run_to_completion", _u32),
         ("overlap", _u32),
         ("slices", _u32),
-        ("pad", _u32),
+        ("is_runlist_ordered", _u32),
         ("born_ns", _u64),
     )
 

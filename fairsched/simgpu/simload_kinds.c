@@ -126,15 +126,17 @@ void *make_graph(struct lane *l)
 	} node = {.function = l->function,
 		  .grid_block_shared = {(unsigned int)l->o->blocks, 1, 1, (unsigned int)l->o->block_threads,
 					1, 1, 0}};
-	void *graph, *exec, *handle;
+	void *graph, *exec, *handle = NULL;
 
 	must(l->cu->graph_create(&graph, 0), "cuGraphCreate");
 	for (int k = 0; k < l->o->kernels; k++) {
 		uint64_t ns = random_kernel_ns(l);
 		void *params[] = {&ns, &l->gpu_log};
+		void *before = handle;
 
 		node.params = params;
-		must(l->cu->graph_add(&handle, graph, NULL, 0, &node), "cuGraphAddKernelNode");
+		must(l->cu->graph_add(&handle, graph, k ? &before : NULL, k > 0, &node),
+		     "cuGraphAddKernelNode");
 	}
 	must(l->cu->graph_instantiate(&exec, graph, 0), "cuGraphInstantiate");
 	return exec;

@@ -133,7 +133,7 @@ struct sim_spec {
 	uint32_t overlap; /* contexts that run at once */
 	uint32_t
 		slices; /* of a MIG instance: it has so many SIM_MAX_INSTANCES-ths of the speed; 0 = a whole GPU */
-	uint32_t pad;
+	uint32_t is_runlist_ordered; /* turns in order of creation */
 	uint64_t
 		born_ns; /* when the MIG instance in this place was made: older contexts were another one's */
 };
