@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.gpu.figures import Figure, measured, not_possible
 from benchmarks.gpu.hosts import Host, Load, Member, counters, know
@@ -52,7 +53,7 @@ class Hold:
 
 def measure(host: Host, probe: GpuTimeProbe, seconds: float) -> list[Figure]:
     rounds = max(3, min(_ROUNDS, round(seconds)))
-    with host.tenants([LOAD]) as crew, _freezer(host) as freezer, host.cgroup(LOAD.name) as ref:
+    with host.tenants([LOAD]) as crew, open_freezer(host.directory) as freezer, host.cgroup(LOAD.name) as ref:
         know(probe, crew)
         (member,) = crew[LOAD.name]
         time.sleep(SETTLE_S)
@@ -83,9 +84,9 @@ def judge(holds: Sequence[Hold]) -> list[Figure]:
 
 
 @contextmanager
-def _freezer(host: Host) -> Iterator[Freezer]:
-    """The daemon's; leaving it thaws."""
-    journal = Journal(str(host.directory / "holds"))
+def open_freezer(directory: Path) -> Iterator[Freezer]:
+    """The daemon's, with a journal in that directory; leaving it thaws."""
+    journal = Journal(str(directory / "holds"))
     try:
         with Freezer(journal) as freezer:
             yield freezer
@@ -99,7 +100,7 @@ def _hold(host: Host, probe: GpuTimeProbe, freezer: Freezer, ref: CgroupRef, mem
     made = freezer.hold(ref, LOAD.name, frozen_ns + 60_000_000_000, "benchmark")
     if made.kind is not HoldKind.HELD:
         raise BenchError(f"{ref.path} could not be held: {made.kind.value}")
-    latency_ns = _settle(freezer)
+    latency_ns = settle(freezer)
     launches, returns = counters(probe, pid)
     time.sleep(HELD_S)
     launches_after, returns_after = counters(probe, pid)
@@ -121,7 +122,7 @@ def _hold(host: Host, probe: GpuTimeProbe, freezer: Freezer, ref: CgroupRef, mem
     )
 
 
-def _settle(freezer: Freezer) -> int:
+def settle(freezer: Freezer) -> int:
     """Waits as the daemon does; returns the latency of the freeze."""
     poll = select.poll()
     poll.register(freezer.fileno(), select.POLLIN)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import each, mixes, nature
+from benchmarks.gpu import drains, each, mixes, nature
 from benchmarks.gpu.timed import Notes, Turn, offset_ns, quantiles, ran_ns, read_notes, switches_ns, turns
 from benchmarks.rig import BenchError
 from fairsched.errors import HostUnsupported
@@ -121,3 +121,17 @@ def test_what_fails_costs_its_own_figures_and_no_others(
     said = capsys.readouterr()
     assert (said.out, said.err) == ('good {"name": "good"}\n', "bad: it broke\n")
     assert json.loads(kept.read_text()) == {"good": {"name": "good", "log": []}}
+
+
+def test_a_drain_ends_with_the_last_kernel_that_was_launched_before_the_hold() -> None:
+    """Written at 100, frozen at 110, let go at 200 ms; each kernel takes 10 ms, every other turn is a neighbour's."""
+    ms = 1_000_000
+    own = [(at * ms, (at + 10) * ms) for at in (60, 80, 100, 120, 140, 205)]
+    others = [(at * ms, (at + 10) * ms) for at in (70, 90, 110, 130, 150, 160, 170, 180, 190)]
+    found = drains.judge([drains.Held(100 * ms, 110 * ms, 200 * ms)], own, others)
+    assert found["drains_ms"] == [40]
+    assert found["drain_ran_ms"]["p50"] == 20
+    assert found["ran_while_freezing_ms"]["p50"] == 10
+    assert found["thaw_to_kernel_ms"]["p50"] == 5
+    assert found["others_ran_ratio"]["in holds"]["p50"] == pytest.approx(70 / 90)
+    assert found["others_ran_ratio"]["before"]["p50"] == pytest.approx(20 / 100)
