@@ -276,16 +276,19 @@ class Cost:
         return sum(ns * many for ns, many in known) / weight if weight > _MEASURED * whole else None
 
     def _ratio(self) -> float | None:
-        """Of what is known over what the replay charges, of kinds of which both are known."""
-        bias = self._bias()
-        both = [
-            (known_ns, kind.beside.ns)
-            for kind in self._all()
-            if kind.beside.bursts >= LEAST and (known_ns := kind.ns(bias)) is not None
-        ]
-        if not both:
+        """Of what is known over what the replay charges, of kinds of which both are known; None where they are too
+        little of what it does: a mistake of the replay is the larger, the shorter a burst."""
+        bias, both = self._bias(), []
+        if not self.is_measured:
             return None
-        ratio = sum(known for known, _ in both) / sum(beside for _, beside in both)
+        for kind in self._all():
+            if kind.beside.bursts >= LEAST and (known_ns := kind.ns(bias)) is not None:
+                recent_ns = self._recent_ns(kind)
+                both.append((recent_ns, recent_ns * known_ns / kind.beside.ns))
+        whole_ns = sum(recent_ns for recent_ns, _ in both)
+        if not whole_ns:
+            return None
+        ratio = sum(owed_ns for _, owed_ns in both) / whole_ns
         return min(max(ratio, 1 / _MOST_RATIO), _MOST_RATIO)
 
 

@@ -35,6 +35,8 @@ PROMPT_NS = 15_000_000
 """A thawed process says within this time that its work is done, if it is."""
 SURE = 4.0
 """Odds at which it is decided: one verdict in fifty is wrong."""
+_PASSED = 3.0
+"""Odds that a drain is over whose turn others had: one such fact in twenty may be wrong (circle.py)."""
 _KNOWN_SAMPLES = 2
 """Bursts after which a context can be a witness."""
 _PHASE = 0.25
@@ -172,6 +174,13 @@ class Drains:
         """The replay came to the end of the estimate: now it may be over or not."""
         self._believe(context, 0.0, now_ns)
         self._end(context)
+
+    def passed(self, context: Context, now_ns: int) -> None:
+        """Its turn would have come, and others had theirs: it is over, if nobody was woken late."""
+        if context.is_open and self._replay.is_runnable(context.key):
+            context.drain_odds = max(-SURE, context.drain_odds - _PASSED)
+            if context.drain_odds == -SURE:
+                self._finish(context, is_running=True, now_ns=now_ns)
 
     def witnessed(
         self, witness: Context, known: LaunchTime, spent_ns: int, launches: int, now_ns: int

@@ -398,10 +398,11 @@ class EbpfAccount:
         return outstanding.queued_ns(self._contexts.of(cgroup_ids), self._probe.context, self._engines)
 
     def _end_drains(self, engine: Engine) -> None:
-        for key, t_ns in engine.replay.take_drained():
-            context = self._contexts.get(key)
-            if context is not None:
-                engine.drains.drained(context, t_ns)
+        drains, replay = engine.drains, engine.replay
+        for tell, ends in ((drains.drained, replay.take_drained()), (drains.passed, replay.take_passed())):
+            for key, t_ns in ends:
+                if (context := self._contexts.get(key)) is not None:
+                    tell(context, t_ns)
 
     def next_drain_end_ns(self) -> int | None:
         """When a GPU on which nothing but a drain runs falls idle; worth waking up for. None: none does."""

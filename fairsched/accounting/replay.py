@@ -7,14 +7,14 @@ waits a full round, a 1 ms burst beside a trainer gets 1 of 3 ms and not half of
 0.1 ms switches everybody is charged 5 % for time nobody computed. In a discrete-event model of the hardware the
 clock is wrong by 5 to 27 % for such mixes, after normalising still by up to 20 %.
 
-Approach: replay the hardware. A runlist is a fixed circle of contexts; each with work runs for at most one slice,
-then the next one in the circle does. When contexts became busy and idle again is observed exactly (libcuda edges);
-the replay computes the slices between. Every completion somebody waited for is also a check, an *anchor*: work
-can only have ended while its context was running, so the replay must have it on the GPU at that moment. If it does,
-that is a *hit*; if not, a *miss*, and the replay is set right. In the same model it is within 0.2 %, and the share of
-hits says whether the model of the hardware (order, slice, switch cost) holds: above .9 when it does, mostly below .6
-when the order or the slice length is wrong (not where every burst fits into one slice). Where it is wrong, what was
-proven complete is charged what it costs all the same (costs.py).
+Approach: replay the hardware. A runlist is a circle of contexts, whose order is learnt (circle.py); each with work
+runs for at most one slice, then the next one in the circle does. When contexts became busy and idle again is observed
+exactly (libcuda edges); the replay computes the slices between. Every completion somebody waited for is also a check,
+an *anchor*: work can only have ended while its context was running, so the replay must have it on the GPU at that
+moment. If it does, that is a *hit*; if not, a *miss*, and the replay is set right. In the same model it is within
+0.2 %, and the share of hits says whether the model of the hardware (order, slice, switch cost) holds: above .9 when it
+does, mostly below .6 when the slice length is wrong (not where every burst fits into one slice). Where it is wrong,
+what was proven complete is charged what it costs all the same (costs.py).
 
 Where in its slice the running context is (the *phase*) is known from when one began on an idle GPU, or when somebody's
 work was seen to end and the next one had its turn. It is lost where a turn ended unseen: with a drain, which is an
@@ -29,21 +29,23 @@ All times are integers, nanoseconds of CLOCK_MONOTONIC. Keys are any hashable; r
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
+
+from fairsched.accounting.circle import Circle
 
 DEFAULT_SLICE_NS = 2_000_000
 DEFAULT_SWITCH_NS = 100_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Context:
     key: Hashable
     rank: tuple[int, ...]
+    serial: int = 0
     place: int = 0
-    """In the circle."""
+    """In the circle, which gives it both."""
     exec_ns: int = 0
     is_runnable: bool = False
     left_ns: int | None = None
@@ -61,8 +63,11 @@ class Replay:
         self.misses = 0
         """Recent anchors that found their context running; only anchors with company count."""
         self._contexts: dict[Hashable, _Context] = {}
-        self._ranks: list[tuple[int, ...]] = []
-        self._circle: list[_Context] = []
+        self._circle: Circle[_Context] = Circle()
+        self._seen: tuple[_Context, int] | None = None
+        """The context of the last anchor, and when that was."""
+        self._since_seen: set[_Context] = set()
+        """Those that had work all the time since then."""
         self._runnable = 0
         self._even_ns, self._even_to_ns = 0.0, 0
         self._current: _Context | None = None
@@ -71,6 +76,7 @@ class Replay:
         self._charged_to_ns = 0
         self._idle_ns = 0
         self._drained: list[tuple[Any, int]] = []
+        self._passed: list[tuple[Any, int]] = []
         self._doubted: set[Hashable] = set()
         self._is_phase_known = False
 
@@ -80,12 +86,8 @@ class Replay:
         """A context exists; contexts of lower rank come earlier in the circle. Idempotent."""
         if key in self._contexts:
             return
-        context = _Context(key, rank)
-        place = bisect.bisect_right(self._ranks, rank)
-        self._ranks.insert(place, rank)
-        self._circle.insert(place, context)
-        self._number(place)
-        self._contexts[key] = context
+        context = self._contexts[key] = _Context(key, rank)
+        self._circle.add(context)
 
     def open(self, key: Hashable, t_ns: int) -> None:
         """The context has outstanding work from now on."""
@@ -158,8 +160,9 @@ class Replay:
             return
         if context.is_runnable:
             self._stop(context, t_ns)
-        del self._circle[context.place], self._ranks[context.place]
-        self._number(context.place)
+        self._circle.remove(context)
+        if self._seen is not None and self._seen[0] is context:
+            self._seen = None
         if self._last is context:
             self._last = None
         self._doubted.discard(key)
@@ -267,6 +270,13 @@ class Replay:
         drained, self._drained = self._drained, []
         return drained
 
+    def take_passed(self) -> list[tuple[Any, int]]:
+        """Contexts whose drain was over though it was taken to run, since the last call, and when that was seen."""
+        if not self._passed:
+            return []
+        passed, self._passed = self._passed, []
+        return passed
+
     def drain_end_ns(self) -> int | None:
         """When the running drain ends if nobody gets in between; None when none is running."""
         if self._current is None or self._current.left_ns is None:
@@ -289,21 +299,8 @@ class Replay:
         self._current = self._last = context
         self._slice_begin_ns = self._charged_to_ns = t_ns + cost_ns
 
-    def _number(self, begin: int) -> None:
-        """Contexts come and go seldom, and are looked for at each switch."""
-        for place in range(begin, len(self._circle)):
-            self._circle[place].place = place
-
-    def _next_after(self, context: _Context) -> _Context | None:
-        circle, following = self._circle, context.place + 1
-        for place in range(following - len(circle), following):  # below 0 counts from the end
-            candidate = circle[place]
-            if candidate.is_runnable:
-                return candidate
-        return None
-
     def _pass_on(self, context: _Context, t_ns: int) -> None:
-        following = self._next_after(context)
+        following = self._circle.next_after(context)
         context.slice_end_ns = t_ns
         if following is None:
             self._current = None
@@ -319,6 +316,7 @@ class Replay:
         context.left_ns = None
         self._even_ns, self._even_to_ns = self.even_ns(t_ns), max(t_ns, self._even_to_ns)
         self._runnable -= 1
+        self._since_seen.discard(context)
         if self._current is context:
             self._pass_on(context, t_ns)
 
@@ -327,6 +325,7 @@ class Replay:
 
         Returns whether they agree; None while something is in doubt, or the phase is not known.
         """
+        self._compare(context, t_ns)
         is_hit, is_judged = self._current is context, self._is_phase_known and not self._doubted
         if not is_hit:
             self._correct(context, t_ns)
@@ -339,11 +338,24 @@ class Replay:
             self.misses += 1
         return is_hit
 
+    def _compare(self, context: _Context, t_ns: int) -> None:
+        """With the anchor before: less than a turn ago nobody had a whole one in between."""
+        seen, self._seen = self._seen, (context, t_ns)
+        since, self._since_seen = self._since_seen, self._circle.working()
+        if seen is None or seen[0] is context or t_ns - seen[1] >= self.slice_ns // 2 + self.switch_ns:
+            return
+        passed = since - {context, seen[0]}
+        sure = [one for one in passed if one.key not in self._doubted and one.left_ns is None]
+        self._circle.tell(seen[0], context, sure)
+        for one in passed.difference(sure):
+            if one.left_ns is not None and self._circle.is_between(seen[0], one, context):
+                self._passed.append((one.key, t_ns))
+
     def _correct(self, context: _Context, t_ns: int) -> None:
         believed = self._current
         if believed is not None:
             given_ns = max(0, t_ns - self._slice_begin_ns)
-            is_ahead = self._last_before(believed) is context and given_ns < self.slice_ns // 2
+            is_ahead = self._circle.last_before(believed) is context and given_ns < self.slice_ns // 2
             # Ahead: the replay took the GPU from it a moment too early. Behind: its turn had already
             # come; how much of the slice it had is unknown, half is the best guess.
             moved_ns = given_ns if is_ahead else given_ns // 2
@@ -352,11 +364,3 @@ class Replay:
             context.exec_ns += moved_ns
         self._current = self._last = context
         self._slice_begin_ns = self._charged_to_ns = t_ns
-
-    def _last_before(self, context: _Context) -> _Context | None:
-        circle, before = self._circle, context.place - 1
-        for place in range(before, before - len(circle), -1):
-            candidate = circle[place]
-            if candidate.is_runnable:
-                return candidate
-        return None

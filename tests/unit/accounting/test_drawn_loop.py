@@ -134,13 +134,24 @@ def with_nature(probe: FakeProbe, nature: Nature) -> EbpfAccount:
 def test_an_account_that_is_told_the_nature_is_right_where_the_model_is_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Equal slices, kernels that can be interrupted, creation order, nobody held: the replay assumes just that."""
+    """Equal slices, kernels that can be interrupted, nobody held: the replay assumes just that.
+
+    The order it learns, so what went before is wrong.
+    """
     plain = Nature(3 * MS, 50_000)
-    monkeypatch.setattr(drawn_loop, "draw_nature", lambda _rng: plain)
-    told = [play(1, number, is_enforced=False, account_of=with_nature).account_error for number in range(6)]
-    assert max(told) < 1.0
-    shuffled = replace(plain, slice_ns=20 * MS, is_shuffled=True)
-    monkeypatch.setattr(drawn_loop, "draw_nature", lambda _rng: shuffled)
+    long = replace(plain, slice_ns=20 * MS)
+    for nature, bound in (
+        (plain, 1.0),
+        (long, 1.0),
+        *((replace(one, is_shuffled=True), 2.0) for one in (plain, long)),
+    ):
+        monkeypatch.setattr(drawn_loop, "draw_nature", lambda _rng, nature=nature: nature)
+        told = [
+            play(1, number, is_enforced=False, account_of=with_nature).account_error for number in range(6)
+        ]
+        assert max(told) < bound, nature
+    unequal = replace(plain, slice_ns=20 * MS, unequal_ratio=0.3)
+    monkeypatch.setattr(drawn_loop, "draw_nature", lambda _rng: unequal)
     broken = [play(1, number, is_enforced=False, account_of=with_nature).account_error for number in range(6)]
     assert max(broken) > 3.0, "a model that is not the account's own shows what it is worth"
 
