@@ -336,8 +336,6 @@ class PolicyParams:
     """For so long a queue is remembered to have been deep."""
     deep_debt_ratio: float = 2.0
     """The debt, in times of what the longest hold can repay, beyond which a tenant of deep queues is held longer."""
-    long_queue_ns: int = 50_000_000
-    """The least queue for such a longer hold; less may be a single step of one among many."""
     long_hold_ns: int = DEFAULT_MAX_FREEZE_MS[TenantClass.BATCH] * 1_000_000
     """The longest such hold: until all is repaid. Not for a tenant with a max_freeze_ms of its own."""
     grant_ratio: float = 0.4

@@ -37,10 +37,10 @@ def long_hold_ns(
 ) -> int | None:
     """How long it may be held to repay so much; None: as long as its class allows, or the operator.
 
-    ``was_long``: its last hold was, and did not do. Among many tenants a single step is deep; whoever has no more than
-    that queued keeps the short pauses of its class.
+    ``was_long``: its last hold was, and did not do. Among many tenants a single step is deep: with its part of the GPU
+    it would not end within the pauses of its class either.
     """
-    if spec.max_freeze_ms is not None or refill_ns < params.long_queue_ns:
+    if spec.max_freeze_ms is not None:
         return None
     is_deep = grant_ns(refill_ns, owed_ratio, spec, params) is not None
     is_beyond = was_long or owes_ns > params.deep_debt_ratio * owed_ratio * spec.max_freeze_ns

@@ -113,7 +113,7 @@ def test_a_process_that_is_not_held_is_no_frozen_one(
     simulated: Simulated, probe: GpuTimeProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the hold ended at once, launches and returns are seen and the bars missed."""
-    settle = freeze._settle
+    settle = freeze.settle
 
     def settle_and_thaw(freezer: freeze.Freezer) -> int:
         latency_ns = settle(freezer)
@@ -121,7 +121,7 @@ def test_a_process_that_is_not_held_is_no_frozen_one(
             freezer.thaw(cgroup_id)
         return latency_ns
 
-    monkeypatch.setattr(freeze, "_settle", settle_and_thaw)
+    monkeypatch.setattr(freeze, "settle", settle_and_thaw)
     figures = {figure.bar.key: figure for figure in freeze.measure(simulated, probe, 1.0)}
     assert figures["frozen_launches"].verdict is Verdict.MISSED
     assert figures["frozen_returns"].verdict is Verdict.MISSED

@@ -51,8 +51,9 @@ def test_a_debt_that_two_holds_cannot_repay_is_repaid_by_one_longer_one_unless_t
     assert action.reason.long_hold_ns == (2000 * MS if is_longer else None)
 
 
-@pytest.mark.parametrize(("queued", "limit"), [(49, 500), (51, 2000)])
-def test_among_many_a_single_step_is_deep_and_no_reason_for_a_long_hold(queued: float, limit: int) -> None:
+@pytest.mark.parametrize(("queued", "limit"), [(15, 500), (17, 2000)])
+def test_among_many_a_single_step_is_deep(queued: float, limit: int) -> None:
+    """Of a 32nd of the GPU half a second is worth 15.6 ms."""
     known = specs(TenantSpec("a", 1), TenantSpec("b", 31))
     action = only(judge(snapshot(100, use("a"), use("b")), deep(queued, a=-200, b=200), known))
     assert (action.kind, action.deadline_ns) == (ActionKind.HOLD, (100 + limit) * MS)
