@@ -28,6 +28,9 @@ _BELIEVED = 3
 """Facts more for an order of three than against it, for it to be believed ..."""
 _MOST_BELIEF = 8
 """... and at most so many count: what was true once may not be now."""
+_REST, _LONG_REST = 8, 64
+"""Facts for which the circle is left as it is after it was mended, or could not be: where turns follow no order facts
+contradict each other for ever."""
 _MEMORY, _SURE = 0.05, 0.95
 """The part of facts that agreed with the circle, the latest by so much; above it the order is sure."""
 
@@ -54,6 +57,7 @@ class Circle(Generic[M]):
         self._beliefs: dict[tuple[int, ...], int] = {}
         """By three serial numbers in order: how much more speaks for that order of turns than for the other one."""
         self._agreed = 0.0
+        self._rest = 0
 
     def working(self) -> set[M]:
         """Those with work; nobody where there are too many to learn an order."""
@@ -76,7 +80,10 @@ class Circle(Generic[M]):
     def remove(self, member: M) -> None:
         """It is gone."""
         del self._members[member.place]
-        self._ranked.remove(member)
+        at = bisect.bisect_left(self._ranked, member.rank, key=_rank)
+        while self._ranked[at] is not member:
+            at += 1
+        del self._ranked[at]
         self._number(member.place)
         for three in [three for three in self._beliefs if member.serial in three]:
             del self._beliefs[three]
@@ -118,8 +125,9 @@ class Circle(Generic[M]):
             self._beliefs[three] = min(max(belief, -_MOST_BELIEF), _MOST_BELIEF)
             agrees = _is_in_turn(first.place, second.place, third.place)
             self._agreed += _MEMORY * (agrees - self._agreed)
-            if not agrees and sign * belief >= _BELIEVED:
-                self._mend(first, second, third)
+            self._rest -= 1
+            if not agrees and sign * belief >= _BELIEVED and self._rest < 0:
+                self._rest = _REST if self._mend(first, second, third) else _LONG_REST
 
     def is_between(self, first: M, third: M, second: M) -> bool:
         """Whether ``third`` surely has its turn after ``first`` and before ``second``."""
@@ -128,17 +136,18 @@ class Circle(Generic[M]):
         is_believed = (belief if _is_in_turn(*numbers) else -belief) >= _BELIEVED
         return self.is_sure and is_believed and _is_in_turn(first.place, third.place, second.place)
 
-    def _mend(self, first: M, second: M, third: M) -> None:
-        """One of the three stands in the wrong place."""
-        best = max(
-            self._moved(third, second.place + 1),
-            self._moved(second, first.place + 1),
-            self._moved(first, second.place),
-            key=self._score,
+    def _mend(self, first: M, second: M, third: M) -> bool:
+        """One of the three stands in the wrong place. Whether another one makes more of what is believed so."""
+        tries = (
+            (third, self._moved(third, second.place + 1)),
+            (second, self._moved(second, first.place + 1)),
+            (first, self._moved(first, second.place)),
         )
-        if self._score(best) > self._score(self._members):
+        gain, best = max(((self._gain(member, order), order) for member, order in tries), key=_gain)
+        if gain > 0:
             self._members = best
             self._number(0)
+        return gain > 0
 
     def _moved(self, member: M, place: int) -> list[M]:
         """All, with one before whoever stands in that place."""
@@ -146,13 +155,22 @@ class Circle(Generic[M]):
         before, after = ([one for one in part if one is not member] for part in rest)
         return [*before, member, *after]
 
-    def _score(self, members: list[M]) -> int:
-        """How much of what is believed is so in that order."""
-        places = {member.serial: place for place, member in enumerate(members)}
-        return sum(
-            belief if _is_in_turn(*(places[serial] for serial in three)) else -belief
-            for three, belief in self._beliefs.items()
-        )
+    def _gain(self, moved: M, order: list[M]) -> int:
+        """How much more of what is believed would be so in that order, in which one has moved."""
+        now = {member.serial: member.place for member in self._members}
+        then = {member.serial: place for place, member in enumerate(order)}
+        gain = 0
+        for three, belief in self._beliefs.items():
+            if moved.serial in three:
+                a, b, c = three
+                gain += belief * (
+                    _is_in_turn(then[a], then[b], then[c]) - _is_in_turn(now[a], now[b], now[c])
+                )
+        return gain
+
+
+def _gain(pair: tuple[int, list[M]]) -> int:
+    return pair[0]
 
 
 def _rank(member: Member) -> tuple[int, ...]:

@@ -78,6 +78,20 @@ def test_an_order_is_not_sure_where_facts_contradict_each_other() -> None:
     assert not circle.is_sure
 
 
+def test_where_turns_follow_no_order_the_circle_is_seldom_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try costs milliseconds among 32 contexts, and what contradicts comes hundreds of times a second."""
+    tries: list[int] = []
+    mend = Circle._mend
+    monkeypatch.setattr(Circle, "_mend", lambda self, *three: tries.append(1) or mend(self, *three))  # type: ignore
+    circle, ones = circle_of(MOST)
+    rng, facts = random.Random(1), 0
+    for _ in range(1000):
+        first, second, *rest = rng.sample(ones, 2 + rng.randrange(1, MOST - 1))
+        circle.tell(first, second, rest)
+        facts += len(rest)
+    assert 0 < len(tries) < facts / 64
+
+
 def test_nobody_lies_surely_between_two_before_facts_say_so() -> None:
     circle, (a, b, c) = circle_of(3)
     assert not circle.is_between(a, b, c)
