@@ -48,9 +48,9 @@ class GpuSpec:
     """In order of creation contexts alternate between slices of (1 + this) and of (1 - this)."""
     slice_jitter_ratio: float = 0.0
     """Each slice is longer or shorter by up to this, at random, in every run the same."""
-    is_runlist_ordered: bool = False
-    """Contexts take turns in the order of their creation. On a GPU that has been up for a while a new one gets a place
-    that another left: any order, here in every run the same."""
+    is_runlist_ordered: bool = True
+    """Contexts take turns in the order of their creation, as on a GPU that has just been started. Later a new one gets a
+    place that another left: any order, here in every run the same."""
     run_to_completion: bool = False
     """A kernel is never interrupted; a graph may be, between its kernels."""
     overlap: int = 1
