@@ -49,8 +49,8 @@ class GpuSpec:
     slice_jitter_ratio: float = 0.0
     """Each slice is longer or shorter by up to this, at random, in every run the same."""
     is_runlist_ordered: bool = True
-    """Contexts take turns in the order of their creation, as on a GPU that has just been started. Later a new one gets a
-    place that another left: any order, here in every run the same."""
+    """Contexts take turns in the order of their creation, as on a GPU that has just been started. Later a new one gets
+    a place that another left: any order, here in every run the same."""
     run_to_completion: bool = False
     """A kernel is never interrupted; a graph may be, between its kernels."""
     overlap: int = 1
