@@ -67,7 +67,7 @@ class Gpu(_Section):
         default=0.0, description="Clock jitter: each slice is longer or shorter by up to this, at random."
     )
     is_runlist_ordered: bool = Field(
-        default=False,
+        default=True,
         description="Contexts take turns in the order of their creation; else in any, as places become free.",
     )
     run_to_completion: bool = Field(

@@ -174,9 +174,8 @@ def test_there_are_all_natures_that_were_promised() -> None:
 def test_the_account_is_right_where_the_daemon_is_told_of_the_slices(
     performances: Performances, tmp_path: Path
 ) -> None:
-    """Of 6 ms; without that it is 6 to 10 % off. Contexts take turns in the order of their creation, for in any other,
-    which bursts as long as these hardly tell, it is some 5 % off: not what is asked here."""
-    untold, told = "{slice_us: 6000}", "{slice_us: 6000, told_slice_us: 6000, is_runlist_ordered: true}"
+    """Of 6 ms; without that it is 6 to 10 % off."""
+    untold, told = "{slice_us: 6000}", "{slice_us: 6000, told_slice_us: 6000}"
     source = (DIRECTORY / "nature-slice-6.yaml").read_text()
     assert untold in source
     (tmp_path / f"{TOLD}.yaml").write_text(source.replace(untold, told))
