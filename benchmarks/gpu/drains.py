@@ -10,15 +10,13 @@ Below an MPS server (``CUDA_MPS_PIPE_DIRECTORY``) the same tells whether a held 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.each import check_seconds, measure_each
+from benchmarks.gpu.each import measure_shapes
 from benchmarks.gpu.freeze import open_freezer, settle
 from benchmarks.gpu.timed import TimedGpu, Truth, quantiles, ran_ns
 from benchmarks.rig import BenchError, TenantLoad
@@ -58,8 +56,8 @@ class Held:
     thawed_ns: int
 
 
-def measure(host: TimedGpu, name: str, holds: int) -> dict[str, Any]:
-    """One shape: drains, and what both sides ran in a hold and between holds."""
+def measure(host: TimedGpu, name: str, seconds: float) -> dict[str, Any]:
+    """One shape, held as often as the time allows: drains, and what both sides ran in a hold and between holds."""
     workloads = SHAPES[name]
     loads = [
         TenantLoad(f"beside{number}" if number else HELD, workload)
@@ -68,7 +66,7 @@ def measure(host: TimedGpu, name: str, holds: int) -> dict[str, Any]:
     with host.timed(loads) as crew:
         ref = CgroupRef.open(host.mount, f"{PARENT}/{host.prefix}{HELD}")
         with open_freezer(host.directory) as freezer, ref:
-            made = [_hold(freezer, ref) for _ in range(holds)]
+            made = [_hold(freezer, ref) for _ in range(max(1, round(seconds / (HELD_S + REST_S))))]
             time.sleep(REST_S)
     truth = Truth(crew)
     own = [stretch for each in truth.stretches[HELD] for stretch in each]
@@ -85,7 +83,10 @@ def measure(host: TimedGpu, name: str, holds: int) -> dict[str, Any]:
 def judge(
     holds: Sequence[Held], own: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]
 ) -> dict[str, Any]:
-    """What happened in the holds (pure). ``own`` and ``others`` in order: stretches of whom was held, of the rest."""
+    """What happened in the holds (pure). ``own`` and ``others`` in order: stretches of whom was held, of the rest.
+
+    Raises BenchError when nothing was launched after one.
+    """
     drains, ran, before, again, beside, usually = [], [], [], [], [], []
     for hold in holds:
         window: Window = (hold.frozen_ns, hold.thawed_ns)
@@ -97,7 +98,10 @@ def judge(
         drains.append((max(inside, default=hold.frozen_ns) - hold.frozen_ns) / 1e6)
         ran.append(ran_ns(own, window) / 1e6)
         before.append(ran_ns(own, (hold.written_ns, hold.frozen_ns)) / 1e6)
-        again += [(min(start for start, _ in own if start >= hold.thawed_ns) - hold.thawed_ns) / 1e6]
+        next_ns = next((start for start, _ in own if start >= hold.thawed_ns), None)
+        if next_ns is None:
+            raise BenchError(f"{HELD} launches nothing after its thaw")
+        again.append((next_ns - hold.thawed_ns) / 1e6)
         beside.append(ran_ns(others, window) / (window[1] - window[0]))
         usually.append(ran_ns(others, quiet) / (quiet[1] - quiet[0]))
     return {
@@ -125,18 +129,7 @@ def _hold(freezer: Freezer, ref: CgroupRef) -> Held:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.drains", description=__doc__)
-    parser.add_argument("--only", action="append", choices=sorted(SHAPES))
-    parser.add_argument("--holds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args(argv)
-    check_seconds(parser, float(options.holds))
-    return measure_each(
-        options.only or list(SHAPES),
-        lambda host, name: measure(host, name, options.holds),
-        json_path=options.json,
-        bulky=("drains_ms",),
-    )
+    return measure_shapes(argv, "drains", __doc__, SHAPES, measure, seconds=8.0, bulky=("drains_ms",))
 
 
 if __name__ == "__main__":

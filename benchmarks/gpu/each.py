@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,31 @@ def check_seconds(parser: argparse.ArgumentParser, seconds: float) -> None:
     """Ends the program where they make no sense."""
     if not 0.1 <= seconds <= 600:
         parser.error("--seconds must be from 0.1 to 600")
+
+
+def measure_shapes(
+    argv: Sequence[str] | None,
+    module: str,
+    description: str | None,
+    shapes: Mapping[str, Any],
+    measure: Callable[[TimedGpu, str, float], dict[str, Any]],
+    *,
+    seconds: float,
+    bulky: Sequence[str],
+) -> int:
+    """The command of a module that measures one shape after the other, each for so many seconds."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.gpu.{module}", description=description)
+    parser.add_argument("--only", action="append", choices=sorted(shapes))
+    parser.add_argument("--seconds", type=float, default=seconds)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(argv)
+    check_seconds(parser, options.seconds)
+    return measure_each(
+        options.only or list(shapes),
+        lambda host, name: measure(host, name, options.seconds),
+        json_path=options.json,
+        bulky=bulky,
+    )
 
 
 def measure_each(

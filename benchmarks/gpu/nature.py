@@ -7,13 +7,11 @@ kernels noted tells every turn. Nothing is enforced, no daemon runs. Terms: see 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.each import check_seconds, measure_each
+from benchmarks.gpu.each import measure_shapes
 from benchmarks.gpu.timed import TimedGpu, Truth, quantiles, switches_ns
 from benchmarks.rig import TenantLoad
 from fairsched.simgpu import Workload
@@ -85,18 +83,7 @@ def measure(host: TimedGpu, name: str, seconds: float) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.nature", description=__doc__)
-    parser.add_argument("--only", action="append", choices=sorted(SHAPES))
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args(argv)
-    check_seconds(parser, options.seconds)
-    return measure_each(
-        options.only or list(SHAPES),
-        lambda host, name: measure(host, name, options.seconds),
-        json_path=options.json,
-        bulky=("turns",),
-    )
+    return measure_shapes(argv, "nature", __doc__, SHAPES, measure, seconds=2.0, bulky=("turns",))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ Problem. A runlist is a circle, and the replay needs its order. Driver and hardw
 on a GPU that has been up for a while it is any order: on an H100 not the one in which contexts were made in ten of
 thirteen mixes, and there the replay had the right context on the GPU at 20 to 75 of 100 completions.
 
-Approach. Two completions of two contexts within less than a turn say that nobody had a whole turn between them: who
-had work all the while does not lie between the two in the circle. Each such fact is one about three contexts: from the
+Approach. Two completions of two contexts within half a slice say that nobody had a turn between them: who had work all
+the while does not lie between the two in the circle. Each such fact is one about three contexts: from the
 first, the second comes before the third. Facts are added up, so that one that is wrong (who was woken late, say) is
 outvoted; where they speak against the circle, whichever of the three is moved makes more of all facts right.
 
@@ -56,6 +56,8 @@ class Circle(Generic[M]):
         self._serial = 0
         self._beliefs: dict[tuple[int, ...], int] = {}
         """By three serial numbers in order: how much more speaks for that order of turns than for the other one."""
+        self._told: set[int] = set()
+        """Those numbers."""
         self._agreed = 0.0
         self._rest = 0
 
@@ -85,8 +87,11 @@ class Circle(Generic[M]):
             at += 1
         del self._ranked[at]
         self._number(member.place)
-        for three in [three for three in self._beliefs if member.serial in three]:
-            del self._beliefs[three]
+        if member.serial in self._told:  # not the many that come and go without a word
+            self._told.discard(member.serial)
+            self._beliefs = {
+                three: belief for three, belief in self._beliefs.items() if member.serial not in three
+            }
 
     def next_after(self, member: M) -> M | None:
         """The next with work; itself where nobody else has any."""
@@ -123,6 +128,7 @@ class Circle(Generic[M]):
             three, sign = tuple(sorted(numbers)), 1 if _is_in_turn(*numbers) else -1
             belief = self._beliefs.get(three, 0) + sign
             self._beliefs[three] = min(max(belief, -_MOST_BELIEF), _MOST_BELIEF)
+            self._told.update(three)
             agrees = _is_in_turn(first.place, second.place, third.place)
             self._agreed += _MEMORY * (agrees - self._agreed)
             self._rest -= 1

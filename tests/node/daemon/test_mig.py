@@ -77,8 +77,8 @@ def test_each_instance_is_shared_by_the_weights_of_those_on_it(make_site: MakeSi
         site.spawn(tenant, load, env=on(uuid))
         site.spawn(tenant, load, env=on(uuid))
     site.wait_held("batch")
-    let_run(10)
-    on_first, on_second = both_shares(site, 30)
+    let_run(4)
+    on_first, on_second = both_shares(site, 60)
     errors = {
         name: 100 * abs(share - due)
         for shares, dues in ((on_first, (0.75, 0.25)), (on_second, (0.5, 0.5)))

@@ -14,6 +14,8 @@ from fairsched.accounting.costs import Cost
 from fairsched.accounting.drains import SURE, Drains, evidence
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.accounting.launch_time import LaunchTime
+from fairsched.accounting.replay import Replay
+from fairsched.bpf import abi
 from fairsched.model import ReasonCode, TenantSpec
 from tests.unit.accounting.closed_loop import ClosedLoop, Steps, decode, mix, with_greedy
 from tests.unit.accounting.fake_probe import MS, SLICE_NS, FakeProbe, account_of, used
@@ -67,6 +69,27 @@ def test_a_jittery_witness_says_less(spent_ms: float, wall: float, spreads: tupl
 def test_one_burst_of_a_steady_witness_beside_one_other_decides() -> None:
     told, _ = evidence(steady(), 5 * MS, 10 * MS, 10 * MS, False, SLICE_NS)
     assert told > SURE
+
+
+# ---- turns that others had ----
+
+
+def test_a_drain_is_over_when_others_had_its_turn_three_times() -> None:
+    """Once may be somebody who was woken late."""
+    replay, context, live = Replay(), Context((1, 1), 10, 5, 0), abi.Ctx(submitted=10)
+    ended: list[tuple[int, ...]] = []
+    drains = Drains(replay, lambda *_: (900 * MS, 90 * MS), lambda *told: not ended.append(told))
+    replay.add(context.key, (1,))
+    replay.open(context.key, 0)
+    drains.begin(context, MS)
+    drains.estimate(context, live, MS)
+    for number in range(3):
+        assert replay.is_runnable(context.key), number
+        drains.passed(context, (number + 2) * MS)
+    assert not replay.is_runnable(context.key)
+    assert not context.is_open and ended == [(1, 1, 0)]
+    drains.passed(context, 9 * MS)
+    assert len(ended) == 1
 
 
 # ---- one hold ----

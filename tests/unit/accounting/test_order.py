@@ -54,6 +54,21 @@ def test_a_wrong_order_that_nobody_learns_shows_in_the_hit_ratio(
     assert replay.hits / (replay.hits + replay.misses) < 0.6
 
 
+def abc() -> Replay:
+    """Three contexts in that order."""
+    replay = Replay(SLICE_NS, SWITCH_NS)
+    for rank, key in enumerate("abc"):
+        replay.add(key, (rank,))
+    return replay
+
+
+def drain_b(replay: Replay, t_ns: int) -> None:
+    """It has work for long, or none: that is not known."""
+    replay.open("b", t_ns)
+    replay.doubt("b")
+    replay.drain("b", t_ns, 900 * MS)
+
+
 def one_after_the_other(replay: Replay, rounds: int, t_ns: int, *, between: str = "") -> int:
     """a, b and c end bursts of .3 ms in turn; ``between`` has work, and no turn."""
     for _ in range(rounds):
@@ -69,13 +84,9 @@ def one_after_the_other(replay: Replay, rounds: int, t_ns: int, *, between: str 
 
 
 def test_a_drain_whose_turn_others_have_is_over() -> None:
-    replay = Replay(SLICE_NS, SWITCH_NS)
-    for rank, key in enumerate("abc"):
-        replay.add(key, (rank,))
+    replay = abc()
     t_ns = one_after_the_other(replay, 100, 0)
-    replay.open("b", t_ns)
-    replay.doubt("b")
-    replay.drain("b", t_ns, 900 * MS)
+    drain_b(replay, t_ns)
     one_after_the_other(replay, 2, t_ns, between="b")
     assert [key for key, _ in replay.take_passed()] == ["b", "b"]
     assert replay.take_passed() == []
@@ -83,12 +94,8 @@ def test_a_drain_whose_turn_others_have_is_over() -> None:
 
 def test_a_drain_runs_on_where_the_order_is_not_sure() -> None:
     """Believed after a few facts, but facts have not agreed for long."""
-    replay = Replay(SLICE_NS, SWITCH_NS)
-    for rank, key in enumerate("abc"):
-        replay.add(key, (rank,))
+    replay = abc()
     t_ns = one_after_the_other(replay, 6, 0)
-    replay.open("b", t_ns)
-    replay.doubt("b")
-    replay.drain("b", t_ns, 900 * MS)
+    drain_b(replay, t_ns)
     one_after_the_other(replay, 6, t_ns, between="b")
     assert replay.take_passed() == []

@@ -135,3 +135,8 @@ def test_a_drain_ends_with_the_last_kernel_that_was_launched_before_the_hold() -
     assert found["thaw_to_kernel_ms"]["p50"] == 5
     assert found["others_ran_ratio"]["in holds"]["p50"] == pytest.approx(70 / 90)
     assert found["others_ran_ratio"]["before"]["p50"] == pytest.approx(20 / 100)
+
+
+def test_who_launches_nothing_after_its_thaw_tells_nothing() -> None:
+    with pytest.raises(BenchError, match="launches nothing"):
+        drains.judge([drains.Held(10, 20, 30)], [(5, 25)], [])
