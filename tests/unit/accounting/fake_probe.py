@@ -64,6 +64,9 @@ class FakeProbe:
     def clock(self, gpu: int) -> abi.Clock:
         return self.clocks[gpu]
 
+    def is_idle(self, gpu: int) -> bool:
+        return not any(live.gpu == gpu and live.busy[abi.COMPUTE].streams for _, live in self.contexts())
+
     def end_drain(self, slot: int, generation: int, v_end_ns: int) -> bool:
         self.drains_ended.append((slot, generation, v_end_ns))
         self.contexts_by_slot[slot].busy[abi.COMPUTE].streams = 0

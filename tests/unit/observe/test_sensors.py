@@ -348,11 +348,12 @@ def test_silent_work_counts_that_only_the_account_takes_to_be_open(sensors: Sens
     sensors.hold([100], 21 * MS)
     probe.end_drain(1, probe.contexts_by_slot[1].generation, 0)
     sensors.thaw([100], 400 * MS)
-    sensors.read(late_ns)
+    sensors.read(500 * MS)
     key = (1, probe.contexts_by_slot[1].generation)
     assert not probe.contexts_by_slot[1].busy[abi.COMPUTE].streams
+    assert sensors.silent_contexts(0, 1_000 * MS) == [], "not yet"
     assert sensors.silent_contexts(0, late_ns) == [key]
-    assert sensors.doubt(0, late_ns) == 1
+    assert sensors.doubt(0, 1_000 * MS) == 1, "but nothing is open there, so the account is wrong"
     assert sensors.silent_contexts(0, late_ns) == []
 
 
