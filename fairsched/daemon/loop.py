@@ -44,12 +44,12 @@ from fairsched.daemon.brakes import ShareFiles, make_brake
 from fairsched.daemon.cost import OwnCost
 from fairsched.daemon.doubt import AccountWatch
 from fairsched.daemon.ledger import Ledger, StateFile
-from fairsched.daemon.mode import Mode, asked, in_effect
 from fairsched.daemon.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
 from fairsched.daemon.parts import Parts, Vitals
 from fairsched.driver import pid_view
 from fairsched.errors import FairschedError
 from fairsched.guardian.keeper import GuardianKeeper
+from fairsched.host.mode import Mode, asked, in_effect
 from fairsched.model import Snapshot
 from fairsched.observe.libraries import ProbesLost
 from fairsched.observe.pauses import Pauses

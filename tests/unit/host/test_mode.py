@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from fairsched.config import from_bytes
-from fairsched.daemon.mode import Mode, asked, in_effect
+from fairsched.host.mode import Mode, asked, in_effect
 from fairsched.model import Source
 
 LACK = "nobody is held, because mechanisms.guardian is required: no memory"
