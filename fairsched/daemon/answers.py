@@ -22,7 +22,7 @@ from fairsched.daemon.cost import MapFacts, read_processes
 from fairsched.daemon.parts import Parts
 from fairsched.daemon.processes import build_processes, held_by_process
 from fairsched.daemon.report import build_status
-from fairsched.errors import ConfigError, ControlError
+from fairsched.errors import ConfigError, ControlError, FairschedError
 from fairsched.protocol.own import OwnStatus
 from fairsched.protocol.server import Peer
 from fairsched.protocol.status import DecisionRecord, ProcessStatus, StatusReport
@@ -141,6 +141,15 @@ class Answers:
 
     def reload(self, by: Peer) -> list[str]:
         return self._changed(self._settings.reload(), by)
+
+    def reload_on_signal(self) -> None:
+        """Nobody waits for an answer, so the log has it."""
+        try:
+            for line in self._settings.reload():
+                logger.info("reload change=%r", line)
+            self._take_in()
+        except FairschedError as error:
+            logger.error("reload=refused error=%r remedy=%r kept=running", str(error), error.remedy)
 
     def _changed(self, lines: list[str], by: Peer) -> list[str]:
         for line in lines:

@@ -46,8 +46,8 @@ from fairsched.daemon.doubt import AccountWatch
 from fairsched.daemon.ledger import Ledger, StateFile
 from fairsched.daemon.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
 from fairsched.daemon.parts import Parts, Vitals
+from fairsched.daemon.report import status_line
 from fairsched.driver import pid_view
-from fairsched.errors import FairschedError
 from fairsched.guardian.keeper import GuardianKeeper
 from fairsched.host.mode import Mode, asked, in_effect
 from fairsched.model import Snapshot
@@ -104,8 +104,8 @@ class Daemon:
             self._undo.callback(signal.signal, number, signal.signal(number, self._on_signal))
         self._mount = find_mount()
         config.run_dir.mkdir(parents=True, exist_ok=True)
-        answers = Answers(self._settings, self._parts, self._take_in_settings)
-        self._control = ControlServer(config.socket_path, answers, group=config.control.group)
+        self._answers = Answers(self._settings, self._parts, self._take_in_settings)
+        self._control = ControlServer(config.socket_path, self._answers, group=config.control.group)
         self._undo.callback(self._control.close)
         loader = start_loader(config)  # what takes longest works beside the rest
         if loader is not None:
@@ -203,7 +203,7 @@ class Daemon:
         self._is_running = True
         self._last_good_tick_ns = time.monotonic_ns()  # however long the start took
         self._housekeep(self._last_good_tick_ns)
-        self._notifier.ready(f"{self._mode().name}, {len(self._specs)} tenants")
+        self._notifier.ready()
         logger.info("started version=%s mode=%s pid=%d", __version__, self._mode().name, os.getpid())
         while not self._is_stopping:
             self._wait()
@@ -325,15 +325,16 @@ class Daemon:
 
     def _look_after(self, now_ns: int) -> None:
         self._control.handle_ready()
+        config, mode = self._settings.config, self._mode()
+        self._notifier.status(status_line(mode, len(self._specs), self._settings.error))
         self._applier.thaw_expired(now_ns)
         self._gate.refresh()
-        self._shares.poll(self._settings.config, self._specs, is_wanted=self._mode().is_sharing)
+        self._shares.poll(config, self._specs, is_wanted=mode.is_sharing)
         self._sensors.bury(now_ns)
         self._sensors.name_tenants(self._tree.tenant_of)
         self._sensors.driver.poll(now_ns, self._tree.tenant_of)
-        config, is_acting = self._settings.config, self._mode().is_acting
-        self._misbehaviour.poll(now_ns, self._specs, config, is_acting=is_acting)
-        self._vram.poll(now_ns, self._specs, config.misbehaviour.grace_s, is_acting=is_acting)
+        self._misbehaviour.poll(now_ns, self._specs, config, is_acting=mode.is_acting)
+        self._vram.poll(now_ns, self._specs, config.misbehaviour.grace_s, is_acting=mode.is_acting)
         is_time = now_ns >= self._next_watchdog_ns
         try:
             self._sensors.look_for_libraries(self._tree.pids(begin=is_time), now_ns)
@@ -394,12 +395,7 @@ class Daemon:
     def _reload_on_signal(self) -> None:
         self._wants_reload = False
         self._notifier.reloading()
-        try:
-            for line in self._settings.reload():
-                logger.info("reload change=%r", line)
-            self._take_in_settings()
-        except FairschedError as error:
-            logger.error("reload=refused error=%r remedy=%r kept=running", str(error), error.remedy)
+        self._answers.reload_on_signal()
         self._notifier.ready()
 
     def _take_in_settings(self) -> None:

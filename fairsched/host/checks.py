@@ -12,7 +12,7 @@ from fairsched.driver.pid_view_choice import choose as choose_pid_view
 from fairsched.host import driver_calls
 from fairsched.host import gate as gate_check
 from fairsched.host.brake import choose_brake, freezer_obstacle
-from fairsched.host.choose import ebpf_obstacle, missing_capabilities, switched_off
+from fairsched.host.choose import choose, ebpf_obstacle, missing_capabilities, switched_off
 from fairsched.host.facts import NEEDED_CAPABILITIES, Check, DcgmFact, HostFacts, Level
 
 if TYPE_CHECKING:
@@ -238,7 +238,23 @@ def _setting_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
         remedy = f"groupadd --system {group}"
         yield Check("group", "ok", f"no group '{group}'", "only root may use the socket", remedy)
     if facts.daemon_pid is not None:
-        yield Check("daemon", "ok", f"running, pid {facts.daemon_pid}")
+        yield _daemon_check(facts, config)
     elif facts.leftover_holds:
         fact = f"{facts.leftover_holds} holds left by a daemon that is gone"
         yield Check("journal", "warn", fact, "undone at the next start", "fairsched release")
+
+
+def _daemon_check(facts: HostFacts, config: Config) -> Check:
+    """The mode that it is in is the one in force, whatever would be chosen now."""
+    fact = f"running, pid {facts.daemon_pid}"
+    if facts.daemon_mode is None:
+        return Check("daemon", "ok", fact)
+    fact += f", mode {facts.daemon_mode}"
+    would = choose(facts, config).mode
+    if (
+        facts.daemon_mode == would or not facts.is_root
+    ):  # who is not root finds less here than the daemon does
+        return Check("daemon", "ok", fact)
+    why = f"{facts.daemon_mode_reason}; " if facts.daemon_mode_reason else ""
+    remedy = "fairsched config reload; if that changes nothing: systemctl restart fairsched"
+    return Check("daemon", "warn", fact, f"{why}this file on this host comes to {would}", remedy)

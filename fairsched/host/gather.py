@@ -12,9 +12,9 @@ import itertools
 import os
 import re
 import resource
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairsched.base.files import read_stripped
 from fairsched.base.privileges import privileges
@@ -40,6 +40,7 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
     driver, error, gpus = _nvml()
     capabilities, lockdown = privileges()
     daemon_pid = _daemon_pid(config.socket_path)
+    status = {} if daemon_pid is None else _status(config.socket_path)
     return HostFacts(
         kernel_release=os.uname().release,
         is_root=os.geteuid() == 0,
@@ -66,7 +67,9 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         daemon_pid=daemon_pid,
         leftover_holds=_count(config.run_dir / "holds"),
         hooks=hooks.read_facts() if try_bpf else None,
-        hook_in_force=None if daemon_pid is None else _hook_in_force(config.socket_path),
+        hook_in_force=_hook_in_force(status),
+        daemon_mode=status.get("mode"),
+        daemon_mode_reason=status.get("mode_reason"),
         pid_view=None
         if config.mechanisms.pid_view == "off"
         else gather_pid_view(capabilities, lockdown, try_bpf=try_bpf),
@@ -202,14 +205,21 @@ def _daemon_pid(socket_path: Path) -> int | None:
         return None
 
 
-def _hook_in_force(socket_path: Path) -> hooks.HookInForce | None:
+def _status(socket_path: Path) -> Mapping[str, Any]:
+    """What the daemon says of itself; empty where it does not."""
     from fairsched.protocol.client import ControlClient
 
     try:
-        status = ControlClient(socket_path).request("status")
+        return dict(ControlClient(socket_path).request("status"))
+    except (FairschedError, TypeError, ValueError):
+        return {}
+
+
+def _hook_in_force(status: Mapping[str, Any]) -> hooks.HookInForce | None:
+    try:
         hook, refused = status["driver_hook"], dict(status["driver_refused"])
         reason = status["driver_reason"]
-    except (FairschedError, KeyError, TypeError, ValueError):  # also what a daemon of another version says
+    except (KeyError, TypeError, ValueError):  # also what a daemon of another version says
         return None
     found = next((one for one in hooks.ORDER if one == hook), None)
     if found != hook:

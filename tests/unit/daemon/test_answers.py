@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from fairsched.daemon.answers import Answers
-from fairsched.errors import ControlError
+from fairsched.errors import ConfigError, ControlError
 from fairsched.protocol.server import Peer
 
 
@@ -44,6 +44,26 @@ def test_a_finding_is_taken_from_root_and_from_whom_the_daemon_runs_as(
     for uid in (0, os.geteuid()):
         answers.tell({"faults": []}, Peer(7, uid, frozenset({uid})))
     assert companion.findings == [{"faults": []}] * 2
+
+
+class Refused:
+    """Settings whose file is bad."""
+
+    def reload(self) -> list[str]:
+        raise ConfigError("f: tenants.chat.wieght: unknown key", remedy="did you mean 'weight'?")
+
+
+def test_a_refused_reload_is_told_to_who_asked_and_after_a_signal_to_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    taken: list[bool] = []
+    answers = Answers(cast(Any, Refused()), lambda: cast(Any, None), lambda: taken.append(True))
+    with pytest.raises(ConfigError, match="wieght"):
+        answers.reload(Peer(7, 0, frozenset()))
+    assert caplog.text == ""
+    answers.reload_on_signal()
+    assert "reload=refused" in caplog.text and "wieght" in caplog.text
+    assert taken == []
 
 
 def test_members_of_the_group_may_ask_but_tell_nothing(answers: Answers, companion: Companion) -> None:

@@ -18,6 +18,7 @@ from fairsched.daemon.ledger import Ledger
 from fairsched.daemon.parts import Vitals
 from fairsched.driver.books import DriverUse
 from fairsched.gpu.nvml import Gpu, GpuUse
+from fairsched.host.mode import Mode
 from fairsched.model import (
     ActionKind,
     Confidence,
@@ -65,6 +66,14 @@ def warnings(mode: str = "enforce", overrides_warning: str | None = None, **valu
     vitals = Vitals(0, 0, mode, None, 100, 0, OwnCost(0))
     settings = SimpleNamespace(error=None, overrides_warning=overrides_warning, config=Config())
     return list(report._warnings(vitals, cast(Any, settings), sensors(**values)))
+
+
+def test_systemd_is_told_the_mode_why_it_is_another_and_that_the_file_is() -> None:
+    assert report.status_line(Mode("enforce"), 3, None) == "enforce, 3 tenants"
+    because = Mode("observe", "nobody can be held: no freezer")
+    assert report.status_line(because, 3, None) == "observe (nobody can be held: no freezer), 3 tenants"
+    told = report.status_line(Mode("enforce"), 3, "f: unknown key")
+    assert told == "enforce, 3 tenants; configuration refused: f: unknown key"
 
 
 def test_a_tenant_is_known_by_the_names_of_its_cgroups() -> None:

@@ -8,13 +8,13 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from fairsched.base.privileges import _CAPABILITIES
 from fairsched.config import Config, from_bytes
-from fairsched.driver.hooks import GENERATIONS, HookFacts, HookInForce
+from fairsched.driver.hooks import HookFacts
 from fairsched.driver.pid_view_choice import PidViewFacts
 from fairsched.host import choose as choose_module
 from fairsched.host.checks import checks
@@ -328,32 +328,6 @@ def test_the_doctor_says_how_calls_to_the_driver_are_seen() -> None:
     (row,) = [check for check in checks(capable_host(hooks=seen), config()) if check.name == "driver calls"]
     assert row.fact.startswith("system call tracepoints (no kprobe: ")
     assert "driver calls" not in {check.name for check in checks(capable_host(), config())}
-
-
-class Asked:
-    """A daemon's answers, by request."""
-
-    answers: ClassVar[dict[str, Any]] = {}
-
-    def __init__(self, path: Path, *, timeout_s: float = 5.0) -> None:
-        pass
-
-    def request(self, name: str) -> Any:
-        return self.answers[name]
-
-
-def test_the_doctor_asks_a_running_daemon_which_hook_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairsched.protocol.client.ControlClient", Asked)
-    said = {"driver_hook": "lsm", "driver_reason": None, "driver_refused": {"kprobe": "Invalid argument"}}
-    Asked.answers = {"ping": {"pid": 7}, "status": said}
-    facts = gather(Config(), try_bpf=False)
-    assert facts.hook_in_force == HookInForce("lsm", None, {"kprobe": "Invalid argument"})
-    every = HookFacts(frozenset(GENERATIONS[0]), True, True, True, has_btf=True, has_tracepoints=True)
-    (row,) = [c for c in checks(replace(facts, hooks=every), config()) if c.name == "driver calls"]
-    assert "no kprobe: Invalid argument" in row.fact and row.choice.startswith("in force")
-    for other in ({"driver_hook": "lsm"}, {**said, "driver_hook": "fentry"}):
-        Asked.answers = {"ping": {"pid": 7}, "status": other}
-        assert gather(Config(), try_bpf=False).hook_in_force is None, "a daemon of another version"
 
 
 VIEW = PidViewFacts(
