@@ -126,6 +126,9 @@ def _gpus(
                 gpu_instance=None if mig is None else mig.gpu_instance,
                 compute_instance=None if mig is None else mig.compute_instance,
                 mig_profile=None if mig is None else mig.profile,
+                power_watts=use.power_watts,
+                power_limit_watts=use.power_limit_watts,
+                pcie_bytes_per_s=use.pcie_bytes_per_s,
             )
         )
     return tuple(found)

@@ -103,6 +103,10 @@ class GpuStatus:
     compute_instance: int | None = None
     mig_profile: str | None = None
     """As nvidia-smi names its size: 3g.20gb."""
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    pcie_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    """By direction, to_gpu and from_gpu, in 20 ms of the last seconds; empty where NVML does not say."""
 
 
 @dataclass(frozen=True)

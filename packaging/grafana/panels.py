@@ -226,6 +226,21 @@ GPUS = [
         limit=85,
     ),
     Picture(
+        "Power",
+        "What the board draws and what the driver lets it draw, by NVML. Near the limit it lowers its clocks.",
+        "watt",
+        {
+            "{{gpu_uuid}}": f"fairsched_gpu_power_watts{{{G}}}",
+            "{{gpu_uuid}} limit": f"fairsched_gpu_power_limit_watts{{{G}}}",
+        },
+    ),
+    Picture(
+        "PCIe",
+        "Traffic to and from the GPU, by NVML: 20 ms of every few seconds, so peaks are missed. Gen5 x16 has 64 GB/s.",
+        "Bps",
+        {"{{gpu_uuid}} {{direction}}": f"fairsched_gpu_pcie_bytes_per_second{{{G}}}"},
+    ),
+    Picture(
         "Fairness of each GPU (Jain)",
         "Weighted Jain index of share by entitlement of the tenants that want it; 1 is fair, 1/n is one who has all.",
         "short",

@@ -36,7 +36,7 @@ def _info(name: str, source: str, labels: tuple[str, ...], about: str) -> Family
 
 def _unit(name: str) -> str:
     last = name.rpartition("_")[2]
-    return last if last in ("seconds", "bytes", "ratio", "celsius") else ""
+    return last if last in ("seconds", "bytes", "ratio", "celsius", "watts") else ""
 
 
 DAEMON = (
@@ -225,6 +225,14 @@ GPUS = (
     _gauge("gpu_memory_used_bytes", _NVML, _GPU, "Memory in use, by whomever."),
     _gauge("gpu_memory_total_bytes", _NVML, _GPU, "Memory that the GPU has."),
     _gauge("gpu_temperature_celsius", _NVML, _GPU, "Temperature of the GPU, in degrees Celsius."),
+    _gauge("gpu_power_watts", _NVML, _GPU, "Power that the board draws."),
+    _gauge("gpu_power_limit_watts", _NVML, _GPU, "Power that the driver lets it draw now."),
+    _gauge(
+        "gpu_pcie_bytes_per_second",
+        _NVML,
+        ("gpu_uuid", "direction"),
+        "Traffic over PCIe, to_gpu and from_gpu, in 20 ms of the last seconds.",
+    ),
 )
 
 SLIS = (

@@ -146,6 +146,9 @@ def _gpus(book: Book, report: StatusReport) -> None:
         book.add("fairsched_gpu_memory_used_bytes", uuid, gpu.memory_used_bytes)
         book.add("fairsched_gpu_memory_total_bytes", uuid, gpu.memory_total_bytes)
         book.add("fairsched_gpu_temperature_celsius", uuid, gpu.temperature_celsius)
+        book.add("fairsched_gpu_power_watts", uuid, gpu.power_watts)
+        book.add("fairsched_gpu_power_limit_watts", uuid, gpu.power_limit_watts)
+        book.add_all("fairsched_gpu_pcie_bytes_per_second", uuid, gpu.pcie_bytes_per_s)
         book.add("fairsched_fairness_jain_ratio", uuid, gpu.jain_ratio)
 
 

@@ -39,6 +39,7 @@ ERROR, DUE = "tenant_gpu:fairsched_share_error:ratio_avg1m", "tenant_gpu:fairsch
 LAG = "gpu:fairsched_lag_seconds:min2m"
 QUEUE = "instance:fairsched_queue_delay_latency_seconds:p99_rate1m"
 USED, TOTAL = "fairsched_gpu_memory_used_bytes", "fairsched_gpu_memory_total_bytes"
+WATTS, LIMIT_WATTS = "fairsched_gpu_power_watts", "fairsched_gpu_power_limit_watts"
 FB_USED, FB_FREE = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
 
 
@@ -86,6 +87,13 @@ EDGES = (
         {"fairsched_gpu_temperature_celsius": 86},
         {"fairsched_gpu_temperature_celsius": 85},
     ),
+    Edge(
+        "FairschedGpuSaturated",
+        300,
+        {"fairsched_gpu_utilization_ratio": 0.951},
+        {"fairsched_gpu_utilization_ratio": 0.95},
+    ),
+    Edge("FairschedGpuPowerHigh", 300, {WATTS: 631, LIMIT_WATTS: 700}, {WATTS: 629, LIMIT_WATTS: 700}),
     Edge("FairschedGpuMemoryFull", 300, {USED: 951, TOTAL: 1000}, {USED: 949, TOTAL: 1000}),
     *(Edge("DcgmXidFatal", 0, {XID: code}, {XID: 13}) for code in sorted(FATAL)),
     *(Edge("DcgmXidFatal", 0, {XID: 79}, {XID: code}) for code in sorted(set(range(1, 160)) - FATAL)),
