@@ -112,6 +112,8 @@ class GpuTimeProbe:
             self._process.kill()
             self._process.wait()
             raise
+        self.began_ns = time.monotonic_ns()
+        """What was launched before was not seen."""
         self.libraries: list[Library] = []
         self._ctxs = _MappedArray(self._fds["ctx_by_slot"], abi.Ctx, abi.MAX_CTXS)
         # Each look at an array of structures makes an object; one for each place is enough.

@@ -232,6 +232,10 @@ class ContextWork(NamedTuple):
     """Up to now."""
     expected_ns: int
     """What a burst like this takes at most; 0 where nothing was learnt yet."""
+    is_charged: bool = False
+    """It is taken to be working now."""
+    last_call_ns: int = 0
+    """Its last launch or completion, CLOCK_MONOTONIC; 0 = none was seen."""
 
 
 class ActionKind(str, enum.Enum):

@@ -11,7 +11,8 @@ import click
 from fairsched.base.printable import printable
 from fairsched.base.text import NOT_KNOWN, WIDTH
 from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
-from fairsched.cli.text import cut, short_uuid, table
+from fairsched.cli.duration import seconds_of
+from fairsched.cli.text import cut, duration, short_uuid, table
 
 if TYPE_CHECKING:
     from fairsched.protocol.client import ControlClient
@@ -32,15 +33,25 @@ n/a = not known, which is not 0. Ids are cut; --json has them whole.
 Examples:
   fairsched ps
   fairsched ps --tenant chat
+  fairsched ps --idle 10m          who holds a GPU and does nothing
   fairsched ps --json | jq '.[] | select(.note)'"""
 
 
 @click.command("ps", epilog=EPILOG)
 @click.option("--tenant", metavar="NAME", help="Only this tenant's; '-' = those of none.")
 @click.option("--gpu", metavar="UUID", help="Only this GPU's; the beginning of its UUID is enough.")
+@click.option(
+    "--idle",
+    "idle_s",
+    type=seconds_of,
+    metavar="TIME",
+    help="Only those that hold a GPU and have launched nothing for so long: 10m.",
+)
 @daemon_options
 @json_option
-def command(client: ControlClient, tenant: str | None, gpu: str | None, as_json: bool) -> None:
+def command(
+    client: ControlClient, tenant: str | None, gpu: str | None, idle_s: float | None, as_json: bool
+) -> None:
     """Which processes use the GPUs, and whose they are."""
     from fairsched.protocol.status import process_from_plain
 
@@ -49,6 +60,7 @@ def command(client: ControlClient, tenant: str | None, gpu: str | None, as_json:
         for document in client.request("processes")
         if (tenant is None or (document["tenant"] or "-") == tenant)
         and (gpu is None or document["gpu"].startswith(gpu))
+        and (idle_s is None or (document.get("idle_s") or 0.0) >= idle_s)
     ]
     if as_json:
         echo_json(documents)
@@ -71,9 +83,13 @@ def render(processes: Sequence[ProcessStatus]) -> list[str]:
             lines.append(cut(f"{line}  {command}", WIDTH))
             if process is not None and process.note:
                 lines.append(f"  ! {process.note}")
+            if process is not None and process.idle_s is not None and process.idle_s >= _IDLE_S:
+                lines.append(f"  ! holds the GPU, nothing launched for {duration(process.idle_s)}")
     return lines
 
 
+_IDLE_S = 600.0
+"""From here on it is said."""
 _TITLES = ("TENANT", "PID", "IN NS", "CTX", "VRAM", "TIME", "WHERE")
 
 

@@ -20,7 +20,7 @@ from fairsched import __version__
 from fairsched.config.settings import Settings
 from fairsched.daemon.cost import MapFacts, read_processes
 from fairsched.daemon.parts import Parts
-from fairsched.daemon.processes import build_processes, held_by_process
+from fairsched.daemon.processes import Launches, build_processes, held_by_process
 from fairsched.daemon.report import build_status
 from fairsched.errors import ConfigError, ControlError, FairschedError
 from fairsched.protocol.own import OwnStatus
@@ -122,10 +122,13 @@ class Answers:
     def processes(self) -> Sequence[ProcessStatus]:
         parts = self._parts()
         sensors = parts.sensors
-        work = sensors.account.work() if sensors.account is not None else ()
+        account, probe, launches = sensors.account, sensors.probe, None
+        if account is not None and probe is not None:
+            running = account.seen_running.keys()
+            launches = Launches(account.work(), running, probe.began_ns, time.monotonic_ns())
         listed = sensors.gpu_watch.listed() if sensors.gpu_watch is not None else {}
         held = held_by_process(sensors.driver.uses())
-        return build_processes(work, held, listed, sensors.gpus, parts.tree, parts.mount)
+        return build_processes(launches, held, listed, sensors.gpus, parts.tree, parts.mount)
 
     def tenant_list(self) -> Mapping[str, Any]:
         return self._settings.tenant_list()

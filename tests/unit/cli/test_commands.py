@@ -201,6 +201,7 @@ def test_ps_and_what_it_is_narrowed_to(daemon: FakeDaemon) -> None:
     assert pids("--tenant", "chat") == [4194301]
     assert pids("--tenant", "-") == [77]
     assert pids("--gpu", "GPU-99") == [77]
+    assert (pids("--idle", "25m"), pids("--idle", "1h")) == ([812], [])
     assert ask("ps", "--tenant", "nobody").stdout == "no process uses a GPU\n"
 
 

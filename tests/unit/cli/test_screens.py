@@ -173,12 +173,21 @@ def test_the_ps_screen() -> None:
             "chat           4194301      1    2  18.0  2.2 h  0a1b2c3d/3f3f3f  python3 -m vl…",
             "a-tenant-wit…      812      -    1   0.0    n/a  a-tenant-wi…  train",
             "  ! has a context, no launch of it was seen",
+            "  ! holds the GPU, nothing launched for 25 min",
             "",
             "GPU-99999999: 1 process",
             "TENANT  PID  IN NS  CTX  VRAM   TIME  WHERE  COMMAND",
             "-        77      -  n/a   n/a  1.2 s  n/a  n/a",
         ]
     )
+
+
+@pytest.mark.parametrize(("idle_s", "said"), [(None, 0), (599.0, 0), (600.0, 1)])
+def test_ps_marks_who_has_held_a_gpu_for_ten_minutes_and_done_nothing(
+    idle_s: float | None, said: int
+) -> None:
+    process = replace(fakes.processes()[0], idle_s=idle_s)
+    assert narrow(ps.render([process])).count("  ! holds the GPU, nothing launched for 10 min") == said
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,7 @@ def processes() -> list[ProcessStatus]:
             cgroup="/gpu.slice/a-tenant-with-a-very-long-name",
             contexts=1,
             vram_bytes=0,
+            idle_s=1500.0,
             command="train",
             note="has a context, no launch of it was seen",
         ),
