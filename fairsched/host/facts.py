@@ -98,18 +98,17 @@ class HostFacts:
     has_group: bool
     """The group of the control socket exists."""
     daemon_pid: int | None
-    """Of one that answers."""
     """Of a fairsched that answers on the control socket."""
     leftover_holds: int
     """Entries in the journal of holds."""
     hooks: HookFacts | None = None
     """How calls to the driver could be seen; None: not asked."""
     hook_in_force: HookInForce | None = None
+    """As a daemon says that answers on the control socket."""
     daemon_mode: str | None = None
     """In force, as `status` and the metric have it; None: no daemon says."""
     daemon_mode_reason: str | None = None
     """Why it is not what the daemon's file asks for; None: it is."""
-    """As a daemon says that answers on the control socket."""
     pid_view: PidViewFacts | None = None
     """None: not looked at, as nobody wants it."""
     dcgm: DcgmFact | None = None
