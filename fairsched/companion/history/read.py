@@ -241,11 +241,24 @@ class _Reader:
         select = "SELECT tenant, max(t), weight, sum(held_s), max(queue_delay_p99_ms), avg(tokens_per_s) FROM tenant"
         select += " WHERE t BETWEEN ? AND ? GROUP BY tenant"
         for tenant, _, weight, held_s, delay_ms, tokens in self.db.execute(select, span):
-            of_shares = shares.get(tenant, (None, None, None))
+            gpu_time_s, used, entitled = shares.get(tenant, (None, None, None))
             count, _ = holds.get((tenant, 0), (0, None))
             dry_count, dry_s = holds.get((tenant, 1), (0, None))
             if dry_s is not None:  # the first that ended may have begun before
                 dry_s = min(dry_s, on_record_s)
-            rest = (held_s, count, delay_ms, tokens, dry_count, dry_s)
-            found.append(TenantTotal(names[tenant], weight, *of_shares, *rest))
+            found.append(
+                TenantTotal(
+                    name=names[tenant],
+                    weight=weight,
+                    gpu_time_s=gpu_time_s,
+                    used_ratio=used,
+                    entitled_ratio=entitled,
+                    held_s=held_s,
+                    holds=count,
+                    queue_delay_p99_ms=delay_ms,
+                    tokens_per_s=tokens,
+                    dry_holds=dry_count,
+                    dry_held_s=dry_s,
+                )
+            )
         return tuple(sorted(found, key=lambda one: (-(one.gpu_time_s or 0.0), one.name)))
