@@ -15,7 +15,8 @@ A grant (``Action.grant_ns``) is queued at once, and the hold goes on.
 
 Limits. Work of the others comes as it really came, though it would come sooner if the work before it ended sooner.
 That a GPU would be idle is not seen while a held tenant really uses it, so a hold that GPU_IDLE would end lasts until
-LAST_WITH_DEMAND or another reason ends it. Both matter where the others pause much.
+LAST_WITH_DEMAND or another reason ends it. Both matter where the others pause much. And nobody is alone while others
+are held to measure what its work costs (solo.py), so that is tried again as where a measurement brought nothing.
 """
 
 from __future__ import annotations
