@@ -169,11 +169,13 @@ class Use(NamedTuple):
     """Of the interval, in which it had no work and was not held ..."""
     idle_ns: int = 0
     """... and of that, in which nobody had."""
+    simulated_ns: int | None = None
+    """In a dry run with holds: the GPU time that it would have had if they were real. It is charged that."""
 
     @property
     def charged_ns(self) -> int:
         """What moves its lag."""
-        return max(self.used_ns, self.most_ns or 0)
+        return max(self.used_ns, self.most_ns or 0) if self.simulated_ns is None else self.simulated_ns
 
     @property
     def is_enforced(self) -> bool:

@@ -25,7 +25,7 @@ _REASONS = {
     ReasonCode.LOW_CONFIDENCE: "its account is not reliable enough",
     ReasonCode.EXEMPT: "it is exempt",
     ReasonCode.NO_DEMAND: "it has no work left",
-    ReasonCode.SHUTDOWN: "fairsched stopped",
+    ReasonCode.SHUTDOWN: "fairsched stopped, or changed its mode",
     ReasonCode.FOREIGN: "somebody else paused it",
     ReasonCode.OVER_VRAM: "it has more GPU memory than its limit",
     ReasonCode.CONTRADICTED: "the GPU was idle though the account had it busy",

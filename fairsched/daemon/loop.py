@@ -56,6 +56,7 @@ from fairsched.observe.pauses import Pauses
 from fairsched.observe.sensors import Sensors, start_loader
 from fairsched.observe.tree import Observation, Tree, build_snapshot, refuse_own_cgroup, specs_in_force
 from fairsched.policy.decide import Decision, decide
+from fairsched.policy.dry_run import as_if_held
 from fairsched.policy.lag import PolicyState
 from fairsched.protocol.server import ControlServer
 
@@ -82,8 +83,6 @@ class Daemon:
         self._next_save_ns = self._started_ns + _SAVE_NS
         self._cost = OwnCost(self._started_ns)
         self._decision: Decision | None = None
-
-    # ---- start and end ----
 
     def __enter__(self) -> Daemon:
         try:
@@ -150,7 +149,8 @@ class Daemon:
         self._pid_view = pid_view.keep(config.mechanisms.pid_view)
         if self._pid_view is not None:
             self._undo.callback(self._pid_view.close)
-        self._applier = Applier(self._brake, self._tree, self._sensors, is_dry_run=not self._mode().is_acting)
+        self._in_use = self._mode()
+        self._applier = Applier(self._brake, self._tree, self._sensors, is_dry_run=not self._in_use.is_acting)
         self._doubt = AccountWatch(self._sensors, self._applier.holds)
         self._pauses = Pauses(self._mount, self._tree, self._sensors, self._applier.holds_cgroup)
         self._undo.callback(self._pauses.close)
@@ -195,8 +195,6 @@ class Daemon:
             self._is_stopping = True
             if not self._is_running:  # nobody asks yet: the start itself is what is to end
                 raise SystemExit(0)
-
-    # ---- the loop ----
 
     def run(self, *, once: bool = False) -> int:
         """Tick until a signal comes; returns the exit status."""
@@ -298,7 +296,7 @@ class Daemon:
         )
         snapshot, strangers = build_snapshot(seen, self._tree, self._sensors.gpus)
         self._ledger.add(snapshot, strangers)
-        return snapshot
+        return as_if_held(snapshot, self._decision) if self._applier.dry.holds else snapshot
 
     def _apply(self, decision: Decision, now_ns: int) -> None:
         self._policy_state = decision.state
@@ -311,8 +309,6 @@ class Daemon:
         self._specs = specs_in_force(self._settings.config.tenant_specs(), self._tree.tenants)
         self._ledger.departed.see(self._specs)
         self._sensors.take_in_tenants(self._tree.tenants)
-
-    # ---- between ticks ----
 
     def _housekeep(self, now_ns: int) -> None:
         self._next_housekeeping_ns = now_ns + _HOUSEKEEPING_NS // 5
@@ -380,12 +376,12 @@ class Daemon:
             self._applier.release_all(time.monotonic_ns())  # this may take seconds, and nobody guards them
             if self._guardian.start():
                 self._watch_guardian()
-        is_dry_run = not self._mode().is_acting
-        if is_dry_run and not self._applier.is_dry_run:
-            self._applier.release_all(time.monotonic_ns())
-        elif self._applier.is_dry_run and not is_dry_run:
-            self._policy_state = PolicyState()  # what was used while nobody was held is nobody's debt
-        self._applier.is_dry_run = is_dry_run
+        mode = self._mode()
+        if mode != self._in_use:
+            self._applier.switch(is_dry_run=not mode.is_acting, now_ns=time.monotonic_ns())
+            if not self._in_use.is_acting:
+                self._policy_state = PolicyState()  # what was used while nobody was held is nobody's debt
+            self._in_use = mode
 
     def _save(self) -> None:
         # Nobody held, no debts; and those on samples are chance for the most part.
@@ -415,12 +411,11 @@ class Daemon:
 
     def _parts(self) -> Parts:
         """For whoever asks on the control socket."""
-        mode = self._mode()
         vitals = Vitals(
             started_ns=self._started_ns,
             now_ns=time.monotonic_ns(),
-            mode=mode.name,
-            mode_reason=mode.reason,
+            mode=self._in_use.name,
+            mode_reason=self._in_use.reason,
             tick_ms=self._settings.config.tick_ms,
             errors=self._cost.errors + sum(part.errors for part in self._counted),
             cost=self._cost,

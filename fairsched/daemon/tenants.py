@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from fairsched.act.holds import Applier
 from fairsched.act.misbehaviour import lowered
+from fairsched.act.tally import Tally
 from fairsched.cgroup import names
 from fairsched.cgroup.names import known_as
 from fairsched.daemon.ledger import Ledger
@@ -52,7 +53,7 @@ class _Past:
             past.total_ns.setdefault(tenant, {})[gpu] = ns
         for record in records:
             past.last[record.tenant] = record
-            if record.held_ns is not None and record.t_ns >= begin_ns:
+            if record.held_ns is not None and not record.is_dry_run and record.t_ns >= begin_ns:
                 known_ns = past.recently_held_ns.get(record.tenant, 0)
                 past.recently_held_ns[record.tenant] = known_ns + min(record.held_ns, record.t_ns - begin_ns)
         return past
@@ -178,8 +179,10 @@ class TenantReports:
             held_ms_per_s=_held_ms_per_s(name, parts.applier, self._past, now_ns),
             held_s=_held_s(name, parts.applier, now_ns),
             held_by_reason_s=_held_by_reason_s(name, parts.applier, now_ns),
-            holds=_done(name, parts.applier, ActionKind.HOLD),
-            thaws=_done(name, parts.applier, ActionKind.THAW),
+            holds=_done(name, parts.applier.real, ActionKind.HOLD),
+            thaws=_done(name, parts.applier.real, ActionKind.THAW),
+            dry_held_s=_dry_held_s(name, parts.applier.dry, now_ns),
+            dry_holds=_done(name, parts.applier.dry, ActionKind.HOLD),
             hold_age_s=_hold_age_s(name, parts.applier, now_ns),
             hold_limit_s=_hold_limit_s(name, spec, parts.applier),
             gpu_time_s=sum(total_ns.values()) / 1e9 if total_ns else None,
@@ -242,7 +245,7 @@ def _held_s(name: str, applier: Applier, now_ns: int) -> float | None:
     if applier.is_dry_run:
         return None
     hold = applier.holds.get(name)
-    return (applier.held_ns.get(name, 0) + (now_ns - hold.since_ns if hold else 0)) / 1e9
+    return (applier.real.held_ns.get(name, 0) + (now_ns - hold.since_ns if hold else 0)) / 1e9
 
 
 def _held_ms_per_s(name: str, applier: Applier, past: _Past, now_ns: int) -> float | None:
@@ -260,12 +263,17 @@ def _held_by_reason_s(name: str, applier: Applier, now_ns: int) -> dict[str, flo
     """Time in a hold over its entitlement is known from the start: 0 as well."""
     if applier.is_dry_run:
         return {}
-    held = {ReasonCode.OVER_ENTITLEMENT: 0, **applier.held_for_ns(name, now_ns)}
+    held = {ReasonCode.OVER_ENTITLEMENT: 0, **applier.real.held_for_ns(name, now_ns)}
     return {reason.value: ns / 1e9 for reason, ns in held.items()}
 
 
-def _done(name: str, applier: Applier, kind: ActionKind) -> dict[str, int]:
-    done = applier.done.get(name, {})
+def _dry_held_s(name: str, dry: Tally, now_ns: int) -> float | None:
+    held = dry.held_for_ns(name, now_ns)
+    return sum(held.values()) / 1e9 if held else None
+
+
+def _done(name: str, tally: Tally, kind: ActionKind) -> dict[str, int]:
+    done = tally.done.get(name, {})
     return {reason.value: count for (what, reason), count in done.items() if what is kind}
 
 

@@ -213,6 +213,11 @@ class TenantStatus:
     """Holds begun since the daemon started, by why."""
     thaws: Mapping[str, int] = field(default_factory=dict)
     """Holds ended since the daemon started, by why."""
+    dry_held_s: float | None = None
+    """Time it would have been held, in dry runs since the daemon started, apart from all of the above; None = no dry
+    run has begun a hold of it."""
+    dry_holds: Mapping[str, int] = field(default_factory=dict)
+    """Holds that dry runs have begun, by why."""
     hold_age_s: float | None = None
     """How long the present hold has lasted; 0 = it is not held; None = no tenant may be held."""
     hold_limit_s: float | None = None

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from fairsched.base.text import NOT_KNOWN, percent
@@ -67,7 +67,8 @@ def make_page(board: Board, *, node: str, version: str, now_s: float) -> str:
         *_shares(board),
         *(_section(chart, past) for chart in board.charts),
         _tenants(past),
-        _reasons(past),
+        _reasons("Holds", past.holds),
+        *([_reasons("Holds that a dry run would have made", past.dry_holds)] if past.dry_holds else []),
         f"<footer>fairsched {escape(version)}, written {_moment(now_s)}. A point stands for {_step(past.step_s)}. "
         "Entitled is what a tenant's weight gave it among those who wanted the GPU at that time.</footer>",
     ]
@@ -126,7 +127,6 @@ def _tiles(past: Past) -> str:
         default=None,
     )
     cv = mean("token_rate_cv_ratio")
-    held = [one.held_s for one in past.totals if one.held_s is not None]
     tiles = [
         (with_unit(percent(mean("fairness_error_ratio")), "points"), "largest share error, mean"),
         (
@@ -135,15 +135,22 @@ def _tiles(past: Past) -> str:
         ),
         (with_unit(percent(cv), "%") + _verdict(cv), "token/s variation across tenants, mean"),
         (with_unit(percent(mean("sm_utilization_stdev_ratio")), "%"), "SM utilisation, standard deviation"),
-        (
-            str(sum(one.holds for one in past.totals)),
-            f"holds, {with_unit(_figure(sum(held) if held else None), 's')} in all",
-        ),
+        _holds_tile("holds", [(one.holds, one.held_s) for one in past.totals]),
     ]
+    if past.dry_holds:
+        tiles.append(
+            _holds_tile("holds of a dry run", [(one.dry_holds, one.dry_held_s) for one in past.totals])
+        )
     cells = "".join(
         f'<div class="tile"><b>{value}</b><span>{escape(text)}</span></div>' for value, text in tiles
     )
     return f'<div class="tiles">{cells}</div>'
+
+
+def _holds_tile(what: str, totals: Sequence[tuple[int, float | None]]) -> tuple[str, str]:
+    held = [held_s for _, held_s in totals if held_s is not None]
+    in_all = with_unit(_figure(sum(held) if held else None), "s")
+    return str(sum(count for count, _ in totals)), f"{what}, {in_all} in all"
 
 
 def _verdict(cv: float | None) -> str:
@@ -202,6 +209,7 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _tenants(past: Past) -> str:
+    is_dry = bool(past.dry_holds)
     titles = (
         "tenant",
         "weight",
@@ -213,6 +221,7 @@ def _tenants(past: Past) -> str:
         "held s",
         "p99 ms",
         "token/s",
+        *(("dry-run holds", "dry-run held s") if is_dry else ()),
     )
     rows = [
         (
@@ -226,6 +235,7 @@ def _tenants(past: Past) -> str:
             _figure(one.held_s),
             milliseconds(one.queue_delay_p99_ms),
             _figure(one.tokens_per_s),
+            *((str(one.dry_holds), _figure(one.dry_held_s)) if is_dry else ()),
         )
         for one in past.totals
     ]
@@ -244,12 +254,12 @@ def _figure(value: float | None) -> str:
     return NOT_KNOWN if value is None else f"{value:.1f}"
 
 
-def _reasons(past: Past) -> str:
+def _reasons(title: str, holds: Mapping[str, Series]) -> str:
     def total(series: Series) -> int:
         return round(sum(value or 0.0 for _, value in series))
 
-    if not past.holds:
-        return "<section><h2>Holds</h2><p>Nobody was held.</p></section>"
-    ranked = sorted(past.holds.items(), key=lambda item: -total(item[1]))
+    if not holds:
+        return f"<section><h2>{title}</h2><p>Nobody was held.</p></section>"
+    ranked = sorted(holds.items(), key=lambda item: -total(item[1]))
     rows = [(reason.replace("_", " "), str(total(series))) for reason, series in ranked]
-    return f"<section><h2>Holds</h2>{_table(('reason', 'holds'), rows)}</section>"
+    return f"<section><h2>{title}</h2>{_table(('reason', 'holds'), rows)}</section>"

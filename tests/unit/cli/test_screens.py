@@ -257,9 +257,37 @@ def test_a_thaw_whose_hold_is_older_than_the_records_still_counts() -> None:
 
 
 def test_a_dry_run_says_would() -> None:
-    text = narrow(explain.render("batch", [hold(is_dry_run=True)], 1_000_000_000))
-    assert "would have been held" in text
-    assert "would be held" in text
+    text = narrow(explain.render("batch", [hold(is_dry_run=True)], 1_120_000_000))
+    assert "batch would have been held once in the last minute, 120 ms in all" in text
+    assert "would be held, for 120 ms so far" in text
+    over = [hold(is_dry_run=True), replace(thaw(), is_dry_run=True)]
+    told = " ".join(narrow(explain.render("batch", over, 2_000_000_000)).split())
+    assert "would have been held 40 ms: it is ahead" in told
+    assert "; would have been thawed: " in told
+
+
+def test_what_would_have_been_held_is_told_apart_from_what_was() -> None:
+    records = [*many(), *(replace(one, t_ns=one.t_ns + 5 * 10**8, is_dry_run=True) for one in many())]
+    lines = explain.render("batch", sorted(records, key=lambda one: one.t_ns), 60 * 10**9)
+    told = " ".join(narrow(lines).split())
+    for verb in ("was", "would have been"):
+        assert f"batch {verb} held 50 times in the last minute, 2000 ms in all (33 ms of each second)" in told
+    assert " held 50 times: it is ahead" in told and "would have been held 50 times: it is ahead" in told
+    assert " thawed 50 times: " in told and "would have been thawed 50 times: " in told
+
+
+def test_no_hold_is_told_beyond_the_record_that_follows_it_or_the_minute() -> None:
+    """Whatever is missing from the records, and if a daemon wished for the same hold each second."""
+    wishes = [hold(n * 10**9, is_dry_run=True) for n in range(60)]
+    old = replace(thaw(61 * 10**9), held_ns=5 * 10**9)
+    failed = replace(thaw(11 * 10**9), error="no", held_ns=None)
+    again = replace(thaw(12 * 10**9), held_ns=2 * 10**9)
+    for records, now_s, total in (
+        (wishes, 60, "60000 ms in all (1000 ms of each second)"),
+        ([old], 120, "1000 ms in all (17 ms of each second)"),
+        ([hold(10 * 10**9), failed, again], 60, "2000 ms in all (33 ms of each second)"),
+    ):
+        assert total in " ".join(narrow(explain.render("batch", records, now_s * 10**9)).split())
 
 
 def test_a_hold_that_failed_is_no_held_time() -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from fairsched.act.tally import Tally
 from fairsched.bpf import abi
 from fairsched.config import Config
 from fairsched.daemon import report
@@ -36,6 +37,7 @@ from fairsched.protocol.own import Log2Histogram
 from fairsched.protocol.status import DecisionRecord, TenantGpuStatus, TenantState, TenantStatus
 
 S = 1_000_000_000
+OVER = ReasonCode.OVER_ENTITLEMENT
 
 
 def driver(*uses: DriverUse, **counts: int) -> SimpleNamespace:
@@ -209,6 +211,15 @@ def test_what_is_on_record_is_told_apart_by_tenant() -> None:
     assert past.total_ns == {"chat": {"GPU-a": 1, "GPU-b": 2}, "train": {"GPU-a": 3}}
     assert past.last == {"chat": records[4], "train": records[2]}
     assert past.recently_held_ns == {"chat": 2 * S}, "of the second only what is within ten seconds"
+
+
+def test_what_a_dry_run_would_hold_is_in_no_time_held() -> None:
+    pretended = [replace(record("chat", 15 * S, held_ns), is_dry_run=True) for held_ns in (None, S)]
+    past = tenants_module._Past.of(Ledger(), pretended, 20 * S)
+    assert (past.recently_held_ns, past.last) == ({}, {"chat": pretended[1]})
+    dry = Tally({"chat": Hold("chat", 18 * S, 0, is_ours=True)}, held_by_reason_ns={"chat": {OVER: S}})
+    told = {name: tenants_module._dry_held_s(name, dry, 20 * S) for name in ("chat", "train")}
+    assert told == {"chat": 3.0, "train": None}
 
 
 def test_a_hold_that_goes_on_counts_as_far_as_it_lies_in_the_last_ten_seconds() -> None:

@@ -119,6 +119,31 @@ def test_the_tables_have_every_tenant_and_every_reason(past: Past) -> None:
     assert sum(int(row[1]) for row in holds[1:]) == sum(total.holds for total in past.totals)
 
 
+def test_what_a_dry_run_would_have_held_has_columns_a_plot_and_a_table_of_its_own(past: Past) -> None:
+    tables = []
+    dry = replace(
+        past,
+        dry_holds={"over_quota": [(END - 60, 5.0), (END, 6.0)]},
+        totals=tuple(
+            replace(one, dry_holds=11, dry_held_s=4.5) if one.name == "trainer" else one
+            for one in past.totals
+        ),
+    )
+    for one in (past, dry):
+        checked = Checked()
+        checked.feed(page_of(one))
+        tables.append(checked.tables)
+    (tenants, holds), (dry_tenants, same_holds, dry_holds) = tables
+    assert [row[:10] for row in dry_tenants] == tenants, "in none of the numbers of what was held"
+    assert dry_tenants[0][10:] == ["dry-run holds", "dry-run held s"]
+    assert next(row for row in dry_tenants if row[0] == "trainer")[10:] == ["11", "4.5"]
+    assert same_holds == holds
+    assert dry_holds[1:] == [["over quota", "11"]]
+    assert "<b>11</b><span>holds of a dry run, 4.5 s in all</span>" in page_of(dry)
+    assert "Holds of a dry run by reason" in page_of(dry)
+    assert "dry" not in page_of(past)
+
+
 def test_what_is_missing_is_said(past: Past) -> None:
     text = page_of(past)
     assert re.search(r"nobody looked for (9|10) min", text)
