@@ -54,7 +54,7 @@ class Detail(enum.IntEnum):
 
 EPILOG = """\b
 Columns:
-  STATE     run, held, idle, exempt, unseen (no process of it opened a GPU),
+  STATE     run, held, idle, exempt, away (no process of it opened a GPU),
             foreign (frozen by somebody else)
   ENTITLED  percent of what the GPU delivers that is its due now
   USED      percent it got in the last window

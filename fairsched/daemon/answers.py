@@ -122,7 +122,7 @@ class Answers:
     def processes(self) -> Sequence[ProcessStatus]:
         parts = self._parts()
         sensors = parts.sensors
-        work = sensors.account.work() if sensors.account is not None else ()
+        work = sensors.account.work() if sensors.account is not None else None
         listed = sensors.gpu_watch.listed() if sensors.gpu_watch is not None else {}
         held = held_by_process(sensors.driver.uses())
         return build_processes(work, held, listed, sensors.gpus, parts.tree, parts.mount)

@@ -5,7 +5,8 @@ Problem: "who is on this GPU" has three partial answers. The account knows who l
 of the driver who has a context and memory, NVML who has a context as the driver says.
 
 Approach: a line for each (process, GPU) that any of them names, each column from the best that knows it. One that has a
-context and has launched nothing that was seen is said to be so: it is idle, or works past our eyes.
+context and has launched nothing that was seen is said to be so: it is idle, or works past our eyes. Where no probe
+looks for launches, nothing is said of them.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def held_by_process(uses: Iterable[DriverUse]) -> dict[Where, Held]:
 
 
 def build_processes(
-    work: Iterable[ContextWork],
+    work: Iterable[ContextWork] | None,
     held: Mapping[Where, Held],
     listed: Mapping[Where, int | None],
     gpus: tuple[Gpu, ...],
@@ -71,13 +72,13 @@ def build_processes(
 ) -> tuple[ProcessStatus, ...]:
     """One line per process and GPU, the largest GPU time first. Processes that are gone are left out.
 
-    ``work``: of every context the account knows; ``held``: from the driver's ioctls; ``listed``: VRAM in bytes of
-    the processes NVML lists. ``names``: those of this host unless others are given.
+    ``work``: of every context the account knows, None where no probe looks for any; ``held``: from the driver's ioctls;
+    ``listed``: VRAM in bytes of the processes NVML lists. ``names``: those of this host unless others are given.
     """
     names = names or known_names.shared()
     charged_ns: dict[Where, int] = {}
     launches: dict[Where, int] = {}
-    for one in work:
+    for one in work or ():
         where = (one.pid, one.gpu)
         charged_ns[where] = charged_ns.get(where, 0) + one.charged_ns
         launches[where] = launches.get(where, 0) + one.submitted
@@ -108,7 +109,7 @@ def build_processes(
                 gpu_time_s=charged_ns[where] / 1e9 if where in charged_ns else None,
                 command=process.command,
                 note=NO_LAUNCH_SEEN
-                if (has.contexts or where in listed) and not launches.get(where)
+                if work is not None and (has.contexts or where in listed) and not launches.get(where)
                 else None,
             )
         )

@@ -21,7 +21,7 @@ _PATIENCE_S = 2.0
 
 EPILOG = """\b
 Columns:
-  STATE  run, held, idle, exempt, unseen (no process of it opened a GPU),
+  STATE  run, held, idle, exempt, away (no process of it opened a GPU),
          foreign (frozen by somebody else)
   WT     weight; * = changed with fairsched tenant set
   bar    GPU time it got in the last window; the mark is its due

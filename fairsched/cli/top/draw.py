@@ -44,7 +44,7 @@ _STATES = {
     TenantState.HELD: "bold yellow",
     TenantState.IDLE: "dim",
     TenantState.EXEMPT: "cyan",
-    TenantState.UNSEEN: "dim",
+    TenantState.AWAY: "dim",
     TenantState.FOREIGN: "bold magenta",
 }
 

@@ -108,6 +108,13 @@ def test_a_context_that_launches_nothing_that_is_seen_is_said_to(tmp_path: Path)
     }
 
 
+def test_where_no_probe_looks_for_launches_nobody_is_said_to_make_none(tmp_path: Path) -> None:
+    made(tmp_path, 12)
+    (row,) = rows(tmp_path, None, {(12, 0): Held(1, 0)}, {})
+    assert row.note is None
+    assert row.gpu_time_s is None
+
+
 def test_what_a_process_has_is_added_up_over_the_cgroups_it_opened_the_driver_in() -> None:
     """It was moved between two opens: the driver's calls are charged to two cgroups."""
     me = os.getpid()

@@ -80,8 +80,8 @@ def status() -> StatusReport:
         error_ratio=0.16,
         last=hold(),
     )
-    unseen = TenantStatus(
-        name="a-tenant-with-a-very-long-name/and-a-child", state=TenantState.UNSEEN, weight=1
+    away = TenantStatus(
+        name="a-tenant-with-a-very-long-name/and-a-child", state=TenantState.AWAY, weight=1
     )
     return StatusReport(
         daemon_version="0.1.0",
@@ -96,7 +96,7 @@ def status() -> StatusReport:
         source_error_points={"1": 10.0, "10": 5.1, "60": 4.4},
         fairness_error_ratio=0.012,
         gpus=(GpuStatus(GPU, 0, "NVIDIA L40S", 0.994, None, 18 * 2**30, 45 * 2**30),),
-        tenants=(chat, batch, unseen),
+        tenants=(chat, batch, away),
         warnings=(
             "3 events were lost because a BPF map was full; the account of new processes may be too low",
         ),

@@ -35,7 +35,7 @@ def test_the_screen() -> None:
             "TENANT         STATE      WT SHARE 0-100 %   USED   DUE   LAG TOK/S   P99   VRAM",
             "batch          held        1 ███┃▍           31.0  20.0 -62.0   n/a   n/a    n/a",
             "chat           run        4* ███████████┃    79.2  80.0  +8.2   n/a   n/a    n/a",
-            "a-tenant-with… unseen      1                  n/a   n/a   n/a   n/a   n/a    n/a",
+            "a-tenant-with… away        1                  n/a   n/a   n/a   n/a   n/a    n/a",
             "! 3 events were lost because a BPF map was full; the account of new processes m…",
         ]
     )
