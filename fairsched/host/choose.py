@@ -10,7 +10,7 @@ from fairsched.driver.pid_view_choice import choose as choose_pid_view
 from fairsched.gpu.nvml import ONLY_MIG
 from fairsched.host import gate as gate_check
 from fairsched.host.brake import brake_refusal, choose_brake
-from fairsched.host.facts import NEEDED_CAPABILITIES, Choices, HostFacts
+from fairsched.host.facts import NEEDED_CAPABILITIES, ONLY_ROOT_SEES, Choices, HostFacts
 from fairsched.model import Source
 
 if TYPE_CHECKING:
@@ -95,8 +95,6 @@ def choose(facts: HostFacts, config: Config) -> Choices:
         view = choose_pid_view(facts.pid_view, "required")
         if not view.is_on and not view.is_waiting:
             obstacles.append(f"pid_view is required, but {view.reason}")
-    if not facts.is_root:
-        obstacles.append("not root")
     if facts.cgroup_mount is None:
         obstacles.append("cgroup v2 is not mounted")
     if source is None:
@@ -109,7 +107,16 @@ def choose(facts: HostFacts, config: Config) -> Choices:
     if mode != "observe" and not can_hold:
         mode = "observe"
     name = "none" if brake is None else brake.value
-    return Choices(source, source_reason, can_hold, hold_reason, mode, tuple(dict.fromkeys(obstacles)), name)
+    return Choices(
+        source,
+        source_reason,
+        can_hold,
+        hold_reason,
+        mode,
+        tuple(dict.fromkeys(obstacles)),
+        name,
+        () if facts.is_root else ONLY_ROOT_SEES,
+    )
 
 
 def obstacle_of(source: Source | None, config: Config) -> str | None:

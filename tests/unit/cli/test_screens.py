@@ -291,7 +291,15 @@ def test_doctor_on_a_capable_and_on_a_bare_host() -> None:
     )
     screen = narrow([line for line, _ in doctor.render(checks(bare, Config()), choose(bare, Config()))])
     assert "remedy: run it with sudo" in screen
-    assert "fairsched cannot run here: not root; cgroup v2 is not mounted" in screen
+    assert "fairsched cannot run here: cgroup v2 is not mounted" in screen
+
+
+def test_the_doctor_of_who_is_not_root_says_what_it_could_not_look_at() -> None:
+    facts = capable_host(is_root=False)
+    screen = narrow([line for line, _ in doctor.render(checks(facts, Config()), choose(facts, Config()))])
+    assert "not looked at: whether BPF programs load" in " ".join(screen.split())
+    assert "cannot run" not in screen
+    assert screen.endswith("for the rest: sudo\n  fairsched doctor")
 
 
 @pytest.mark.parametrize(

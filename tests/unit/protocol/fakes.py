@@ -80,9 +80,7 @@ def status() -> StatusReport:
         error_ratio=0.16,
         last=hold(),
     )
-    away = TenantStatus(
-        name="a-tenant-with-a-very-long-name/and-a-child", state=TenantState.AWAY, weight=1
-    )
+    away = TenantStatus(name="a-tenant-with-a-very-long-name/and-a-child", state=TenantState.AWAY, weight=1)
     return StatusReport(
         daemon_version="0.1.0",
         pid=7,
