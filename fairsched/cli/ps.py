@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from fairsched.base.printable import printable
 from fairsched.base.text import NOT_KNOWN, WIDTH
-from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
-from fairsched.cli.text import cut, short_uuid, table
+from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option, report_of
+from fairsched.cli.text import cut, gpu_index, short_uuid, table
 
 if TYPE_CHECKING:
     from fairsched.protocol.client import ControlClient
-    from fairsched.protocol.status import ProcessStatus
+    from fairsched.protocol.status import GpuStatus, ProcessStatus
 
 EPILOG = """\b
 Columns:
@@ -32,28 +32,44 @@ n/a = not known, which is not 0. Ids are cut; --json has them whole.
 Examples:
   fairsched ps
   fairsched ps --tenant chat
+  fairsched ps --gpu 0
   fairsched ps --json | jq '.[] | select(.note)'"""
 
 
 @click.command("ps", epilog=EPILOG)
 @click.option("--tenant", metavar="NAME", help="Only this tenant's; '-' = those of none.")
-@click.option("--gpu", metavar="UUID", help="Only this GPU's; the beginning of its UUID is enough.")
+@click.option("--gpu", metavar="GPU", help="Only this GPU's: its index, or the beginning of its UUID.")
 @daemon_options
 @json_option
 def command(client: ControlClient, tenant: str | None, gpu: str | None, as_json: bool) -> None:
     """Which processes use the GPUs, and whose they are."""
-    from fairsched.protocol.status import process_from_plain
+    from fairsched.protocol.status import GpuStatus, process_from_plain
 
+    documents = client.request("processes")
+    wanted = None
+    if gpu is not None:
+        gpus = {one.uuid: one for one in report_of(client.request("status")).gpus}
+        used = {document["gpu"]: GpuStatus(document["gpu"]) for document in documents}
+        wanted = uuids_of(gpu, (used | gpus).values())
     documents = [
         document
-        for document in client.request("processes")
+        for document in documents
         if (tenant is None or (document["tenant"] or "-") == tenant)
-        and (gpu is None or document["gpu"].startswith(gpu))
+        and (wanted is None or document["gpu"] in wanted)
     ]
     if as_json:
         echo_json(documents)
     else:
         echo_lines(render([process_from_plain(document) for document in documents]))
+
+
+def uuids_of(name: str, gpus: Iterable[GpuStatus]) -> set[str]:
+    """Of the GPUs meant by an index (of a GPU, or of a MIG instance), or by how their UUIDs begin."""
+    found = {gpu.uuid for gpu in gpus if gpu_index(gpu) == name or gpu.uuid.startswith(name)}
+    if not found:
+        known = ", ".join(sorted(f"{gpu_index(gpu)} ({short_uuid(gpu.uuid)})" for gpu in gpus)) or "none"
+        raise click.BadParameter(f"there is no GPU '{name}'; there are: {known}", param_hint="--gpu")
+    return found
 
 
 def render(processes: Sequence[ProcessStatus]) -> list[str]:

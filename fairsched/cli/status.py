@@ -17,7 +17,7 @@ import click
 
 from fairsched.base.printable import printable
 from fairsched.base.text import WIDTH, percent, wrap
-from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
+from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option, report_of
 from fairsched.cli.text import (
     cut,
     duration,
@@ -80,21 +80,11 @@ Examples:
 @json_option
 def command(client: ControlClient, full: bool, as_json: bool) -> None:
     """Who uses what, who is entitled to what, who is held and why."""
-    from fairsched.errors import ControlError
-    from fairsched.protocol.status import status_from_plain
-
     document = client.request("status")
     if as_json:
         echo_json(document)
         return
-    try:
-        report = status_from_plain(document)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ControlError(
-            f"the daemon's status cannot be understood: {error}",
-            remedy="use the fairsched command of the same version as the daemon",
-        ) from None
-    echo_lines(render(report, Detail.FULL if full else None))
+    echo_lines(render(report_of(document), Detail.FULL if full else None))
 
 
 def render(report: StatusReport, detail: Detail | None = None) -> list[str]:

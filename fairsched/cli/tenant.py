@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairsched.base.text import wrap
-from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
+from fairsched.cli.common import change_options, daemon_options, echo_json, echo_lines, json_option
 from fairsched.cli.text import cut, table
 from fairsched.model import ADJUSTABLE
 
@@ -134,7 +134,7 @@ def _ratio(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     type=click.Choice(["warn", "hold", "terminate"]),
     help="What to do where the kernel cannot refuse more.",
 )
-@daemon_options
+@change_options
 @json_option
 def set_command(
     client: ControlClient,
@@ -162,7 +162,7 @@ def set_command(
 @command.command("unset", epilog=UNSET_EPILOG)
 @click.argument("name")
 @click.argument("keys", nargs=-1, type=click.Choice(ADJUSTABLE), metavar="[KEY]...")
-@daemon_options
+@change_options
 @json_option
 def unset_command(client: ControlClient, name: str, keys: tuple[str, ...], as_json: bool) -> None:
     """Give the configuration file its say back.

@@ -288,7 +288,13 @@ def test_the_command_line_has_an_option_for_each_key_that_can_be_changed_and_no_
 def test_release_with_nothing_to_release(tmp_path: Path) -> None:
     assert ask("release", "--run-dir", tmp_path).stdout == "nothing is held by fairsched\n"
     answer = json.loads(ask("release", "--run-dir", tmp_path, "--json").stdout)
-    assert answer == {"releases": [], "gates": [], "gate_error": None, "is_clean": True}
+    assert answer == {
+        "releases": [],
+        "gates": [],
+        "gate_error": None,
+        "is_clean": True,
+        "holding_daemons": [],
+    }
 
 
 def test_release_goes_on_with_a_broken_configuration(tmp_path: Path) -> None:
