@@ -15,6 +15,11 @@ def percent(ratio: float | None) -> str:
     return NOT_KNOWN if ratio is None else f"{ratio * 100:.1f}"
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """``1 GPU``, ``2 GPUs``, ``2 processes``."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
 def wrap(text: str, *, first: str = "", rest: str = "  ") -> list[str]:
     """Lines of at most 80 columns; `first` and `rest` are the indents."""
     lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from fairsched.base.printable import printable
-from fairsched.base.text import NOT_KNOWN, WIDTH
+from fairsched.base.text import NOT_KNOWN, WIDTH, counted
 from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option, report_of
-from fairsched.cli.text import cut, gpu_index, short_uuid, table
+from fairsched.cli.text import cut, gpu_index, short_size, short_uuid, table
 
 if TYPE_CHECKING:
     from fairsched.protocol.client import ControlClient
@@ -23,7 +23,7 @@ Columns:
   PID     on the host
   IN NS   the pid it has in its own container
   CTX     compute contexts it has open
-  VRAM    GiB of GPU memory
+  VRAM    GPU memory: M is MiB, G is GiB
   TIME    GPU time of the contexts it has now
   WHERE   the name of its container, pod, job, unit or user; else the ids of
           pod/container, as its cgroup says, else the name of the cgroup
@@ -73,24 +73,23 @@ def uuids_of(name: str, gpus: Iterable[GpuStatus]) -> set[str]:
 
 
 def render(processes: Sequence[ProcessStatus]) -> list[str]:
-    """A table for each GPU, at most 80 columns wide."""
+    """A block for each GPU, at most 80 columns wide; a column is at one place in all of them."""
     if not processes:
         return ["no process uses a GPU"]
+    titles, *rows = table([_TITLES, *map(_row, processes)], right=(1, 2, 3, 4, 5))
     lines: list[str] = []
     for gpu in dict.fromkeys(process.gpu for process in processes):
-        here = [process for process in processes if process.gpu == gpu]
+        here = [(process, row) for process, row in zip(processes, rows, strict=True) if process.gpu == gpu]
         lines += [""] if lines else []
-        lines.append(f"{short_uuid(gpu)}: {len(here)} process{'es' if len(here) > 1 else ''}")
-        rows = [_TITLES, *map(_row, here)]
-        for line, process in zip(table(rows, right=(1, 2, 3, 4, 5)), [None, *here], strict=True):
-            command = "COMMAND" if process is None else _command(process)
-            lines.append(cut(f"{line}  {command}", WIDTH))
-            if process is not None and process.note:
+        lines += [f"{short_uuid(gpu)}: {counted(len(here), 'process', 'processes')}", titles]
+        for process, row in here:
+            lines.append(cut(row, WIDTH))
+            if process.note:
                 lines.append(f"  ! {process.note}")
     return lines
 
 
-_TITLES = ("TENANT", "PID", "IN NS", "CTX", "VRAM", "TIME", "WHERE")
+_TITLES = ("TENANT", "PID", "IN NS", "CTX", "VRAM", "TIME", "WHERE", "COMMAND")
 
 
 def _row(process: ProcessStatus) -> tuple[str, ...]:
@@ -99,9 +98,10 @@ def _row(process: ProcessStatus) -> tuple[str, ...]:
         str(process.pid),
         "-" if process.namespace_pid is None else str(process.namespace_pid),
         NOT_KNOWN if process.contexts is None else str(process.contexts),
-        NOT_KNOWN if process.vram_bytes is None else f"{process.vram_bytes / 2**30:.1f}",
+        short_size(process.vram_bytes),
         NOT_KNOWN if process.gpu_time_s is None else _short(process.gpu_time_s),
         _where(process),
+        _command(process),
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairsched.base.printable import printable
-from fairsched.base.text import WIDTH, percent, wrap
+from fairsched.base.text import WIDTH, counted, percent, wrap
 from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option, report_of
 from fairsched.cli.text import (
     cut,
@@ -162,7 +162,7 @@ def _gate(report: StatusReport) -> list[str]:
         return []
     line = f"device gate: {gate.state.value}"
     if gate.attached:
-        line += f", {gate.rules} cgroups with a rule, in {', '.join(gate.attached)}"
+        line += f", {counted(gate.rules, 'cgroup')} with a rule, in {', '.join(gate.attached)}"
     elif gate.reason and gate.state.value == "waiting":
         line += f" ({gate.reason})"
     refused = [f"{name or 'no tenant'} {count}" for name, count in sorted(gate.denied.items())]

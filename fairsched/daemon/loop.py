@@ -203,7 +203,7 @@ class Daemon:
         self._is_running = True
         self._last_good_tick_ns = time.monotonic_ns()  # however long the start took
         self._housekeep(self._last_good_tick_ns)
-        self._notifier.ready(f"{self._mode().name}, {len(self._specs)} tenants")
+        self._notifier.ready(f"{self._mode().name}, tenants: {len(self._specs)}")
         logger.info("started version=%s mode=%s pid=%d", __version__, self._mode().name, os.getpid())
         while not self._is_stopping:
             self._wait()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fairsched.base.text import counted
 from fairsched.cgroup.journal import BrakeName
 from fairsched.driver import hooks
 from fairsched.driver.pid_view_choice import choose as choose_pid_view
@@ -159,7 +160,7 @@ def _gpu_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
             "install the NVIDIA driver; without a GPU, fairsched demo simulates one",
         )
     else:
-        yield Check("nvml", "ok", f"driver {facts.driver_version}, {len(facts.gpus)} GPUs")
+        yield Check("nvml", "ok", f"driver {facts.driver_version}, {counted(len(facts.gpus), 'GPU')}")
     if facts.dcgm is not None:
         yield _dcgm_check(facts.dcgm, config, is_wanted=ebpf_obstacle(facts, config) is not None)
     for gpu in facts.gpus:
@@ -169,7 +170,7 @@ def _gpu_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
             yield Check(
                 "mps",
                 "warn",
-                f"{gpu.mps_clients} clients of MPS on {gpu.uuid}",
+                f"{counted(gpu.mps_clients, 'client')} of MPS on {gpu.uuid}",
                 "tenants that are clients of the node's own MPS server share one context: they are not held, and what "
                 "each used is an estimate",
                 "share by time instead: leave CUDA_MPS_PIPE_DIRECTORY unset in tenants, or set tenants' threads with "
@@ -241,5 +242,5 @@ def _setting_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
     if facts.daemon_pid is not None:
         yield Check("daemon", "ok", f"running, pid {facts.daemon_pid}")
     elif facts.leftover_holds:
-        fact = f"{facts.leftover_holds} holds left by a daemon that is gone"
+        fact = f"{counted(facts.leftover_holds, 'hold')} left by a daemon that is gone"
         yield Check("journal", "warn", fact, "undone at the next start", "fairsched release")

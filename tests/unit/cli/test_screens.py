@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from fairsched.base.text import percent
+from fairsched.base.text import counted, percent
 from fairsched.cli import doctor, explain, ps, status, text
-from fairsched.cli.text import cut, duration, milliseconds, reason_text, short_uuid
+from fairsched.cli.text import cut, duration, milliseconds, reason_text, short_size, short_uuid
 from fairsched.config import Config
 from fairsched.host.checks import checks
 from fairsched.host.choose import choose
@@ -169,14 +169,14 @@ def test_the_ps_screen() -> None:
     assert screen == "\n".join(
         [
             "GPU-5f2c1a90: 2 processes",
-            "TENANT             PID  IN NS  CTX  VRAM   TIME  WHERE  COMMAND",
-            "chat           4194301      1    2  18.0  2.2 h  0a1b2c3d/3f3f3f  python3 -m vl…",
-            "a-tenant-wit…      812      -    1   0.0    n/a  a-tenant-wi…  train",
+            "TENANT             PID  IN NS  CTX   VRAM   TIME  WHERE            COMMAND",
+            "chat           4194301      1    2  18.0G  2.2 h  0a1b2c3d/3f3f3f  python3 -m v…",
+            "a-tenant-wit…      812      -    1      0    n/a  a-tenant-wi…     train",
             "  ! has a context, no launch of it was seen",
             "",
             "GPU-99999999: 1 process",
-            "TENANT  PID  IN NS  CTX  VRAM   TIME  WHERE  COMMAND",
-            "-        77      -  n/a   n/a  1.2 s  n/a  n/a",
+            "TENANT             PID  IN NS  CTX   VRAM   TIME  WHERE            COMMAND",
+            "-                   77      -  n/a    n/a  1.2 s  n/a              n/a",
         ]
     )
 
@@ -281,6 +281,7 @@ def test_doctor_on_a_capable_and_on_a_bare_host() -> None:
     screen = narrow([line for line, _ in doctor.render(checks(good, Config()), choose(good, Config()))])
     assert "account: ebpf (the most exact account)" in screen
     assert screen.endswith("fairsched can run on this host")
+    assert "driver 535.54, 1 GPU\n" in screen
     bare = capable_host(
         is_root=False,
         capabilities=frozenset(),
@@ -323,6 +324,10 @@ def test_small_words() -> None:
     assert percent(0.315) == "31.5"
     assert short_uuid("GPU-5f2c1a90-1111") == "GPU-5f2c1a90"
     assert cut("abcdef", 4) == "abc…"
+    sizes = (None, 0, 1, 300 << 20, 18 << 30)
+    assert [short_size(size) for size in sizes] == ["n/a", "0", "1M", "0.3G", "18.0G"]
+    assert [counted(n, "GPU") for n in (0, 1, 2)] == ["0 GPUs", "1 GPU", "2 GPUs"]
+    assert counted(2, "process", "processes") == "2 processes"
 
 
 def endless(action: str = "warn") -> MisbehaviourStatus:

@@ -64,6 +64,12 @@ def test_columns_stand_below_their_titles() -> None:
         assert {row.cell_len for row in rows} == {titles.cell_len} == {width}, text(lines)
 
 
+def test_a_verdict_that_is_not_known_is_not_said() -> None:
+    report = replace(fakes.status(), slis=SliStatus(None, None, None, None))
+    line = draw(report, View(), Paper()).lines[1].plain
+    assert line == "SLI   queue p99 n/a   SM stdev n/a   token/s CV n/a"
+
+
 def test_more_tenants_than_lines_scroll() -> None:
     first = draw(crowd(100), View(), SCREEN)
     assert first.page == 20
