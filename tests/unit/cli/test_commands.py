@@ -219,7 +219,9 @@ def test_tenant_set_list_unset(daemon: FakeDaemon) -> None:
     assert ask("tenant", "list").stdout.splitlines() == [
         "TENANT  WEIGHT  CLASS      QUOTA   MIN  MAX HOLD MS  EXEMPT",
         "chat        6*  (latency)   80%*   20%          (-)  (no)",
+        "  cgroup (gpu.slice/chat); gpus (-); vram_limit (-)",
         "batch      (1)  batch        50%  (0%)          (-)  (no)",
+        "  cgroup (gpu.slice/batch); gpus (-); vram_limit (-)",
     ]
     assert ask("tenant", "unset", "chat", "weight").stdout == "tenants.chat.weight 6 -> 4\n"
     assert json.loads(ask("tenant", "unset", "chat", "--json").stdout)["changes"]
@@ -246,9 +248,9 @@ def test_the_list_of_tenants_in_json(daemon: FakeDaemon) -> None:
     daemon.overrides = daemon.overrides.with_set("chat", {"weight": 2}).with_set("gone", {"weight": 2})
     answer = json.loads(ask("tenant", "list", "--json").stdout)
     assert answer["stale"] == ["gone"]
-    rows = {".".join(one["key"]): (one["value"], one["origin"]) for one in answer["settings"]}
-    assert rows["tenants.chat.weight"] == (2.0, "override")
-    assert rows["tenants.chat.min"] == (0.2, "file")
+    chat, batch = answer["tenants"]
+    assert (chat["name"], chat["weight"], chat["min"], batch["name"]) == ("chat", 2.0, 0.2, "batch")
+    assert (chat["origins"]["weight"], chat["origins"]["min"]) == ("override", "file")
 
 
 def test_the_doctor_in_json(config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

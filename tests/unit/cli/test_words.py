@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fairsched.cli import cli, ps
+from fairsched.config import from_bytes
 from fairsched.errors import ConfigError
 from fairsched.model import MisbehaviourKind
 from fairsched.protocol.status import GpuStatus, StatusReport, TenantState
@@ -109,3 +110,35 @@ def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.
         for name in ("7", "GPU-7"):
             said = ask("ps", "--gpu", name, status=2).stderr
             assert f"there is no GPU '{name}'; there are: - (GPU-99999999), 0 (GPU-5f2c1a90)" in said
+
+
+# ---- what a tenant is promised ----
+
+PLACES = """
+tenants:
+  chat: {cgroup: [a.slice/chat, b.slice/chat], gpus: [0, 1], vram_limit: 8GiB, on_vram_limit: hold}
+  shop: {match: {docker: [shop, till]}, gpus: none, vram_limit: 512MiB}
+  team: {children: {x: {}}}
+"""
+
+
+def test_the_list_of_tenants_has_their_cgroups_gpus_and_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = FakeDaemon()
+    daemon.config = from_bytes(PLACES.encode(), "f.yaml")
+    monkeypatch.setenv("FAIRSCHED_SOCKET", str(tmp_path / "s"))
+    with serving(tmp_path / "s", daemon):
+        lines = ask("tenant", "list").stdout.splitlines()
+        tenants = {one["name"]: one for one in json.loads(ask("tenant", "list", "--json").stdout)["tenants"]}
+    assert all(len(line) <= 80 for line in lines)
+    told = [line for line in lines if line.startswith("  ")]
+    assert " ".join(" ".join(told).split()) == (
+        "cgroup a.slice/chat, b.slice/chat; gpus 0, 1; vram_limit 8 GiB, beyond it hold "
+        "match docker: shop, till; gpus none; vram_limit 0.5 GiB, beyond it (warn) "
+        "cgroup (gpu.slice/team); gpus (-); vram_limit (-) "
+        "gpus (-); vram_limit (-)"
+    )
+    assert tenants["chat"]["cgroup"] == ["a.slice/chat", "b.slice/chat"]
+    assert (tenants["chat"]["gpus"], tenants["chat"]["vram_limit"]) == ([0, 1], 8 << 30)
+    assert tenants.keys() == {"chat", "shop", "team", "team/x"}
