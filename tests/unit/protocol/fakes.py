@@ -160,7 +160,8 @@ class FakeDaemon:
         return [hold(), thaw()] if tenant == "batch" else []
 
     def decisions(self, since_ns: int) -> Any:
-        return {"decisions": [one for one in (hold(), thaw()) if one.t_ns > since_ns], "is_gapless": True}
+        decisions = [one for one in (hold(), thaw()) if one.t_ns > since_ns]
+        return {"decisions": decisions, "events": [], "is_gapless": True}
 
     def tell(self, finding: Mapping[str, Any], by: Peer) -> Any:
         self.told.append(finding)
