@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import textwrap
+import time
 
 WIDTH = 80
 
@@ -13,6 +14,11 @@ NOT_KNOWN = "n/a"
 
 def percent(ratio: float | None) -> str:
     return NOT_KNOWN if ratio is None else f"{ratio * 100:.1f}"
+
+
+def utc(wall_s: float) -> str:
+    """``2026-11-26T18:15:38.123Z``."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(wall_s)) + f".{int(wall_s % 1 * 1000):03d}Z"
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairsched.base.printable import word
+from fairsched.base.text import utc
 from fairsched.protocol.status import DecisionRecord
 
 _MAX_BUCKETS = 4096
@@ -202,5 +203,4 @@ def gap_document(wall_s: float, why: str) -> dict[str, Any]:
 
 
 def _head(event: str, wall_s: float) -> dict[str, Any]:
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(wall_s)) + f".{int(wall_s % 1 * 1000):03d}Z"
-    return {"time": stamp, "event": event}
+    return {"time": utc(wall_s), "event": event}
