@@ -14,7 +14,8 @@ from fairsched.cli.duration import seconds_of
 
 if TYPE_CHECKING:
     from fairsched.protocol.client import ControlClient
-    from fairsched.protocol.events import EventStream
+    from fairsched.protocol.events import EventRecord, EventStream
+    from fairsched.protocol.status import DecisionRecord
 
 DEFAULT_SINCE_S = 60.0
 _LOOK_S = 0.5
@@ -94,9 +95,11 @@ class Tail:
         from fairsched.protocol.status import decision_from_plain
 
         answer = self._client.request("decisions", since_ns=self._since_ns)
-        decisions = [decision_from_plain(one) for one in answer["decisions"]]
-        others = [event_from_plain(one) for one in answer["events"]]
-        records = sorted([*decisions, *others], key=lambda one: one.t_ns)
+        records: list[DecisionRecord | EventRecord] = [
+            *map(decision_from_plain, answer["decisions"]),
+            *map(event_from_plain, answer["events"]),
+        ]
+        records.sort(key=lambda record: record.t_ns)
         if not answer["is_gapless"]:
             why = "the daemon remembers none that are older" if is_first else "the daemon forgot some"
             _print(gap_document(time.time(), why))

@@ -34,7 +34,7 @@ _MOST_KNOWN_AS = 64
 """Cgroups of one tenant that are told by name."""
 CONTEXTS_ONLY = "has contexts, no launch of it was seen: idle since, or it works past the libcuda we watch"
 UNPROVEN = "launches without a call that proves completion: held for a bound"
-NOT_LEARNT = "what a launch of it takes is not known yet, or which GPU it is on: it is not held"
+NOT_LEARNT = "what a launch of it takes is not known yet, or which GPU it is on: until then it is left alone"
 
 
 @dataclass

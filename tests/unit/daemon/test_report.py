@@ -298,7 +298,10 @@ def test_only_who_was_seen_to_launch_without_proof_is_said_to() -> None:
         noted(LOW._replace(most_ns=5)) == "launches without a call that proves completion: held for a bound"
     )
     said = noted(LOW)
-    assert said == "what a launch of it takes is not known yet, or which GPU it is on: it is not held"
+    assert (
+        said
+        == "what a launch of it takes is not known yet, or which GPU it is on: until then it is left alone"
+    )
 
 
 def test_a_tenant_is_not_blamed_for_what_others_do_to_its_account() -> None:
