@@ -3,7 +3,8 @@
 
 No daemon, no configuration and no schema is needed: the journal of holds says what is ours. The
 default run directory is released before the configuration is even looked at; that is only read to
-learn of another run directory, and a broken one is a warning.
+learn of another run directory, and a broken one is a warning. Last of all a daemon is asked whether it
+goes on to hold.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _ASK_S = 1.0
 EPILOG = """\b
 Only what fairsched froze is thawed: a docker pause or an operator's freeze
 stays. The device gate is taken away, too, unless --keep-gate says that a
-daemon comes back for it. Running it twice does no harm. A running daemon
-notices, and goes on to hold: it says so, and how to stop it.
+daemon comes back for it. Running it twice does no harm. Where a daemon runs
+that goes on to hold, a warning says so, and how to stop it.
 \b
 Examples:
   fairsched release
