@@ -61,3 +61,12 @@ class Notifier:
         except OSError:
             return False
         return True
+
+
+def is_journal(environ: Mapping[str, str], fd: int) -> bool:
+    """Whether this descriptor is the stream to the journal that systemd says it gave us."""
+    try:
+        stat = os.fstat(fd)
+    except OSError:
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{stat.st_dev}:{stat.st_ino}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from fairsched.base.text import percent, wrap
-from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
+from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option, report_of
 from fairsched.cli.text import (
     milliseconds,
     misbehaviour_text,
@@ -50,14 +50,14 @@ Examples:
 @json_option
 def command(client: ControlClient, tenant: str, is_all: bool, as_json: bool) -> None:
     """Why TENANT was held and thawed in the last minute."""
-    from fairsched.protocol.status import decision_from_plain, status_from_plain
+    from fairsched.protocol.status import decision_from_plain
 
     documents = client.request("explain", tenant=tenant)
     if as_json:
         echo_json(documents)
         return
     records = [decision_from_plain(document) for document in documents]
-    report = status_from_plain(client.request("status"))
+    report = report_of(client.request("status"))
     now = next((one for one in report.tenants if one.name == tenant), None)
     misbehaviours, vram = (now.misbehaviours, now.vram) if now is not None else ((), ())
     now_ns, now_s = time.monotonic_ns(), report.wall_time_s

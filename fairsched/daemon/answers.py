@@ -23,6 +23,7 @@ from fairsched.daemon.parts import Parts
 from fairsched.daemon.processes import Launches, build_processes, held_by_process
 from fairsched.daemon.report import build_status
 from fairsched.errors import ConfigError, ControlError, FairschedError
+from fairsched.protocol.events import later
 from fairsched.protocol.own import OwnStatus
 from fairsched.protocol.server import Peer
 from fairsched.protocol.status import DecisionRecord, ProcessStatus, StatusReport
@@ -106,10 +107,15 @@ class Answers:
         return [r for r in parts.applier.records if r.tenant == tenant and r.t_ns >= begin_ns]
 
     def decisions(self, since_ns: int) -> Mapping[str, Any]:
-        records = self._parts().applier.records
-        later = [record for record in records if record.t_ns > since_ns]
-        is_full = len(records) == records.maxlen
-        return {"decisions": later, "is_gapless": not is_full or len(later) < len(records)}
+        parts = self._parts()
+        decisions, is_gapless = later(parts.applier.records, since_ns)
+        books = (parts.misbehaviour.terminator.book, parts.vram.terminator.book, parts.vram.book)
+        told = [later(book.records, since_ns) for book in books]
+        return {
+            "decisions": decisions,
+            "events": sorted((one for found, _ in told for one in found), key=lambda one: one.t_ns),
+            "is_gapless": is_gapless and all(is_whole for _, is_whole in told),
+        }
 
     def tell(self, finding: Mapping[str, Any], by: Peer) -> None:
         if by.uid not in (0, os.geteuid()):

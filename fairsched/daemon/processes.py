@@ -6,7 +6,8 @@ of the driver who has a context and memory, NVML who has a context as the driver
 
 Approach: a line for each (process, GPU) that any of them names, each column from the best that knows it. One that has a
 context and has launched nothing that was seen is said to be so: it is idle, or works past our eyes. Each also tells for
-how long it has launched nothing: who holds a card and does nothing is in the way of others.
+how long it has launched nothing: who holds a card and does nothing is in the way of others. Where no probe looks for
+launches, nothing is said of them.
 """
 
 from __future__ import annotations

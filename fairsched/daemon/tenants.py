@@ -17,7 +17,7 @@ from fairsched.cgroup.names import known_as
 from fairsched.daemon.ledger import Ledger
 from fairsched.daemon.parts import Parts
 from fairsched.gpu.nvml import gpu_label
-from fairsched.model import ActionKind, Confidence, ReasonCode, ShareView, TenantSpec
+from fairsched.model import ActionKind, Confidence, ReasonCode, ShareView, TenantSpec, Use
 from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import TenantView, Tree
 from fairsched.protocol.delays import delay_between_ms
@@ -34,6 +34,8 @@ _HELD_WINDOW_NS = 10_000_000_000
 _MOST_KNOWN_AS = 64
 """Cgroups of one tenant that are told by name."""
 CONTEXTS_ONLY = "has contexts, no launch of it was seen: idle since, or it works past the libcuda we watch"
+UNPROVEN = "launches without a call that proves completion: held for a bound"
+NOT_LEARNT = "what a launch of it takes is not known yet, or which GPU it is on: until then it is left alone"
 
 
 @dataclass
@@ -124,7 +126,7 @@ class TenantReports:
         for share in parts.shares:
             self._shares.setdefault(share.tenant, []).append(share)
         self._delays = _Delays.of(parts.sensors, parts.tree, parts.specs, parts.vitals.now_ns)
-        self._drains = _drains(parts.ledger)
+        self._uses = _uses(parts.ledger)
         self._past = _Past.of(parts.ledger, parts.applier.records, parts.vitals.now_ns)
         self._driver = _Driver.of(parts.sensors, parts.tree)
 
@@ -146,9 +148,10 @@ class TenantReports:
                 confidence=share.confidence,
                 error_ratio=self._parts.sensors.error_ratio(name, share.gpu),
                 graphs=self._parts.sensors.graph_work(name, share.gpu),
-                drain_ms=self._drains[name, share.gpu] / 1e6 if (name, share.gpu) in self._drains else None,
+                drain_ms=None if use is None else use.outstanding_ns / 1e6,
             )
             for share in self._shares.get(name, ())
+            for use in [self._uses.get((name, share.gpu))]
         )
 
     def _status(self, name: str) -> TenantStatus:
@@ -164,7 +167,10 @@ class TenantReports:
         is_unlaunched = not gpus and not episodes and any(contexts.values())
         if is_unlaunched:
             confidence = Confidence.LOW
-        note = CONTEXTS_ONLY if is_unlaunched else _note(worst)
+        sensors = parts.sensors
+        note = _contexts_note(sensors) if is_unlaunched else None
+        if worst is not None and (use := self._uses.get((name, worst.uuid))) is not None:
+            note = _account_note(use, sensors)
         return TenantStatus(
             name=name,
             state=self._state(name, gpus, is_seen=bool(episodes), is_open=is_unlaunched),
@@ -221,7 +227,7 @@ class TenantReports:
         if view is not None and view.is_paused:
             return TenantState.FOREIGN
         if view is None or not (gpus or is_seen or is_open):
-            return TenantState.UNSEEN
+            return TenantState.AWAY
         if self._spec(name).is_exempt:
             return TenantState.EXEMPT
         return TenantState.RUN if is_seen or any(gpu.has_demand for gpu in gpus) else TenantState.IDLE
@@ -234,10 +240,18 @@ class TenantReports:
         return self._parts.specs.get(name) or TenantSpec(name)
 
 
-def _note(worst: TenantGpuStatus | None) -> str | None:
-    if worst is None or worst.confidence is not Confidence.LOW:
+def _contexts_note(sensors: Sensors) -> str | None:
+    """Of a tenant that has contexts, and no account: nothing where no probe looks for launches."""
+    return None if sensors.account is None else CONTEXTS_ONLY
+
+
+def _account_note(use: Use, sensors: Sensors) -> str | None:
+    """Why its account is low, where that lies in its own calls; what else lowers one is among the warnings."""
+    if use.confidence is not Confidence.LOW or sensors.account is None or use.tenant in sensors.over_budget:
         return None
-    return "launches without a call that proves completion: held for a bound, where there is one"
+    if any(gpu_label(sensors.gpus, slot) == use.gpu for slot in sensors.account.intruded):
+        return None
+    return NOT_LEARNT if use.most_ns is None else UNPROVEN
 
 
 def _held_s(name: str, applier: Applier, now_ns: int) -> float | None:
@@ -291,7 +305,7 @@ def _hold_limit_s(name: str, spec: TenantSpec, applier: Applier) -> float:
     return max(spec.max_freeze_ns, now_ns) / 1e9
 
 
-def _drains(ledger: Ledger) -> dict[tuple[str, str], int]:
-    """What each (tenant, GPU) has queued in ns, as of the last tick."""
+def _uses(ledger: Ledger) -> dict[tuple[str, str], Use]:
+    """By (tenant, GPU), as of the last tick."""
     uses = ledger.last.uses if ledger.last is not None else ()
-    return {(use.tenant, use.gpu): use.outstanding_ns for use in uses}
+    return {(use.tenant, use.gpu): use for use in uses}

@@ -9,7 +9,7 @@ from fairsched.driver.pid_view_choice import choose as choose_pid_view
 from fairsched.gpu.nvml import ONLY_MIG
 from fairsched.host import gate as gate_check
 from fairsched.host.brake import brake_lack, brake_refusal, choose_brake
-from fairsched.host.facts import NEEDED_CAPABILITIES, Choices, HostFacts
+from fairsched.host.facts import NEEDED_CAPABILITIES, ONLY_ROOT_SEES, Choices, HostFacts
 from fairsched.host.mode import asked, in_effect, obstacle_of
 from fairsched.model import Source
 
@@ -95,8 +95,6 @@ def choose(facts: HostFacts, config: Config) -> Choices:
         view = choose_pid_view(facts.pid_view, "required")
         if not view.is_on and not view.is_waiting:
             obstacles.append(f"pid_view is required, but {view.reason}")
-    if not facts.is_root:
-        obstacles.append("not root")
     if facts.cgroup_mount is None:
         obstacles.append("cgroup v2 is not mounted")
     if source is None:
@@ -116,6 +114,7 @@ def choose(facts: HostFacts, config: Config) -> Choices:
         tuple(dict.fromkeys(obstacles)),
         "none" if brake is None else brake.value,
         mode.reason,
+        () if facts.is_root else ONLY_ROOT_SEES,
     )
 
 

@@ -47,7 +47,7 @@ class TenantState(str, enum.Enum):
     """It has processes, but no outstanding GPU work."""
     EXEMPT = "exempt"
     """Accounted, never held."""
-    UNSEEN = "unseen"
+    AWAY = "away"
     """No cgroup matches, or it has no process that has opened a GPU."""
     FOREIGN = "foreign"
     """Frozen by somebody else; not ours to thaw."""

@@ -148,7 +148,7 @@ TENANTS = [
     ),
     Picture(
         "Tenants by state",
-        "How many run, are held, idle, exempt, unseen (no cgroup, no GPU work), or paused by somebody else (foreign).",
+        "How many run, are held, idle, exempt, away (no process opened a GPU), or paused by somebody else (foreign).",
         "short",
         {"{{state}}": f"sum by (state) (fairsched_tenant_state{{{T}}})"},
     ),

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from fairsched.base.text import NOT_KNOWN, percent
-from fairsched.cli.page.charts import COLOURS, QUEUE_OBJECTIVE_MS, Board, Chart
+from fairsched.cli.page.charts import COLOURS, Board, Chart
 from fairsched.cli.page.svg import DASHES, LARGE, SMALL, draw
-from fairsched.cli.text import duration, milliseconds, with_unit
+from fairsched.cli.page.tiles import tiles
+from fairsched.cli.text import duration, milliseconds
 from fairsched.companion.history.read import Past, Series
 
 LIGHT = ("#0b63c1", "#b8470f", "#07795a", "#8a4bc2", "#8a6500", "#0a7287", "#b83270", "#5f5a50")
 DARK = ("#6db3ff", "#ff9d6e", "#4ed2a6", "#c9a2ff", "#e2c04c", "#5fd3e6", "#ff93bd", "#bfb5a6")
 """By index of the colour. Each has a contrast of 4.5:1 or more with its background: a test computes it."""
 LIGHT_BACKGROUND, DARK_BACKGROUND = "#ffffff", "#14181d"
-FAIR_CV_RATIO = 0.05
 
 _STYLE = """
 :root{color-scheme:light dark;--bg:%(bg)s;--ink:#1d2329;--soft:#59636e;--rule:#d8dee4;--card:#f5f7f9;
@@ -117,46 +117,11 @@ def _gaps(past: Past) -> str:
 
 
 def _tiles(past: Past) -> str:
-    def mean(name: str) -> float | None:
-        known = [value for _, value in past.slis.get(name, []) if value is not None]
-        return sum(known) / len(known) if known else None
-
-    delays = [value for _, value in past.slis.get("queue_delay_p99_ms", [])]
-    worst = max(
-        (v for v in (*delays, *(one.queue_delay_p99_ms for one in past.totals)) if v is not None),
-        default=None,
-    )
-    cv = mean("token_rate_cv_ratio")
-    tiles = [
-        (with_unit(percent(mean("fairness_error_ratio")), "points"), "largest share error, mean"),
-        (
-            with_unit(milliseconds(worst), "ms"),
-            f"worst queue delay p99 (objective {QUEUE_OBJECTIVE_MS:g} ms)",
-        ),
-        (with_unit(percent(cv), "%") + _verdict(cv), "token/s variation across tenants, mean"),
-        (with_unit(percent(mean("sm_utilization_stdev_ratio")), "%"), "SM utilisation, standard deviation"),
-        _holds_tile("holds", [(one.holds, one.held_s) for one in past.totals]),
-    ]
-    if past.dry_holds:
-        tiles.append(
-            _holds_tile("holds of a dry run", [(one.dry_holds, one.dry_held_s) for one in past.totals])
-        )
     cells = "".join(
-        f'<div class="tile"><b>{value}</b><span>{escape(text)}</span></div>' for value, text in tiles
+        f'<div class="tile"><b>{escape(value)}</b><span>{escape(text)}</span></div>'
+        for value, text in tiles(past)
     )
     return f'<div class="tiles">{cells}</div>'
-
-
-def _holds_tile(what: str, totals: Sequence[tuple[int, float | None]]) -> tuple[str, str]:
-    held = [held_s for _, held_s in totals if held_s is not None]
-    in_all = with_unit(_figure(sum(held) if held else None), "s")
-    return str(sum(count for count, _ in totals)), f"{what}, {in_all} in all"
-
-
-def _verdict(cv: float | None) -> str:
-    if cv is None:
-        return ""
-    return ", fair" if cv < FAIR_CV_RATIO else ", unfair"
 
 
 def _shares(board: Board) -> Iterator[str]:

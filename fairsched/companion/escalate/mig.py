@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from fairsched.base.text import counted
 from fairsched.companion.escalate.kube import KubeClient
 from fairsched.companion.escalate.mig_nvml import MigDriver, MigError, MigGpu, MigHalfDone, words
 from fairsched.companion.escalate.model import Order
@@ -243,7 +244,7 @@ class LabelMigStep:
             )
         for gpu in gpus:
             if gpu.pids:
-                raise NotNow(f"GPU {gpu.index} is used by {len(gpu.pids)} processes")
+                raise NotNow(f"GPU {gpu.index} is used by {counted(len(gpu.pids), 'process', 'processes')}")
 
     def _put_back(self, client: KubeClient, undo: Mapping[str, Any], check_order: CheckOrder) -> None:
         """The label as it was. Raises StepFailed, Refused or Unreachable."""
@@ -283,7 +284,9 @@ def _busy(gpu: MigGpu, report: StatusReport | None) -> str | None:
     tenants = _tenants_on(gpu.uuid, report)
     if tenants:
         return f"GPU {gpu.index} is used by {', '.join(tenants)}"
-    return f"GPU {gpu.index} is used by {len(gpu.pids)} processes" if gpu.pids else None
+    return (
+        f"GPU {gpu.index} is used by {counted(len(gpu.pids), 'process', 'processes')}" if gpu.pids else None
+    )
 
 
 def _tenants_on(uuid: str, report: StatusReport) -> list[str]:

@@ -15,7 +15,7 @@ from fairsched.model import TenantClass
 from fairsched.protocol.status import StatusReport, TenantState, TenantStatus
 
 _WITH_DEMAND = frozenset({TenantState.RUN, TenantState.HELD})
-_WITHOUT_DEMAND = frozenset({TenantState.IDLE, TenantState.UNSEEN, TenantState.FOREIGN})
+_WITHOUT_DEMAND = frozenset({TenantState.IDLE, TenantState.AWAY, TenantState.FOREIGN})
 
 
 def read(report: StatusReport) -> Reading:

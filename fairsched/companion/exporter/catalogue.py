@@ -146,7 +146,7 @@ SHARES = (
         "tenant_state",
         _DAEMON,
         ("tenant", "state"),
-        "1 for what it is doing now, 0 for the others: run, held, idle, exempt, unseen, foreign.",
+        "1 for what it is doing now, 0 for the others: run, held, idle, exempt, away, foreign.",
     ),
     _gauge(
         "low_confidence",

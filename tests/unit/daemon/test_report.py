@@ -291,20 +291,46 @@ def test_the_index_of_fairness_is_one_when_each_has_its_due_and_one_by_n_when_on
 
 def test_drains_are_those_of_the_last_tick() -> None:
     ledger = Ledger()
-    assert tenants_module._drains(ledger) == {}
+    assert tenants_module._uses(ledger) == {}
     use = Use("chat", "GPU-a", 1, True, 12_000_000, Confidence.HIGH)
     ledger.add(Snapshot(now_ns=S, interval_ns=S, uses=(use,)), {})
-    assert tenants_module._drains(ledger) == {("chat", "GPU-a"): 12_000_000}
+    assert tenants_module._uses(ledger) == {("chat", "GPU-a"): use}
     ledger.add(Snapshot(now_ns=2 * S, interval_ns=S, uses=()), {})
-    assert tenants_module._drains(ledger) == {}
+    assert tenants_module._uses(ledger) == {}
+
+
+def noted(use: Use, **values: Any) -> str | None:
+    default = {"account": SimpleNamespace(intruded=set()), "gpus": (Gpu("GPU-a"), Gpu("GPU-b"))}
+    return tenants_module._account_note(use, sensors(**{**default, **values}))
+
+
+LOW = Use("chat", "GPU-a", 1, True, 0, Confidence.LOW)
 
 
 @pytest.mark.parametrize("confidence", [Confidence.HIGH, Confidence.SAMPLED, Confidence.NONE])
 def test_no_note_is_needed_where_the_account_is_believed(confidence: Confidence) -> None:
-    assert tenants_module._note(TenantGpuStatus("GPU-a", confidence=confidence)) is None
-    assert tenants_module._note(None) is None
+    assert noted(LOW._replace(confidence=confidence)) is None
 
 
-def test_the_note_names_why_a_tenant_is_not_held() -> None:
-    note = tenants_module._note(TenantGpuStatus("GPU-a", confidence=Confidence.LOW))
-    assert note == "launches without a call that proves completion: held for a bound, where there is one"
+def test_only_who_was_seen_to_launch_without_proof_is_said_to() -> None:
+    """One that was never seen to, as a context whose first launch has just begun, is not blamed for it."""
+    assert (
+        noted(LOW._replace(most_ns=5)) == "launches without a call that proves completion: held for a bound"
+    )
+    said = noted(LOW)
+    assert (
+        said
+        == "what a launch of it takes is not known yet, or which GPU it is on: until then it is left alone"
+    )
+
+
+def test_a_tenant_is_not_blamed_for_what_others_do_to_its_account() -> None:
+    """Each of these is among the warnings, with who or what it is."""
+    assert noted(LOW, account=SimpleNamespace(intruded={0})) is None
+    assert noted(LOW, account=SimpleNamespace(intruded={1})) is not None
+    assert noted(LOW._replace(most_ns=5), over_budget={"chat": (abi.Table.EDGES,)}) is None
+
+
+def test_where_no_probe_looks_for_launches_nobody_is_said_to_make_none() -> None:
+    assert tenants_module._contexts_note(sensors(account=None)) is None
+    assert tenants_module._contexts_note(sensors(account=SimpleNamespace())) == tenants_module.CONTEXTS_ONLY

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -18,6 +19,7 @@ from fairsched.cli.page.charts import COLOURS, MAX_SHARES, Chart, Line, make_boa
 from fairsched.cli.page.page import DARK, DARK_BACKGROUND, LIGHT, LIGHT_BACKGROUND, make_page
 from fairsched.cli.page.scale import nice_step, number_text, ticks, time_ticks
 from fairsched.cli.page.svg import LARGE, draw
+from fairsched.cli.page.tiles import tiles
 from fairsched.companion.history.read import Past, TenantTotal, read_past
 from tests.unit.cli.page import story
 
@@ -270,11 +272,16 @@ def test_a_picture_is_drawn_with_matplotlib_and_without_it_there_is_a_remedy(
 ) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'fairsched[bench]'")
     story.write(tmp_path / "h", END, hours=0.1)
-    png.save(make_board(read_past(tmp_path / "h", END - 600, END)), tmp_path / "r.png", node="node")
+    board = make_board(read_past(tmp_path / "h", END - 600, END))
+    png.save(board, tmp_path / "r.png", node="node")
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    words = {text.get_text() for axes in png.draw(board, node="node").axes for text in axes.texts}
+    assert {word for tile in tiles(board.past) for word in tile} <= words, "the figures above the plots"
     monkeypatch.setattr(png.importlib.util, "find_spec", lambda name: None)
     result = ask("--history", tmp_path / "none", "-o", tmp_path / "x.png", status=1)
-    assert "FILE.html" in (getattr(result.exception, "remedy", None) or "")
+    remedy = getattr(result.exception, "remedy", None) or ""
+    assert "FILE.html" in remedy
+    assert f"{sys.executable} -m pip install matplotlib" in remedy, "the service has a Python of its own"
 
 
 def test_mistakes_are_told_before_anything_is_read(tmp_path: Path, history: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_gpu_is_the_one_on_which_most_is_owed() -> None:
 
 
 def test_idle_is_when_nobody_wants_the_gpu_and_somebody_looks() -> None:
-    asleep = [tenant("chat", state=TenantState.IDLE), tenant("mail", state=TenantState.UNSEEN)]
+    asleep = [tenant("chat", state=TenantState.IDLE), tenant("mail", state=TenantState.AWAY)]
     assert read(report(asleep)).is_idle
     assert not read(report([*asleep, tenant("night")])).is_idle
     asleep.append(tenant("frozen", state=TenantState.FOREIGN))
