@@ -20,7 +20,7 @@ from fairsched.model import ActionKind, Confidence, ReasonCode, ShareView, Tenan
 from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import TenantView, Tree
 from fairsched.protocol.delays import delay_between_ms
-from fairsched.protocol.own import Log2Histogram
+from fairsched.protocol.own import Histogram
 from fairsched.protocol.status import (
     DecisionRecord,
     DriverCallsStatus,
@@ -87,9 +87,9 @@ class _Driver:
 class _Delays:
     """Queue delays by tenant, each by UUID."""
 
-    now: dict[str, dict[str, Log2Histogram]] = field(default_factory=dict)
+    now: dict[str, dict[str, Histogram]] = field(default_factory=dict)
     """Since the start."""
-    before: Mapping[str, Mapping[str, Log2Histogram]] = field(default_factory=dict)
+    before: Mapping[str, Mapping[str, Histogram]] = field(default_factory=dict)
     """As they were a minute ago."""
 
     @classmethod
@@ -98,7 +98,7 @@ class _Delays:
         counts = sensors.queue_delays(tree.tenant_of, tree.has_cgroup, {*specs, *tree.tenants})
         for (tenant, slot), (*buckets, sum_ns) in counts.items():
             mine = found.now.setdefault(tenant, {})
-            mine[gpu_label(sensors.gpus, slot)] = Log2Histogram.of(buckets, sum_ns)
+            mine[gpu_label(sensors.gpus, slot)] = Histogram.of(buckets, sum_ns)
         found.before = sensors.a_minute_ago.take(now_ns, found.now)
         return found
 

@@ -12,19 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from fairsched.protocol.own import Log2Histogram
+from fairsched.base.buckets import bound_ns
+from fairsched.protocol.own import Histogram
 from fairsched.protocol.status import StatusReport
 
 RECENT_NS = 60_000_000_000
 _MARK_NS = 5_000_000_000
 
-Delays = Mapping[str, Log2Histogram]
+Delays = Mapping[str, Histogram]
 """Of one tenant, by GPU."""
 
 
 def delay_between_ms(before: Delays, now: Delays, q: float) -> float | None:
     """The q-quantile of the waits that ended between the two, on all GPUs; None when none did, or nobody counts."""
-    parts = [waits.since(before.get(gpu, Log2Histogram())).buckets() for gpu, waits in now.items()]
+    parts = [waits.since(before.get(gpu, Histogram())).buckets() for gpu, waits in now.items()]
     return quantile_ms([sum(counts) for counts in zip_longest(*parts, fillvalue=0)], q)
 
 
@@ -76,7 +77,7 @@ def quantile_ms(buckets: Sequence[int], q: float) -> float | None:
     wanted, seen = q * total, 0
     for index, count in enumerate(buckets):
         if count and seen + count >= wanted:
-            low = 0.0 if index == 0 else float(2**index)
-            return (low + (2.0 ** (index + 1) - low) * (wanted - seen) / count) / 1e6
+            low, high = bound_ns(index), bound_ns(index + 1)
+            return (low + (high - low) * (wanted - seen) / count) / 1e6
         seen += count
     return None

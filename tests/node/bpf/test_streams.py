@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fairsched.base.buckets import bucket_of
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import GpuTimeProbe
 from fairsched.simgpu import SimHost
@@ -414,6 +415,33 @@ def test_beside_another_half_the_time_is_queue_delay(
     other.launch(stream)
     wall_ns, added, sum_ns = burst(program, probe, 30 * MS)
     assert abs(sum_ns - wall_ns / 2) < 10, "to the rounding of the clock"
-    assert sum(added) == added[sum_ns.bit_length() - 1] == 1
+    assert sum(added) == added[bucket_of(sum_ns)] == 1
     waited = {key.tgid: use.wait_ns for key, use in probe.uses()}
     assert waited[program.pid] == sum_ns
+
+
+def test_a_burst_waits_once_for_each_turn_it_took(start: Callable[[], Program], probe: GpuTimeProbe) -> None:
+    other, program = start(), start()
+    (stream,) = other.streams(1)
+    other.hold(stream)
+    other.launch(stream)
+    probe.limits.turn_ns = 4 * MS
+    try:
+        wall_ns, added, sum_ns = burst(program, probe, 30 * MS)
+    finally:
+        probe.limits.turn_ns = 0
+    turns = -(-(wall_ns - sum_ns) // (4 * MS))
+    assert turns >= 4
+    assert sum(added) == added[bucket_of(sum_ns // turns)] == turns
+
+
+def test_what_ends_with_a_drain_is_no_queue_delay(program: Program, probe: GpuTimeProbe) -> None:
+    (stream,) = program.streams(1)
+    before = delays(probe, program)
+    program.hold(stream)
+    program.launch(stream)
+    end_ns = (program.context.busy[abi.COMPUTE].v_open_ns + 1) & abi.CLOCK_MASK
+    assert probe.end_drain(program.slot, program.context.generation, end_ns)
+    assert delays(probe, program) == before, "when it ended is not known"
+    program.open()
+    program.call("cuStreamSynchronize", stream)

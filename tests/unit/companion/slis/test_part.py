@@ -17,7 +17,7 @@ from fairsched.companion.part import Finding, Moment
 from fairsched.companion.slis.part import SliPart
 from fairsched.config import Config, from_bytes
 from tests.conftest import is_full
-from tests.unit.companion.slis.made import GPU, report, tenant
+from tests.unit.companion.slis.made import GPU, report, tenant, waits
 
 Wait = Callable[..., None]
 
@@ -127,7 +127,7 @@ def test_a_page_that_cannot_be_read_is_named_and_hurts_nobody(wait_until: Wait) 
 def test_without_token_counters_there_are_the_other_two() -> None:
     part = SliPart(Config())
     for second in range(12):
-        found = part.take(Moment(report(second, tenant("a", {GPU: 1.0}, waits={GPU: [0] * 20 + [second]}))))
+        found = part.take(Moment(report(second, tenant("a", {GPU: 1.0}, waits={GPU: waits(2, second)}))))
     part.close()
     assert found.slis is not None
     assert found.slis.queue_delay_p99_ms == pytest.approx(2.1, abs=0.1)
