@@ -165,7 +165,8 @@ class Escalation(Section):
         default=20.0,
         gt=0,
         le=60_000,
-        description="Bad above it, of the worst latency tenant; null = does not matter.",
+        description="Bad above it, and above what fair turns take, of the worst latency tenant; null = does not "
+        "matter.",
     )
     token_rate_cv: Ratio | None = Field(
         default=0.05, description="Bad above it, of token/s across tenants; null = does not matter."

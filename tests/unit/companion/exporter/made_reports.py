@@ -87,7 +87,7 @@ def full(tenants: int = 2, gpus: int = 2) -> StatusReport:
         nvml_counts={"fallen_sum": 2},
         gate=fakes.gate(),
         pid_view={"is_on": True, "reason": "r", "counts": {"lists": 9, "book_full": 1}},
-        slis=SliStatus(12.5, 0.03, 0.012, True),
+        slis=SliStatus(12.5, 0.03, 0.012, True, queue_delay_floor_ms=8.5),
         companion=CompanionStatus(4242, 2),
         own=OwnStatus(
             processes=(ProcessCost("daemon", 7, 12.5, 70 << 20), ProcessCost("guardian", 8, 0.1, 9 << 20)),
