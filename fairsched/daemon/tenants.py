@@ -19,7 +19,7 @@ from fairsched.gpu.nvml import gpu_label
 from fairsched.model import ActionKind, Confidence, ReasonCode, ShareView, TenantSpec
 from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import TenantView, Tree
-from fairsched.protocol.delays import delay_between_ms
+from fairsched.protocol.delays import median_and_p99_ms
 from fairsched.protocol.own import Histogram
 from fairsched.protocol.status import (
     DecisionRecord,
@@ -102,9 +102,9 @@ class _Delays:
         found.before = sensors.a_minute_ago.take(now_ns, found.now)
         return found
 
-    def quantile_ms(self, tenant: str, q: float) -> float | None:
+    def median_and_p99_ms(self, tenant: str) -> tuple[float | None, float | None]:
         """Of the last minute."""
-        return delay_between_ms(self.before.get(tenant, {}), self.now.get(tenant, {}), q)
+        return median_and_p99_ms(self.before.get(tenant, {}), self.now.get(tenant, {}))
 
 
 def _known_as(view: TenantView | None) -> tuple[str, ...]:
@@ -164,6 +164,7 @@ class TenantReports:
         if is_unlaunched:
             confidence = Confidence.LOW
         note = CONTEXTS_ONLY if is_unlaunched else _note(worst)
+        median_ms, p99_ms = self._delays.median_and_p99_ms(name)
         return TenantStatus(
             name=name,
             state=self._state(name, gpus, is_seen=bool(episodes), is_open=is_unlaunched),
@@ -172,8 +173,8 @@ class TenantReports:
             entitled_ratio=worst.entitled_ratio if worst else None,
             used_ratio=worst.used_ratio if worst else None,
             lag_ms=worst.lag_ms if worst else None,
-            queue_delay_p50_ms=self._delays.quantile_ms(name, 0.5),
-            queue_delay_p99_ms=self._delays.quantile_ms(name, 0.99),
+            queue_delay_p50_ms=median_ms,
+            queue_delay_p99_ms=p99_ms,
             queue_delays=self._delays.now.get(name, {}),
             held_ms_per_s=_held_ms_per_s(name, parts.applier, self._past, now_ns),
             held_s=_held_s(name, parts.applier, now_ns),

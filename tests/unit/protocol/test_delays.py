@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fairsched.base.buckets import bound_ns, bucket_of
 from fairsched.cli.top.feed import RECENT_NS, Feed, News
 from fairsched.protocol.delays import RECENT_NS as MINUTE_NS
-from fairsched.protocol.delays import AMinuteAgo, delay_between_ms, with_recent_delays
+from fairsched.protocol.delays import AMinuteAgo, quantile_ms, waits_between, with_recent_delays
 from fairsched.protocol.own import Histogram
 from fairsched.protocol.status import TenantState, TenantStatus
 from tests.unit.protocol import fakes
@@ -45,11 +45,11 @@ def test_waits_on_all_gpus_count() -> None:
     before = {"GPU-0": Histogram(20, (1000,)), "GPU-1": Histogram()}
     now = {"GPU-0": Histogram(20, (1000, 9)), "GPU-1": Histogram(25, (1,))}
     low, high = bound_ns(21), bound_ns(22)
-    assert delay_between_ms(before, now, 0.5) == pytest.approx((low + (high - low) * 5 / 9) / 1e6)
-    assert delay_between_ms(before, now, 1.0) == pytest.approx(bound_ns(26) / 1e6)
-    assert delay_between_ms(before, before, 0.99) is None
+    assert quantile_ms(waits_between(before, now), 0.5) == pytest.approx((low + (high - low) * 5 / 9) / 1e6)
+    assert quantile_ms(waits_between(before, now), 1.0) == pytest.approx(bound_ns(26) / 1e6)
+    assert quantile_ms(waits_between(before, before), 0.99) is None
     first, width = bound_ns(20), bound_ns(21) - bound_ns(20)
-    assert delay_between_ms({}, now, 0.5) == pytest.approx((first + width * 505 / 1000) / 1e6)
+    assert quantile_ms(waits_between({}, now), 0.5) == pytest.approx((first + width * 505 / 1000) / 1e6)
 
 
 def test_a_minute_ago_is_as_far_as_somebody_asked() -> None:
