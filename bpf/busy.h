@@ -129,7 +129,7 @@ static __always_inline void close_busy(u32 slot, struct fs_ctx *c, u32 engine, f
 	struct fs_busy *b = &c->busy[engine & 1];
 	u32 gpu = c->gpu;
 	struct fs_clock *clock = clock_by_gpu.lookup(&gpu);
-	fs_u64 v, n, service, wall, wait;
+	fs_u64 v, n, service, wall, wait, late = 0;
 	int err;
 
 	if (!clock || !open)
@@ -142,15 +142,17 @@ static __always_inline void close_busy(u32 slot, struct fs_ctx *c, u32 engine, f
 	if (n == 1 && now > clock->busy_open_ns[engine & 1])
 		__sync_fetch_and_add(&clock->busy_ns[engine & 1], now - clock->busy_open_ns[engine & 1]);
 	service = clock_since(v, v_open);
-	if (v_end && clock_since(v_end, v_open) < service)
+	if (v_end && clock_since(v_end, v_open) < service) {
+		/* The end of a drain is told late: what n contexts have had of the GPU since is no wait. */
+		late = n * (service - clock_since(v_end, v_open));
 		service = clock_since(v_end, v_open);
+	}
 	wall = now > open ? now - open : 0;
-	wait = wall > service ? wall - service : 0;
+	wait = wall > service + late ? wall - service - late : 0;
 	__sync_fetch_and_add(&b->wall_ns, wall);
 	__sync_fetch_and_add(&b->bursts, 1);
 	charge(c, engine, service, wait, 1);
-	/* When a drain ended is an estimate, and told late: that is no wait. */
-	if (engine == FS_COMPUTE && !v_end)
+	if (engine == FS_COMPUTE)
 		add_delay(c, service, wait);
 	if (c->muted >> (engine & 1) & 1)
 		return;

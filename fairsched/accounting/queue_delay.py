@@ -7,8 +7,8 @@ open (W) and what it was charged (S, by the processor-sharing clock). It took k 
 (W - S) / k are counted (bpf/delay.h). With n equal contexts at work each is that of n - 1 turns.
 
 Not seen: which turns of a burst waited longer than their mean, since nothing tells when a kernel starts; work that is
-never proven complete, until it is; what was open when its tenant was held, since the end of that is an estimate; and
-the time for which a hold keeps a program from launching, since there is no work yet. A turn is the configured one
+never proven complete, until it is (what was open when its tenant was held ends with the estimated end of the drain);
+and the time for which a hold keeps a program from launching, since there is no work yet. A turn is the configured one
 (gpu.timeslice_us, gpu.switch_us): where slices are half as long, half as many waits are counted, each twice as long.
 
 Totals. BPF keeps a histogram per cgroup and GPU. Problem: cgroups come and go below a tenant, and what a tenant waited

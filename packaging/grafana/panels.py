@@ -92,7 +92,7 @@ SERVICE_LEVELS = [
     ),
     Picture(
         "Queue delay p99 by tenant",
-        "Whose work waits for its turn. Right within a bucket: 1.25 times from 8 to 67 ms, elsewhere twice.",
+        "Whose work waits for its turn. Right within a bucket: 1.25 times from 8 to 134 ms, elsewhere twice.",
         "s",
         {"{{tenant}}": p99("tenant", TG)},
         limit=0.02,

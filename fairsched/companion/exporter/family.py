@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from fairsched.base.buckets import bound_ns, bucket_of
 
 _COARSE = {bucket_of(2**exponent) for exponent in range(18, 36)}
-_FINE = range(bucket_of(2**23), bucket_of(2**26))
+_FINE = range(bucket_of(2**23), bucket_of(2**27))
 BUCKETS = tuple(sorted(_COARSE | set(_FINE)))
-"""The buckets that begin at the bounds of histograms: all from 8.4 to 67 ms, where the limit of a queue delay lies;
+"""The buckets that begin at the bounds of histograms: all from 8.4 to 134 ms, where the limit of a queue delay lies;
 powers of two from .26 ms to 34 s. No more: a histogram has one series per bound, tenant and GPU."""
 BOUNDS = tuple(repr(bound_ns(bucket) / 1e9) for bucket in BUCKETS)
 """In seconds, as they are written."""

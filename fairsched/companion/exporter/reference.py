@@ -43,7 +43,7 @@ scrape_configs:
 ## Histograms
 
 Bounds are in seconds, from {float(BOUNDS[0]):.2g} to {float(BOUNDS[-1]):.2g}: each is twice the one before, and from
-.0084 to .067 s, where the limit of a queue delay lies, at most 1.25 times. The BPF programs count that finely
+.0084 to .134 s, where the limit of a queue delay lies, at most 1.25 times. The BPF programs count that finely
 everywhere. The 99th percentile of the queue delay of each tenant over five minutes:
 
 ```

@@ -435,13 +435,16 @@ def test_a_burst_waits_once_for_each_turn_it_took(start: Callable[[], Program], 
     assert sum(added) == added[bucket_of(sum_ns // turns)] == turns
 
 
-def test_what_ends_with_a_drain_is_no_queue_delay(program: Program, probe: GpuTimeProbe) -> None:
+def test_what_is_told_late_of_a_drain_is_no_queue_delay(program: Program, probe: GpuTimeProbe) -> None:
+    """It was alone: it never waited, though its interval stayed open for long after its end."""
     (stream,) = program.streams(1)
-    before = delays(probe, program)
+    _, before_ns = delays(probe, program)
     program.hold(stream)
     program.launch(stream)
-    end_ns = (program.context.busy[abi.COMPUTE].v_open_ns + 1) & abi.CLOCK_MASK
+    busy = program.context.busy[abi.COMPUTE]
+    wait_until(lambda: time.monotonic_ns() - busy.open_ns > 20 * MS, PATIENCE_S, "it runs for a while")
+    end_ns = (busy.v_open_ns + 7 * MS) & abi.CLOCK_MASK
     assert probe.end_drain(program.slot, program.context.generation, end_ns)
-    assert delays(probe, program) == before, "when it ended is not known"
+    assert delays(probe, program)[1] - before_ns < 10, "to the rounding of the clock"
     program.open()
     program.call("cuStreamSynchronize", stream)
