@@ -94,7 +94,10 @@ SERVICE_LEVELS = [
         "Queue delay p99 by tenant",
         "Whose work waits for its turn. Right within a bucket: 1.25 times from 8 to 134 ms, elsewhere twice.",
         "s",
-        {"{{tenant}}": p99("tenant", TG)},
+        {
+            "{{tenant}}": p99("tenant", TG),
+            "fair turns take": f"max(fairsched_sli_queue_delay_floor_seconds{{{N}}})",
+        },
         limit=0.02,
     ),
     Picture(

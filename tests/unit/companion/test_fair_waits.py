@@ -8,6 +8,7 @@ it was open and its service by the processor-sharing clock, and counted as bpf/d
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import random
 import re
@@ -18,9 +19,11 @@ import pytest
 
 from fairsched.base.buckets import COUNT, WIDEST, bucket_of
 from fairsched.companion.escalate.model import QUEUE_DELAY
+from fairsched.companion.exporter.family import BOUNDS, BUCKETS
 from fairsched.companion.slis.formulas import queue_delay_floor_ms
 from fairsched.config import Config
 from fairsched.protocol.delays import quantile_ms
+from fairsched.protocol.own import Histogram
 from tests.unit.companion.escalate.play import Play
 from tests.unit.repo.tree import ROOT
 
@@ -63,8 +66,8 @@ def edges(contexts: int, seconds: float) -> list[Edge]:
     return sorted(found)
 
 
-def p99_ms(seen: Sequence[Edge]) -> float:
-    """Of the waits for a turn that are counted."""
+def waits(seen: Sequence[Edge]) -> list[int]:
+    """Those for a turn, by bucket."""
     counted, opened = [0] * COUNT, dict[int, tuple[float, float]]()
     clock_ms = last_ms = 0.0
     for now_ms, way, context in seen:
@@ -77,9 +80,23 @@ def p99_ms(seen: Sequence[Edge]) -> float:
         service_ms = clock_ms - clock_open_ms
         turns = max(1, int(-(-service_ms // TURN_MS)))
         counted[bucket_of(round((now_ms - open_ms - service_ms) / turns * 1e6))] += turns
+    return counted
+
+
+def p99_ms(counted: Sequence[int]) -> float:
+    """As the status has it."""
     found = quantile_ms(counted, 0.99)
     assert found is not None
     return found
+
+
+def p99_of_page_ms(counted: Sequence[int]) -> float:
+    """As Prometheus finds it in the buckets of the page."""
+    below = Histogram.of(counted, 0).cumulative(BUCKETS)
+    rank = 0.99 * sum(counted)
+    at = bisect.bisect_left(below, rank)
+    low_s, high_s = float(BOUNDS[at - 1]), float(BOUNDS[at])
+    return 1e3 * (low_s + (high_s - low_s) * (rank - below[at - 1]) / (below[at] - below[at - 1]))
 
 
 def is_escalated(delay_ms: float, tenants: int) -> bool:
@@ -89,7 +106,7 @@ def is_escalated(delay_ms: float, tenants: int) -> bool:
 
 def test_four_fair_decoders_are_well_below_the_limit() -> None:
     """The scenario in which whole bursts had waited 67 ms."""
-    found = p99_ms(edges(4, 30))
+    found = p99_ms(waits(edges(4, 30)))
     assert found < LIMIT_MS / 2
     assert not is_escalated(found, 4)
 
@@ -99,20 +116,20 @@ def test_the_runbook_predicts_what_is_measured_within_a_bucket() -> None:
     said = re.search(r"([\d.]+) ms for two, ([\d.]+) for four, ([\d.]+) for eight", text)
     assert said is not None
     for tenants, predicted_ms in zip((2, 4, 8), map(float, said.groups()), strict=True):
-        assert predicted_ms / WIDEST <= p99_ms(edges(tenants, 30)) <= predicted_ms * WIDEST
+        assert predicted_ms / WIDEST <= p99_ms(waits(edges(tenants, 30))) <= predicted_ms * WIDEST
 
 
-@pytest.mark.parametrize("tenants", [2, 4, 8, 12, 20, 40])
+@pytest.mark.parametrize("tenants", [2, 4, 8, 12, 20, 40, 58])
 def test_equal_tenants_are_fair_however_many(tenants: int) -> None:
-    found = p99_ms(edges(tenants, 60))
+    counted = waits(edges(tenants, 60))
+    found = p99_ms(counted)
     assert bucket_of(round(found * 1e6)) - bucket_of(round((tenants - 1) * TURN_MS * 1e6)) in (-1, 0, 1)
-    assert found <= max(LIMIT_MS, queue_delay_floor_ms(tenants, TURN_MS) or 0.0)
+    assert max(found, p99_of_page_ms(counted)) <= max(LIMIT_MS, queue_delay_floor_ms(tenants, TURN_MS) or 0.0)
     assert not is_escalated(found, tenants)
 
 
 def test_a_neighbour_of_twenty_contexts_is_not_excused_by_two_tenants() -> None:
-    found = p99_ms(edges(21, 30))
-    assert is_escalated(found, 2)
+    assert is_escalated(p99_ms(waits(edges(21, 30))), 2)
 
 
 def test_the_floor_is_one_turn_of_each_other_tenant_and_a_bucket() -> None:
