@@ -279,7 +279,7 @@ class GpuTimeProbe:
 
     @property
     def limits(self) -> abi.Limits:
-        """What each tenant may have now."""
+        """What each tenant may have now, and how long a turn is taken to be; may be written."""
         return self._limits.items[0]
 
     def share_room(self, owners: int) -> None:

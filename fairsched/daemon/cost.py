@@ -4,8 +4,8 @@
 Problem: whoever wonders whether a slow node is fairsched's doing must be able to see it, and to look must not make it
 slow.
 
-Approach: a tick adds one to one of forty counters. Everything else is read when somebody asks: CPU time and memory of
-the daemon and its helpers by psutil, sizes of maps from the descriptors' fdinfo, once per descriptor.
+Approach: a tick adds one to one counter. Everything else is read when somebody asks: CPU time and memory of the daemon
+and its helpers by psutil, sizes of maps from the descriptors' fdinfo, once per descriptor.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 
 import psutil
 
-from fairsched.bpf import abi
-from fairsched.protocol.own import BpfMap, Log2Histogram, ProcessCost
+from fairsched.base import buckets
+from fairsched.protocol.own import BpfMap, Histogram, ProcessCost
 
 _WINDOW_NS = 10_000_000_000
 
@@ -30,7 +30,7 @@ class OwnCost:
         self.cpu_ratio: float | None = None
         """Part of one CPU over the last ten seconds; None before those are over."""
         self._mark = (now_ns, time.process_time_ns())
-        self._buckets = [0] * abi.DELAY_BUCKETS
+        self._buckets = [0] * buckets.COUNT
         self._sum_ns = 0
 
     @property
@@ -40,12 +40,12 @@ class OwnCost:
 
     def note_tick(self, took_ns: int) -> None:
         """Count a tick that took so long."""
-        self._buckets[min(max(took_ns, 1).bit_length(), abi.DELAY_BUCKETS) - 1] += 1
+        self._buckets[buckets.bucket_of(took_ns)] += 1
         self._sum_ns += took_ns
 
-    def ticks(self) -> Log2Histogram:
+    def ticks(self) -> Histogram:
         """How long ticks took, since the start."""
-        return Log2Histogram.of(self._buckets, self._sum_ns)
+        return Histogram.of(self._buckets, self._sum_ns)
 
     def refresh(self, now_ns: int) -> None:
         """Work out ``cpu_ratio`` when it is time."""

@@ -20,8 +20,8 @@ from fairsched.gpu.nvml import gpu_label
 from fairsched.model import ActionKind, Confidence, ReasonCode, ShareView, TenantSpec, Use
 from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import TenantView, Tree
-from fairsched.protocol.delays import delay_between_ms
-from fairsched.protocol.own import Log2Histogram
+from fairsched.protocol.delays import median_and_p99_ms
+from fairsched.protocol.own import Histogram
 from fairsched.protocol.status import (
     DecisionRecord,
     DriverCallsStatus,
@@ -90,9 +90,9 @@ class _Driver:
 class _Delays:
     """Queue delays by tenant, each by UUID."""
 
-    now: dict[str, dict[str, Log2Histogram]] = field(default_factory=dict)
+    now: dict[str, dict[str, Histogram]] = field(default_factory=dict)
     """Since the start."""
-    before: Mapping[str, Mapping[str, Log2Histogram]] = field(default_factory=dict)
+    before: Mapping[str, Mapping[str, Histogram]] = field(default_factory=dict)
     """As they were a minute ago."""
 
     @classmethod
@@ -101,13 +101,13 @@ class _Delays:
         counts = sensors.queue_delays(tree.tenant_of, tree.has_cgroup, {*specs, *tree.tenants})
         for (tenant, slot), (*buckets, sum_ns) in counts.items():
             mine = found.now.setdefault(tenant, {})
-            mine[gpu_label(sensors.gpus, slot)] = Log2Histogram.of(buckets, sum_ns)
+            mine[gpu_label(sensors.gpus, slot)] = Histogram.of(buckets, sum_ns)
         found.before = sensors.a_minute_ago.take(now_ns, found.now)
         return found
 
-    def quantile_ms(self, tenant: str, q: float) -> float | None:
+    def median_and_p99_ms(self, tenant: str) -> tuple[float | None, float | None]:
         """Of the last minute."""
-        return delay_between_ms(self.before.get(tenant, {}), self.now.get(tenant, {}), q)
+        return median_and_p99_ms(self.before.get(tenant, {}), self.now.get(tenant, {}))
 
 
 def _known_as(view: TenantView | None) -> tuple[str, ...]:
@@ -171,6 +171,7 @@ class TenantReports:
         note = _contexts_note(sensors) if is_unlaunched else None
         if worst is not None and (use := self._uses.get((name, worst.uuid))) is not None:
             note = _account_note(use, sensors)
+        median_ms, p99_ms = self._delays.median_and_p99_ms(name)
         return TenantStatus(
             name=name,
             state=self._state(name, gpus, is_seen=bool(episodes), is_open=is_unlaunched),
@@ -179,8 +180,8 @@ class TenantReports:
             entitled_ratio=worst.entitled_ratio if worst else None,
             used_ratio=worst.used_ratio if worst else None,
             lag_ms=worst.lag_ms if worst else None,
-            queue_delay_p50_ms=self._delays.quantile_ms(name, 0.5),
-            queue_delay_p99_ms=self._delays.quantile_ms(name, 0.99),
+            queue_delay_p50_ms=median_ms,
+            queue_delay_p99_ms=p99_ms,
             queue_delays=self._delays.now.get(name, {}),
             held_ms_per_s=_held_ms_per_s(name, parts.applier, self._past, now_ns),
             held_s=_held_s(name, parts.applier, now_ns),

@@ -28,12 +28,12 @@ from fairsched.model import (
 from fairsched.protocol.gate import GateState as GateState
 from fairsched.protocol.gate import GateStatus as GateStatus
 from fairsched.protocol.gate import gate_from_plain
-from fairsched.protocol.own import Log2Histogram, OwnStatus, histogram_from_plain, own_from_plain
+from fairsched.protocol.own import Histogram, OwnStatus, histogram_from_plain, own_from_plain
 from fairsched.protocol.slis import SliStatus as SliStatus
 from fairsched.protocol.slis import TokenRate as TokenRate
 from fairsched.protocol.slis import rate_from_plain, slis_from_plain
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class TenantState(str, enum.Enum):
@@ -201,7 +201,7 @@ class TenantStatus:
     queue_delay_p50_ms: float | None = None
     """Time its work waited while others ran: median of the last minute, or since somebody last asked before that."""
     queue_delay_p99_ms: float | None = None
-    queue_delays: Mapping[str, Log2Histogram] = field(default_factory=dict)
+    queue_delays: Mapping[str, Histogram] = field(default_factory=dict)
     """Every wait since the daemon started, by GPU UUID."""
     held_ms_per_s: float | None = None
     """Time held by us in each second, over the last ten seconds."""

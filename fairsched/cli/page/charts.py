@@ -104,7 +104,7 @@ def make_board(past: Past) -> Board:
             "ms",
             past.queue_delay_p99_ms,
             mark=QUEUE_OBJECTIVE_MS,
-            note="Time that work waited while others ran; each line of the grid is ten times the one below it. "
+            note="How long work waited for a turn; each line of the grid is ten times the one below it. "
             "The line across is the objective.",
             is_log=True,
         ),

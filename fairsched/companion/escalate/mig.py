@@ -39,7 +39,7 @@ class MigSettings:
     """The section escalation.mig."""
 
     profiles: tuple[str, ...]
-    """Wanted layout of one GPU, by NVML."""
+    """Wanted layout of one GPU, by NVML; () = none is known, so none is made."""
     gpus: tuple[int | str, ...] | None = None
     """Index or UUID of those that may be split; None = all."""
 
@@ -57,6 +57,11 @@ class NvmlMigStep:
         self._driver = driver
 
     def prepare(self, order: Order, report: StatusReport | None) -> Plan:
+        if not self._settings.profiles:
+            raise NotNow(
+                "it is not known what to split a GPU into",
+                remedy="set escalation.mig.profiles, or escalation.mig.label where a MIG manager runs",
+            )
         try:
             with self._driver() as driver:
                 gpus = driver.gpus()

@@ -134,9 +134,7 @@ SHARES = (
         _WHERE,
         "GPU time it has queued: what would still run if it were frozen now.",
     ),
-    _histogram(
-        "queue_delay_seconds", "BPF map delay_by_key", _WHERE, "How long its work waited while others ran."
-    ),
+    _histogram("queue_delay_seconds", "BPF map delay_by_key", _WHERE, "How long its work waited for a turn."),
     _info(
         "tenant", _DAEMON, ("tenant", "class"), "Class of a tenant, latency or batch: batch is held first."
     ),
@@ -249,8 +247,12 @@ SLIS = (
         _TENANT,
         "Readings of its own metrics pages that failed; fairsched status says why the last one did.",
     ),
+    _gauge("sli_queue_delay_p99_seconds", _COMPANION, (), "99 of 100 waits for a turn were no longer."),
     _gauge(
-        "sli_queue_delay_p99_seconds", _COMPANION, (), "99 of 100 pieces of work waited no longer than this."
+        "sli_queue_delay_floor_seconds",
+        _COMPANION,
+        (),
+        "What that may be where turns are fair: 1.25 (n - 1) turns, of n tenants at once on a GPU.",
     ),
     _gauge(
         "sli_sm_utilization_stdev_ratio", _COMPANION, (), "Standard deviation of the GPUs' SM utilisation."

@@ -158,6 +158,8 @@ def _slis(book: Book, report: StatusReport) -> None:
         return
     p99_ms = slis.queue_delay_p99_ms
     book.add("fairsched_sli_queue_delay_p99_seconds", (), None if p99_ms is None else p99_ms / 1e3)
+    floor_ms = slis.queue_delay_floor_ms
+    book.add("fairsched_sli_queue_delay_floor_seconds", (), None if floor_ms is None else floor_ms / 1e3)
     book.add("fairsched_sli_sm_utilization_stdev_ratio", (), slis.sm_utilization_stdev_ratio)
     book.add("fairsched_sli_token_rate_cv_ratio", (), slis.token_rate_cv_ratio)
     book.add("fairsched_is_fair", (), None if slis.is_fair is None else int(slis.is_fair))

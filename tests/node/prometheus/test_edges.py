@@ -38,6 +38,7 @@ HARMLESS = [value for value in range(512) if not value & sum(SLOWED)]
 ERROR, DUE = "tenant_gpu:fairsched_share_error:ratio_avg1m", "tenant_gpu:fairsched_share_of_due:ratio_avg1m"
 LAG = "gpu:fairsched_lag_seconds:min2m"
 QUEUE = "instance:fairsched_queue_delay_latency_seconds:p99_rate1m"
+FLOOR = "fairsched_sli_queue_delay_floor_seconds"
 USED, TOTAL = "fairsched_gpu_memory_used_bytes", "fairsched_gpu_memory_total_bytes"
 WATTS, LIMIT_WATTS = "fairsched_gpu_power_watts", "fairsched_gpu_power_limit_watts"
 FB_USED, FB_FREE = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
@@ -65,7 +66,8 @@ EDGES = (
         {"instance:fairsched_token_rate_cv:ratio": 0.05},
         {"instance:fairsched_token_rate_cv:ratio": 0.0499},
     ),
-    Edge("FairschedQueueDelayHigh", 180, {QUEUE: 0.0201}, {QUEUE: 0.02}),
+    Edge("FairschedQueueDelayHigh", 180, {QUEUE: 0.0201, FLOOR: 0.01}, {QUEUE: 0.02, FLOOR: 0.01}),
+    Edge("FairschedQueueDelayHigh", 180, {QUEUE: 0.0401, FLOOR: 0.04}, {QUEUE: 0.04, FLOOR: 0.04}),
     Edge("FairschedTenantStarved", 180, {DUE: 0.49, LAG: -0.21}, {DUE: 0.5, LAG: -0.21}),
     Edge("FairschedTenantStarved", 180, {DUE: 0.49, LAG: -0.21}, {DUE: 0.49, LAG: -0.19}),
     Edge(

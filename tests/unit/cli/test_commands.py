@@ -206,7 +206,7 @@ def test_ps_and_what_it_is_narrowed_to(daemon: FakeDaemon) -> None:
 
 
 def test_a_daemon_of_another_version_is_said_so(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon, "status", lambda: {"schema_version": 2})
+    monkeypatch.setattr(daemon, "status", lambda: {"schema_version": 3})
     result = CliRunner().invoke(cli, ["status"])
     assert isinstance(result.exception, FairschedError)
     assert "version" in str(result.exception)

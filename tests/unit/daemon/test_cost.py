@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from fairsched.base.buckets import COUNT, bucket_of
 from fairsched.daemon.cost import MapFacts, OwnCost, read_process, read_processes
-from fairsched.protocol.own import BpfMap, Log2Histogram
+from fairsched.protocol.own import BpfMap, Histogram
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -25,13 +26,13 @@ def test_ticks_are_counted_by_how_long_they_took() -> None:
     ticks = cost.ticks()
     assert (ticks.total, ticks.first) == (6, 0)
     assert ticks.sum_s == pytest.approx((9 * MS + 2 + 2**50) / 1e9)
-    assert ticks.counts[20] == 2, "2 ms is between 2^20 and 2^21 ns"
-    assert (ticks.counts[22], ticks.counts[39], ticks.counts[0]) == (1, 1, 2)
+    assert ticks.counts[bucket_of(2 * MS)] == 2
+    assert (ticks.counts[bucket_of(5 * MS)], ticks.counts[COUNT - 1], ticks.counts[0]) == (1, 1, 2)
 
 
 def test_a_histogram_without_counts_is_empty_and_is_no_error() -> None:
-    assert Log2Histogram.of([0, 0], 0) == Log2Histogram()
-    assert Log2Histogram().cumulative(3, 5) == [0, 0, 0]
+    assert Histogram.of([0, 0], 0) == Histogram()
+    assert Histogram().cumulative([3, 4, 5]) == [0, 0, 0]
 
 
 def test_the_cpu_ratio_is_that_of_ten_seconds() -> None:

@@ -33,7 +33,7 @@ from fairsched.model import (
 )
 from fairsched.observe.tree import TenantView
 from fairsched.protocol.delays import AMinuteAgo
-from fairsched.protocol.own import Log2Histogram
+from fairsched.protocol.own import Histogram
 from fairsched.protocol.status import DecisionRecord, TenantGpuStatus, TenantState, TenantStatus
 
 S = 1_000_000_000
@@ -256,14 +256,16 @@ def test_the_queue_delays_of_a_tenants_processes_are_added_up() -> None:
     found = tenants_module._Delays.of(watched, tree, {"train": TenantSpec("train")}, 0)
     assert asked == [("of", "there", {"chat", "train"})]
     assert found.now["chat"] == {
-        "GPU-a": Log2Histogram(0, (1, 0, 2), 90e-9),
-        "GPU-b": Log2Histogram(0, (1, 1, 1), 10e-9),
+        "GPU-a": Histogram(0, (1, 0, 2), 90e-9),
+        "GPU-b": Histogram(0, (1, 1, 1), 10e-9),
     }
-    assert found.quantile_ms("chat", 1) == 8e-6, "over both GPUs"
+    assert found.median_and_p99_ms("chat") == (2 * 1024 / 1e6, pytest.approx(2.98 * 1024 / 1e6)), (
+        "over both GPUs"
+    )
     counts["chat", 1] = [2, 1, 1, 11]
     later = tenants_module._Delays.of(watched, tree, {"train": TenantSpec("train")}, S)
-    assert later.quantile_ms("chat", 1) == 2e-6, "quantiles are of late"
-    assert later.quantile_ms("train", 1) is None
+    assert later.median_and_p99_ms("chat") == (512 / 1e6, 0.99 * 1024 / 1e6), "quantiles are of late"
+    assert later.median_and_p99_ms("train") == (None, None)
     assert later.now["train"] == found.now["train"], "histograms are of all time"
 
 
