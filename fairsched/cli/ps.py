@@ -16,7 +16,8 @@ from fairsched.cli.text import cut, duration, gpu_index, short_size, short_uuid,
 
 if TYPE_CHECKING:
     from fairsched.protocol.client import ControlClient
-    from fairsched.protocol.status import GpuStatus, ProcessStatus
+    from fairsched.protocol.process import ProcessStatus
+    from fairsched.protocol.status import GpuStatus
 
 EPILOG = """\b
 Columns:
@@ -54,7 +55,8 @@ def command(
     client: ControlClient, tenant: str | None, gpu: str | None, idle_s: float | None, as_json: bool
 ) -> None:
     """Which processes use the GPUs, and whose they are."""
-    from fairsched.protocol.status import GpuStatus, process_from_plain
+    from fairsched.protocol.process import process_from_plain
+    from fairsched.protocol.status import GpuStatus
 
     documents = client.request("processes")
     wanted = None

@@ -26,7 +26,7 @@ from fairsched.driver.books import DriverUse
 from fairsched.gpu.nvml import Gpu, gpu_label
 from fairsched.model import ContextWork
 from fairsched.observe.tree import Tree
-from fairsched.protocol.status import ProcessStatus
+from fairsched.protocol.process import ProcessStatus
 
 _COMMAND_BYTES = 4096
 NO_LAUNCH_SEEN = "has a context, no launch of it was seen"

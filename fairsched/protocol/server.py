@@ -88,7 +88,7 @@ class ControlHandler(Protocol):
         than that, and oldest first."""
 
     def processes(self) -> Any:
-        """Sequence of status.ProcessStatus."""
+        """Sequence of process.ProcessStatus."""
 
     def tell(self, finding: Mapping[str, Any], by: Peer) -> Any:
         """What the companion found (``companion.part.Finding``)."""

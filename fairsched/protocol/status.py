@@ -263,38 +263,6 @@ class TenantStatus:
 
 
 @dataclass(frozen=True)
-class ProcessStatus:
-    """One process on one GPU, the answer to ``fairsched ps``."""
-
-    pid: int
-    """As the daemon sees it."""
-    gpu: str
-    """UUID."""
-    tenant: str | None = None
-    """None = no tenant's."""
-    cgroup: str | None = None
-    """As in /proc/PID/cgroup."""
-    runtime: str | None = None
-    """docker, containerd, cri-o, podman, lxc; None where its cgroup does not say."""
-    container_id: str | None = None
-    pod_uid: str | None = None
-    known_as: str | None = None
-    """What people call the container, pod, job, unit or user that it belongs to; None = no name is known."""
-    namespace_pid: int | None = None
-    """Its pid in its own PID namespace; None = it has none of its own."""
-    contexts: int | None = None
-    """Open compute contexts, from the driver's ioctls."""
-    vram_bytes: int | None = None
-    """From the driver's ioctls, else as NVML says."""
-    gpu_time_s: float | None = None
-    """Of the contexts it has now."""
-    idle_s: float | None = None
-    """For how long no launch of it was seen; None = it works, holds nothing, or launches are not seen at all."""
-    command: str | None = None
-    note: str | None = None
-
-
-@dataclass(frozen=True)
 class StatusReport:
     """The answer to ``fairsched status``."""
 
@@ -393,11 +361,6 @@ def decision_from_plain(data: Mapping[str, Any]) -> DecisionRecord:
     known["reason"] = Reason(**reason)
     known["action"] = ActionKind(known["action"])
     return DecisionRecord(**known)
-
-
-def process_from_plain(data: Mapping[str, Any]) -> ProcessStatus:
-    """The inverse of :func:`to_plain`; fields of a newer daemon are ignored."""
-    return ProcessStatus(**_known(ProcessStatus, data))
 
 
 def status_from_plain(data: Mapping[str, Any]) -> StatusReport:

@@ -19,7 +19,7 @@ from fairsched.daemon.processes import NO_LAUNCH_SEEN, Held, Launches, build_pro
 from fairsched.driver.books import DriverUse
 from fairsched.gpu.nvml import Gpu
 from fairsched.model import ContextWork
-from fairsched.protocol.status import ProcessStatus
+from fairsched.protocol.process import ProcessStatus
 
 S = 1_000_000_000
 MOUNT = Mount(path="/cg", root="/")
