@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.rig import BenchError
+from fairsched.base.buckets import bucket_of
 from fairsched.bpf import abi, syscall
 
 MOST_BUSY = 250
@@ -245,7 +246,7 @@ class Injector:
         use.bursts += 1
         use.launches = live.submitted
         syscall.update(self._fds["uses"], abi.UseKey(live.cgroup_id, live.tgid, live.gpu), use)
-        delay.bucket[min(max(0, wait_ns.bit_length() - 1), abi.DELAY_BUCKETS - 1)] += 1
+        delay.bucket[bucket_of(wait_ns)] += 1
         delay.sum_ns += wait_ns
         syscall.update(self._fds["delays"], abi.DelayKey(live.cgroup_id, live.gpu), delay)
 

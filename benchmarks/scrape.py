@@ -59,7 +59,7 @@ BARS = (
     Bar("scrape_busy_p95_ms", "tenants at work, in ms", 50.0, True),
     Bar("tick_p99_ratio", "ticks: attacked by calm", 1.1, True),
     Bar("fuzz_requests", "random requests while attacked", 10_000, False, "count"),
-    Bar("delay_buckets_off", "log2 buckets, the worst", 1.0, True),
+    Bar("delay_buckets_off", "buckets of the page, the worst", 1.0, True),
 )
 
 
@@ -241,11 +241,11 @@ def table(values: dict[str, Any], delays: Sequence[Delay]) -> list[str]:
         value = values.get(bar.key)
         told = "not measured" if value is None else f"{value:.3g}"
         lines.append(f"{bar.key:20} {told:>12}   bar {bar.limit:g}   {bar.what}")
-    header = ("mode", "tenant", "bursts", "true p99 ms", "exported p99 ms", "buckets off")
+    header = ("mode", "tenant", "turns", "true p99 ms", "exported p99 ms", "buckets off")
     rows = []
     for one in delays:
         shown = (f"{one.true_p99_ms:.2f}", f"{one.exported_p99_ms:.2f}", f"{one.buckets_off:+d}")
-        rows.append((one.case, one.tenant, str(one.bursts), *shown))
+        rows.append((one.case, one.tenant, str(one.turns), *shown))
     return [*lines, "", *(render_rows(header, rows) if delays else [])]
 
 

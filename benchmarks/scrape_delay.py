@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Is the exported queue delay the true one? The 99th percentile of both, side by side, per kind of work.
 
-Problem: the exporter's histogram is of powers of two and comes from the processor-sharing clock in BPF; the truth is
-when the simulated GPU executed whose kernels.
+Problem: the exporter's histogram has the mean wait of each burst's turns, by the processor-sharing clock in BPF; the
+truth is when the simulated GPU executed whose kernels.
 
 Approach: decode, bursty and trainer share one GPU, observed and scheduled. Truth: a piece of work begins when its
-program gives it to the GPU and ends when that program is told that it is done, both by the program's own log; what of
-that time its context did not execute, by the engine's list of stays, it waited. A trainer, whose queue never empties,
-is told of a step at a time: its pieces are from one such moment to the next. Exported: the growth of the page's
-histogram, and its quantile as ``histogram_quantile`` works it out.
+program gives it to the GPU and ends when that program is told that it is done, both by the program's own log. In
+between its context has turns, by the engine's list of stays: before each it waited since the one before, or since the
+piece began; a stay longer than a turn is several, and only the first was waited for. A trainer, whose queue never
+empties, is told of a step at a time: its pieces are from one such moment to the next. Exported: the growth of the
+page's histogram, and its quantile as ``histogram_quantile`` works it out.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.rig import BenchError, Rig, TenantLoad
 from benchmarks.stats import percentile
+from fairsched.companion.exporter.family import BOUNDS
+from fairsched.config import Config
 from fairsched.simgpu import PRESETS, GpuSpec, Residency, Step, Worker
 
 KINDS = ("decode", "burst", "trainer")
@@ -36,6 +39,7 @@ _Q = 0.99
 _SETTLE_S = 3.0
 _LOOK_S = 2.0
 """Between two readings of the engine's ring of stays, which holds some ten seconds."""
+_TURN_NS = 1000 * (Config().gpu.timeslice_us + Config().gpu.switch_us)
 _PAGE_S = 1.1
 """A page is shared for a second."""
 
@@ -46,8 +50,8 @@ class Delay:
 
     case: str
     tenant: str
-    bursts: int
-    """Pieces of work that the truth knows."""
+    turns: int
+    """Waits that the truth knows."""
     counted: int
     """Those in the histogram."""
     true_p99_ms: float
@@ -55,13 +59,13 @@ class Delay:
 
     @property
     def buckets_off(self) -> int:
-        """Log2 buckets between the two."""
+        """Buckets of the page between the two."""
         return bucket(self.exported_p99_ms) - bucket(self.true_p99_ms)
 
 
 def bucket(ms: float) -> int:
-    """The log2 bucket of nanoseconds it falls into."""
-    return math.floor(math.log2(max(1.0, ms * 1e6)))
+    """The bucket of the page it falls into."""
+    return bisect.bisect_right(BOUNDS, ms / 1e3, key=float)
 
 
 def quantile_ms(buckets: Sequence[tuple[float, float]], q: float) -> float:
@@ -80,27 +84,25 @@ def quantile_ms(buckets: Sequence[tuple[float, float]], q: float) -> float:
 
 
 def true_waits_ms(
-    kind: str, steps: Sequence[Step], stays: Sequence[Residency], begin_ns: int, end_ns: int
+    kind: str, steps: Sequence[Step], stays: Sequence[Residency], begin_ns: int, end_ns: int, turn_ns: int
 ) -> list[float]:
-    """How long each piece of work waited that ended in the window; ``stays`` are of its context, in order."""
+    """How long each turn was waited for, of work that ended in the window; ``stays`` of its context, in order."""
     spans = [(step.end_ns - step.latency_ns, step.end_ns) for step in steps]
     if kind == "trainer":
         spans = [(earlier[1], later[1]) for earlier, later in itertools.pairwise(spans)]
-    starts = [stay.start_ns for stay in stays]
-    spent = [0, *itertools.accumulate(stay.end_ns - stay.start_ns for stay in stays)]
-
-    def executed_ns(until_ns: int) -> int:
-        index = bisect.bisect_right(starts, until_ns)
-        if not index:
-            return 0
-        last = stays[index - 1]
-        return spent[index - 1] + min(until_ns, last.end_ns) - last.start_ns
-
-    return [
-        max(0, end - start - executed_ns(end) + executed_ns(start)) / 1e6
-        for start, end in spans
-        if begin_ns <= start and end <= end_ns
-    ]
+    ends = [stay.end_ns for stay in stays]
+    found: list[float] = []
+    for start, end in spans:
+        if start < begin_ns or end > end_ns:
+            continue
+        free_ns = start
+        for stay in itertools.islice(stays, bisect.bisect_right(ends, start), None):
+            if stay.start_ns >= end:
+                break
+            found.append(max(0, stay.start_ns - free_ns) / 1e6)
+            free_ns = min(stay.end_ns, end)
+            found += [0.0] * ((free_ns - max(stay.start_ns, start) - 1) // turn_ns)
+    return found
 
 
 class _Page:
@@ -171,7 +173,7 @@ def _measure(
     for kind, group in workers.items():
         mine = {context.id for context in rig.host.truth_of(group[0])}
         own = [stay for stay in stays if stay.context_id in mine]
-        waits = true_waits_ms(kind, group[0].steps(since[kind]), own, begin_ns, end_ns)
+        waits = true_waits_ms(kind, group[0].steps(since[kind]), own, begin_ns, end_ns, _TURN_NS)
         buckets = _grown(before.get(kind, {}), after.get(kind, {}))
         if kind == "trainer" and waits and not (buckets and buckets[-1][1]):
             print(
@@ -180,11 +182,11 @@ def _measure(
             )
             continue
         if not waits or not buckets or not buckets[-1][1]:
-            raise BenchError(f"{kind}, {mode}: {len(waits)} pieces of work, and none in the histogram")
+            raise BenchError(f"{kind}, {mode}: {len(waits)} waits, and none in the histogram")
         yield Delay(
             case=mode,
             tenant=kind,
-            bursts=len(waits),
+            turns=len(waits),
             counted=round(buckets[-1][1]),
             true_p99_ms=percentile(waits, _Q),
             exported_p99_ms=quantile_ms(buckets, _Q),

@@ -36,7 +36,7 @@ typedef unsigned long long fs_u64;
 #define FS_MAX_PROCS 8192
 #define FS_MAX_DEVS (8 * FS_MAX_PROCS) /* ordinals, of as many processes on a node of eight GPUs */
 #define FS_MAX_HANDLES 32768
-#define FS_DELAY_BUCKETS 40
+#define FS_DELAY_BUCKETS 100
 #define FS_EDGE_PAGES 256
 #define FS_NO_SLOT 0xffffffffu
 #define FS_NO_GPU 0xffffu
@@ -214,12 +214,12 @@ struct fs_delay_key {
 };
 _Static_assert(sizeof(struct fs_delay_key) == 16, "fs_delay_key");
 
-/* bucket[i] counts bursts whose wait was in [2^i, 2^(i+1)) ns; bucket 0 also holds waits below 1 ns. */
+/* Waits for a turn, each in bucket[delay_bucket(ns)] (delay.h). */
 struct fs_delay {
 	fs_u64 bucket[FS_DELAY_BUCKETS];
 	fs_u64 sum_ns;
 };
-_Static_assert(sizeof(struct fs_delay) == 328, "fs_delay");
+_Static_assert(sizeof(struct fs_delay) == 808, "fs_delay");
 
 struct fs_edge {
 	fs_u64 t_ns;
@@ -270,8 +270,9 @@ struct fs_limits {
 	fs_u64 shared_used[FS_ENTRY_TABLES];
 	fs_u64 edge_ns;       /* between two edges of a tenant, on average; 0: as many as it likes */
 	fs_u64 edge_burst_ns; /* so far ahead of that it may be */
+	fs_u64 turn_ns;       /* a slice and a switch of the hardware; 0: not known */
 };
-_Static_assert(sizeof(struct fs_limits) == 80, "fs_limits");
+_Static_assert(sizeof(struct fs_limits) == 88, "fs_limits");
 
 /* Arguments of on_drain_end, run by user space when a held context's queue must have drained. */
 struct fs_drain_args {

@@ -16,7 +16,7 @@ MAX_SLOTS = 64
 MAX_CTXS = 2048
 MAX_STREAMS = 64
 KEPT_GRAPHS = 16
-DELAY_BUCKETS = 40
+DELAY_BUCKETS = 100
 EDGE_PAGES = 256
 NO_SLOT = 0xFFFFFFFF
 NO_GPU = 0xFFFF
@@ -291,6 +291,7 @@ class Limits(ctypes.Structure):
         ("shared_used", _u64 * ENTRY_TABLES),
         ("edge_ns", _u64),
         ("edge_burst_ns", _u64),
+        ("turn_ns", _u64),
     )
 
 

@@ -18,7 +18,6 @@ remedy, is_gone and is_libcuda. A file is let go with ``{"drop": [device, inode]
 from __future__ import annotations
 
 import errno
-import json
 import math
 import os
 import resource
@@ -36,6 +35,7 @@ from fairsched.base.wait import wait_readable
 from fairsched.bpf import elf, exports, perf, served, syscall
 from fairsched.bpf.channel import Channel
 from fairsched.bpf.examine import Examined, HungUp, examine
+from fairsched.bpf.handover import take_setup
 from fairsched.bpf.pagecache import FirstPage, find_same
 from fairsched.errors import FairschedError
 
@@ -272,13 +272,13 @@ def serve(channel: Channel, handle: Callable[[dict[str, Any]], dict[str, Any]]) 
 
 
 def main(argv: list[str]) -> int:
-    """``attacher FD SETUP``: SETUP is JSON with the descriptors of the programs."""
+    """``attacher FD SETUP``: SETUP is a file of memory with the descriptors of the programs (handover.py)."""
     # The daemon decides when this ends: not Ctrl-C, which reaches both, nor a service manager's SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # before Linux 6.6 a descriptor for each probe
-    setup = json.loads(argv[1])
+    setup = take_setup(int(argv[1]))
     channel = Channel(socket.socket(fileno=int(argv[0])))
 
     def look(fd: int, name: str, pid: int | None, known: Sequence[FirstPage]) -> Examined:

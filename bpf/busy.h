@@ -10,6 +10,7 @@
 #define FAIRSCHED_BUSY_H
 
 #include "budget.h"
+#include "delay.h"
 
 static __always_inline void emit(u32 kind, u32 slot, struct fs_ctx *c, u32 engine, fs_u64 now, fs_u64 seq,
 				 fs_u64 wake)
@@ -36,31 +37,24 @@ static __always_inline void emit(u32 kind, u32 slot, struct fs_ctx *c, u32 engin
 		count(FS_COUNT_EDGE_DROPPED);
 }
 
-static __always_inline void add_delay(struct fs_ctx *c, fs_u64 wait)
+/* A burst that was charged `service` waited so long in all: as often as it took a turn. */
+static __always_inline void add_delay(struct fs_ctx *c, fs_u64 service, fs_u64 wait)
 {
 	struct fs_delay_key key = {.cgroup_id = c->charged_id, .gpu = c->gpu};
-	u32 first = 0;
-	struct fs_delay *zero = zero_delay.lookup((int *)&first), *d;
-	/* 64 bits each: Linux 6.1 forgets the bound of an index that is cut to 32 bits after it was compared. */
-	fs_u64 rest = wait, i = 0;
+	int first = 0;
+	struct fs_delay *zero = zero_delay.lookup(&first), *d;
+	struct fs_limits *limits = limits_of_all.lookup(&first);
+	fs_u64 turns;
 
-	if (!zero)
+	if (!zero || !limits)
 		return;
 	d = delay_by_key.lookup_or_try_init(&key, zero);
 	if (!d) {
 		count(FS_COUNT_USE_FULL);
 		return;
 	}
-	FS_LOOP
-	for (int bit = 32; bit; bit >>= 1) {
-		if (rest >> bit) {
-			rest >>= bit;
-			i += bit;
-		}
-	}
-	if (i >= FS_DELAY_BUCKETS)
-		i = FS_DELAY_BUCKETS - 1;
-	__sync_fetch_and_add(&d->bucket[i], 1);
+	turns = delay_turns(service, limits->turn_ns);
+	__sync_fetch_and_add(&d->bucket[delay_bucket(wait / turns)], turns);
 	__sync_fetch_and_add(&d->sum_ns, wait);
 }
 
@@ -135,7 +129,7 @@ static __always_inline void close_busy(u32 slot, struct fs_ctx *c, u32 engine, f
 	struct fs_busy *b = &c->busy[engine & 1];
 	u32 gpu = c->gpu;
 	struct fs_clock *clock = clock_by_gpu.lookup(&gpu);
-	fs_u64 v, n, service, wall, wait;
+	fs_u64 v, n, service, wall, wait, late = 0;
 	int err;
 
 	if (!clock || !open)
@@ -148,15 +142,18 @@ static __always_inline void close_busy(u32 slot, struct fs_ctx *c, u32 engine, f
 	if (n == 1 && now > clock->busy_open_ns[engine & 1])
 		__sync_fetch_and_add(&clock->busy_ns[engine & 1], now - clock->busy_open_ns[engine & 1]);
 	service = clock_since(v, v_open);
-	if (v_end && clock_since(v_end, v_open) < service)
+	if (v_end && clock_since(v_end, v_open) < service) {
+		/* The end of a drain is told late: what n contexts have had of the GPU since is no wait. */
+		late = n * (service - clock_since(v_end, v_open));
 		service = clock_since(v_end, v_open);
+	}
 	wall = now > open ? now - open : 0;
-	wait = wall > service ? wall - service : 0;
+	wait = wall > service + late ? wall - service - late : 0;
 	__sync_fetch_and_add(&b->wall_ns, wall);
 	__sync_fetch_and_add(&b->bursts, 1);
 	charge(c, engine, service, wait, 1);
 	if (engine == FS_COMPUTE)
-		add_delay(c, wait);
+		add_delay(c, service, wait);
 	if (c->muted >> (engine & 1) & 1)
 		return;
 	emit(FS_EDGE_CLOSE, slot, c, engine, now, c->completed, BPF_RB_NO_WAKEUP);

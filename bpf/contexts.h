@@ -244,6 +244,14 @@ static __always_inline int admit_handle(struct fs_ctx *c)
 	return admit_edges(c->owner, 1, bpf_ktime_get_ns());
 }
 
+/* The same of a thread that is not known yet; of a process that has not told of itself it counts for the strangers. */
+static __always_inline int admit_thread(u32 tgid)
+{
+	struct proc *p = proc_by_tgid.lookup(&tgid);
+
+	return admit_edges(p ? p->whose >> 8 : FS_STRANGERS, 1, bpf_ktime_get_ns());
+}
+
 /* As find_index, and one is given to a stream that has none; FS_NO_INDEX where its tenant has too many. */
 static __always_inline u32 add_index(u32 slot, struct fs_ctx *c, fs_u64 stream, fs_u64 is_blocking)
 {

@@ -69,8 +69,12 @@ int on_stream_drop(struct pt_regs *ctx)
 
 static __always_inline void set_current(fs_u64 id, fs_u64 handle, int is_push)
 {
-	struct ctx_stack fresh = {}, *stack = ctxs_by_thread.lookup_or_try_init(&id, &fresh);
+	struct ctx_stack fresh = {}, *stack = ctxs_by_thread.lookup(&id);
 
+	if (!stack && !admit_thread(id >> 32))
+		return;
+	if (!stack)
+		stack = ctxs_by_thread.lookup_or_try_init(&id, &fresh);
 	if (!stack) {
 		count(FS_COUNT_THREAD_FULL);
 		return;

@@ -112,6 +112,8 @@ class GpuTimeProbe:
             self._process.kill()
             self._process.wait()
             raise
+        self.began_ns = time.monotonic_ns()
+        """What was launched before was not seen."""
         self.libraries: list[Library] = []
         self._ctxs = _MappedArray(self._fds["ctx_by_slot"], abi.Ctx, abi.MAX_CTXS)
         # Each look at an array of structures makes an object; one for each place is enough.
@@ -277,7 +279,7 @@ class GpuTimeProbe:
 
     @property
     def limits(self) -> abi.Limits:
-        """What each tenant may have now."""
+        """What each tenant may have now, and how long a turn is taken to be; may be written."""
         return self._limits.items[0]
 
     def share_room(self, owners: int) -> None:

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from fairsched.bpf import abi, ancestor, btf, budgets, cache, exports, syscall, typed_task
 from fairsched.bpf.compiled import Compiled, close_all, create_maps, load_programs
 from fairsched.bpf.compiler import HERE, cflags, compile_programs, flatten
+from fairsched.bpf.handover import attacher_command
 from fairsched.bpf.instructions import ATOMICS, EXIT_0, KERNEL_READ
 from fairsched.bpf.program_sets import SETS, Kind, ProgramSet
 from fairsched.errors import FairschedError, HostUnsupported
@@ -269,8 +270,8 @@ def main(argv: list[str]) -> int:
             return 1
         for fd in (channel.fileno(), *loaded.values()):
             os.set_inheritable(fd, True)
-        command = [sys.executable, "-m", "fairsched.bpf.attacher", str(channel.detach())]
-        os.execv(sys.executable, [*command, json.dumps({"programs": loaded, "is_multi": multi})])
+        setup = {"programs": loaded, "is_multi": multi}
+        os.execv(sys.executable, attacher_command(channel.detach(), setup))
 
 
 if __name__ == "__main__":

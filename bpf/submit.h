@@ -41,11 +41,13 @@ static __always_inline fs_u64 plain_stream(fs_u64 stream, int per_thread)
 static __always_inline void remember(fs_u64 kind, fs_u64 arg, fs_u64 arg2, struct mark *mark)
 {
 	fs_u64 id = bpf_get_current_pid_tgid();
-	struct call call = {.kind = kind, .arg = arg, .arg2 = arg2};
+	struct call call = {.kind = kind, .arg = arg, .arg2 = arg2}, *known = call_by_thread.lookup(&id);
 
 	if (mark)
 		call.mark = *mark;
-	if (call_by_thread.update(&id, &call))
+	if (known)
+		*known = call;
+	else if (admit_thread(id >> 32) && call_by_thread.update(&id, &call))
 		count(FS_COUNT_CALL_LOST);
 }
 

@@ -169,11 +169,13 @@ class Use(NamedTuple):
     """Of the interval, in which it had no work and was not held ..."""
     idle_ns: int = 0
     """... and of that, in which nobody had."""
+    simulated_ns: int | None = None
+    """In a dry run with holds: the GPU time that it would have had if they were real. It is charged that."""
 
     @property
     def charged_ns(self) -> int:
         """What moves its lag."""
-        return max(self.used_ns, self.most_ns or 0)
+        return max(self.used_ns, self.most_ns or 0) if self.simulated_ns is None else self.simulated_ns
 
     @property
     def is_enforced(self) -> bool:
@@ -232,6 +234,10 @@ class ContextWork(NamedTuple):
     """Up to now."""
     expected_ns: int
     """What a burst like this takes at most; 0 where nothing was learnt yet."""
+    is_charged: bool = False
+    """It is taken to be working now."""
+    last_call_ns: int = 0
+    """Its last launch or completion, CLOCK_MONOTONIC; 0 = none was seen."""
 
 
 class ActionKind(str, enum.Enum):

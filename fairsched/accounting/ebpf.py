@@ -427,7 +427,7 @@ class EbpfAccount:
         for context in self._contexts.all():
             live, replay = self._probe.context(context.key[0]), self._engines[context.gpu].replay
             if live.generation == context.key[1]:
-                yield outstanding.work_of(context, live, replay.exec_ns(context.key))
+                yield outstanding.work_of(context, live, replay)
 
     def stand_in_for(self, unseen: Set[tuple[int, int]], now_ns: int) -> None:
         """These (process, GPU) always have work that no edge tells of: the others have their turns with them."""

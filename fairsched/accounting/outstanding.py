@@ -38,9 +38,10 @@ def end_unless_seen(
         replay.close(context.key, now_ns, is_anchor=False)
 
 
-def work_of(context: Context, live: abi.Ctx, charged_ns: int) -> ContextWork:
+def work_of(context: Context, live: abi.Ctx, replay: Replay) -> ContextWork:
     """What a live context has outstanding."""
     launch = context.launch
+    charged_ns, is_charged = replay.state(context.key)
     mean_ns = launch.tau_ns * max(0, live.submitted - context.seq)
     return ContextWork(
         key=context.key,
@@ -55,6 +56,8 @@ def work_of(context: Context, live: abi.Ctx, charged_ns: int) -> ContextWork:
         charged_ns=charged_ns,
         # The tail matters: kernels that vary by 40 % are at times three times as long as their mean.
         expected_ns=round(mean_ns * (2 + 8 * min(1.0, launch.spread))),
+        is_charged=is_charged,
+        last_call_ns=live.last_call_ns,
     )
 
 

@@ -1,9 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log2 queue delay histograms: their quantiles (pure), and totals by tenant that never fall.
+"""Queue delays: what is counted, and totals by tenant that never fall.
 
-Bucket i counts waits in [2^i, 2^(i+1)) ns. BPF keeps a histogram per cgroup and GPU. Problem: cgroups come and go below
-a tenant, and what a tenant waited must not become less when one goes. So whoever asks for the totals also takes
-in what cgroups that are gone had counted, and the map gets their entries back. Nothing is done between two questions.
+What. The hardware runs contexts in turn, so work waits before each turn, not once. A queue delay is how long a context
+with work waited for one turn, which is a slice and a switch. When a burst is proven complete, BPF knows how long it was
+open (W) and what it was charged (S, by the processor-sharing clock). It took k = ceil(S / turn) turns, so k waits of
+(W - S) / k are counted (bpf/delay.h). With n equal contexts at work each is that of n - 1 turns.
+
+Not seen: which turns of a burst waited longer than their mean, since nothing tells when a kernel starts; work that is
+never proven complete, until it is (what was open when its tenant was held ends with the estimated end of the drain);
+and the time for which a hold keeps a program from launching, since there is no work yet. A turn is the configured one
+(gpu.timeslice_us, gpu.switch_us): where slices are half as long, half as many waits are counted, each twice as long.
+
+Totals. BPF keeps a histogram per cgroup and GPU. Problem: cgroups come and go below a tenant, and what a tenant waited
+must not become less when one goes. So whoever asks for the totals also takes in what cgroups that are gone had counted,
+and the map gets their entries back. Nothing is done between two questions.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ lives here and nowhere else.
 
 The account is told of each hold and thaw, because a held tenant's queue drains unseen. What others do to our
 holds (thaw them, pause the same cgroup, remove it) comes back from the brake as events and ends the hold here.
+
+In a dry run the plan is carried out in the books alone. Holds of it have a tally of their own, last until the plan or
+their deadline ends them as others do, and all end when the mode changes.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections.abc import Collection, Iterable, Set
 from dataclasses import replace
 from typing import Protocol
 
+from fairsched.act.tally import Tally
 from fairsched.base.printable import word
 from fairsched.base.realtime import at_realtime_priority
 from fairsched.cgroup.brake import Brake
@@ -26,7 +30,6 @@ from fairsched.protocol.events import Limiter, decision_fields, logfmt
 from fairsched.protocol.status import DecisionRecord
 
 _REMEMBER = 4096
-_DRY_RUN_REPEAT_NS = 1_000_000_000
 _LOGGED_PER_S = 0.1
 _LOGGED_AT_ONCE = 5
 """Lines of a tenant in the log; `fairsched events` has all decisions."""
@@ -58,27 +61,18 @@ class Applier:
         self._tree = tree
         self._account = account
         self.is_dry_run = is_dry_run
-        self.holds: dict[str, Hold] = {}
-        """By tenant; ours only."""
+        self.real, self.dry = Tally(), Tally()
+        self.holds = self.real.holds
+        """By tenant; ours only, and made."""
         self.reserved: frozenset[str] = frozenset()
         """Tenants whose holds are not the share policy's business now: it sees them as held by somebody else."""
         self.paused: Set[int] = frozenset()
         """Ids of cgroups with GPU work that somebody else has paused: the end of our hold does not let them run."""
         self.records: deque[DecisionRecord] = deque(maxlen=_REMEMBER)
-        self.held_ns: dict[str, int] = {}
-        """Time held since the start, by tenant; finished holds only."""
-        self.held_count: dict[str, int] = {}
-        self.held_by_reason_ns: dict[str, dict[ReasonCode, int]] = {}
-        """The same as ``held_ns``, by tenant and why each hold began."""
-        self.done: dict[str, dict[tuple[ActionKind, ReasonCode], int]] = {}
-        """What was carried out since the start, by tenant: how often, and why."""
         self.errors = 0
         self._told: dict[str, frozenset[int]] = {}
         """The cgroups that the account was told of when each tenant was held."""
-        self._reasons: dict[str, ReasonCode] = {}
-        """Why each tenant that is held was last held."""
         self._log_limit = Limiter(per_s=_LOGGED_PER_S, burst=_LOGGED_AT_ONCE)
-        self._dry_seen: dict[tuple[str, ActionKind], int] = {}
         self._granted_ns = 0
         """Spent in this plan waiting for queues to fill."""
         self._filling: dict[str, tuple[Action, int]] = {}
@@ -94,6 +88,8 @@ class Applier:
         """Carry out every action; one that fails is recorded and counted, the others go on."""
         self._granted_ns = 0
         self._forget_filling()
+        if self.dry.holds:
+            self._end_dry(self._foreign() & self.dry.holds.keys(), ReasonCode.FOREIGN, now_ns)
         for action in plan:
             self._carry_out(action, now_ns)
 
@@ -156,9 +152,7 @@ class Applier:
         finally:
             held_ns = self._ended(self.holds.get(action.tenant), now_ns)
         self._record(action, now_ns, held_ns, None)
-        again_ns = time.monotonic_ns()
-        reason = replace(action.reason, code=ReasonCode.DEEP_QUEUE)
-        again = replace(action, kind=ActionKind.HOLD, reason=reason, grant_ns=None)
+        again_ns, again = time.monotonic_ns(), _again(action)
         if kind is not HoldKind.HELD:
             self._filling[action.tenant] = (again, grant_ns)
             self.look_ns = again_ns + _GRANT_LOOK_NS
@@ -220,18 +214,11 @@ class Applier:
     def _ended(self, hold: Hold | None, now_ns: int) -> int | None:
         if hold is None:
             return None
-        self.holds.pop(hold.tenant, None)
         self._latency_dirty.add(hold.tenant)
         view = self._tree.tenants.get(hold.tenant) or TenantView(hold.tenant)
         # a reload may have given them to another tenant meanwhile: their contexts must not stay held for ever
         self._account.thaw((self._told.pop(hold.tenant, frozenset()) | view.cgroup_ids) - self.paused, now_ns)
-        lasted_ns = now_ns - hold.since_ns
-        reason = self._reasons.pop(hold.tenant, ReasonCode.OVER_ENTITLEMENT)
-        by_reason = self.held_by_reason_ns.setdefault(hold.tenant, {})
-        by_reason[reason] = by_reason.get(reason, 0) + lasted_ns
-        self.held_ns[hold.tenant] = self.held_ns.get(hold.tenant, 0) + lasted_ns
-        self.held_count[hold.tenant] = self.held_count.get(hold.tenant, 0) + 1
-        return lasted_ns
+        return self.real.end(hold.tenant, now_ns)
 
     def settle(self, now_ns: int) -> None:
         """Take in what the kernel and others did to our holds since the last call. What fails is counted."""
@@ -268,22 +255,33 @@ class Applier:
         """Thaw every hold past its deadline, should the policy not be asked in time."""
         for tenant in [name for name, hold in self.holds.items() if hold.deadline_ns <= now_ns]:
             self.apply([Action(ActionKind.THAW, tenant, Reason(ReasonCode.DEADLINE))], now_ns)
+        expired = {name for name, hold in self.dry.holds.items() if hold.deadline_ns <= now_ns}
+        self._end_dry(expired, ReasonCode.DEADLINE, now_ns)
         self._brake.thaw_expired(now_ns)  # also what is left of a gang whose hold was not to be undone
 
     def release_all(self, now_ns: int) -> None:
-        """Thaw everything we hold, and hold no tenant until the next plan says so."""
+        """End all holds, those of a dry run too, and hold no tenant until the next plan says so."""
         self._forget_filling()
         for tenant in list(self.holds):
             self.apply([Action(ActionKind.THAW, tenant, Reason(ReasonCode.SHUTDOWN))], now_ns)
+        self._end_dry(set(self.dry.holds), ReasonCode.SHUTDOWN, now_ns)
+
+    def switch(self, *, is_dry_run: bool, now_ns: int) -> None:
+        """Go on in another mode: no hold of either kind outlasts the one before."""
+        self.release_all(now_ns)
+        self.is_dry_run = is_dry_run
 
     def all_holds(self) -> dict[str, Hold]:
-        """Ours and those of others, by tenant, for the Snapshot."""
-        foreign = {
-            name: Hold(name, 0, 0, is_ours=False)
+        """Ours, those of a dry run and those of others, by tenant, for the Snapshot."""
+        foreign = {name: Hold(name, 0, 0, is_ours=False) for name in self._foreign()}
+        return {**self.dry.holds, **self.holds, **foreign}
+
+    def _foreign(self) -> set[str]:
+        return {
+            name
             for name, view in self._tree.tenants.items()
             if name in self.reserved or (view.is_paused and name not in self.holds)
         }
-        return {**self.holds, **foreign}
 
     def holds_cgroup(self, cgroup_id: int) -> bool:
         """Whether we hold it: by itself, or with the tenant it belongs to."""
@@ -309,11 +307,23 @@ class Applier:
         return dict(self._latency_ns)
 
     def _pretend(self, action: Action, now_ns: int) -> None:
-        """Nothing is frozen in a dry run, so the same wish comes back every tick: said once a second."""
-        key = (action.tenant, action.kind)
-        if now_ns - self._dry_seen.get(key, -_DRY_RUN_REPEAT_NS) >= _DRY_RUN_REPEAT_NS:
-            self._dry_seen[key] = now_ns
-            self._record(action, now_ns, None, None, is_dry_run=True)
+        """What a dry run makes of an action: nobody is frozen, and the account is not told."""
+        tenant, held_ns = action.tenant, None
+        if action.kind is ActionKind.THAW:
+            held_ns = self.dry.end(tenant, now_ns)
+            if held_ns is None:
+                return
+        elif tenant in self.dry.holds:
+            return
+        else:
+            self.dry.holds[tenant] = Hold(tenant, now_ns, action.deadline_ns, is_ours=True)
+        self._record(action, now_ns, held_ns, None, is_dry_run=True)
+        if action.grant_ns is not None:
+            self._pretend(_again(action), now_ns)
+
+    def _end_dry(self, tenants: Iterable[str], code: ReasonCode, now_ns: int) -> None:
+        for tenant in sorted(tenants):
+            self._pretend(Action(ActionKind.THAW, tenant, Reason(code)), now_ns)
 
     def _record(
         self,
@@ -336,37 +346,16 @@ class Applier:
             error=error,
         )
         self.records.append(record)
-        if error is None and not is_dry_run:
-            self._count(action)
+        if error is None:
+            (self.dry if is_dry_run else self.real).count(action)
         self._log(record)
 
-    def _count(self, action: Action) -> None:
-        kind, reason = action.kind, action.reason.code
-        if kind is ActionKind.HOLD:
-            self._reasons[action.tenant] = reason
-        done = self.done.setdefault(action.tenant, {})
-        done[kind, reason] = done.get((kind, reason), 0) + 1
-
-    def held_for_ns(self, tenant: str, now_ns: int) -> dict[ReasonCode, int]:
-        """Time held since the start, by the reason of each hold, the one in progress included."""
-        found = dict(self.held_by_reason_ns.get(tenant, {}))
-        hold = self.holds.get(tenant)
-        if hold is not None:
-            reason = self._reasons.get(tenant, ReasonCode.OVER_ENTITLEMENT)
-            found[reason] = found.get(reason, 0) + now_ns - hold.since_ns
-        return found
-
     def remembered_tenants(self) -> set[str]:
-        counted = (self.held_ns, self.held_count, self.held_by_reason_ns, self.done)
-        return {name for table in counted for name in table} | {name for name, _ in self._dry_seen}
+        return self.real.remembered_tenants() | self.dry.remembered_tenants()
 
     def forget_tenants(self, names: Collection[str]) -> None:
-        for name in names:
-            self.held_ns.pop(name, None)
-            self.held_count.pop(name, None)
-            self.held_by_reason_ns.pop(name, None)
-            self.done.pop(name, None)
-        self._dry_seen = {key: ns for key, ns in self._dry_seen.items() if key[0] not in names}
+        self.real.forget_tenants(names)
+        self.dry.forget_tenants(names)
 
     def _log(self, record: DecisionRecord) -> None:
         """A line for each, but no more than a journal is worth; all of them where somebody debugs."""
@@ -379,3 +368,9 @@ class Applier:
         if suppressed:
             fields["suppressed"] = suppressed
         logger.info("%s", logfmt(fields), extra={"fields": fields})
+
+
+def _again(action: Action) -> Action:
+    """The hold that follows a thaw with a grant."""
+    reason = replace(action.reason, code=ReasonCode.DEEP_QUEUE)
+    return replace(action, kind=ActionKind.HOLD, reason=reason, grant_ns=None)

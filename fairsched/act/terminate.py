@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from fairsched.base.printable import word
 from fairsched.base.process import ProcessId
 from fairsched.model import MisbehaviourKind, ReasonCode
+from fairsched.protocol.events import EventBook
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ class Terminator:
         self._let_run = let_run
         self._endings: dict[ProcessId, _Ending] = {}
         self._protected = frozenset((0, 1, os.getpid(), os.getppid()))
+        self.book = EventBook(logger, "termination")
         self.total: Counter[tuple[str, MisbehaviourKind | ReasonCode]] = Counter()
         """Processes that were told to end, by (tenant, kind)."""
 
@@ -83,8 +84,7 @@ class Terminator:
             return False
         self._endings[accused.owner] = _Ending(accused, pidfd, now_ns)
         self.total[accused.tenant, accused.kind] += 1
-        name = word(accused.tenant)
-        logger.warning("terminate=SIGTERM tenant=%s pid=%d kind=%s", name, pid, accused.kind.value)
+        self._tell(logging.WARNING, "SIGTERM", accused)
         return True
 
     def settle(self, still: Collection[ProcessId], now_ns: int, grace_ns: int) -> None:
@@ -95,12 +95,15 @@ class Terminator:
             elif ending.is_killed or now_ns - ending.asked_ns < grace_ns:
                 continue
             elif owner not in still:
-                logger.info("terminate=let_off tenant=%s pid=%d", word(ending.accused.tenant), owner.pid)
+                self._tell(logging.INFO, "let_off", ending.accused)
                 self._forget(owner)
             elif self._tenant_of(owner.pid) == ending.accused.tenant and _send(ending.pidfd, signal.SIGKILL):
                 ending.is_killed = True
                 self._let_run(ending.accused.tenant, now_ns)
-                logger.warning("terminate=SIGKILL tenant=%s pid=%d", word(ending.accused.tenant), owner.pid)
+                self._tell(logging.WARNING, "SIGKILL", ending.accused)
+
+    def _tell(self, level: int, what: str, whom: Accused) -> None:
+        self.book.tell(level, terminate=what, tenant=whom.tenant, pid=whom.owner.pid, kind=whom.kind.value)
 
     def forget(self, owners: Iterable[ProcessId]) -> None:
         """They are not to end after all."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from fairsched.act.holds import Applier
 from fairsched.act.terminate import Accused, Terminator
@@ -30,6 +31,7 @@ from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import TenantView, Tree
 from fairsched.policy import vram as policy
 from fairsched.policy.shares import ancestors, spec_for
+from fairsched.protocol.events import EventBook
 from fairsched.protocol.status import VramStatus
 
 _LOOK_NS = 900_000_000
@@ -49,6 +51,7 @@ class VramLimits:
         self._sensors, self._tree, self._applier, self._mount = sensors, tree, applier, mount
         self._listing: Listing | None = None
         self.terminator = Terminator(self._tenant_now, self._let_run)
+        self.book = EventBook(logger, "vram")
         self._state = policy.VramState()
         self._params = policy.VramParams()
         self._specs: Mapping[str, TenantSpec] = {}
@@ -207,11 +210,11 @@ class VramLimits:
     def _tell(self, before: policy.VramState, now_ns: int) -> None:
         for key, one in self._state.episodes.items():
             if key not in before.episodes:
-                logger.warning("vram=over action=%s %s", self._action(one), _words(one))
+                self.book.tell(logging.WARNING, vram="over", action=self._action(one), **_fields(one))
         for key, one in before.episodes.items():
             if key not in self._state.episodes:
-                lasted_s = (now_ns - one.since_ns) / 1e9
-                logger.info("vram=within tenant=%s gpu=%s lasted_s=%.0f", *key, lasted_s)
+                lasted_s = round((now_ns - one.since_ns) / 1e9)
+                self.book.tell(logging.INFO, vram="within", tenant=one.tenant, gpu=one.gpu, lasted_s=lasted_s)
 
     def _action(self, one: policy.VramEpisode) -> str:
         wish = one.wish
@@ -343,6 +346,11 @@ def _hold(one: policy.VramHold) -> Action:
     return Action(ActionKind.HOLD, episode.leaf, reason, one.deadline_ns)
 
 
-def _words(one: policy.VramEpisode) -> str:
-    words = f"tenant={one.tenant} gpu={one.gpu} used_bytes={one.used_bytes} limit_bytes={one.limit_bytes}"
-    return f"{words} most={one.leaf}"
+def _fields(one: policy.VramEpisode) -> dict[str, Any]:
+    return {
+        "tenant": one.tenant,
+        "gpu": one.gpu,
+        "used_bytes": one.used_bytes,
+        "limit_bytes": one.limit_bytes,
+        "most": one.leaf,
+    }

@@ -15,11 +15,12 @@ import os
 import socket
 import struct
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from fairsched.base.printable import printable
+from fairsched.base.sd_notify import is_journal
+from fairsched.base.text import utc
 
 JOURNAL_SOCKET = "/run/systemd/journal/socket"
 DECISION_MESSAGE_ID = "6f0f2b6c1f5d4f0c9a1e7b9c3d2a8e54"
@@ -29,11 +30,16 @@ _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 
 
 class LogfmtFormatter(logging.Formatter):
-    """``level=info logger=daemon ...``; under journald the time is journald's, so a line begins at level."""
+    """``time=2026-11-26T18:15:38.123Z level=info from=daemon ...``; without time where the reader has one."""
+
+    def __init__(self, *, has_time: bool) -> None:
+        super().__init__()
+        self._has_time = has_time
 
     def format(self, record: logging.LogRecord) -> str:
         name = record.name.removeprefix("fairsched.")
-        text = f"level={record.levelname.lower()} from={name} {record.getMessage()}"
+        time = f"time={utc(record.created)} " if self._has_time else ""
+        text = f"{time}level={record.levelname.lower()} from={name} {record.getMessage()}"
         if record.exc_info:
             text += f" exception={self.formatException(record.exc_info)!r}"
         # Names of tenants' cgroups and files are in it: no line of theirs, no escape sequence.
@@ -45,8 +51,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{int(record.msecs):03d}Z",
+            "time": utc(record.created),
             "level": record.levelname.lower(),
             "from": record.name.removeprefix("fairsched."),
             "message": record.getMessage(),
@@ -114,20 +119,14 @@ def journal_entry(message: str, record: logging.LogRecord, fields: Mapping[str, 
     return bytes(data)
 
 
-def is_journal(environ: Mapping[str, str], fd: int) -> bool:
-    """Whether this descriptor is the stream to the journal that systemd says it gave us."""
-    try:
-        stat = os.fstat(fd)
-    except OSError:
-        return False
-    return environ.get("JOURNAL_STREAM") == f"{stat.st_dev}:{stat.st_ino}"
-
-
 def set_up_logging(line_format: str, level: str) -> None:
     """Log everything of fairsched to stderr; ``line_format`` is logfmt or json."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if line_format == "json" else LogfmtFormatter())
-    if is_journal(os.environ, 2):
+    has_journal = is_journal(os.environ, 2)  # which knows when a line came
+    handler.setFormatter(
+        JsonFormatter() if line_format == "json" else LogfmtFormatter(has_time=not has_journal)
+    )
+    if has_journal:
         handler = JournalHandler(handler)
     root = logging.getLogger("fairsched")
     for old in root.handlers:

@@ -26,10 +26,15 @@ def _bracketed(path: str) -> str | None:
 
 def privileges() -> tuple[frozenset[str], str | None]:
     """This process's capabilities, of those that matter here, and the kernel's lockdown; None = it has none."""
-    return _capabilities(), _bracketed("/sys/kernel/security/lockdown")
+    return _capabilities("CapEff"), _bracketed("/sys/kernel/security/lockdown")
 
 
-def _capabilities() -> frozenset[str]:
-    line = re.search(r"^CapEff:\s*([0-9a-f]+)$", read_stripped("/proc/self/status") or "", re.MULTILINE)
+def capabilities_of_root() -> frozenset[str]:
+    """Those that this process would have as root: of its bounding set, which sudo keeps."""
+    return _capabilities("CapBnd")
+
+
+def _capabilities(which: str) -> frozenset[str]:
+    line = re.search(rf"^{which}:\s*([0-9a-f]+)$", read_stripped("/proc/self/status") or "", re.MULTILINE)
     bits = int(line.group(1), 16) if line else 0
     return frozenset(name for name, bit in _CAPABILITIES.items() if bits >> bit & 1)

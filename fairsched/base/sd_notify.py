@@ -18,14 +18,23 @@ class Notifier:
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
         self._address: str | None = None
+        self._told: str | None = None
+        """The status that was taken last."""
         if address.startswith("/"):
             self._address = address
         elif address.startswith("@"):
             self._address = "\0" + address[1:]  # a socket in the abstract namespace
 
-    def ready(self, status: str = "") -> bool:
+    def ready(self) -> bool:
         """The daemon works (also: a reload is done)."""
-        return self._send("READY=1", *([f"STATUS={status}"] if status else []))
+        return self._send("READY=1")
+
+    def status(self, text: str) -> bool:
+        """The line that ``systemctl status`` shows; sent when it is another than before."""
+        if text == self._told or not self._send(f"STATUS={text}"):
+            return False
+        self._told = text
+        return True
 
     def watchdog(self) -> bool:
         """The loop is alive."""
@@ -52,3 +61,12 @@ class Notifier:
         except OSError:
             return False
         return True
+
+
+def is_journal(environ: Mapping[str, str], fd: int) -> bool:
+    """Whether this descriptor is the stream to the journal that systemd says it gave us."""
+    try:
+        stat = os.fstat(fd)
+    except OSError:
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{stat.st_dev}:{stat.st_ino}"

@@ -27,7 +27,7 @@ COMMANDS = {
     "top": ("fairsched.cli.top.command", "The same and more, live."),
     "ps": ("fairsched.cli.ps", "Which processes use the GPUs, and whose they are."),
     "explain": ("fairsched.cli.explain", "Why a tenant was held, in the last minute."),
-    "events": ("fairsched.cli.events", "Holds and thaws as JSON lines, live with -f."),
+    "events": ("fairsched.cli.events", "Holds, thaws and terminations as JSON lines."),
     "report": ("fairsched.cli.report", "The past as a page with plots."),
     "tenant": ("fairsched.cli.tenant", "List tenants; change weights and limits live."),
     "exec": ("fairsched.cli.execute", "Run a command as a tenant."),

@@ -15,6 +15,7 @@ from fairsched.base.printable import printable
 
 if TYPE_CHECKING:
     from fairsched.protocol.client import ControlClient
+    from fairsched.protocol.status import StatusReport
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,18 +40,26 @@ socket_option: Callable[[F], F] = click.option(
 
 
 def daemon_options(function: F) -> F:
-    """--socket and --config, handed to the command as one ``client``."""
+    """--socket and --config, handed to a command that only asks as one ``client``."""
+    return _with_client(function, only_asks=True)
 
+
+def change_options(function: F) -> F:
+    """The same for a command that changes something: it must not reach another daemon than the one meant."""
+    return _with_client(function, only_asks=False)
+
+
+def _with_client(function: F, *, only_asks: bool) -> F:
     @socket_option
     @config_option
     @functools.wraps(function)
     def command(*args: Any, socket_path: Path | None, config_path: Path | None, **kwargs: Any) -> Any:
-        return function(*args, client=connect(socket_path, config_path), **kwargs)
+        return function(*args, client=connect(socket_path, config_path, only_asks=only_asks), **kwargs)
 
     return command  # type: ignore[return-value]
 
 
-def connect(socket_path: Path | None, config_path: Path | None) -> ControlClient:
+def connect(socket_path: Path | None, config_path: Path | None, *, only_asks: bool) -> ControlClient:
     """The client for the socket that was named, or the one a daemon on this host would have."""
     from fairsched.protocol.client import DEFAULT_SOCKET, ControlClient
 
@@ -62,12 +71,29 @@ def connect(socket_path: Path | None, config_path: Path | None) -> ControlClient
 
         try:
             socket_path = load(config_path).socket_path
-        except ConfigError:
-            if config_path is not None:
-                raise
+        except ConfigError as error:
             # a file broken since the daemon started must not hide the daemon
+            if config_path is not None:
+                if not only_asks:
+                    raise
+                click.echo(f"warning: {printable(str(error))}", err=True)
+                click.echo(f"  asking on {DEFAULT_SOCKET}; name another one with --socket", err=True)
             socket_path = DEFAULT_SOCKET
     return ControlClient(socket_path)
+
+
+def report_of(document: Any) -> StatusReport:
+    """The daemon's answer to ``status``. Raises ControlError when it cannot be understood."""
+    from fairsched.errors import ControlError
+    from fairsched.protocol.status import status_from_plain
+
+    try:
+        return status_from_plain(document)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ControlError(
+            f"the daemon's status cannot be understood: {error}",
+            remedy="use the fairsched command of the same version as the daemon",
+        ) from None
 
 
 def echo_lines(lines: Iterable[str]) -> None:

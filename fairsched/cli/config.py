@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairsched.cli.common import config_option, connect, daemon_options, echo_json, json_option, socket_option
+from fairsched.cli.common import change_options, config_option, connect, echo_json, json_option, socket_option
 from fairsched.errors import FairschedError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def show_command(config_path: Path | None, socket_path: Path | None, running: bo
     Comments mark every value that does not stand in the file.
     """
     if running:
-        answer = connect(socket_path, config_path).request("config_show")
+        answer = connect(socket_path, config_path, only_asks=True).request("config_show")
         if as_json:
             echo_json(answer)
         else:
@@ -125,7 +125,7 @@ def schema_command() -> None:
 Examples:
   fairsched config check && fairsched config reload""",
 )
-@daemon_options
+@change_options
 @json_option
 def reload_command(client: ControlClient, as_json: bool) -> None:
     """Make the daemon re-read its file.

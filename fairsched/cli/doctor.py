@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fairsched.host.ladder import BrakeRung, Rung
 
 EPILOG = """\b
-Exit status: 0 fairsched can run here, 2 the configuration is broken, 3 it
-cannot run here.
+Exit status: 0 fairsched can run here, 1 that is not known, as whoever is not
+root cannot look at everything, 2 the configuration is broken, 3 it cannot.
 \b
 Examples:
   sudo fairsched doctor
@@ -58,7 +58,7 @@ def command(ctx: click.Context, config_path: Path | None, no_bpf: bool, as_json:
         rows.insert(0, Check("config", "fail", str(broken), "judged by the defaults", broken.remedy))
     choices, rungs, hands = choose(facts, config), ladder(facts, config), brakes(facts, config)
     if as_json:
-        verdict = {"can_run": choices.can_run and broken is None}
+        verdict = {"can_run": choices.can_run if broken is None else False}
         echo_json(
             {
                 **verdict,
@@ -72,9 +72,9 @@ def command(ctx: click.Context, config_path: Path | None, no_bpf: bool, as_json:
     else:
         for line, level in render(rows, choices, rungs, hands):
             click.echo(_painted(printable(line), level))
-    if not choices.can_run:
+    if choices.obstacles:
         ctx.exit(3)
-    ctx.exit(2 if broken is not None else 0)
+    ctx.exit(2 if broken is not None else 0 if choices.can_run else 1)
 
 
 def render(
@@ -96,11 +96,15 @@ def render(
     lines += [(line, "") for line in wrap(f"account: {source} ({choices.source_reason})")]
     can = f"can hold tenants by {choices.brake}" if choices.can_hold else "cannot hold tenants"
     lines += [(line, "") for line in wrap(f"mode: {choices.mode}; {can} ({choices.hold_reason})")]
-    if choices.can_run:
-        lines.append(("fairsched can run on this host", ""))
-    else:
-        lines += [(line, "") for line in wrap(f"fairsched cannot run here: {'; '.join(choices.obstacles)}")]
-    return lines
+    return [*lines, *((line, "") for line in wrap(_verdict(choices)))]
+
+
+def _verdict(choices: Choices) -> str:
+    if choices.obstacles:
+        return f"fairsched cannot run here: {'; '.join(choices.obstacles)}"
+    if choices.not_looked_at:
+        return "nothing that was looked at keeps fairsched from running here; for the rest: sudo fairsched doctor"
+    return "fairsched can run on this host"
 
 
 def _ladder(rungs: Sequence[Rung]) -> list[str]:

@@ -64,9 +64,10 @@ def command() -> None:
 
 
 @command.command("status", epilog=STATUS_EPILOG)
+@socket_option
 @config_option
 @json_option
-def status_command(config_path: Path | None, as_json: bool) -> None:
+def status_command(socket_path: Path | None, config_path: Path | None, as_json: bool) -> None:
     """Where the ladder stands, what is in force, what it waits for."""
     from fairsched.companion.escalate import policy
     from fairsched.companion.escalate.dry_run import is_dry_run
@@ -75,13 +76,29 @@ def status_command(config_path: Path | None, as_json: bool) -> None:
 
     config = _load(config_path)
     state, limits = books_of(config)[0].load(), limits_of(config.escalation)
+    why_not = _why_no_daemon(socket_path or config.socket_path)
     if as_json:
         section = config.escalation
         is_dry = is_dry_run(limits, state.mode)
         document = {"is_enabled": section.enabled, "is_dry_run": is_dry, "state": to_plain(state)}
-        echo_json({**document, "level": policy.level(limits, state)})
+        echo_json({**document, "level": policy.level(limits, state), "daemon_error": why_not})
         return
-    echo_lines(render_status(config.escalation.enabled, limits, state, time.time()))
+    lines = render_status(config.escalation.enabled, limits, state, time.time())
+    if why_not is not None:
+        lines += wrap(f"{why_not}: this is how it stood when that was written last", first="! ", rest="  ")
+    echo_lines(lines)
+
+
+def _why_no_daemon(socket: Path) -> str | None:
+    """None: one answers."""
+    from fairsched.errors import ControlError
+    from fairsched.protocol.client import ControlClient
+
+    try:
+        ControlClient(socket).request("ping")
+    except ControlError as error:
+        return str(error)
+    return None
 
 
 def render_status(is_enabled: bool, limits: EscalationLimits, state: State, now_s: float) -> list[str]:

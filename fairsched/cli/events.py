@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``fairsched events``: decisions as JSON lines, those there are and, with -f, those to come."""
+"""``fairsched events``: what is done to tenants as JSON lines, what there is and, with -f, what is to come."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from fairsched.cli.duration import seconds_of
 
 if TYPE_CHECKING:
     from fairsched.protocol.client import ControlClient
-    from fairsched.protocol.events import EventStream
+    from fairsched.protocol.events import EventRecord, EventStream
+    from fairsched.protocol.status import DecisionRecord
 
 DEFAULT_SINCE_S = 60.0
 _LOOK_S = 0.5
@@ -27,10 +28,13 @@ One JSON object a line. "event" says what it is:
               is left out; "suppressed" counts those of the tenant before it
               that --rate kept back
   suppressed  how many were kept back of a tenant that then fell silent
+  termination a process was told to end (SIGTERM, SIGKILL), or was let off
+  vram        a tenant is over its limit of GPU memory and what is done about
+              it, or within it again
   gap         decisions may be missing here (the daemon was restarted, or
               forgot older ones)
-A daemon that is restarted is waited for. The daemon remembers some 4000
-decisions; `fairsched report` has counts of a longer past.
+A daemon that is restarted is waited for. It remembers some 4000 decisions and
+1000 of each other kind; `fairsched report` has counts of a longer past.
 \b
 Examples:
   fairsched events --since 10m --tenant batch
@@ -59,7 +63,7 @@ Examples:
 def command(
     client: ControlClient, follow: bool, since_s: float | None, tenant: str | None, rate: float
 ) -> None:
-    """Holds and thaws as JSON lines."""
+    """Holds, thaws, terminations and VRAM actions as JSON lines."""
     from fairsched.protocol.events import EventStream
 
     if since_s is None:
@@ -87,11 +91,15 @@ class Tail:
 
     def poll(self, *, is_first: bool = False) -> None:
         """Print what is new. Raises ControlError when the daemon does not answer."""
-        from fairsched.protocol.events import gap_document
+        from fairsched.protocol.events import event_from_plain, gap_document
         from fairsched.protocol.status import decision_from_plain
 
         answer = self._client.request("decisions", since_ns=self._since_ns)
-        records = [decision_from_plain(one) for one in answer["decisions"]]
+        records: list[DecisionRecord | EventRecord] = [
+            *map(decision_from_plain, answer["decisions"]),
+            *map(event_from_plain, answer["events"]),
+        ]
+        records.sort(key=lambda record: record.t_ns)
         if not answer["is_gapless"]:
             why = "the daemon remembers none that are older" if is_first else "the daemon forgot some"
             _print(gap_document(time.time(), why))

@@ -2,7 +2,7 @@
 """``fairsched explain TENANT``: the last minute in plain words with numbers.
 
 A few holds are told one by one. Of many, what they have in common is told first, by reason and with the range of
-the numbers, and then the last few.
+the numbers, and then the last few. What a dry run would have held is told apart, and added to nothing.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from fairsched.base.text import percent, wrap
-from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
+from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option, report_of
 from fairsched.cli.text import (
     milliseconds,
     misbehaviour_text,
@@ -50,14 +50,14 @@ Examples:
 @json_option
 def command(client: ControlClient, tenant: str, is_all: bool, as_json: bool) -> None:
     """Why TENANT was held and thawed in the last minute."""
-    from fairsched.protocol.status import decision_from_plain, status_from_plain
+    from fairsched.protocol.status import decision_from_plain
 
     documents = client.request("explain", tenant=tenant)
     if as_json:
         echo_json(documents)
         return
     records = [decision_from_plain(document) for document in documents]
-    report = status_from_plain(client.request("status"))
+    report = report_of(client.request("status"))
     now = next((one for one in report.tenants if one.name == tenant), None)
     misbehaviours, vram = (now.misbehaviours, now.vram) if now is not None else ((), ())
     now_ns, now_s = time.monotonic_ns(), report.wall_time_s
@@ -80,8 +80,10 @@ def render(
     uptime_s: float = WINDOW_S,
 ) -> list[str]:
     """The story of `records` (oldest first), at most 80 columns a line; a summary comes first."""
-    episodes = _episodes(records)
-    lines = _summary(tenant, episodes, now_ns, max(1.0, min(WINDOW_S, uptime_s)))
+    episodes = _episodes(records, now_ns)
+    window_s = max(1.0, min(WINDOW_S, uptime_s))
+    begin_ns = now_ns - round(window_s * 1e9)
+    lines = _summary(tenant, episodes, begin_ns, window_s)
     if now is not None:
         lines += wrap(_now(now))
         lines += wrap(now.note) if now.note else []
@@ -94,16 +96,15 @@ def render(
     for is_over, text in (vram_text(one, now_s) for one in vram):
         lines += wrap(text, first="! " if is_over else "", rest="  ")
     if len(episodes) > FEW:
-        lines += _digest(episodes, now_ns)
+        for is_dry in (False, True):
+            lines += _digest([one for one in episodes if one.is_dry is is_dry], begin_ns)
         if not is_all:
             lines.append(f"the last {LAST} of {len(episodes)}; --all tells all of them:")
             episodes = episodes[-LAST:]
-    for hold, thaw in episodes:
-        first = hold or thaw
-        assert first is not None
-        stamp = time.strftime("%H:%M:%S", time.localtime(first.wall_time_s))
-        stamp += f".{int(first.wall_time_s % 1 * 1000):03d}  "
-        lines += wrap(_sentence(hold, thaw, now_ns), first=stamp, rest=" " * len(stamp))
+    for episode in episodes:
+        wall_s = episode.records[0].wall_time_s
+        stamp = f"{time.strftime('%H:%M:%S', time.localtime(wall_s))}.{int(wall_s % 1 * 1000):03d}  "
+        lines += wrap(_sentence(episode), first=stamp, rest=" " * len(stamp))
     return lines
 
 
@@ -136,62 +137,83 @@ def _graphs(graphs: GraphWork, where: str) -> str:
     return f"graph launches of {lengths} ms{where} ({many} {doubt}, {source}): each runs as one piece"
 
 
-_Episode = tuple["DecisionRecord | None", "DecisionRecord | None"]
+class _Episode(NamedTuple):
+    """A hold with the thaw that ended it. A thaw alone: its hold is older than the records."""
+
+    hold: DecisionRecord | None
+    thaw: DecisionRecord | None
+    began_ns: int
+    ended_ns: int
+    """Now, for one that lasts."""
+
+    @property
+    def records(self) -> list[DecisionRecord]:
+        return [record for record in (self.hold, self.thaw) if record is not None]
+
+    @property
+    def is_dry(self) -> bool:
+        return self.records[0].is_dry_run
+
+    def held_ns(self, begin_ns: int = 0) -> int:
+        """After ``begin_ns``."""
+        return max(0, self.ended_ns - max(self.began_ns, begin_ns))
 
 
-def _episodes(records: Sequence[DecisionRecord]) -> list[_Episode]:
-    """Each hold with the thaw that ended it. A thaw alone: its hold is older than the records."""
-    found: list[_Episode] = []
-    for record in records:
-        if record.action.value == "hold":
-            found.append((record, None))
-        elif found and found[-1][0] is not None and found[-1][1] is None:
-            found[-1] = (found[-1][0], record)
-        else:
-            found.append((None, record))
-    return found
+def _episodes(records: Sequence[DecisionRecord], now_ns: int) -> list[_Episode]:
+    """In the order in which they began. None of one kind outlasts the record that follows it, so they add up."""
+    found = []
+    for is_dry in (False, True):
+        mine = [record for record in records if record.is_dry_run is is_dry]
+        for before, record, after in zip([None, *mine], mine, [*mine[1:], None], strict=False):
+            if _is_hold(record):
+                ended_ns = record.t_ns if record.error else after.t_ns if after is not None else now_ns
+                thaw = None if after is None or _is_hold(after) else after
+                found.append(_Episode(record, thaw, record.t_ns, ended_ns))
+            elif before is None or not _is_hold(before):
+                began_ns = max(record.t_ns - (record.held_ns or 0), before.t_ns if before is not None else 0)
+                found.append(_Episode(None, record, began_ns, record.t_ns))
+    return sorted(found, key=lambda one: one.began_ns)
 
 
-def _held_ns(episode: _Episode, now_ns: int) -> int:
-    hold, thaw = episode
-    if hold is not None and hold.error:
-        return 0
-    if thaw is not None and thaw.held_ns is not None:
-        return thaw.held_ns
-    if hold is None:
-        return 0
-    return max(0, (thaw.t_ns if thaw is not None else now_ns) - hold.t_ns)
+def _is_hold(record: DecisionRecord) -> bool:
+    return record.action.value == "hold"
 
 
-def _summary(tenant: str, episodes: Sequence[_Episode], now_ns: int, seconds: float) -> list[str]:
+def _summary(tenant: str, episodes: Sequence[_Episode], begin_ns: int, seconds: float) -> list[str]:
     if not episodes:
         return [f"{tenant} was not held in the last minute."]
-    lengths = [_held_ns(episode, now_ns) for episode in episodes]
-    is_dry = all(record is None or record.is_dry_run for episode in episodes for record in episode)
-    total_ms, longest_ms = sum(lengths) / 1e6, max(lengths) / 1e6
-    times = "once" if len(episodes) == 1 else f"{len(episodes)} times"
-    return wrap(
-        f"{tenant} {'would have been' if is_dry else 'was'} held {times} in the last minute, "
-        f"{milliseconds(total_ms)} ms in all ({milliseconds(total_ms / seconds)} ms of each second), "
-        f"{milliseconds(longest_ms)} ms at the longest."
-    )
+    lines: list[str] = []
+    for is_dry, verb in ((False, "was"), (True, "would have been")):
+        mine = [one for one in episodes if one.is_dry is is_dry]
+        if not mine:
+            continue
+        total_ms = sum(one.held_ns(begin_ns) for one in mine) / 1e6
+        longest_ms = max(one.held_ns() for one in mine) / 1e6
+        lines += wrap(
+            f"{tenant} {verb} held {_times(len(mine))} in the last minute, "
+            f"{milliseconds(total_ms)} ms in all ({milliseconds(total_ms / seconds)} ms of each second), "
+            f"{milliseconds(longest_ms)} ms at the longest."
+        )
+    return lines
 
 
-def _sentence(hold: DecisionRecord | None, thaw: DecisionRecord | None, now_ns: int) -> str:
-    length = f"{milliseconds(_held_ns((hold, thaw), now_ns) / 1e6)} ms"
+def _sentence(episode: _Episode) -> str:
+    hold, thaw = episode.hold, episode.thaw
+    length = f"{milliseconds(episode.held_ns() / 1e6)} ms"
+    would = "would have been " if episode.is_dry else ""
     parts: list[str] = []
     if hold is not None:
-        verb = "would be held" if hold.is_dry_run else "held"
         if hold.error:
             parts.append(f"could not be held ({hold.error}): {reason_text(hold.reason)}")
         elif thaw is None:
+            verb = "would be held" if episode.is_dry else "held"
             parts.append(f"{verb}, for {length} so far{_long(hold)}: {reason_text(hold.reason)}")
         else:
-            parts.append(f"{verb} {length}{_long(hold)}: {reason_text(hold.reason)}")
+            parts.append(f"{would}held {length}{_long(hold)}: {reason_text(hold.reason)}")
     if thaw is not None:
         after = f" after {length}" if hold is None else ""
         failed = f" (failed: {thaw.error})" if thaw.error else ""
-        parts.append(f"thawed{after}{failed}: {reason_text(thaw.reason)}")
+        parts.append(f"{would}thawed{after}{failed}: {reason_text(thaw.reason)}")
     return "; ".join(parts)
 
 
@@ -203,20 +225,21 @@ def _long(hold: DecisionRecord) -> str:
     return f" ({milliseconds(limit_ns / 1e6)} ms at most: it owes more than short holds repay)"
 
 
-def _digest(episodes: Sequence[_Episode], now_ns: int) -> list[str]:
+def _digest(episodes: Sequence[_Episode], begin_ns: int) -> list[str]:
     """What many holds have in common: why they were made, with the range of each number, and why they ended."""
     lines: list[str] = []
-    for code in _codes([hold for hold, _ in episodes]):
-        mine = [one for one in episodes if one[0] is not None and one[0].reason.code == code]
-        holds = [hold for hold, _ in mine if hold is not None]
-        lengths = [_held_ns(one, now_ns) / 1e6 for one in mine]
+    would = "would have been " if episodes and episodes[0].is_dry else ""
+    for code in _codes([one.hold for one in episodes]):
+        mine = [one for one in episodes if one.hold is not None and one.hold.reason.code == code]
+        holds = [one.hold for one in mine if one.hold is not None]
+        lengths = [one.held_ns(begin_ns) / 1e6 for one in mine]
         failed = sum(hold.error is not None for hold in holds)
-        words = f"held {_times(len(holds))}: {reason_words(code)}; {milliseconds(sum(lengths))} ms in all, "
+        words = f"{would}held {_times(len(holds))}: {reason_words(code)}; {milliseconds(sum(lengths))} ms in all, "
         words += f"{_range(lengths, milliseconds)} ms each{_numbers(holds)}"
         lines += wrap(words + (f"; {failed} of them failed" if failed else ""), first="  ", rest="    ")
-    for code in _codes([thaw for _, thaw in episodes]):
-        count = sum(thaw is not None and thaw.reason.code == code for _, thaw in episodes)
-        lines += wrap(f"thawed {_times(count)}: {reason_words(code)}", first="  ", rest="    ")
+    for code in _codes([one.thaw for one in episodes]):
+        count = sum(one.thaw is not None and one.thaw.reason.code == code for one in episodes)
+        lines += wrap(f"{would}thawed {_times(count)}: {reason_words(code)}", first="  ", rest="    ")
     return lines
 
 

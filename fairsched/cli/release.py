@@ -3,7 +3,8 @@
 
 No daemon, no configuration and no schema is needed: the journal of holds says what is ours. The
 default run directory is released before the configuration is even looked at; that is only read to
-learn of another run directory, and a broken one is a warning.
+learn of another run directory, and a broken one is a warning. Last of all a daemon is asked whether it
+goes on to hold.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from fairsched.errors import FairschedError
 
 if TYPE_CHECKING:
     from fairsched.cgroup.release import Release
+    from fairsched.config import Config
 
 DEFAULT_RUN_DIR = Path("/run/fairsched")
+_ASK_S = 1.0
+"""Everybody is free by then: whoever asked need not wait for a daemon that hangs."""
 
 EPILOG = """\b
 Only what fairsched froze is thawed: a docker pause or an operator's freeze
 stays. The device gate is taken away, too, unless --keep-gate says that a
-daemon comes back for it. Running it twice does no harm. A running daemon
-notices and goes on; stop it first to keep everything thawed.
+daemon comes back for it. Running it twice does no harm. Where a daemon runs
+that goes on to hold, a warning says so, and how to stop it.
 \b
 Examples:
   fairsched release
@@ -50,22 +54,41 @@ def command(
 ) -> None:
     """Thaw everything fairsched holds, take its device gate away. Needs no daemon."""
     run_dirs = [run_dir or DEFAULT_RUN_DIR]
+    sockets = [run_dirs[0] / "fairsched.sock"]
     done = release_run_dir(run_dirs[0])
-    if run_dir is None:
-        other = _configured_run_dir(config_path)
-        if other is not None and other not in run_dirs:
-            run_dirs.append(other)
-            done += release_run_dir(other)
+    config = _configured(config_path) if run_dir is None else None
+    if config is not None:
+        if config.run_dir not in run_dirs:
+            run_dirs.append(config.run_dir)
+            done += release_run_dir(config.run_dir)
+        sockets.append(config.socket_path)
     opened, why_not = ([], None) if keep_gate else release_gates(run_dirs)
     is_clean = all(one.is_clean for one in done) and why_not is None
+    holders = [pid for pid in map(holding_daemon, dict.fromkeys(sockets)) if pid is not None]
     if as_json:
         answer = {"releases": [_plain(one) for one in done], "gates": opened, "gate_error": why_not}
-        echo_json({**answer, "is_clean": is_clean})
+        echo_json({**answer, "is_clean": is_clean, "holding_daemons": holders})
     else:
         echo_lines([*render(done), *(f"device gate removed: {path}" for path in opened)])
+        for pid in holders:
+            click.echo(
+                f"warning: the daemon (pid {pid}) runs in mode enforce, and holds tenants again", err=True
+            )
+            click.echo("  to keep everything thawed: systemctl stop fairsched", err=True)
         if why_not is not None:
             click.echo(f"error: the device gate: {why_not}", err=True)
     ctx.exit(0 if is_clean else 1)
+
+
+def holding_daemon(socket: Path) -> int | None:
+    """The pid of a daemon that goes on to hold tenants; None: nobody there says so, within a second."""
+    from fairsched.protocol.client import ControlClient
+
+    try:
+        status = ControlClient(socket, timeout_s=_ASK_S).request("status")
+        return int(status["pid"]) if status["mode"] == "enforce" else None
+    except (FairschedError, KeyError, TypeError, ValueError):
+        return None
 
 
 def release_gates(run_dirs: list[Path]) -> tuple[list[str], str | None]:
@@ -115,14 +138,14 @@ def release_run_dir(run_dir: Path) -> list[Release]:
         journal.close()
 
 
-def _configured_run_dir(config_path: Path | None) -> Path | None:
+def _configured(config_path: Path | None) -> Config | None:
     default = Path("/etc/fairsched/config.yaml")
     if config_path is None and not default.exists():
         return None
     try:
         from fairsched.config import load
 
-        return load(config_path).run_dir
+        return load(config_path)
     except (FairschedError, ImportError) as error:
         click.echo(f"warning: {error}", err=True)
         click.echo("  only the default run directory was released; see --run-dir", err=True)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fairsched.base.printable import printable
-from fairsched.base.text import WIDTH, percent, wrap
-from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
+from fairsched.base.text import WIDTH, counted, percent, wrap
+from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option, report_of
 from fairsched.cli.text import (
     cut,
     duration,
@@ -54,7 +54,7 @@ class Detail(enum.IntEnum):
 
 EPILOG = """\b
 Columns:
-  STATE     run, held, idle, exempt, unseen (no process of it opened a GPU),
+  STATE     run, held, idle, exempt, away (no process of it opened a GPU),
             foreign (frozen by somebody else)
   ENTITLED  percent of what the GPU delivers that is its due now
   USED      percent it got in the last window
@@ -80,21 +80,11 @@ Examples:
 @json_option
 def command(client: ControlClient, full: bool, as_json: bool) -> None:
     """Who uses what, who is entitled to what, who is held and why."""
-    from fairsched.errors import ControlError
-    from fairsched.protocol.status import status_from_plain
-
     document = client.request("status")
     if as_json:
         echo_json(document)
         return
-    try:
-        report = status_from_plain(document)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ControlError(
-            f"the daemon's status cannot be understood: {error}",
-            remedy="use the fairsched command of the same version as the daemon",
-        ) from None
-    echo_lines(render(report, Detail.FULL if full else None))
+    echo_lines(render(report_of(document), Detail.FULL if full else None))
 
 
 def render(report: StatusReport, detail: Detail | None = None) -> list[str]:
@@ -172,7 +162,7 @@ def _gate(report: StatusReport) -> list[str]:
         return []
     line = f"device gate: {gate.state.value}"
     if gate.attached:
-        line += f", {gate.rules} cgroups with a rule, in {', '.join(gate.attached)}"
+        line += f", {counted(gate.rules, 'cgroup')} with a rule, in {', '.join(gate.attached)}"
     elif gate.reason and gate.state.value == "waiting":
         line += f" ({gate.reason})"
     refused = [f"{name or 'no tenant'} {count}" for name, count in sorted(gate.denied.items())]

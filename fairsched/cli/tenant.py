@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairsched.base.text import wrap
-from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option
+from fairsched.cli.common import change_options, daemon_options, echo_json, echo_lines, json_option
 from fairsched.cli.text import cut, table
 from fairsched.model import ADJUSTABLE
 
@@ -21,7 +22,7 @@ default; the rest stand in the configuration file.
 \b
 Examples:
   fairsched tenant list
-  fairsched tenant list --json"""
+  fairsched tenant list --json | jq '.tenants[] | {name, weight, vram_limit}'"""
 
 SET_EPILOG = """\b
 The change takes effect within a tick, survives a restart of the daemon, and
@@ -50,31 +51,36 @@ def list_command(client: ControlClient, as_json: bool) -> None:
     """Show what every tenant is promised."""
     answer = client.request("tenant_list")
     if as_json:
-        echo_json(answer)
+        echo_json({"tenants": tenants_of(answer), "stale": answer["stale"]})
         return
     echo_lines(render_list(answer))
 
 
-def render_list(answer: dict[str, Any]) -> list[str]:
-    """The answer of ``tenant_list`` as a table of at most 80 columns."""
-    rows: dict[str, dict[str, str]] = {}
+def tenants_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each tenant of the answer of ``tenant_list`` as one object; ``origins`` says where its values come from."""
+    found: dict[str, dict[str, Any]] = {}
     for setting in answer["settings"]:
         *path, key = (str(part) for part in setting["key"])
         name = "/".join(path[1::2])  # tenants, NAME, children, NAME, ...
-        rows.setdefault(name, {})[key] = _cell(setting)
-    if not rows:
+        tenant = found.setdefault(name, {"name": name, "origins": {}})
+        tenant[key], tenant["origins"][key] = setting["value"], setting["origin"]
+    return list(found.values())
+
+
+def render_list(answer: dict[str, Any]) -> list[str]:
+    """The answer of ``tenant_list``, at most 80 columns wide: a table, and where each tenant is and what it may use."""
+    tenants = tenants_of(answer)
+    if not tenants:
         return ["no tenants in the configuration"]
     head = ("TENANT", "WEIGHT", "CLASS", "QUOTA", "MIN", "MAX HOLD MS", "EXEMPT")
-    body = [(cut(name, 22), *(cells[key] for key in ADJUSTABLE[:6])) for name, cells in rows.items()]
-    lines = table([head, *body], right=(1, 3, 4, 5))
-    ended = sorted(name for name, cells in rows.items() if "terminate" in cells["on_misbehaviour"])
+    body = [(cut(one["name"], 22), *(_cell(one, key) for key in ADJUSTABLE[:6])) for one in tenants]
+    titles, *rows = table([head, *body], right=(1, 3, 4, 5))
+    lines = [titles]
+    for one, row in zip(tenants, rows, strict=True):
+        lines += [row, *wrap("; ".join(_places(one)), first="  ", rest="    ")]
+    ended = sorted(one["name"] for one in tenants if "terminate" in one["on_misbehaviour"])
     if ended:
         lines += wrap(f"terminated on misbehaviour: {', '.join(ended)}")
-    for name, cells in rows.items():
-        if cells["vram_limit"] not in ("-", "(-)"):
-            lines += wrap(
-                f"{name}: {cells['vram_limit']} of memory on each GPU, {cells['on_vram_limit']} beyond"
-            )
     for name in answer["stale"]:
         lines += wrap(
             f"'{name}' has overrides, but is not in the configuration; to forget them: "
@@ -85,8 +91,18 @@ def render_list(answer: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _cell(setting: dict[str, Any]) -> str:
-    value, key = setting["value"], setting["key"][-1]
+def _places(tenant: dict[str, Any]) -> Iterator[str]:
+    """Which cgroups are its, which GPUs it may open, how much memory it may have on each."""
+    for key in ("cgroup", "match"):  # a child has neither: it is below its parent's
+        if tenant.get(key) is not None:
+            yield f"{key} {_cell(tenant, key)}"
+    yield f"gpus {_cell(tenant, 'gpus')}"
+    limit = f"vram_limit {_cell(tenant, 'vram_limit')}"
+    yield limit if tenant["vram_limit"] is None else f"{limit}, beyond it {_cell(tenant, 'on_vram_limit')}"
+
+
+def _cell(tenant: dict[str, Any], key: str) -> str:
+    value = tenant[key]
     if value is None:
         text = "-"
     elif isinstance(value, bool):
@@ -95,9 +111,13 @@ def _cell(setting: dict[str, Any]) -> str:
         text = f"{value * 100:g}%"
     elif key == "vram_limit":
         text = f"{value / 2**30:.3g} GiB"
+    elif isinstance(value, dict):
+        text = "; ".join(f"{name}: {', '.join(names)}" for name, names in value.items())
+    elif isinstance(value, list):
+        text = ", ".join(map(str, value))
     else:
         text = f"{value:g}" if isinstance(value, (int, float)) else str(value)
-    origin = setting["origin"]
+    origin = tenant["origins"][key]
     if origin == "override":
         return f"{text}*"
     return text if origin == "file" else f"({text})"
@@ -134,7 +154,7 @@ def _ratio(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     type=click.Choice(["warn", "hold", "terminate"]),
     help="What to do where the kernel cannot refuse more.",
 )
-@daemon_options
+@change_options
 @json_option
 def set_command(
     client: ControlClient,
@@ -162,7 +182,7 @@ def set_command(
 @command.command("unset", epilog=UNSET_EPILOG)
 @click.argument("name")
 @click.argument("keys", nargs=-1, type=click.Choice(ADJUSTABLE), metavar="[KEY]...")
-@daemon_options
+@change_options
 @json_option
 def unset_command(client: ControlClient, name: str, keys: tuple[str, ...], as_json: bool) -> None:
     """Give the configuration file its say back.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from fairsched.base.text import NOT_KNOWN, percent
+from fairsched.base.text import NOT_KNOWN, counted, percent
 from fairsched.model import MisbehaviourKind, Reason, ReasonCode
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _REASONS = {
     ReasonCode.LOW_CONFIDENCE: "its account is not reliable enough",
     ReasonCode.EXEMPT: "it is exempt",
     ReasonCode.NO_DEMAND: "it has no work left",
-    ReasonCode.SHUTDOWN: "fairsched stopped",
+    ReasonCode.SHUTDOWN: "fairsched stopped, or changed its mode",
     ReasonCode.FOREIGN: "somebody else paused it",
     ReasonCode.OVER_VRAM: "it has more GPU memory than its limit",
     ReasonCode.CONTRADICTED: "the GPU was idle though the account had it busy",
@@ -62,6 +62,15 @@ def duration(seconds: float) -> str:
 
 def gibibytes(value: int | None) -> str:
     return NOT_KNOWN if value is None else f"{value / 2**30:.1f}"
+
+
+def short_size(value: int | None) -> str:
+    """``18.0G``, and below a tenth of a GiB ``33M``."""
+    if value is None:
+        return NOT_KNOWN
+    if value < 2**30 // 10:
+        return f"{-(-value // 2**20)}M" if value else "0"
+    return f"{value / 2**30:.1f}G"
 
 
 def short_uuid(uuid: str) -> str:
@@ -145,7 +154,7 @@ _VRAM_ACTIONS = {
 
 def vram_text(one: VramStatus, now_s: float) -> tuple[bool, str]:
     """Whether it is beyond the limit, and ``GPU memory on GPU-5f2c1a90: 3.1 of 8.0 GiB, 2 allocations refused``."""
-    refused = f", {one.refused} allocation{'s' if one.refused != 1 else ''} refused" if one.refused else ""
+    refused = f", {counted(one.refused, 'allocation')} refused" if one.refused else ""
     text = f"{gibibytes(one.used_bytes)} of {gibibytes(one.limit_bytes)} GiB{refused}"
     if one.over_since_s is None:
         return False, f"GPU memory on {short_uuid(one.gpu)}: {text}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from fairsched.errors import ControlError
 from fairsched.protocol.client import ControlClient
 from fairsched.protocol.status import (
     DecisionRecord,
@@ -25,6 +26,10 @@ from fairsched.protocol.status import (
 )
 
 _ASK_S = 5.0
+_STATUS_S = 2.0
+"""For a whole status: a scrape that waits for it must be answered in three seconds, with a daemon or without."""
+_SHARED_S = 1.0
+"""That there was no answer is told to all who ask in the same second."""
 
 
 @dataclass(frozen=True)
@@ -66,24 +71,38 @@ class Part(Protocol):
 
 
 class Node:
-    """The daemon, for parts: its control socket, and the last status for all who ask in the same second.
+    """The daemon, for parts: its control socket, and the last status, or why there is none, for all who ask in the same
+    second.
 
     Safe to use from several threads. Every call raises ControlError when the daemon does not answer.
     """
 
     def __init__(self, socket_path: Path) -> None:
         self._client = ControlClient(socket_path, timeout_s=_ASK_S)
+        self._status = ControlClient(socket_path, timeout_s=_STATUS_S)
         self._lock = threading.Lock()
-        self._report: StatusReport | None = None
+        self._answer: StatusReport | ControlError | None = None
         self._asked_s = 0.0
 
-    def report(self, max_age_s: float = 1.0) -> StatusReport:
-        """The status, asked for anew when the last is older than that. Others wait meanwhile and share it."""
+    def report(self, max_age_s: float = _SHARED_S) -> StatusReport:
+        """The status, asked for anew when the last is older than that. Others wait meanwhile and share the answer."""
         with self._lock:
-            if self._report is None or time.monotonic() - self._asked_s >= max_age_s:
-                self._report = status_from_plain(self._client.request("status"))
-                self._asked_s = time.monotonic()
-            return self._report
+            age_s = time.monotonic() - self._asked_s
+            is_failure = isinstance(self._answer, ControlError)
+            if self._answer is None or age_s >= (min(max_age_s, _SHARED_S) if is_failure else max_age_s):
+                self._ask()
+            if isinstance(self._answer, ControlError):
+                raise ControlError(str(self._answer), remedy=self._answer.remedy)
+            assert self._answer is not None
+            return self._answer
+
+    def _ask(self) -> None:
+        try:
+            self._answer = status_from_plain(self._status.request("status"))
+        except ControlError as error:
+            self._answer = error
+        finally:
+            self._asked_s = time.monotonic()
 
     def decisions(self, since_ns: int) -> tuple[list[DecisionRecord], bool]:
         """Decisions later than `since_ns` (CLOCK_MONOTONIC), oldest first; False: some are forgotten."""

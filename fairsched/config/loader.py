@@ -170,7 +170,8 @@ def _explain(kind: str, context: Mapping[str, Any], fallback: str) -> tuple[str,
         expected = context.get("expected", "")
         return f"must be {expected}", "pick one of these words"
     if kind == "value_error":
-        return str(context.get("error", fallback)), "see docs/configuration.md"
+        error = context.get("error", fallback)
+        return str(error), getattr(error, "remedy", "see docs/configuration.md")
     plain = {
         "int_type": ("must be a whole number", "write it without quotes and decimals"),
         "float_type": ("must be a number", "write a number, or for a ratio a percentage such as 30%"),

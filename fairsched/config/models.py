@@ -315,8 +315,8 @@ class Config(Section):
 
     mode: Literal["enforce", "observe", "dry_run"] = Field(
         default="observe",
-        description="observe accounts and publishes fairness; dry_run also decides and logs what it "
-        "would hold; enforce holds. The default pauses nobody until a person asks for it.",
+        description="observe accounts and publishes fairness; dry_run also simulates holds, and tells what it would "
+        "hold, why and for how long; enforce holds. The default pauses nobody until a person asks for it.",
     )
     tick_ms: int = Field(default=100, ge=10, le=10_000, description="Period of observe, decide, apply.")
     inner_tick_ms: int = Field(default=20, ge=1, le=10_000, description="Period while somebody is held.")

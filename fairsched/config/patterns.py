@@ -26,7 +26,17 @@ MAX_COMPONENT_CHARS = 255
 """NAME_MAX: no cgroup has a longer name."""
 
 _DEEP = "**"
+_MOUNT = ["sys", "fs", "cgroup"]
 T = TypeVar("T")
+
+
+class NotBelowMount(ValueError):
+    """A path of the file system, where one below the mount of cgroups is meant."""
+
+    def __init__(self, text: str, parts: Sequence[str]) -> None:
+        super().__init__(f"'{text}' begins with where cgroups are mounted")
+        below = "/".join(parts[1:] if parts[:1] == ["unified"] else parts)
+        self.remedy = f"write what /proc/PID/cgroup shows: {below or 'gpu.slice/NAME'}"
 
 
 def normalise(text: str) -> str:
@@ -40,6 +50,8 @@ def normalise(text: str) -> str:
     if len(pattern) > MAX_PATTERN_CHARS:
         raise ValueError(f"the pattern is longer than {MAX_PATTERN_CHARS} characters")
     parts = pattern.split("/")
+    if parts[:3] == _MOUNT:
+        raise NotBelowMount(text, parts[3:])
     for part in parts:
         _check_component(part)
     if parts.count(_DEEP) > 1:

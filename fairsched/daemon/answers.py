@@ -20,12 +20,14 @@ from fairsched import __version__
 from fairsched.config.settings import Settings
 from fairsched.daemon.cost import MapFacts, read_processes
 from fairsched.daemon.parts import Parts
-from fairsched.daemon.processes import build_processes, held_by_process
+from fairsched.daemon.processes import Launches, build_processes, held_by_process
 from fairsched.daemon.report import build_status
-from fairsched.errors import ConfigError, ControlError
+from fairsched.errors import ConfigError, ControlError, FairschedError
+from fairsched.protocol.events import later
 from fairsched.protocol.own import OwnStatus
+from fairsched.protocol.process import ProcessStatus
 from fairsched.protocol.server import Peer
-from fairsched.protocol.status import DecisionRecord, ProcessStatus, StatusReport
+from fairsched.protocol.status import DecisionRecord, StatusReport
 
 _EXPLAIN_NS = 60_000_000_000
 
@@ -106,10 +108,15 @@ class Answers:
         return [r for r in parts.applier.records if r.tenant == tenant and r.t_ns >= begin_ns]
 
     def decisions(self, since_ns: int) -> Mapping[str, Any]:
-        records = self._parts().applier.records
-        later = [record for record in records if record.t_ns > since_ns]
-        is_full = len(records) == records.maxlen
-        return {"decisions": later, "is_gapless": not is_full or len(later) < len(records)}
+        parts = self._parts()
+        decisions, is_gapless = later(parts.applier.records, since_ns)
+        books = (parts.misbehaviour.terminator.book, parts.vram.terminator.book, parts.vram.book)
+        told = [later(book.records, since_ns) for book in books]
+        return {
+            "decisions": decisions,
+            "events": sorted((one for found, _ in told for one in found), key=lambda one: one.t_ns),
+            "is_gapless": is_gapless and all(is_whole for _, is_whole in told),
+        }
 
     def tell(self, finding: Mapping[str, Any], by: Peer) -> None:
         if by.uid not in (0, os.geteuid()):
@@ -122,10 +129,13 @@ class Answers:
     def processes(self) -> Sequence[ProcessStatus]:
         parts = self._parts()
         sensors = parts.sensors
-        work = sensors.account.work() if sensors.account is not None else ()
+        account, probe, launches = sensors.account, sensors.probe, None
+        if account is not None and probe is not None:
+            running = account.seen_running.keys()
+            launches = Launches(account.work(), running, probe.began_ns, time.monotonic_ns())
         listed = sensors.gpu_watch.listed() if sensors.gpu_watch is not None else {}
         held = held_by_process(sensors.driver.uses())
-        return build_processes(work, held, listed, sensors.gpus, parts.tree, parts.mount)
+        return build_processes(launches, held, listed, sensors.gpus, parts.tree, parts.mount)
 
     def tenant_list(self) -> Mapping[str, Any]:
         return self._settings.tenant_list()
@@ -141,6 +151,15 @@ class Answers:
 
     def reload(self, by: Peer) -> list[str]:
         return self._changed(self._settings.reload(), by)
+
+    def reload_on_signal(self) -> None:
+        """Nobody waits for an answer, so the log has it."""
+        try:
+            for line in self._settings.reload():
+                logger.info("reload change=%r", line)
+            self._take_in()
+        except FairschedError as error:
+            logger.error("reload=refused error=%r remedy=%r kept=running", str(error), error.remedy)
 
     def _changed(self, lines: list[str], by: Peer) -> list[str]:
         for line in lines:

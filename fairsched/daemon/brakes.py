@@ -16,7 +16,7 @@ from fairsched.cgroup.sigstop import Sigstop
 from fairsched.cgroup.v1 import FREEZER, V1Freezer
 from fairsched.config import Config
 from fairsched.errors import HostUnsupported
-from fairsched.host.brake import brake_refusal, choose_brake, gather_brakes
+from fairsched.host.brake import brake_lack, brake_refusal, choose_brake, gather_brakes
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,5 @@ def make_brake(config: Config, journal: Journal, mount: Mount) -> tuple[Brake, s
         return FreezerV1(journal, mount, V1Freezer(v1)), None
     if name is BrakeName.SIGSTOP:
         return Sigstop(journal, mount), None
-    if name is BrakeName.CGPU:
-        return Freezer(journal), f"mechanisms.brake is cgpu: {reason}"
-    return BesideLoop(Freezer(journal)), None if name is not None else f"nobody can be held: {reason}"
+    lack = brake_lack(facts, config)
+    return (Freezer(journal) if name is BrakeName.CGPU else BesideLoop(Freezer(journal))), lack

@@ -4,23 +4,22 @@
 Problem: whoever wonders whether a slow node is fairsched's doing must be able to see it, and to look must not make it
 slow.
 
-Approach: a tick adds one to one of forty counters. Everything else is read when somebody asks: CPU time and memory of
-the daemon and its helpers from /proc, sizes of maps from the descriptors' fdinfo, once per descriptor.
+Approach: a tick adds one to one counter. Everything else is read when somebody asks: CPU time and memory of the daemon
+and its helpers by psutil, sizes of maps from the descriptors' fdinfo, once per descriptor.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterable, Mapping
 
-from fairsched.bpf import abi
-from fairsched.protocol.own import BpfMap, Log2Histogram, ProcessCost
+import psutil
+
+from fairsched.base import buckets
+from fairsched.protocol.own import BpfMap, Histogram, ProcessCost
 
 _WINDOW_NS = 10_000_000_000
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class OwnCost:
@@ -31,7 +30,7 @@ class OwnCost:
         self.cpu_ratio: float | None = None
         """Part of one CPU over the last ten seconds; None before those are over."""
         self._mark = (now_ns, time.process_time_ns())
-        self._buckets = [0] * abi.DELAY_BUCKETS
+        self._buckets = [0] * buckets.COUNT
         self._sum_ns = 0
 
     @property
@@ -41,12 +40,12 @@ class OwnCost:
 
     def note_tick(self, took_ns: int) -> None:
         """Count a tick that took so long."""
-        self._buckets[min(max(took_ns, 1).bit_length(), abi.DELAY_BUCKETS) - 1] += 1
+        self._buckets[buckets.bucket_of(took_ns)] += 1
         self._sum_ns += took_ns
 
-    def ticks(self) -> Log2Histogram:
+    def ticks(self) -> Histogram:
         """How long ticks took, since the start."""
-        return Log2Histogram.of(self._buckets, self._sum_ns)
+        return Histogram.of(self._buckets, self._sum_ns)
 
     def refresh(self, now_ns: int) -> None:
         """Work out ``cpu_ratio`` when it is time."""
@@ -57,17 +56,16 @@ class OwnCost:
             self._mark = (now_ns, cpu_ns)
 
 
-def read_process(role: str, pid: int | None, proc: str = "/proc") -> ProcessCost | None:
+def read_process(role: str, pid: int | None) -> ProcessCost | None:
     """What one process has cost so far; None when it is not there."""
     if pid is None:
         return None
     try:
-        with open(f"{proc}/{pid}/stat", "rb") as file:
-            words = file.read().rpartition(b") ")[2].split()
-        user, system, pages = int(words[11]), int(words[12]), int(words[21])
-    except (OSError, IndexError, ValueError):
+        process = psutil.Process(pid)
+        cpu, memory = process.cpu_times(), process.memory_info()
+    except psutil.Error:
         return None
-    return ProcessCost(role, pid, (user + system) / _TICKS_PER_S, pages * _PAGE_BYTES)
+    return ProcessCost(role, pid, cpu.user + cpu.system, memory.rss)
 
 
 def read_processes(pids: Mapping[str, int | None]) -> tuple[ProcessCost, ...]:

@@ -44,18 +44,19 @@ from fairsched.daemon.brakes import ShareFiles, make_brake
 from fairsched.daemon.cost import OwnCost
 from fairsched.daemon.doubt import AccountWatch
 from fairsched.daemon.ledger import Ledger, StateFile
-from fairsched.daemon.mode import Mode, asked, in_effect
 from fairsched.daemon.pace import LEAST_INTERVAL_NS, IdleWatch, next_tick_ns
 from fairsched.daemon.parts import Parts, Vitals
+from fairsched.daemon.report import status_line
 from fairsched.driver import pid_view
-from fairsched.errors import FairschedError
 from fairsched.guardian.keeper import GuardianKeeper
+from fairsched.host.mode import Mode, asked, in_effect
 from fairsched.model import Snapshot
 from fairsched.observe.libraries import ProbesLost
 from fairsched.observe.pauses import Pauses
 from fairsched.observe.sensors import Sensors, start_loader
 from fairsched.observe.tree import Observation, Tree, build_snapshot, refuse_own_cgroup, specs_in_force
 from fairsched.policy.decide import Decision, decide
+from fairsched.policy.dry_run import as_if_held
 from fairsched.policy.lag import PolicyState
 from fairsched.protocol.server import ControlServer
 
@@ -83,8 +84,6 @@ class Daemon:
         self._cost = OwnCost(self._started_ns)
         self._decision: Decision | None = None
 
-    # ---- start and end ----
-
     def __enter__(self) -> Daemon:
         try:
             self._start()
@@ -104,8 +103,8 @@ class Daemon:
             self._undo.callback(signal.signal, number, signal.signal(number, self._on_signal))
         self._mount = find_mount()
         config.run_dir.mkdir(parents=True, exist_ok=True)
-        answers = Answers(self._settings, self._parts, self._take_in_settings)
-        self._control = ControlServer(config.socket_path, answers, group=config.control.group)
+        self._answers = Answers(self._settings, self._parts, self._take_in_settings)
+        self._control = ControlServer(config.socket_path, self._answers, group=config.control.group)
         self._undo.callback(self._control.close)
         loader = start_loader(config)  # what takes longest works beside the rest
         if loader is not None:
@@ -150,7 +149,8 @@ class Daemon:
         self._pid_view = pid_view.keep(config.mechanisms.pid_view)
         if self._pid_view is not None:
             self._undo.callback(self._pid_view.close)
-        self._applier = Applier(self._brake, self._tree, self._sensors, is_dry_run=not self._mode().is_acting)
+        self._in_use = self._mode()
+        self._applier = Applier(self._brake, self._tree, self._sensors, is_dry_run=not self._in_use.is_acting)
         self._doubt = AccountWatch(self._sensors, self._applier.holds)
         self._pauses = Pauses(self._mount, self._tree, self._sensors, self._applier.holds_cgroup)
         self._undo.callback(self._pauses.close)
@@ -196,14 +196,12 @@ class Daemon:
             if not self._is_running:  # nobody asks yet: the start itself is what is to end
                 raise SystemExit(0)
 
-    # ---- the loop ----
-
     def run(self, *, once: bool = False) -> int:
         """Tick until a signal comes; returns the exit status."""
         self._is_running = True
         self._last_good_tick_ns = time.monotonic_ns()  # however long the start took
         self._housekeep(self._last_good_tick_ns)
-        self._notifier.ready(f"{self._mode().name}, {len(self._specs)} tenants")
+        self._notifier.ready()
         logger.info("started version=%s mode=%s pid=%d", __version__, self._mode().name, os.getpid())
         while not self._is_stopping:
             self._wait()
@@ -298,7 +296,7 @@ class Daemon:
         )
         snapshot, strangers = build_snapshot(seen, self._tree, self._sensors.gpus)
         self._ledger.add(snapshot, strangers)
-        return snapshot
+        return as_if_held(snapshot, self._decision) if self._applier.dry.holds else snapshot
 
     def _apply(self, decision: Decision, now_ns: int) -> None:
         self._policy_state = decision.state
@@ -312,8 +310,6 @@ class Daemon:
         self._ledger.departed.see(self._specs)
         self._sensors.take_in_tenants(self._tree.tenants)
 
-    # ---- between ticks ----
-
     def _housekeep(self, now_ns: int) -> None:
         self._next_housekeeping_ns = now_ns + _HOUSEKEEPING_NS // 5
         try:
@@ -325,15 +321,16 @@ class Daemon:
 
     def _look_after(self, now_ns: int) -> None:
         self._control.handle_ready()
+        config, mode = self._settings.config, self._mode()
+        self._notifier.status(status_line(mode, len(self._specs), self._settings.error))
         self._applier.thaw_expired(now_ns)
         self._gate.refresh()
-        self._shares.poll(self._settings.config, self._specs, is_wanted=self._mode().is_sharing)
+        self._shares.poll(config, self._specs, is_wanted=mode.is_sharing)
         self._sensors.bury(now_ns)
         self._sensors.name_tenants(self._tree.tenant_of)
         self._sensors.driver.poll(now_ns, self._tree.tenant_of)
-        config, is_acting = self._settings.config, self._mode().is_acting
-        self._misbehaviour.poll(now_ns, self._specs, config, is_acting=is_acting)
-        self._vram.poll(now_ns, self._specs, config.misbehaviour.grace_s, is_acting=is_acting)
+        self._misbehaviour.poll(now_ns, self._specs, config, is_acting=mode.is_acting)
+        self._vram.poll(now_ns, self._specs, config.misbehaviour.grace_s, is_acting=mode.is_acting)
         is_time = now_ns >= self._next_watchdog_ns
         try:
             self._sensors.look_for_libraries(self._tree.pids(begin=is_time), now_ns)
@@ -379,12 +376,12 @@ class Daemon:
             self._applier.release_all(time.monotonic_ns())  # this may take seconds, and nobody guards them
             if self._guardian.start():
                 self._watch_guardian()
-        is_dry_run = not self._mode().is_acting
-        if is_dry_run and not self._applier.is_dry_run:
-            self._applier.release_all(time.monotonic_ns())
-        elif self._applier.is_dry_run and not is_dry_run:
-            self._policy_state = PolicyState()  # what was used while nobody was held is nobody's debt
-        self._applier.is_dry_run = is_dry_run
+        mode = self._mode()
+        if mode != self._in_use:
+            self._applier.switch(is_dry_run=not mode.is_acting, now_ns=time.monotonic_ns())
+            if not self._in_use.is_acting:
+                self._policy_state = PolicyState()  # what was used while nobody was held is nobody's debt
+            self._in_use = mode
 
     def _save(self) -> None:
         # Nobody held, no debts; and those on samples are chance for the most part.
@@ -394,12 +391,7 @@ class Daemon:
     def _reload_on_signal(self) -> None:
         self._wants_reload = False
         self._notifier.reloading()
-        try:
-            for line in self._settings.reload():
-                logger.info("reload change=%r", line)
-            self._take_in_settings()
-        except FairschedError as error:
-            logger.error("reload=refused error=%r remedy=%r kept=running", str(error), error.remedy)
+        self._answers.reload_on_signal()
         self._notifier.ready()
 
     def _take_in_settings(self) -> None:
@@ -419,12 +411,11 @@ class Daemon:
 
     def _parts(self) -> Parts:
         """For whoever asks on the control socket."""
-        mode = self._mode()
         vitals = Vitals(
             started_ns=self._started_ns,
             now_ns=time.monotonic_ns(),
-            mode=mode.name,
-            mode_reason=mode.reason,
+            mode=self._in_use.name,
+            mode_reason=self._in_use.reason,
             tick_ms=self._settings.config.tick_ms,
             errors=self._cost.errors + sum(part.errors for part in self._counted),
             cost=self._cost,

@@ -5,15 +5,18 @@ Problem: "who is on this GPU" has three partial answers. The account knows who l
 of the driver who has a context and memory, NVML who has a context as the driver says.
 
 Approach: a line for each (process, GPU) that any of them names, each column from the best that knows it. One that has a
-context and has launched nothing that was seen is said to be so: it is idle, or works past our eyes.
+context and has launched nothing that was seen is said to be so: it is idle, or works past our eyes. Each also tells for
+how long it has launched nothing: who holds a card and does nothing is in the way of others. Where no probe looks for
+launches, nothing is said of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
+from fairsched.base.process import ProcessId
 from fairsched.cgroup import names as known_names
 from fairsched.cgroup import tree as cgroup_tree
 from fairsched.cgroup.containers import container_of
@@ -23,10 +26,25 @@ from fairsched.driver.books import DriverUse
 from fairsched.gpu.nvml import Gpu, gpu_label
 from fairsched.model import ContextWork
 from fairsched.observe.tree import Tree
-from fairsched.protocol.status import ProcessStatus
+from fairsched.protocol.process import ProcessStatus
 
 _COMMAND_BYTES = 4096
 NO_LAUNCH_SEEN = "has a context, no launch of it was seen"
+
+Where = tuple[int, int]
+"""(process, GPU slot)."""
+
+
+class Launches(NamedTuple):
+    """What the account knows of launches."""
+
+    work: Iterable[ContextWork]
+    """Of every context."""
+    running: Set[Where]
+    """Whom NVML has just seen to run."""
+    since_ns: int
+    """What was launched before was not seen."""
+    now_ns: int
 
 
 class Held(NamedTuple):
@@ -34,10 +52,6 @@ class Held(NamedTuple):
 
     contexts: int | None
     vram_bytes: int | None
-
-
-Where = tuple[int, int]
-"""(process, GPU slot)."""
 
 
 class _Process(NamedTuple):
@@ -60,7 +74,7 @@ def held_by_process(uses: Iterable[DriverUse]) -> dict[Where, Held]:
 
 
 def build_processes(
-    work: Iterable[ContextWork],
+    launches: Launches | None,
     held: Mapping[Where, Held],
     listed: Mapping[Where, int | None],
     gpus: tuple[Gpu, ...],
@@ -71,17 +85,14 @@ def build_processes(
 ) -> tuple[ProcessStatus, ...]:
     """One line per process and GPU, the largest GPU time first. Processes that are gone are left out.
 
-    ``work``: of every context the account knows; ``held``: from the driver's ioctls; ``listed``: VRAM in bytes of
+    ``launches``: None where samples are the account; ``held``: from the driver's ioctls; ``listed``: VRAM in bytes of
     the processes NVML lists. ``names``: those of this host unless others are given.
     """
     names = names or known_names.shared()
-    charged_ns: dict[Where, int] = {}
-    launches: dict[Where, int] = {}
-    for one in work:
-        where = (one.pid, one.gpu)
-        charged_ns[where] = charged_ns.get(where, 0) + one.charged_ns
-        launches[where] = launches.get(where, 0) + one.submitted
-    known = {where: held.get(where, Held(None, None)) for where in {*charged_ns, *held, *listed}}
+    work: dict[Where, list[ContextWork]] = {}
+    for one in () if launches is None else launches.work:
+        work.setdefault((one.pid, one.gpu), []).append(one)
+    known = {where: held.get(where, Held(None, None)) for where in {*work, *held, *listed}}
     processes = {pid: read_process(pid, mount, proc) for pid, _ in known}
     tenant_of_path = {ref.path: name for name, view in tree.tenants.items() for ref in view.refs.values()}
     found = []
@@ -90,6 +101,8 @@ def build_processes(
         if process is None:
             continue
         where = (pid, slot)
+        mine = work.get(where, [])
+        holds = launches is not None and bool(has.contexts or where in listed)
         container = None if process.cgroup is None else container_of(process.cgroup)
         vram_bytes = listed.get(where) if has.vram_bytes is None else has.vram_bytes
         found.append(
@@ -105,14 +118,24 @@ def build_processes(
                 namespace_pid=process.namespace_pid,
                 contexts=has.contexts,
                 vram_bytes=vram_bytes,
-                gpu_time_s=charged_ns[where] / 1e9 if where in charged_ns else None,
-                command=process.command,
-                note=NO_LAUNCH_SEEN
-                if (has.contexts or where in listed) and not launches.get(where)
+                gpu_time_s=sum(one.charged_ns for one in mine) / 1e9 if mine else None,
+                idle_s=_idle_s(launches, mine, where, proc)
+                if launches is not None and (holds or mine)
                 else None,
+                command=process.command,
+                note=NO_LAUNCH_SEEN if holds and not any(one.submitted for one in mine) else None,
             )
         )
     return tuple(sorted(found, key=lambda row: (row.gpu, -(row.gpu_time_s or 0.0), row.pid)))
+
+
+def _idle_s(launches: Launches, mine: Iterable[ContextWork], where: Where, proc: str) -> float | None:
+    """Since its last call, or since it could have been seen to make one; None = it works."""
+    if where in launches.running or any(one.is_charged for one in mine):
+        return None
+    owner = ProcessId.of(where[0], proc)
+    began_ns = max(launches.since_ns, 0 if owner is None else owner.started_ns)
+    return (launches.now_ns - max(began_ns, *(one.last_call_ns for one in mine), 0)) / 1e9
 
 
 def _tenant(cgroup: str | None, tenant_of_path: Mapping[str, str]) -> str | None:

@@ -15,6 +15,7 @@ from fairsched.daemon.parts import Parts, Vitals
 from fairsched.daemon.tenants import TenantReports
 from fairsched.driver.gate import is_asked_for
 from fairsched.gpu.nvml import MAX_SLOTS, GpuUse, gpu_label
+from fairsched.host.mode import Mode
 from fairsched.model import Source
 from fairsched.observe.owners import tables_of
 from fairsched.observe.sensors import Sensors
@@ -32,6 +33,13 @@ from fairsched.protocol.status import (
 
 _TOLD_S = 60.0
 """How long a contradiction of the account is a warning."""
+
+
+def status_line(mode: Mode, tenants: int, config_error: str | None) -> str:
+    """What systemctl status shows: the mode as ``status`` has it, and that the file on disk is another."""
+    line = mode.name if mode.reason is None else f"{mode.name} ({mode.reason})"
+    line += f", {tenants} tenants"
+    return line if config_error is None else f"{line}; configuration refused: {config_error}"
 
 
 def build_status(parts: Parts) -> StatusReport:
@@ -118,6 +126,9 @@ def _gpus(
                 gpu_instance=None if mig is None else mig.gpu_instance,
                 compute_instance=None if mig is None else mig.compute_instance,
                 mig_profile=None if mig is None else mig.profile,
+                power_watts=use.power_watts,
+                power_limit_watts=use.power_limit_watts,
+                pcie_bytes_per_s=use.pcie_bytes_per_s,
             )
         )
     return tuple(found)

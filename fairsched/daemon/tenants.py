@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 
 from fairsched.act.holds import Applier
 from fairsched.act.misbehaviour import lowered
+from fairsched.act.tally import Tally
 from fairsched.cgroup import names
 from fairsched.cgroup.names import known_as
 from fairsched.daemon.ledger import Ledger
 from fairsched.daemon.parts import Parts
 from fairsched.gpu.nvml import gpu_label
-from fairsched.model import ActionKind, Confidence, ReasonCode, ShareView, TenantSpec
+from fairsched.model import ActionKind, Confidence, ReasonCode, ShareView, TenantSpec, Use
 from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import TenantView, Tree
-from fairsched.protocol.delays import delay_between_ms
-from fairsched.protocol.own import Log2Histogram
+from fairsched.protocol.delays import median_and_p99_ms
+from fairsched.protocol.own import Histogram
 from fairsched.protocol.status import (
     DecisionRecord,
     DriverCallsStatus,
@@ -33,6 +34,8 @@ _HELD_WINDOW_NS = 10_000_000_000
 _MOST_KNOWN_AS = 64
 """Cgroups of one tenant that are told by name."""
 CONTEXTS_ONLY = "has contexts, no launch of it was seen: idle since, or it works past the libcuda we watch"
+UNPROVEN = "launches without a call that proves completion: held for a bound"
+NOT_LEARNT = "what a launch of it takes is not known yet, or which GPU it is on: until then it is left alone"
 
 
 @dataclass
@@ -52,7 +55,7 @@ class _Past:
             past.total_ns.setdefault(tenant, {})[gpu] = ns
         for record in records:
             past.last[record.tenant] = record
-            if record.held_ns is not None and record.t_ns >= begin_ns:
+            if record.held_ns is not None and not record.is_dry_run and record.t_ns >= begin_ns:
                 known_ns = past.recently_held_ns.get(record.tenant, 0)
                 past.recently_held_ns[record.tenant] = known_ns + min(record.held_ns, record.t_ns - begin_ns)
         return past
@@ -87,9 +90,9 @@ class _Driver:
 class _Delays:
     """Queue delays by tenant, each by UUID."""
 
-    now: dict[str, dict[str, Log2Histogram]] = field(default_factory=dict)
+    now: dict[str, dict[str, Histogram]] = field(default_factory=dict)
     """Since the start."""
-    before: Mapping[str, Mapping[str, Log2Histogram]] = field(default_factory=dict)
+    before: Mapping[str, Mapping[str, Histogram]] = field(default_factory=dict)
     """As they were a minute ago."""
 
     @classmethod
@@ -98,13 +101,13 @@ class _Delays:
         counts = sensors.queue_delays(tree.tenant_of, tree.has_cgroup, {*specs, *tree.tenants})
         for (tenant, slot), (*buckets, sum_ns) in counts.items():
             mine = found.now.setdefault(tenant, {})
-            mine[gpu_label(sensors.gpus, slot)] = Log2Histogram.of(buckets, sum_ns)
+            mine[gpu_label(sensors.gpus, slot)] = Histogram.of(buckets, sum_ns)
         found.before = sensors.a_minute_ago.take(now_ns, found.now)
         return found
 
-    def quantile_ms(self, tenant: str, q: float) -> float | None:
+    def median_and_p99_ms(self, tenant: str) -> tuple[float | None, float | None]:
         """Of the last minute."""
-        return delay_between_ms(self.before.get(tenant, {}), self.now.get(tenant, {}), q)
+        return median_and_p99_ms(self.before.get(tenant, {}), self.now.get(tenant, {}))
 
 
 def _known_as(view: TenantView | None) -> tuple[str, ...]:
@@ -123,7 +126,7 @@ class TenantReports:
         for share in parts.shares:
             self._shares.setdefault(share.tenant, []).append(share)
         self._delays = _Delays.of(parts.sensors, parts.tree, parts.specs, parts.vitals.now_ns)
-        self._drains = _drains(parts.ledger)
+        self._uses = _uses(parts.ledger)
         self._past = _Past.of(parts.ledger, parts.applier.records, parts.vitals.now_ns)
         self._driver = _Driver.of(parts.sensors, parts.tree)
 
@@ -145,9 +148,10 @@ class TenantReports:
                 confidence=share.confidence,
                 error_ratio=self._parts.sensors.error_ratio(name, share.gpu),
                 graphs=self._parts.sensors.graph_work(name, share.gpu),
-                drain_ms=self._drains[name, share.gpu] / 1e6 if (name, share.gpu) in self._drains else None,
+                drain_ms=None if use is None else use.outstanding_ns / 1e6,
             )
             for share in self._shares.get(name, ())
+            for use in [self._uses.get((name, share.gpu))]
         )
 
     def _status(self, name: str) -> TenantStatus:
@@ -163,7 +167,11 @@ class TenantReports:
         is_unlaunched = not gpus and not episodes and any(contexts.values())
         if is_unlaunched:
             confidence = Confidence.LOW
-        note = CONTEXTS_ONLY if is_unlaunched else _note(worst)
+        sensors = parts.sensors
+        note = _contexts_note(sensors) if is_unlaunched else None
+        if worst is not None and (use := self._uses.get((name, worst.uuid))) is not None:
+            note = _account_note(use, sensors)
+        median_ms, p99_ms = self._delays.median_and_p99_ms(name)
         return TenantStatus(
             name=name,
             state=self._state(name, gpus, is_seen=bool(episodes), is_open=is_unlaunched),
@@ -172,14 +180,16 @@ class TenantReports:
             entitled_ratio=worst.entitled_ratio if worst else None,
             used_ratio=worst.used_ratio if worst else None,
             lag_ms=worst.lag_ms if worst else None,
-            queue_delay_p50_ms=self._delays.quantile_ms(name, 0.5),
-            queue_delay_p99_ms=self._delays.quantile_ms(name, 0.99),
+            queue_delay_p50_ms=median_ms,
+            queue_delay_p99_ms=p99_ms,
             queue_delays=self._delays.now.get(name, {}),
             held_ms_per_s=_held_ms_per_s(name, parts.applier, self._past, now_ns),
             held_s=_held_s(name, parts.applier, now_ns),
             held_by_reason_s=_held_by_reason_s(name, parts.applier, now_ns),
-            holds=_done(name, parts.applier, ActionKind.HOLD),
-            thaws=_done(name, parts.applier, ActionKind.THAW),
+            holds=_done(name, parts.applier.real, ActionKind.HOLD),
+            thaws=_done(name, parts.applier.real, ActionKind.THAW),
+            dry_held_s=_dry_held_s(name, parts.applier.dry, now_ns),
+            dry_holds=_done(name, parts.applier.dry, ActionKind.HOLD),
             hold_age_s=_hold_age_s(name, parts.applier, now_ns),
             hold_limit_s=_hold_limit_s(name, spec, parts.applier),
             gpu_time_s=sum(total_ns.values()) / 1e9 if total_ns else None,
@@ -218,7 +228,7 @@ class TenantReports:
         if view is not None and view.is_paused:
             return TenantState.FOREIGN
         if view is None or not (gpus or is_seen or is_open):
-            return TenantState.UNSEEN
+            return TenantState.AWAY
         if self._spec(name).is_exempt:
             return TenantState.EXEMPT
         return TenantState.RUN if is_seen or any(gpu.has_demand for gpu in gpus) else TenantState.IDLE
@@ -231,10 +241,18 @@ class TenantReports:
         return self._parts.specs.get(name) or TenantSpec(name)
 
 
-def _note(worst: TenantGpuStatus | None) -> str | None:
-    if worst is None or worst.confidence is not Confidence.LOW:
+def _contexts_note(sensors: Sensors) -> str | None:
+    """Of a tenant that has contexts, and no account: nothing where no probe looks for launches."""
+    return None if sensors.account is None else CONTEXTS_ONLY
+
+
+def _account_note(use: Use, sensors: Sensors) -> str | None:
+    """Why its account is low, where that lies in its own calls; what else lowers one is among the warnings."""
+    if use.confidence is not Confidence.LOW or sensors.account is None or use.tenant in sensors.over_budget:
         return None
-    return "launches without a call that proves completion: held for a bound, where there is one"
+    if any(gpu_label(sensors.gpus, slot) == use.gpu for slot in sensors.account.intruded):
+        return None
+    return NOT_LEARNT if use.most_ns is None else UNPROVEN
 
 
 def _held_s(name: str, applier: Applier, now_ns: int) -> float | None:
@@ -242,7 +260,7 @@ def _held_s(name: str, applier: Applier, now_ns: int) -> float | None:
     if applier.is_dry_run:
         return None
     hold = applier.holds.get(name)
-    return (applier.held_ns.get(name, 0) + (now_ns - hold.since_ns if hold else 0)) / 1e9
+    return (applier.real.held_ns.get(name, 0) + (now_ns - hold.since_ns if hold else 0)) / 1e9
 
 
 def _held_ms_per_s(name: str, applier: Applier, past: _Past, now_ns: int) -> float | None:
@@ -260,12 +278,17 @@ def _held_by_reason_s(name: str, applier: Applier, now_ns: int) -> dict[str, flo
     """Time in a hold over its entitlement is known from the start: 0 as well."""
     if applier.is_dry_run:
         return {}
-    held = {ReasonCode.OVER_ENTITLEMENT: 0, **applier.held_for_ns(name, now_ns)}
+    held = {ReasonCode.OVER_ENTITLEMENT: 0, **applier.real.held_for_ns(name, now_ns)}
     return {reason.value: ns / 1e9 for reason, ns in held.items()}
 
 
-def _done(name: str, applier: Applier, kind: ActionKind) -> dict[str, int]:
-    done = applier.done.get(name, {})
+def _dry_held_s(name: str, dry: Tally, now_ns: int) -> float | None:
+    held = dry.held_for_ns(name, now_ns)
+    return sum(held.values()) / 1e9 if held else None
+
+
+def _done(name: str, tally: Tally, kind: ActionKind) -> dict[str, int]:
+    done = tally.done.get(name, {})
     return {reason.value: count for (what, reason), count in done.items() if what is kind}
 
 
@@ -283,7 +306,7 @@ def _hold_limit_s(name: str, spec: TenantSpec, applier: Applier) -> float:
     return max(spec.max_freeze_ns, now_ns) / 1e9
 
 
-def _drains(ledger: Ledger) -> dict[tuple[str, str], int]:
-    """What each (tenant, GPU) has queued in ns, as of the last tick."""
+def _uses(ledger: Ledger) -> dict[tuple[str, str], Use]:
+    """By (tenant, GPU), as of the last tick."""
     uses = ledger.last.uses if ledger.last is not None else ()
-    return {(use.tenant, use.gpu): use.outstanding_ns for use in uses}
+    return {(use.tenant, use.gpu): use for use in uses}

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.base.files import replacing
+from fairsched.base.package import how_to_install
 from fairsched.demo.report import points
 from fairsched.demo.result import WINDOW_S, Result
 from fairsched.demo.scene import TENANTS
 from fairsched.errors import FairschedError
 
-HOW_TO_INSTALL = "no picture: matplotlib is not installed; pip install 'fairsched[bench]'"
+HOW_TO_INSTALL = f"no picture: matplotlib is not installed; {how_to_install('matplotlib')}"
 _NAME_ANOTHER = "name a file that can be written: --png FILE"
 _INK = "#333333"
 

@@ -9,6 +9,7 @@ when it comes to it leads to the next, with one line in the log.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,10 +123,10 @@ def _has_lsm(path: Path) -> bool | None:
 
 def _has_tracepoints(sys: Path) -> bool:
     mounts = [sys / mount.removeprefix("/sys/") for mount in MOUNTS]
-    mounted = [mount / "events" for mount in mounts if (mount / "events").is_dir()]
+    mounted = [mount / "events" for mount in mounts if os.path.isdir(mount / "events")]
     if not mounted:
         return mounts[0].is_dir()
-    return any((events / "syscalls/sys_enter_ioctl").is_dir() for events in mounted)
+    return any(os.path.isdir(events / "syscalls/sys_enter_ioctl") for events in mounted)
 
 
 def functions_of(facts: HookFacts) -> Functions | None:

@@ -16,7 +16,7 @@ import contextlib
 import re
 import uuid as uuid_module
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 UNKNOWN = "GPU-unknown"
@@ -79,6 +79,11 @@ class GpuUse:
     temperature_celsius: float | None = None
     is_up: bool | None = None
     """False: the driver has lost it."""
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    """In force now, which may be below what the board can."""
+    pcie_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    """By direction, to_gpu and from_gpu; without those that it does not say."""
 
 
 def _text(value: str | bytes) -> str:
@@ -227,7 +232,7 @@ class Nvml:
             return None
 
     def use(self, slot: int) -> GpuUse:
-        """Memory, utilisation and temperature of one GPU; what NVML refuses to say is None."""
+        """Memory, utilisation, temperature and power of one GPU; what NVML refuses to say is None."""
         handle = self.handle(slot)
         if handle is None:
             return GpuUse()
@@ -237,6 +242,8 @@ class Nvml:
             lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used),
             lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100,
             lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            lambda: int(nvml.nvmlDeviceGetPowerUsage(handle)) / 1000,
+            lambda: int(nvml.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1000,
         ):
             value = None
             try:
@@ -244,8 +251,22 @@ class Nvml:
             except nvml.NVMLError as error:
                 lost = lost or error.value in _LOST
             said.append(value)
-        memory, busy, celsius = said
-        return GpuUse(None if memory is None else int(memory), busy, celsius, not lost)
+        memory, busy, celsius, watts, limit_watts = said
+        used = None if memory is None else int(memory)
+        return GpuUse(used, busy, celsius, not lost, watts, limit_watts)
+
+    def pcie(self, slot: int) -> dict[str, float]:
+        """Bytes per second to and from one GPU; NVML looks on for 20 ms each. What it refuses to say is left out."""
+        handle, nvml = self.handle(slot), self._nvml
+        said: dict[str, float] = {}
+        if handle is not None:
+            for direction, counter in (
+                ("to_gpu", nvml.NVML_PCIE_UTIL_RX_BYTES),
+                ("from_gpu", nvml.NVML_PCIE_UTIL_TX_BYTES),
+            ):
+                with contextlib.suppress(nvml.NVMLError):
+                    said[direction] = 1000.0 * nvml.nvmlDeviceGetPcieThroughput(handle, counter)
+        return said
 
     def listed(self, clients: Clients | None = None) -> dict[tuple[int, int], int | None]:
         """VRAM in bytes by (process, slot) of every compute process; None = NVML does not say how much."""

@@ -7,7 +7,8 @@ processes must not wait for it.
 
 Approach. One thread asks every POLL_S. The loop takes the last answer; one that is older than STALE_S counts as none,
 and `status` says so. Who wants to know of processes that have just started has the thread ask at once, and waits for it
-for no longer than a tick can spare.
+for no longer than a tick can spare. NVML takes 40 ms to tell what passes over PCIe, so one GPU in its turn is asked for
+that, after everything else.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fairsched.base.beside import Poller
 from fairsched.gpu.nvml import GpuUse, Nvml
@@ -60,6 +61,8 @@ class GpuWatch:
         """The load is asked for every _CLOSE_S, and nothing else is more often than before."""
         self._wants_all = True
         self._loads: dict[int, deque[float]] = {}
+        self._pcie: dict[int, dict[str, float]] = {}
+        self._turn = 0
         self._poller = Poller("gpus", self._poll, self._pause_s, "state of the GPUs")
         self._poller.ask()
 
@@ -119,7 +122,10 @@ class GpuWatch:
                 return
         self._wants_all = False
         self._nvml.refresh()
-        uses = tuple(self._nvml.use(slot) for slot in range(len(self._nvml.gpus)))
+        slots = len(self._nvml.gpus)
+        uses = tuple(
+            replace(self._nvml.use(slot), pcie_bytes_per_s=self._pcie.get(slot, {})) for slot in range(slots)
+        )
         clients = self._nvml.mps_clients()
         listed = self._nvml.listed(clients)  # of one answer: who came after it is no other process
         mps = {
@@ -132,3 +138,6 @@ class GpuWatch:
         with self._changed:
             self._answer = answer
             self._changed.notify_all()
+        if slots:
+            self._turn = (self._turn + 1) % slots
+            self._pcie[self._turn] = self._nvml.pcie(self._turn)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 from fairsched.base.printable import printable, word
 from fairsched.base.process import ProcessId
+from fairsched.base.sd_notify import is_journal
+from fairsched.base.text import utc
 from fairsched.cgroup.journal import BrakeName, Corrupt, Entry, Journal
 from fairsched.cgroup.path import CgroupRef, Mount
 from fairsched.cgroup.release import Release, ReleaseKind, release_entries
@@ -249,6 +251,7 @@ def log(line: str) -> None:
     try:
         poll.register(2, select.POLLOUT)
         if poll.poll(0):
-            os.write(2, printable(line).encode()[: select.PIPE_BUF - 1] + b"\n")
+            head = "" if is_journal(os.environ, 2) else f"time={utc(time.time())} "
+            os.write(2, printable(head + line).encode()[: select.PIPE_BUF - 1] + b"\n")
     except OSError:
         pass

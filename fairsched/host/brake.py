@@ -164,6 +164,14 @@ def choose_brake(facts: BrakeFacts, config: Config) -> tuple[BrakeName | None, s
     return None, "; ".join(f"{name.value}: {obstacle}" for name, obstacle in obstacles.items())
 
 
+def brake_lack(facts: BrakeFacts, config: Config) -> str | None:
+    """Why nobody can be held; None: somebody can."""
+    brake, reason = choose_brake(facts, config)
+    if brake is BrakeName.CGPU:
+        return f"mechanisms.brake is cgpu: {reason}"
+    return f"nobody can be held: {reason}" if brake is None else None
+
+
 def brake_refusal(facts: BrakeFacts, config: Config) -> str | None:
     """Why a daemon must not start: the brake that is named, or the freezer that is required, cannot be used."""
     wish, (name, reason) = config.mechanisms.brake, choose_brake(facts, config)

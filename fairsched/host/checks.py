@@ -6,14 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fairsched.base.text import counted
 from fairsched.cgroup.journal import BrakeName
 from fairsched.driver import hooks
 from fairsched.driver.pid_view_choice import choose as choose_pid_view
 from fairsched.host import driver_calls
 from fairsched.host import gate as gate_check
 from fairsched.host.brake import choose_brake, freezer_obstacle
-from fairsched.host.choose import ebpf_obstacle, missing_capabilities, switched_off
-from fairsched.host.facts import NEEDED_CAPABILITIES, Check, DcgmFact, HostFacts, Level
+from fairsched.host.choose import choose, ebpf_obstacle, missing_capabilities, switched_off
+from fairsched.host.facts import NEEDED_CAPABILITIES, ONLY_ROOT_SEES, Check, DcgmFact, HostFacts, Level
 
 if TYPE_CHECKING:
     from fairsched.config import Config
@@ -47,13 +48,17 @@ def _privilege_checks(facts: HostFacts) -> Iterator[Check]:
     if facts.is_root:
         yield Check("root", "ok", "uid 0")
     else:
-        yield Check("root", "fail", "not root", "cannot run", "run it with sudo, or through systemd")
+        yield Check(
+            "root", "warn", "not root", f"not looked at: {'; '.join(ONLY_ROOT_SEES)}", "run it with sudo"
+        )
     missing = missing_capabilities(facts)
     if missing:
         uses = ", ".join(f"{name} ({NEEDED_CAPABILITIES[name]})" for name in missing)
         yield Check("capabilities", "fail", f"missing: {uses}", "", "add them to CapabilityBoundingSet")
     else:
-        yield Check("capabilities", "ok", "all that are needed")
+        yield Check(
+            "capabilities", "ok", "all that are needed" if facts.is_root else "root has all that are needed"
+        )
 
 
 def _cgroup_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
@@ -109,7 +114,7 @@ def _brake_check(facts: HostFacts, config: Config) -> Check:
 
 def _freezer_fact(facts: HostFacts) -> str:
     if facts.freeze_latency_ns is None:
-        return "cgroup.freeze works"
+        return "cgroup.freeze is there, and was not tried"
     return f"cgroup.freeze works, an empty cgroup in {facts.freeze_latency_ns // 1000} us"
 
 
@@ -155,7 +160,7 @@ def _gpu_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
             "install the NVIDIA driver; without a GPU, fairsched demo simulates one",
         )
     else:
-        yield Check("nvml", "ok", f"driver {facts.driver_version}, {len(facts.gpus)} GPUs")
+        yield Check("nvml", "ok", f"driver {facts.driver_version}, {counted(len(facts.gpus), 'GPU')}")
     if facts.dcgm is not None:
         yield _dcgm_check(facts.dcgm, config, is_wanted=ebpf_obstacle(facts, config) is not None)
     for gpu in facts.gpus:
@@ -165,7 +170,7 @@ def _gpu_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
             yield Check(
                 "mps",
                 "warn",
-                f"{gpu.mps_clients} clients of MPS on {gpu.uuid}",
+                f"{counted(gpu.mps_clients, 'client')} of MPS on {gpu.uuid}",
                 "tenants that are clients of the node's own MPS server share one context: they are not held, and what "
                 "each used is an estimate",
                 "share by time instead: leave CUDA_MPS_PIPE_DIRECTORY unset in tenants, or set tenants' threads with "
@@ -227,9 +232,6 @@ def _setting_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
         yield Check("clock", "warn", f"clock source {facts.clock_source}", "probes cost more", remedy)
     if facts.preemption:
         yield Check("preemption", "ok", facts.preemption)
-    # Linux 5.11 and later charge BPF memory to the cgroup instead; older ones need the room
-    if facts.memlock_bytes is not None and facts.memlock_bytes < 64 * 2**20 and not facts.is_root:
-        yield Check("memlock", "warn", f"{facts.memlock_bytes} bytes", "", "LimitMEMLOCK=infinity")
     if not facts.has_systemd:
         remedy = "have something restart it, and call fairsched release when it stops"
         yield Check("systemd", "warn", "not running", "no watchdog", remedy)
@@ -238,7 +240,23 @@ def _setting_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
         remedy = f"groupadd --system {group}"
         yield Check("group", "ok", f"no group '{group}'", "only root may use the socket", remedy)
     if facts.daemon_pid is not None:
-        yield Check("daemon", "ok", f"running, pid {facts.daemon_pid}")
+        yield _daemon_check(facts, config)
     elif facts.leftover_holds:
-        fact = f"{facts.leftover_holds} holds left by a daemon that is gone"
+        fact = f"{counted(facts.leftover_holds, 'hold')} left by a daemon that is gone"
         yield Check("journal", "warn", fact, "undone at the next start", "fairsched release")
+
+
+def _daemon_check(facts: HostFacts, config: Config) -> Check:
+    """The mode that it is in is the one in force, whatever would be chosen now."""
+    fact = f"running, pid {facts.daemon_pid}"
+    if facts.daemon_mode is None:
+        return Check("daemon", "ok", fact)
+    fact += f", mode {facts.daemon_mode}"
+    would = choose(facts, config).mode
+    if (
+        facts.daemon_mode == would or not facts.is_root
+    ):  # who is not root finds less here than the daemon does
+        return Check("daemon", "ok", fact)
+    why = f"{facts.daemon_mode_reason}; " if facts.daemon_mode_reason else ""
+    remedy = "fairsched config reload; if that changes nothing: systemctl restart fairsched"
+    return Check("daemon", "warn", fact, f"{why}this file on this host comes to {would}", remedy)

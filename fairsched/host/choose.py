@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairsched.cgroup.journal import BrakeName
 from fairsched.driver.pid_view_choice import choose as choose_pid_view
 from fairsched.gpu.nvml import ONLY_MIG
 from fairsched.host import gate as gate_check
-from fairsched.host.brake import brake_refusal, choose_brake
-from fairsched.host.facts import NEEDED_CAPABILITIES, Choices, HostFacts
+from fairsched.host.brake import brake_lack, brake_refusal, choose_brake
+from fairsched.host.facts import NEEDED_CAPABILITIES, ONLY_ROOT_SEES, Choices, HostFacts
+from fairsched.host.mode import asked, in_effect, obstacle_of
 from fairsched.model import Source
 
 if TYPE_CHECKING:
@@ -95,28 +95,27 @@ def choose(facts: HostFacts, config: Config) -> Choices:
         view = choose_pid_view(facts.pid_view, "required")
         if not view.is_on and not view.is_waiting:
             obstacles.append(f"pid_view is required, but {view.reason}")
-    if not facts.is_root:
-        obstacles.append("not root")
     if facts.cgroup_mount is None:
         obstacles.append("cgroup v2 is not mounted")
     if source is None:
         obstacles.append(f"no account of GPU time: {source_reason}")
-    mode: str = config.mode
-    can_hold = brake is not None and brake is not BrakeName.CGPU
-    unwanted = obstacle_of(source, config)
-    if can_hold and unwanted is not None:
-        can_hold, hold_reason = False, unwanted
-    if mode != "observe" and not can_hold:
-        mode = "observe"
-    name = "none" if brake is None else brake.value
-    return Choices(source, source_reason, can_hold, hold_reason, mode, tuple(dict.fromkeys(obstacles)), name)
-
-
-def obstacle_of(source: Source | None, config: Config) -> str | None:
-    """Why nobody is held on an account; None: tenants are."""
-    if source is None or source.value in config.gpu.enforce_on:
-        return None
-    return f"gpu.enforce_on does not name {source.value}: observed, nobody is held"
+    lack, unwanted = brake_lack(facts, config), obstacle_of(source, config)
+    if lack is None and unwanted is not None:
+        hold_reason = unwanted
+    mode = in_effect(
+        asked(config, is_dry_run=False, no_brake=lack), config, source=source, lack=None
+    )  # whether the guardian starts is known when it does
+    return Choices(
+        source,
+        source_reason,
+        lack is None and unwanted is None,
+        hold_reason,
+        mode.name,
+        tuple(dict.fromkeys(obstacles)),
+        "none" if brake is None else brake.value,
+        mode.reason,
+        () if facts.is_root else ONLY_ROOT_SEES,
+    )
 
 
 def choose_source(

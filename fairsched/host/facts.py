@@ -26,6 +26,15 @@ NEEDED_CAPABILITIES = {
 """Capability: what it is for. CAP_SYS_ADMIN stands for the first two."""
 
 
+ONLY_ROOT_SEES = (
+    "whether BPF programs load",
+    "whether a cgroup freezes",
+    "libcuda in the processes of others",
+    "how calls to the driver are seen",
+    "what a daemon holds or has left",
+)
+
+
 @dataclass(frozen=True)
 class BpfFact:
     """One thing BPF was asked to do (fairsched.bpf.probe)."""
@@ -66,14 +75,13 @@ class HostFacts:
     kernel_release: str
     """For display."""
     is_root: bool
+    """False: ONLY_ROOT_SEES was not looked at."""
     capabilities: frozenset[str]
-    """Effective ones."""
+    """Effective ones; of who is not root those that root would have here."""
     has_btf: bool
     has_uprobes: bool
     lockdown: str | None
     """none, integrity or confidentiality; None: not known (no lockdown LSM)."""
-    memlock_bytes: int | None
-    """None: unlimited."""
     bcc_version: str | None
     """None: not importable."""
     bpf: tuple[BpfFact, ...] | None
@@ -105,6 +113,10 @@ class HostFacts:
     """How calls to the driver could be seen; None: not asked."""
     hook_in_force: HookInForce | None = None
     """As a daemon says that answers on the control socket."""
+    daemon_mode: str | None = None
+    """In force, as `status` and the metric have it; None: no daemon says."""
+    daemon_mode_reason: str | None = None
+    """Why it is not what the daemon's file asks for; None: it is."""
     pid_view: PidViewFacts | None = None
     """None: not looked at, as nobody wants it."""
     dcgm: DcgmFact | None = None
@@ -135,10 +147,17 @@ class Choices:
     """Why it cannot run at all; empty = it can."""
     brake: str = "none"
     """What holds tenants: freezer, freezer_v1, sigstop, cgpu (nobody is held) or none."""
+    mode_reason: str | None = None
+    """Why `mode` is not what the configuration asks for; None: it is."""
+    not_looked_at: tuple[str, ...] = ()
+    """What could be an obstacle as well, and is for root to find out."""
 
     @property
-    def can_run(self) -> bool:
-        return not self.obstacles
+    def can_run(self) -> bool | None:
+        """None: no obstacle was seen, but not everything was looked at."""
+        if self.obstacles:
+            return False
+        return None if self.not_looked_at else True
 
 
 Level = Literal["ok", "warn", "fail"]

@@ -11,13 +11,12 @@ import importlib.util
 import itertools
 import os
 import re
-import resource
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairsched.base.files import read_stripped
-from fairsched.base.privileges import privileges
+from fairsched.base.privileges import capabilities_of_root, privileges
 from fairsched.bpf import libcuda
 from fairsched.cgroup.probe import probe_host, v1_obstacle
 from fairsched.driver import hooks
@@ -35,19 +34,25 @@ _MAX_PROCESSES = 20_000
 
 
 def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
-    """All facts. `try_bpf` loads small BPF programs, which takes about a second."""
+    """All facts. `try_bpf` loads small BPF programs, which takes about a second.
+
+    Who is not root gets what it may look at: that it is refused the rest says nothing about this host.
+    """
     cgroups = probe_host()
     driver, error, gpus = _nvml()
     capabilities, lockdown = privileges()
+    is_root = os.geteuid() == 0
+    if not is_root:
+        capabilities, try_bpf = capabilities_of_root(), False
     daemon_pid = _daemon_pid(config.socket_path)
+    status = {} if daemon_pid is None else _status(config.socket_path)
     return HostFacts(
         kernel_release=os.uname().release,
-        is_root=os.geteuid() == 0,
+        is_root=is_root,
         capabilities=capabilities,
         has_btf=os.path.exists("/sys/kernel/btf/vmlinux"),
         has_uprobes=os.path.exists("/sys/bus/event_source/devices/uprobe/type"),
         lockdown=lockdown,
-        memlock_bytes=_memlock_bytes(),
         bcc_version=_bcc_version(),
         bpf=_bpf() if try_bpf else None,
         cgroup_mount=None if cgroups.mount is None else cgroups.mount.path,
@@ -66,9 +71,11 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         daemon_pid=daemon_pid,
         leftover_holds=_count(config.run_dir / "holds"),
         hooks=hooks.read_facts() if try_bpf else None,
-        hook_in_force=None if daemon_pid is None else _hook_in_force(config.socket_path),
+        hook_in_force=_hook_in_force(status),
+        daemon_mode=status.get("mode"),
+        daemon_mode_reason=status.get("mode_reason"),
         pid_view=None
-        if config.mechanisms.pid_view == "off"
+        if config.mechanisms.pid_view == "off" or not is_root
         else gather_pid_view(capabilities, lockdown, try_bpf=try_bpf),
         dcgm=dcgm.gather(config, gpus),
         gates=_gates(config.run_dir),
@@ -77,11 +84,6 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         cgpu_obstacle=cgpu_obstacle(config),
         has_pidfd=has_pidfd(),
     )
-
-
-def _memlock_bytes() -> int | None:
-    soft, _hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _bcc_version() -> str | None:
@@ -202,14 +204,21 @@ def _daemon_pid(socket_path: Path) -> int | None:
         return None
 
 
-def _hook_in_force(socket_path: Path) -> hooks.HookInForce | None:
+def _status(socket_path: Path) -> Mapping[str, Any]:
+    """What the daemon says of itself; empty where it does not."""
     from fairsched.protocol.client import ControlClient
 
     try:
-        status = ControlClient(socket_path).request("status")
+        return dict(ControlClient(socket_path).request("status"))
+    except (FairschedError, TypeError, ValueError):
+        return {}
+
+
+def _hook_in_force(status: Mapping[str, Any]) -> hooks.HookInForce | None:
+    try:
         hook, refused = status["driver_hook"], dict(status["driver_refused"])
         reason = status["driver_reason"]
-    except (FairschedError, KeyError, TypeError, ValueError):  # also what a daemon of another version says
+    except (KeyError, TypeError, ValueError):  # also what a daemon of another version says
         return None
     found = next((one for one in hooks.ORDER if one == hook), None)
     if found != hook:

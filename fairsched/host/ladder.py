@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from fairsched.accounting.error import probed_points, sampled_points
 from fairsched.cgroup.journal import BrakeName
 from fairsched.host.brake import brake_obstacles, choose_brake
-from fairsched.host.choose import choose, dcgm_obstacle, ebpf_obstacle, nvml_obstacle, obstacle_of
+from fairsched.host.choose import choose, dcgm_obstacle, ebpf_obstacle, nvml_obstacle
+from fairsched.host.mode import obstacle_of
 from fairsched.model import Source
 
 if TYPE_CHECKING:

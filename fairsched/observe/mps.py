@@ -29,6 +29,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fairsched.base.text import counted
 from fairsched.gpu.nvml import Gpu, read_environ
 from fairsched.gpu.watch import OnMps
 from fairsched.model import TenantSpec
@@ -60,7 +61,7 @@ class MpsGroup:
         """For people: what it is of this tenant, and why."""
         count, given = self.clients[tenant], self.percentages.get(tenant)
         limit = "" if not given else f", limited to {', '.join(f'{one:g} %' for one in given)} of the threads"
-        what = f"{count} client{'s' if count > 1 else ''} of MPS{limit}"
+        what = f"{counted(count, 'client')} of MPS{limit}"
         if tenant in self.kept:
             pids = ", ".join(map(str, self.servers))
             return f"{what}, server {pids}: not held, as that may stall the other clients; its use is an estimate"

@@ -186,12 +186,10 @@ class Sensors:
 
     def _take_in(self, probe: GpuTimeProbe, config: Config) -> None:
         self.probe = probe
+        probe.limits.turn_ns = sum(self._nature)
         self._end_sampled()
         self.account = EbpfAccount(
-            self.probe,
-            gpus=max(1, len(self.gpus)),
-            nature=self._nature,
-            started_ns=started_ns,
+            probe, gpus=max(1, len(self.gpus)), nature=self._nature, started_ns=started_ns
         )
         self.account.tenant_of = self._tenant_of
         self.libraries = Libraries(config.gpu.libcuda, probe, self._mount)

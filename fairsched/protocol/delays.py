@@ -12,20 +12,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from fairsched.protocol.own import Log2Histogram
-from fairsched.protocol.status import StatusReport
+from fairsched.base.buckets import bound_ns
+from fairsched.protocol.own import Histogram
+from fairsched.protocol.status import StatusReport, TenantStatus
 
 RECENT_NS = 60_000_000_000
 _MARK_NS = 5_000_000_000
 
-Delays = Mapping[str, Log2Histogram]
+Delays = Mapping[str, Histogram]
 """Of one tenant, by GPU."""
 
 
-def delay_between_ms(before: Delays, now: Delays, q: float) -> float | None:
-    """The q-quantile of the waits that ended between the two, on all GPUs; None when none did, or nobody counts."""
-    parts = [waits.since(before.get(gpu, Log2Histogram())).buckets() for gpu, waits in now.items()]
-    return quantile_ms([sum(counts) for counts in zip_longest(*parts, fillvalue=0)], q)
+def waits_between(before: Delays, now: Delays) -> list[int]:
+    """The waits that ended between the two, on all GPUs, by bucket."""
+    parts = [waits.since(before.get(gpu, Histogram())).buckets() for gpu, waits in now.items()]
+    return [sum(counts) for counts in zip_longest(*parts, fillvalue=0)]
+
+
+def median_and_p99_ms(before: Delays, now: Delays) -> tuple[float | None, float | None]:
+    """Of the waits that ended between the two; None when none did, or nobody counts."""
+    waits = waits_between(before, now)
+    return quantile_ms(waits, 0.5), quantile_ms(waits, 0.99)
 
 
 class AMinuteAgo:
@@ -53,19 +60,14 @@ def with_recent_delays(before: StatusReport, now: StatusReport) -> StatusReport:
     if before.pid != now.pid:
         return now
     earlier = {tenant.name: tenant.queue_delays for tenant in before.tenants}
-    return replace(
-        now,
-        tenants=tuple(
-            replace(
-                tenant,
-                queue_delay_p50_ms=delay_between_ms(earlier.get(tenant.name, {}), tenant.queue_delays, 0.5),
-                queue_delay_p99_ms=delay_between_ms(earlier.get(tenant.name, {}), tenant.queue_delays, 0.99),
-            )
-            if tenant.queue_delays
-            else tenant
-            for tenant in now.tenants
-        ),
-    )
+    return replace(now, tenants=tuple(_recent(earlier.get(one.name, {}), one) for one in now.tenants))
+
+
+def _recent(before: Delays, tenant: TenantStatus) -> TenantStatus:
+    if not tenant.queue_delays:
+        return tenant
+    median_ms, p99_ms = median_and_p99_ms(before, tenant.queue_delays)
+    return replace(tenant, queue_delay_p50_ms=median_ms, queue_delay_p99_ms=p99_ms)
 
 
 def quantile_ms(buckets: Sequence[int], q: float) -> float | None:
@@ -76,7 +78,7 @@ def quantile_ms(buckets: Sequence[int], q: float) -> float | None:
     wanted, seen = q * total, 0
     for index, count in enumerate(buckets):
         if count and seen + count >= wanted:
-            low = 0.0 if index == 0 else float(2**index)
-            return (low + (2.0 ** (index + 1) - low) * (wanted - seen) / count) / 1e6
+            low, high = bound_ns(index), bound_ns(index + 1)
+            return (low + (high - low) * (wanted - seen) / count) / 1e6
         seen += count
     return None

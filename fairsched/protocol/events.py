@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes decisions as structured records, for the log and for ``fairsched events``, and limits how many (pure).
+"""Writes decisions, and what else is done to tenants, as structured records for the log and for ``fairsched events``,
+and limits how many decisions.
 
 Problem: a busy tenant is held and thawed some ten times a second. Each decision is worth a line to somebody who
 looks, and none of them is worth filling a journal.
@@ -10,15 +11,56 @@ token bucket per tenant that counts what it keeps back, so that a reader knows h
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fairsched.base.printable import word
+from fairsched.base.text import utc
 from fairsched.protocol.status import DecisionRecord
 
 _MAX_BUCKETS = 4096
+_REMEMBER = 1024
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    """Something that is done to a tenant, or found, besides holds and thaws."""
+
+    t_ns: int
+    """CLOCK_MONOTONIC."""
+    wall_time_s: float
+    event: str
+    """termination or vram."""
+    fields: Mapping[str, Any]
+    """Under the names of the log; ``tenant`` is one of them."""
+
+
+def event_from_plain(data: Mapping[str, Any]) -> EventRecord:
+    """Of an answer of the daemon's; fields of a newer one are ignored."""
+    return EventRecord(data["t_ns"], data["wall_time_s"], data["event"], data["fields"])
+
+
+class EventBook:
+    """Logs such events, and keeps the last of them."""
+
+    def __init__(self, logger: logging.Logger, event: str) -> None:
+        self._logger, self._event = logger, event
+        self.records: deque[EventRecord] = deque(maxlen=_REMEMBER)
+
+    def tell(self, level: int, **fields: Any) -> None:
+        """At this level of the log."""
+        self._logger.log(level, "%s", logfmt(fields), extra={"fields": fields})
+        self.records.append(EventRecord(time.monotonic_ns(), time.time(), self._event, fields))
+
+
+def later(records: deque[Any], since_ns: int) -> tuple[list[Any], bool]:
+    """Records later than that, and whether none such was forgotten."""
+    found = [record for record in records if record.t_ns > since_ns]
+    return found, len(records) < (records.maxlen or 0) or len(found) < len(records)
 
 
 def decision_fields(record: DecisionRecord) -> dict[str, Any]:
@@ -125,22 +167,27 @@ class Limiter:
 
 
 class EventStream:
-    """Decisions in, JSON documents out: one each, of one tenant or of all, limited per tenant."""
+    """Records in, JSON documents out: one each, of one tenant or of all; decisions limited per tenant."""
 
     def __init__(self, *, tenant: str | None = None, per_s: float | None = None, burst: int = 1) -> None:
         self._tenant = tenant
         self._limiter = None if per_s is None else Limiter(per_s=per_s, burst=burst)
 
-    def documents(self, records: Iterable[DecisionRecord]) -> Iterator[dict[str, Any]]:
+    def documents(self, records: Iterable[DecisionRecord | EventRecord]) -> Iterator[dict[str, Any]]:
         for record in records:
-            if self._tenant is not None and record.tenant != self._tenant:
-                continue
-            suppressed = 0 if self._limiter is None else self._limiter.take(record.tenant, record.t_ns)
-            if suppressed is not None:
-                document = (
-                    _head("decision", record.wall_time_s) | {"t_ns": record.t_ns} | decision_fields(record)
-                )
-                yield document | ({"suppressed": suppressed} if suppressed else {})
+            if isinstance(record, EventRecord):
+                if self._tenant in (None, record.fields["tenant"]):
+                    yield (
+                        _head(record.event, record.wall_time_s) | {"t_ns": record.t_ns} | dict(record.fields)
+                    )
+            elif self._tenant in (None, record.tenant):
+                yield from self._decision(record)
+
+    def _decision(self, record: DecisionRecord) -> Iterator[dict[str, Any]]:
+        suppressed = 0 if self._limiter is None else self._limiter.take(record.tenant, record.t_ns)
+        if suppressed is not None:
+            document = _head("decision", record.wall_time_s) | {"t_ns": record.t_ns} | decision_fields(record)
+            yield document | ({"suppressed": suppressed} if suppressed else {})
 
     def counts(self, t_ns: int, wall_s: float, *, is_last: bool = False) -> Iterator[dict[str, Any]]:
         """What was kept back of tenants that have fallen silent; at the end, of all."""
@@ -156,5 +203,4 @@ def gap_document(wall_s: float, why: str) -> dict[str, Any]:
 
 
 def _head(event: str, wall_s: float) -> dict[str, Any]:
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(wall_s)) + f".{int(wall_s % 1 * 1000):03d}Z"
-    return {"time": stamp, "event": event}
+    return {"time": utc(wall_s), "event": event}

@@ -3,7 +3,7 @@
 
 Units are in the names. What is not known is None or absent, never 0.
 
-Terms: a *log2 histogram* counts what lasted at least 2^i and less than 2^(i+1) ns in bucket i, as the BPF programs do.
+Terms: a *histogram* counts durations in the buckets of fairsched/base/buckets.py, as the BPF programs do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Log2Histogram:
+class Histogram:
     """Durations since some beginning; counts never fall while that is the same."""
 
     first: int = 0
@@ -25,7 +25,7 @@ class Log2Histogram:
     """Of all durations."""
 
     @classmethod
-    def of(cls, buckets: Sequence[int], sum_ns: int) -> Log2Histogram:
+    def of(cls, buckets: Sequence[int], sum_ns: int) -> Histogram:
         """From buckets 0, 1, ...: the empty ones at both ends are left out."""
         filled = [index for index, count in enumerate(buckets) if count]
         if not filled:
@@ -37,26 +37,25 @@ class Log2Histogram:
         """How many durations."""
         return sum(self.counts)
 
-    def since(self, before: Log2Histogram) -> Log2Histogram:
+    def since(self, before: Histogram) -> Histogram:
         """Those counted after `before`; all of them when they were counted from another beginning."""
         now, then = self.buckets(), before.buckets()
         grown = [one - other for one, other in zip_longest(now, then, fillvalue=0)]
         return (
             self
             if min(grown, default=0) < 0
-            else Log2Histogram.of(grown, round((self.sum_s - before.sum_s) * 1e9))
+            else Histogram.of(grown, round((self.sum_s - before.sum_s) * 1e9))
         )
 
     def buckets(self) -> list[int]:
         """From bucket 0 on."""
         return [0] * self.first + list(self.counts)
 
-    def cumulative(self, lowest: int, highest: int) -> list[int]:
-        """How many were shorter than 2^lowest, 2^(lowest+1), ... 2^highest ns."""
+    def cumulative(self, buckets: Sequence[int]) -> list[int]:
+        """How many were shorter than each of these buckets begins."""
         below = [0, *accumulate(self.counts)]
-        start, width = lowest - self.first, highest - lowest + 1
-        found = ([0] * min(max(0, -start), width) + below[max(0, start) :])[:width]
-        return found + below[-1:] * (width - len(found))
+        last = len(self.counts)
+        return [below[min(max(0, bucket - self.first), last)] for bucket in buckets]
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class OwnStatus:
     """What fairsched itself costs."""
 
     processes: tuple[ProcessCost, ...] = ()
-    ticks: Log2Histogram | None = None
+    ticks: Histogram | None = None
     """How long ticks took."""
     errors: Mapping[str, int] = field(default_factory=dict)
     """By part: ticks, actions and looks that failed."""
@@ -98,9 +97,9 @@ class OwnStatus:
     """Requests on the control socket by what became of them."""
 
 
-def histogram_from_plain(data: Mapping[str, Any]) -> Log2Histogram:
+def histogram_from_plain(data: Mapping[str, Any]) -> Histogram:
     """The inverse of ``status.to_plain``."""
-    return Log2Histogram(int(data["first"]), tuple(data["counts"]), float(data["sum_s"]))
+    return Histogram(int(data["first"]), tuple(data["counts"]), float(data["sum_s"]))
 
 
 def own_from_plain(data: Mapping[str, Any] | None) -> OwnStatus | None:

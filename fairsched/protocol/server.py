@@ -84,10 +84,11 @@ class ControlHandler(Protocol):
         """Sequence of status.DecisionRecord of the last minute, oldest first."""
 
     def decisions(self, since_ns: int) -> Any:
-        """``{"decisions": [status.DecisionRecord later than that, oldest first], "is_gapless": bool}``."""
+        """``{"decisions": [status.DecisionRecord], "events": [events.EventRecord], "is_gapless": bool}``: each later
+        than that, and oldest first."""
 
     def processes(self) -> Any:
-        """Sequence of status.ProcessStatus."""
+        """Sequence of process.ProcessStatus."""
 
     def tell(self, finding: Mapping[str, Any], by: Peer) -> Any:
         """What the companion found (``companion.part.Finding``)."""

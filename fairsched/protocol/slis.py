@@ -29,7 +29,7 @@ class SliStatus:
     """The service levels of the node; docs/slis.md defines them."""
 
     queue_delay_p99_ms: float | None = None
-    """Of all tenants' work."""
+    """Of all tenants' work: how long it waits for a turn."""
     sm_utilization_stdev_ratio: float | None = None
     token_rate_cv_ratio: float | None = None
     """Across tenants, each by its entitlement."""
@@ -39,6 +39,8 @@ class SliStatus:
     """Why token_rate_cv_ratio is not known; None when it is."""
     window_s: float | None = None
     """What they look back over."""
+    queue_delay_floor_ms: float | None = None
+    """What the p99 may be where turns are fair, for as many tenants as there were: no scheduler could make it less."""
 
 
 def slis_from_plain(data: Mapping[str, Any] | None) -> SliStatus | None:

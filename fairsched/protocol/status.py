@@ -28,12 +28,12 @@ from fairsched.model import (
 from fairsched.protocol.gate import GateState as GateState
 from fairsched.protocol.gate import GateStatus as GateStatus
 from fairsched.protocol.gate import gate_from_plain
-from fairsched.protocol.own import Log2Histogram, OwnStatus, histogram_from_plain, own_from_plain
+from fairsched.protocol.own import Histogram, OwnStatus, histogram_from_plain, own_from_plain
 from fairsched.protocol.slis import SliStatus as SliStatus
 from fairsched.protocol.slis import TokenRate as TokenRate
 from fairsched.protocol.slis import rate_from_plain, slis_from_plain
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class TenantState(str, enum.Enum):
@@ -47,7 +47,7 @@ class TenantState(str, enum.Enum):
     """It has processes, but no outstanding GPU work."""
     EXEMPT = "exempt"
     """Accounted, never held."""
-    UNSEEN = "unseen"
+    AWAY = "away"
     """No cgroup matches, or it has no process that has opened a GPU."""
     FOREIGN = "foreign"
     """Frozen by somebody else; not ours to thaw."""
@@ -103,6 +103,10 @@ class GpuStatus:
     compute_instance: int | None = None
     mig_profile: str | None = None
     """As nvidia-smi names its size: 3g.20gb."""
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    pcie_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    """By direction, to_gpu and from_gpu, in 20 ms of the last seconds; empty where NVML does not say."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,7 @@ class TenantStatus:
     queue_delay_p50_ms: float | None = None
     """Time its work waited while others ran: median of the last minute, or since somebody last asked before that."""
     queue_delay_p99_ms: float | None = None
-    queue_delays: Mapping[str, Log2Histogram] = field(default_factory=dict)
+    queue_delays: Mapping[str, Histogram] = field(default_factory=dict)
     """Every wait since the daemon started, by GPU UUID."""
     held_ms_per_s: float | None = None
     """Time held by us in each second, over the last ten seconds."""
@@ -209,6 +213,11 @@ class TenantStatus:
     """Holds begun since the daemon started, by why."""
     thaws: Mapping[str, int] = field(default_factory=dict)
     """Holds ended since the daemon started, by why."""
+    dry_held_s: float | None = None
+    """Time it would have been held, in dry runs since the daemon started, apart from all of the above; None = no dry
+    run has begun a hold of it."""
+    dry_holds: Mapping[str, int] = field(default_factory=dict)
+    """Holds that dry runs have begun, by why."""
     hold_age_s: float | None = None
     """How long the present hold has lasted; 0 = it is not held; None = no tenant may be held."""
     hold_limit_s: float | None = None
@@ -251,36 +260,6 @@ class TenantStatus:
     """By GPU, where there is a limit."""
     tokens: TokenRate | None = None
     """None = nothing is known of its output."""
-
-
-@dataclass(frozen=True)
-class ProcessStatus:
-    """One process on one GPU, the answer to ``fairsched ps``."""
-
-    pid: int
-    """As the daemon sees it."""
-    gpu: str
-    """UUID."""
-    tenant: str | None = None
-    """None = no tenant's."""
-    cgroup: str | None = None
-    """As in /proc/PID/cgroup."""
-    runtime: str | None = None
-    """docker, containerd, cri-o, podman, lxc; None where its cgroup does not say."""
-    container_id: str | None = None
-    pod_uid: str | None = None
-    known_as: str | None = None
-    """What people call the container, pod, job, unit or user that it belongs to; None = no name is known."""
-    namespace_pid: int | None = None
-    """Its pid in its own PID namespace; None = it has none of its own."""
-    contexts: int | None = None
-    """Open compute contexts, from the driver's ioctls."""
-    vram_bytes: int | None = None
-    """From the driver's ioctls, else as NVML says."""
-    gpu_time_s: float | None = None
-    """Of the contexts it has now."""
-    command: str | None = None
-    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -382,11 +361,6 @@ def decision_from_plain(data: Mapping[str, Any]) -> DecisionRecord:
     known["reason"] = Reason(**reason)
     known["action"] = ActionKind(known["action"])
     return DecisionRecord(**known)
-
-
-def process_from_plain(data: Mapping[str, Any]) -> ProcessStatus:
-    """The inverse of :func:`to_plain`; fields of a newer daemon are ignored."""
-    return ProcessStatus(**_known(ProcessStatus, data))
 
 
 def status_from_plain(data: Mapping[str, Any]) -> StatusReport:

@@ -90,14 +90,21 @@ def make_board(past: Past) -> Board:
     by_tenant = _by_tenant(past, colours)
     charts = [
         by_tenant("lag", "Lag", "ms", past.lag_ms, note="GPU time owed to a tenant; below zero it is ahead."),
-        _holds(past),
+        _holds(past, "holds", "Holds by reason", past.holds, "How often a tenant was held."),
+        _holds(
+            past,
+            "dry-holds",
+            "Holds of a dry run by reason",
+            past.dry_holds,
+            "How often a tenant would have been held in mode enforce; nobody was.",
+        ),
         by_tenant(
             "queue",
             "Queue delay, 99th percentile",
             "ms",
             past.queue_delay_p99_ms,
             mark=QUEUE_OBJECTIVE_MS,
-            note="Time that work waited while others ran; each line of the grid is ten times the one below it. "
+            note="How long work waited for a turn; each line of the grid is ten times the one below it. "
             "The line across is the objective.",
             is_log=True,
         ),
@@ -157,15 +164,13 @@ def _by_tenant(past: Past, colours: Mapping[str, int]) -> Callable[..., Chart]:
     return chart
 
 
-def _holds(past: Past) -> Chart:
-    order = sorted(past.holds, key=lambda reason: -sum(value or 0 for _, value in past.holds[reason]))
+def _holds(past: Past, key: str, title: str, holds: Mapping[str, Series], note: str) -> Chart:
+    order = sorted(holds, key=lambda reason: -sum(value or 0 for _, value in holds[reason]))
     bars = tuple(
-        Line(REASON_TEXTS.get(reason, reason.replace("_", " ")), past.holds[reason], number % COLOURS)
+        Line(REASON_TEXTS.get(reason, reason.replace("_", " ")), holds[reason], number % COLOURS)
         for number, reason in enumerate(order)
     )
-    return Chart(
-        "holds", "Holds by reason", f"per {past.step_s:.0f} s", bars=bars, note="How often a tenant was held."
-    )
+    return Chart(key, title, f"per {past.step_s:.0f} s", bars=bars, note=note)
 
 
 def _busy(past: Past) -> Chart:

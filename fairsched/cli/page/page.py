@@ -4,20 +4,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from fairsched.base.text import NOT_KNOWN, percent
-from fairsched.cli.page.charts import COLOURS, QUEUE_OBJECTIVE_MS, Board, Chart
+from fairsched.cli.page.charts import COLOURS, Board, Chart
 from fairsched.cli.page.svg import DASHES, LARGE, SMALL, draw
-from fairsched.cli.text import duration, milliseconds, with_unit
+from fairsched.cli.page.tiles import tiles
+from fairsched.cli.text import duration, milliseconds
 from fairsched.companion.history.read import Past, Series
 
 LIGHT = ("#0b63c1", "#b8470f", "#07795a", "#8a4bc2", "#8a6500", "#0a7287", "#b83270", "#5f5a50")
 DARK = ("#6db3ff", "#ff9d6e", "#4ed2a6", "#c9a2ff", "#e2c04c", "#5fd3e6", "#ff93bd", "#bfb5a6")
 """By index of the colour. Each has a contrast of 4.5:1 or more with its background: a test computes it."""
 LIGHT_BACKGROUND, DARK_BACKGROUND = "#ffffff", "#14181d"
-FAIR_CV_RATIO = 0.05
 
 _STYLE = """
 :root{color-scheme:light dark;--bg:%(bg)s;--ink:#1d2329;--soft:#59636e;--rule:#d8dee4;--card:#f5f7f9;
@@ -67,7 +67,8 @@ def make_page(board: Board, *, node: str, version: str, now_s: float) -> str:
         *_shares(board),
         *(_section(chart, past) for chart in board.charts),
         _tenants(past),
-        _reasons(past),
+        _reasons("Holds", past.holds),
+        *([_reasons("Holds that a dry run would have made", past.dry_holds)] if past.dry_holds else []),
         f"<footer>fairsched {escape(version)}, written {_moment(now_s)}. A point stands for {_step(past.step_s)}. "
         "Entitled is what a tenant's weight gave it among those who wanted the GPU at that time.</footer>",
     ]
@@ -116,40 +117,11 @@ def _gaps(past: Past) -> str:
 
 
 def _tiles(past: Past) -> str:
-    def mean(name: str) -> float | None:
-        known = [value for _, value in past.slis.get(name, []) if value is not None]
-        return sum(known) / len(known) if known else None
-
-    delays = [value for _, value in past.slis.get("queue_delay_p99_ms", [])]
-    worst = max(
-        (v for v in (*delays, *(one.queue_delay_p99_ms for one in past.totals)) if v is not None),
-        default=None,
-    )
-    cv = mean("token_rate_cv_ratio")
-    held = [one.held_s for one in past.totals if one.held_s is not None]
-    tiles = [
-        (with_unit(percent(mean("fairness_error_ratio")), "points"), "largest share error, mean"),
-        (
-            with_unit(milliseconds(worst), "ms"),
-            f"worst queue delay p99 (objective {QUEUE_OBJECTIVE_MS:g} ms)",
-        ),
-        (with_unit(percent(cv), "%") + _verdict(cv), "token/s variation across tenants, mean"),
-        (with_unit(percent(mean("sm_utilization_stdev_ratio")), "%"), "SM utilisation, standard deviation"),
-        (
-            str(sum(one.holds for one in past.totals)),
-            f"holds, {with_unit(_figure(sum(held) if held else None), 's')} in all",
-        ),
-    ]
     cells = "".join(
-        f'<div class="tile"><b>{value}</b><span>{escape(text)}</span></div>' for value, text in tiles
+        f'<div class="tile"><b>{escape(value)}</b><span>{escape(text)}</span></div>'
+        for value, text in tiles(past)
     )
     return f'<div class="tiles">{cells}</div>'
-
-
-def _verdict(cv: float | None) -> str:
-    if cv is None:
-        return ""
-    return ", fair" if cv < FAIR_CV_RATIO else ", unfair"
 
 
 def _shares(board: Board) -> Iterator[str]:
@@ -202,6 +174,7 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _tenants(past: Past) -> str:
+    is_dry = bool(past.dry_holds)
     titles = (
         "tenant",
         "weight",
@@ -213,6 +186,7 @@ def _tenants(past: Past) -> str:
         "held s",
         "p99 ms",
         "token/s",
+        *(("dry-run holds", "dry-run held s") if is_dry else ()),
     )
     rows = [
         (
@@ -226,6 +200,7 @@ def _tenants(past: Past) -> str:
             _figure(one.held_s),
             milliseconds(one.queue_delay_p99_ms),
             _figure(one.tokens_per_s),
+            *((str(one.dry_holds), _figure(one.dry_held_s)) if is_dry else ()),
         )
         for one in past.totals
     ]
@@ -244,12 +219,12 @@ def _figure(value: float | None) -> str:
     return NOT_KNOWN if value is None else f"{value:.1f}"
 
 
-def _reasons(past: Past) -> str:
+def _reasons(title: str, holds: Mapping[str, Series]) -> str:
     def total(series: Series) -> int:
         return round(sum(value or 0.0 for _, value in series))
 
-    if not past.holds:
-        return "<section><h2>Holds</h2><p>Nobody was held.</p></section>"
-    ranked = sorted(past.holds.items(), key=lambda item: -total(item[1]))
+    if not holds:
+        return f"<section><h2>{title}</h2><p>Nobody was held.</p></section>"
+    ranked = sorted(holds.items(), key=lambda item: -total(item[1]))
     rows = [(reason.replace("_", " "), str(total(series))) for reason, series in ranked]
-    return f"<section><h2>Holds</h2>{_table(('reason', 'holds'), rows)}</section>"
+    return f"<section><h2>{title}</h2>{_table(('reason', 'holds'), rows)}</section>"

@@ -8,12 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fairsched.base.package import how_to_install
 from fairsched.cli.page.charts import Board, Chart, Line, runs
 from fairsched.cli.page.page import LIGHT
 from fairsched.cli.page.scale import log_ticks, time_ticks
+from fairsched.cli.page.tiles import tiles
 from fairsched.errors import FairschedError
 
-_INK, _SOFT, _RULE = "#1d2329", "#59636e", "#d8dee4"
+_INK, _SOFT, _RULE, _CARD = "#1d2329", "#59636e", "#d8dee4", "#f5f7f9"
 _DASHES = ("solid", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
 _ACROSS = 4
 """Small plots side by side."""
@@ -25,7 +27,7 @@ def check_can_draw() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise FairschedError(
             "a PNG needs matplotlib, which is not installed",
-            remedy="write a page instead (--output FILE.html), or: pip install 'fairsched[bench]'",
+            remedy=f"write a page instead (--output FILE.html), or: {how_to_install('matplotlib')}",
         )
 
 
@@ -40,20 +42,36 @@ def draw(board: Board, *, node: str) -> Any:
 
     small = board.shares[:_MAX_SMALL]
     lines = -(-len(small) // _ACROSS)
-    heights = [1.3] * lines + [1.7] * len(board.charts)
+    heights = [0.6] + [1.3] * lines + [1.7] * len(board.charts)
     figure = Figure(figsize=(12, 1.1 + sum(heights) * 1.25), facecolor="white", layout="constrained")
     past = board.past
     begin, end = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t)) for t in (past.begin_s, past.end_s))
     figure.suptitle(
         f"GPU shares on {node}, {begin} to {end}", fontsize=14, fontweight="bold", color=_INK, x=0.5
     )
-    grid = figure.add_gridspec(max(1, len(heights)), _ACROSS, height_ratios=heights or [1])
+    grid = figure.add_gridspec(len(heights), _ACROSS, height_ratios=heights)
+    figures = tiles(past)
+    row = grid[0, :].subgridspec(1, len(figures))
+    for number, (value, text) in enumerate(figures):
+        _tile(figure.add_subplot(row[number]), value, text)
     for number, chart in enumerate(small):
-        axes = figure.add_subplot(grid[number // _ACROSS, number % _ACROSS])
+        axes = figure.add_subplot(grid[1 + number // _ACROSS, number % _ACROSS])
         _draw(axes, chart, board, is_small=True)
     for number, chart in enumerate(board.charts):
-        _draw(figure.add_subplot(grid[lines + number, :]), chart, board, is_small=False)
+        _draw(figure.add_subplot(grid[1 + lines + number, :]), chart, board, is_small=False)
     return figure
+
+
+def _tile(axes: Any, value: str, text: str) -> None:
+    axes.set_facecolor(_CARD)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    for y, words, size, weight, colour in (
+        (0.68, value, 14, "bold", _INK),
+        (0.24, text, 8, "normal", _SOFT),
+    ):
+        place = {"ha": "center", "va": "center", "transform": axes.transAxes}
+        axes.text(0.5, y, words, fontsize=size, fontweight=weight, color=colour, **place)
 
 
 def _draw(axes: Any, chart: Chart, board: Board, *, is_small: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairsched.cli.common import daemon_options, echo_json, json_option
+from fairsched.cli.common import daemon_options, echo_json, json_option, report_of
 
 if TYPE_CHECKING:
     from fairsched.protocol.client import ControlClient
@@ -21,7 +21,7 @@ _PATIENCE_S = 2.0
 
 EPILOG = """\b
 Columns:
-  STATE  run, held, idle, exempt, unseen (no process of it opened a GPU),
+  STATE  run, held, idle, exempt, away (no process of it opened a GPU),
          foreign (frozen by somebody else)
   WT     weight; * = changed with fairsched tenant set
   bar    GPU time it got in the last window; the mark is its due
@@ -91,9 +91,9 @@ def command(
 
 def _document(plain: Any, view: Any) -> dict[str, Any]:
     from fairsched.cli.top.rows import make_rows
-    from fairsched.protocol.status import status_from_plain, to_plain
+    from fairsched.protocol.status import to_plain
 
-    report = status_from_plain(plain)
+    report = report_of(plain)
     rows = make_rows(report, view.order, is_reversed=view.is_reversed, needle=view.needle)
     return {
         "wall_time_s": report.wall_time_s,

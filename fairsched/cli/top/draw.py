@@ -22,6 +22,7 @@ from fairsched.cli.text import (
     gpu_index,
     gpu_name,
     milliseconds,
+    short_size,
     short_uuid,
     with_unit,
 )
@@ -44,7 +45,7 @@ _STATES = {
     TenantState.HELD: "bold yellow",
     TenantState.IDLE: "dim",
     TenantState.EXEMPT: "cyan",
-    TenantState.UNSEEN: "dim",
+    TenantState.AWAY: "dim",
     TenantState.FOREIGN: "bold magenta",
 }
 
@@ -201,12 +202,11 @@ def _slis(report: StatusReport) -> list[Text]:
     line = Text("SLI   ", style="bold")
     line.append(f"queue p99 {with_unit(milliseconds(slis.queue_delay_p99_ms), 'ms')}   ")
     line.append(f"SM stdev {with_unit(percent(slis.sm_utilization_stdev_ratio), '%')}   ")
-    line.append(f"token/s CV {with_unit(percent(slis.token_rate_cv_ratio), '%')}   ")
-    if slis.is_fair is None:
-        return [line.append("not known", style="dim")]
-    return [
-        line.append("fair" if slis.is_fair else "unfair", style="bold green" if slis.is_fair else "bold red")
-    ]
+    line.append(f"token/s CV {with_unit(percent(slis.token_rate_cv_ratio), '%')}")
+    if slis.is_fair is not None:
+        word, colour = ("fair", "green") if slis.is_fair else ("unfair", "red")
+        line.append("   ").append(word, style=f"bold {colour}")
+    return [line]
 
 
 def _gpus(gpus: Sequence[GpuStatus], paper: Paper) -> list[Text]:
@@ -337,7 +337,7 @@ def _row(row: TableRow, scale: float, paper: Paper) -> Text:
     line.append(" ".join(text.rjust(5) for text in figures))
     if columns.held:
         line.append(" " + _number(row.held_ms_per_s, columns.held - 1).rjust(columns.held - 1))
-    return line.append(" " + _memory(row.vram_bytes).rjust(6))
+    return line.append(" " + short_size(row.vram_bytes).rjust(6))
 
 
 def _share_bar(row: TableRow, scale: float, width: int, has_blocks: bool) -> Text:
@@ -374,15 +374,6 @@ def _weight(value: float) -> str:
     """As it was written, where there is room: 0.25, 4."""
     text = f"{value:g}"
     return text if len(text) <= 4 else _number(value, 4)
-
-
-def _memory(value: int | None) -> str:
-    """GiB with one decimal, MiB below a tenth of one."""
-    if value is None:
-        return NOT_KNOWN
-    if value < 2**30 // 10:
-        return f"{-(-value // 2**20)}M" if value else "0"
-    return f"{value / 2**30:.1f}G"
 
 
 def _foot(view: View, seen: _Seen, width: int) -> Text:

@@ -50,14 +50,18 @@ class Access:
             raise ConfigError(f"the token cannot be read: {error}", file=str(self.token_file)) from None
 
 
+class NoCluster(ConfigError):
+    """This is no node of a cluster, as far as we are told."""
+
+
 def access(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT) -> Access:
-    """By `kubeconfig`, or as the pod's service account when it is None. Raises ConfigError."""
+    """By `kubeconfig`, or as the pod's service account when it is None. Raises ConfigError, NoCluster among them."""
     if kubeconfig is not None:
         return from_file(kubeconfig)
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     token = service_account / "token"
     if not host or not token.exists():
-        raise ConfigError(
+        raise NoCluster(
             "there is no service account here, and no kubeconfig is named",
             key=_KEY,
             remedy="name a kubeconfig, or run fairsched in a pod with a service account",

@@ -14,13 +14,13 @@ from fairsched.companion.escalate.command import CommandStep
 from fairsched.companion.escalate.desk import EscalationDesk
 from fairsched.companion.escalate.evict import EvictSettings, EvictStep
 from fairsched.companion.escalate.kube import KubeClient
-from fairsched.companion.escalate.kubeconfig import access
+from fairsched.companion.escalate.kubeconfig import NoCluster, access
 from fairsched.companion.escalate.mig import LabelMigStep, LabelSettings, MigSettings, NvmlMigStep
 from fairsched.companion.escalate.model import QUEUE_DELAY, TOKEN_CV, EscalationLimits, Rung
 from fairsched.companion.escalate.part import EscalationPart
 from fairsched.companion.escalate.pods import EvictionRules
 from fairsched.companion.escalate.quota import Daemon, QuotaStep
-from fairsched.companion.escalate.steps import Step
+from fairsched.companion.escalate.steps import NotNow, Step
 from fairsched.companion.escalate.store import Store
 from fairsched.config import Config
 from fairsched.config.escalation import Escalation
@@ -91,8 +91,6 @@ def _mig(section: Escalation) -> Step:
     mig = section.mig
     if mig.label is not None:
         return LabelMigStep(_connector(section), LabelSettings(_node(section), mig.label, float(mig.wait_s)))
-    if not mig.profiles:
-        raise _lacks("mig.profiles", "name the wanted profiles, or mig.label where a MIG manager runs")
     return NvmlMigStep(MigSettings(mig.profiles, None if mig.gpus == "all" else mig.gpus))
 
 
@@ -123,7 +121,13 @@ def _command(section: Escalation) -> Step:
 
 
 def _connector(section: Escalation) -> Callable[[], KubeClient]:
-    return lambda: KubeClient(access(section.kubernetes.kubeconfig))
+    def connect() -> KubeClient:
+        try:
+            return KubeClient(access(section.kubernetes.kubeconfig))
+        except NoCluster as error:
+            raise NotNow(str(error), remedy=error.remedy) from None
+
+    return connect
 
 
 def _node(section: Escalation) -> str:

@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from fairsched.base.text import counted
 from fairsched.companion.escalate.kube import KubeClient
 from fairsched.companion.escalate.mig_nvml import MigDriver, MigError, MigGpu, MigHalfDone, words
 from fairsched.companion.escalate.model import Order
@@ -38,7 +39,7 @@ class MigSettings:
     """The section escalation.mig."""
 
     profiles: tuple[str, ...]
-    """Wanted layout of one GPU, by NVML."""
+    """Wanted layout of one GPU, by NVML; () = none is known, so none is made."""
     gpus: tuple[int | str, ...] | None = None
     """Index or UUID of those that may be split; None = all."""
 
@@ -56,6 +57,11 @@ class NvmlMigStep:
         self._driver = driver
 
     def prepare(self, order: Order, report: StatusReport | None) -> Plan:
+        if not self._settings.profiles:
+            raise NotNow(
+                "it is not known what to split a GPU into",
+                remedy="set escalation.mig.profiles, or escalation.mig.label where a MIG manager runs",
+            )
         try:
             with self._driver() as driver:
                 gpus = driver.gpus()
@@ -243,7 +249,7 @@ class LabelMigStep:
             )
         for gpu in gpus:
             if gpu.pids:
-                raise NotNow(f"GPU {gpu.index} is used by {len(gpu.pids)} processes")
+                raise NotNow(f"GPU {gpu.index} is used by {counted(len(gpu.pids), 'process', 'processes')}")
 
     def _put_back(self, client: KubeClient, undo: Mapping[str, Any], check_order: CheckOrder) -> None:
         """The label as it was. Raises StepFailed, Refused or Unreachable."""
@@ -283,7 +289,9 @@ def _busy(gpu: MigGpu, report: StatusReport | None) -> str | None:
     tenants = _tenants_on(gpu.uuid, report)
     if tenants:
         return f"GPU {gpu.index} is used by {', '.join(tenants)}"
-    return f"GPU {gpu.index} is used by {len(gpu.pids)} processes" if gpu.pids else None
+    return (
+        f"GPU {gpu.index} is used by {counted(len(gpu.pids), 'process', 'processes')}" if gpu.pids else None
+    )
 
 
 def _tenants_on(uuid: str, report: StatusReport) -> list[str]:

@@ -65,6 +65,8 @@ class Reading:
     """No tenant has demand: none can suffer."""
     mode: str = ENFORCE
     """The daemon's mode in effect; in any other one orders are dry runs."""
+    floors: Mapping[str, float] = field(default_factory=dict)
+    """By signal: what it may be although all is fair. A lower threshold counts as this."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class EscalationLimits:
 
     ladder: tuple[Rung, ...] = ()
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    """By signal: bad above it. A signal without one is not looked at."""
+    """By signal: bad above it, and above its floor. A signal without one is not looked at."""
     clear_ratio: float = 0.8
     """Clear at or below this part of the threshold; between the two the clocks stand still."""
     bad_for_s: float = 180.0

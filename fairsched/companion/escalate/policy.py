@@ -8,9 +8,9 @@ Approach. :func:`decide` is a step of a state machine: (limits, state, reading) 
 caller carries the order out and tells :func:`settle` how it ended. No clock, no I/O: time comes with the reading.
 
 * **Bad** for ``bad_for_s``: only time between two readings counts, each at most ``max_gap_s``. A longer gap, as
-  after a restart or a jump of the clock, starts every clock anew. **Hysteresis**: a signal above its threshold is
-  bad, at or below ``clear_ratio`` of it clear; between the two its clock stands still, and so it does while the
-  signal is not known.
+  after a restart or a jump of the clock, starts every clock anew. **Hysteresis**: a signal above its threshold, or
+  above its floor where that is higher, is bad, at or below ``clear_ratio`` of it clear; between the two its clock
+  stands still, and so it does while the signal is not known.
 * **Ladder**: the rung is tried; a step that fails, is not possible now, cools down or is in force often enough is
   passed over, and a note says so. After a step that was taken every clock starts anew: it gets time to help.
 * **Taken back**: newest first, one at a time, each only after everything was clear for ``clear_for_s`` anew. A step
@@ -174,10 +174,14 @@ def _verdict(limits: EscalationLimits, signal: str, reading: Reading) -> str:
     value = reading.values.get(signal)
     if value is None:
         return "unknown"
-    threshold = limits.thresholds[signal]
+    threshold = _threshold(limits, signal, reading)
     if value > threshold:
         return "bad"
     return "clear" if value <= threshold * limits.clear_ratio else "between"
+
+
+def _threshold(limits: EscalationLimits, signal: str, reading: Reading) -> float:
+    return max(limits.thresholds[signal], reading.floors.get(signal, 0.0))
 
 
 def _is_clear(limits: EscalationLimits, state: State) -> bool:
@@ -317,8 +321,8 @@ def _why_not_yet(state: State, rung: Rung, now_s: float) -> str | None:
 def _cause(limits: EscalationLimits, state: State, reading: Reading) -> Cause | None:
     """The signal that has been bad for long enough and is so now, furthest beyond its threshold."""
     found = [
-        Cause(signal, reading.values[signal], threshold, state.bad_for_s[signal])
-        for signal, threshold in limits.thresholds.items()
+        Cause(signal, reading.values[signal], _threshold(limits, signal, reading), state.bad_for_s[signal])
+        for signal in limits.thresholds
         if state.bad_for_s.get(signal, 0.0) >= limits.bad_for_s and _verdict(limits, signal, reading) == "bad"
     ]
     return max(found, key=lambda cause: cause.value / max(cause.threshold, 1e-9), default=None)

@@ -2,8 +2,9 @@
 """The signals of the escalation, from the daemon's status (pure).
 
 Queue delay: the largest p99 of a tenant of class ``latency``. That of a ``batch`` tenant is long by design, since
-it is held first. Token CV: the SLI of the whole node; who suffers most then is the tenant furthest below its
-entitlement. One that is ``exempt`` never counts: nobody is held for it either.
+it is held first. Its floor is what tenants that share a GPU fairly must wait. Token CV: the SLI of the whole node; who
+suffers most then is the tenant furthest below its entitlement. One that is ``exempt`` never counts: nobody is held for
+it either.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from fairsched.model import TenantClass
 from fairsched.protocol.status import StatusReport, TenantState, TenantStatus
 
 _WITH_DEMAND = frozenset({TenantState.RUN, TenantState.HELD})
-_WITHOUT_DEMAND = frozenset({TenantState.IDLE, TenantState.UNSEEN, TenantState.FOREIGN})
+_WITHOUT_DEMAND = frozenset({TenantState.IDLE, TenantState.AWAY, TenantState.FOREIGN})
 
 
 def read(report: StatusReport) -> Reading:
@@ -33,12 +34,15 @@ def read(report: StatusReport) -> Reading:
         delay_ms, worst = max(waiting, key=lambda pair: pair[0])
         values[QUEUE_DELAY] = delay_ms
         sufferers[QUEUE_DELAY] = Sufferer(worst.name, gpu_of(worst))
+    floors = {}
+    if report.slis is not None and report.slis.queue_delay_floor_ms is not None:
+        floors[QUEUE_DELAY] = report.slis.queue_delay_floor_ms
     if report.slis is not None and report.slis.token_rate_cv_ratio is not None:
         values[TOKEN_CV] = report.slis.token_rate_cv_ratio
         behind = _furthest_behind(report.tenants)
         if behind is not None:
             sufferers[TOKEN_CV] = Sufferer(behind.name, gpu_of(behind))
-    return Reading(report.wall_time_s, values, sufferers, _is_idle(report), report.mode)
+    return Reading(report.wall_time_s, values, sufferers, _is_idle(report), report.mode, floors)
 
 
 def gpu_of(tenant: TenantStatus) -> str | None:

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fairsched.companion.exporter.catalogue import BY_NAME
-from fairsched.companion.exporter.family import BOUNDS, HIGHEST_BOUND, LOWEST_BOUND, Family, Kind
-from fairsched.protocol.own import Log2Histogram
+from fairsched.companion.exporter.family import BOUNDS, BUCKETS, Family, Kind
+from fairsched.protocol.own import Histogram
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -33,7 +33,7 @@ class Book:
     """What one page says. What is None is not known and not written."""
 
     rows: dict[str, list[tuple[Labels, float]]] = field(default_factory=dict)
-    histograms: dict[str, list[tuple[Labels, Log2Histogram]]] = field(default_factory=dict)
+    histograms: dict[str, list[tuple[Labels, Histogram]]] = field(default_factory=dict)
 
     def add(self, name: str, labels: Labels, value: float | None) -> None:
         """One series of a family of the catalogue."""
@@ -45,7 +45,7 @@ class Book:
         for last, value in values.items():
             self.add(name, (*labels, last), value)
 
-    def add_histogram(self, name: str, labels: Labels, value: Log2Histogram | None) -> None:
+    def add_histogram(self, name: str, labels: Labels, value: Histogram | None) -> None:
         """All series of one histogram."""
         if value is not None:
             self.histograms.setdefault(name, []).append((labels, value))
@@ -103,9 +103,9 @@ def _rows(family: Family, rows: Iterable[tuple[Labels, float]]) -> list[str]:
     return [f"{shown}{{{_between_braces(names, labels)}}} {_number(value)}\n" for labels, value in rows]
 
 
-def _histogram(family: Family, labels: Labels, histogram: Log2Histogram) -> str:
+def _histogram(family: Family, labels: Labels, histogram: Histogram) -> str:
     total = histogram.total
-    counts = histogram.cumulative(LOWEST_BOUND, HIGHEST_BOUND)
+    counts = histogram.cumulative(BUCKETS)
     return _form(family.name, family.labels, labels) % (*counts, total, total, _number(histogram.sum_s))
 
 

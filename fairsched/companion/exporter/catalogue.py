@@ -36,7 +36,7 @@ def _info(name: str, source: str, labels: tuple[str, ...], about: str) -> Family
 
 def _unit(name: str) -> str:
     last = name.rpartition("_")[2]
-    return last if last in ("seconds", "bytes", "ratio", "celsius") else ""
+    return last if last in ("seconds", "bytes", "ratio", "celsius", "watts") else ""
 
 
 DAEMON = (
@@ -134,9 +134,7 @@ SHARES = (
         _WHERE,
         "GPU time it has queued: what would still run if it were frozen now.",
     ),
-    _histogram(
-        "queue_delay_seconds", "BPF map delay_by_key", _WHERE, "How long its work waited while others ran."
-    ),
+    _histogram("queue_delay_seconds", "BPF map delay_by_key", _WHERE, "How long its work waited for a turn."),
     _info(
         "tenant", _DAEMON, ("tenant", "class"), "Class of a tenant, latency or batch: batch is held first."
     ),
@@ -146,7 +144,7 @@ SHARES = (
         "tenant_state",
         _DAEMON,
         ("tenant", "state"),
-        "1 for what it is doing now, 0 for the others: run, held, idle, exempt, unseen, foreign.",
+        "1 for what it is doing now, 0 for the others: run, held, idle, exempt, away, foreign.",
     ),
     _gauge(
         "low_confidence",
@@ -225,6 +223,14 @@ GPUS = (
     _gauge("gpu_memory_used_bytes", _NVML, _GPU, "Memory in use, by whomever."),
     _gauge("gpu_memory_total_bytes", _NVML, _GPU, "Memory that the GPU has."),
     _gauge("gpu_temperature_celsius", _NVML, _GPU, "Temperature of the GPU, in degrees Celsius."),
+    _gauge("gpu_power_watts", _NVML, _GPU, "Power that the board draws."),
+    _gauge("gpu_power_limit_watts", _NVML, _GPU, "Power that the driver lets it draw now."),
+    _gauge(
+        "gpu_pcie_bytes_per_second",
+        _NVML,
+        ("gpu_uuid", "direction"),
+        "Traffic over PCIe, to_gpu and from_gpu, in 20 ms of the last seconds.",
+    ),
 )
 
 SLIS = (
@@ -241,8 +247,12 @@ SLIS = (
         _TENANT,
         "Readings of its own metrics pages that failed; fairsched status says why the last one did.",
     ),
+    _gauge("sli_queue_delay_p99_seconds", _COMPANION, (), "99 of 100 waits for a turn were no longer."),
     _gauge(
-        "sli_queue_delay_p99_seconds", _COMPANION, (), "99 of 100 pieces of work waited no longer than this."
+        "sli_queue_delay_floor_seconds",
+        _COMPANION,
+        (),
+        "What that may be where turns are fair: 1.25 (n - 1) turns, of n tenants at once on a GPU.",
     ),
     _gauge(
         "sli_sm_utilization_stdev_ratio", _COMPANION, (), "Standard deviation of the GPUs' SM utilisation."

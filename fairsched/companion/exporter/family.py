@@ -6,10 +6,14 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-LOWEST_BOUND, HIGHEST_BOUND = 16, 35
-"""Exponents of the bounds of histograms: 2^16 ns (66 us) to 2^35 ns (34 s). Beyond them one bucket each is enough: a
-histogram has one series per bound, tenant and GPU."""
-BOUNDS = tuple(repr(2**exponent / 1e9) for exponent in range(LOWEST_BOUND, HIGHEST_BOUND + 1))
+from fairsched.base.buckets import bound_ns, bucket_of
+
+_COARSE = {bucket_of(2**exponent) for exponent in range(18, 36)}
+_FINE = range(bucket_of(2**23), bucket_of(2**27))
+BUCKETS = tuple(sorted(_COARSE | set(_FINE)))
+"""The buckets that begin at the bounds of histograms: all from 8.4 to 134 ms, where the limit of a queue delay lies;
+powers of two from .26 ms to 34 s. No more: a histogram has one series per bound, tenant and GPU."""
+BOUNDS = tuple(repr(bound_ns(bucket) / 1e9) for bucket in BUCKETS)
 """In seconds, as they are written."""
 
 

@@ -146,6 +146,9 @@ def _gpus(book: Book, report: StatusReport) -> None:
         book.add("fairsched_gpu_memory_used_bytes", uuid, gpu.memory_used_bytes)
         book.add("fairsched_gpu_memory_total_bytes", uuid, gpu.memory_total_bytes)
         book.add("fairsched_gpu_temperature_celsius", uuid, gpu.temperature_celsius)
+        book.add("fairsched_gpu_power_watts", uuid, gpu.power_watts)
+        book.add("fairsched_gpu_power_limit_watts", uuid, gpu.power_limit_watts)
+        book.add_all("fairsched_gpu_pcie_bytes_per_second", uuid, gpu.pcie_bytes_per_s)
         book.add("fairsched_fairness_jain_ratio", uuid, gpu.jain_ratio)
 
 
@@ -155,6 +158,8 @@ def _slis(book: Book, report: StatusReport) -> None:
         return
     p99_ms = slis.queue_delay_p99_ms
     book.add("fairsched_sli_queue_delay_p99_seconds", (), None if p99_ms is None else p99_ms / 1e3)
+    floor_ms = slis.queue_delay_floor_ms
+    book.add("fairsched_sli_queue_delay_floor_seconds", (), None if floor_ms is None else floor_ms / 1e3)
     book.add("fairsched_sli_sm_utilization_stdev_ratio", (), slis.sm_utilization_stdev_ratio)
     book.add("fairsched_sli_token_rate_cv_ratio", (), slis.token_rate_cv_ratio)
     book.add("fairsched_is_fair", (), None if slis.is_fair is None else int(slis.is_fair))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from fairsched.companion.exporter.catalogue import CHAPTERS
-from fairsched.companion.exporter.family import HIGHEST_BOUND, LOWEST_BOUND, Family, Kind
+from fairsched.companion.exporter.family import BOUNDS, Family, Kind
 from fairsched.companion.exporter.http import ClientLimits
 from fairsched.companion.exporter.readings import MOST_TENANTS
 
@@ -42,22 +42,21 @@ scrape_configs:
 
 ## Histograms
 
-Bounds are powers of two of a nanosecond, as the BPF programs count, and written in seconds: from 2^{LOWEST_BOUND} ns
-({2**LOWEST_BOUND / 1e9:g} s) to 2^{HIGHEST_BOUND} ns ({2**HIGHEST_BOUND / 1e9:.4g} s), each twice the one before. The
-99th percentile of the queue delay of each tenant over five minutes:
+Bounds are in seconds, from {float(BOUNDS[0]):.2g} to {float(BOUNDS[-1]):.2g}: each is twice the one before, and from
+.0084 to .134 s, where the limit of a queue delay lies, at most 1.25 times. The BPF programs count that finely
+everywhere. The 99th percentile of the queue delay of each tenant over five minutes:
 
 ```
 histogram_quantile(0.99, sum by (le, tenant) (rate(fairsched_queue_delay_seconds_bucket[5m])))
 ```
 
-A piece of work, here, is what a program gave a GPU until all of it was proven done: a token's kernels up to the
-synchronisation. Its queue delay is what that took, less its own GPU time. A trainer that always has steps queued is
-never done, and has next to no queue delay on record. What is on record of cgroups that are gone stays in the tenant's
-counts.
+A wait, here, is that for one turn of the hardware: [slis.md](slis.md#1-p99-kernel-queue-delay) says how it is found and
+what it cannot see. A trainer that always has steps queued is never done, and has next to no queue delay on record. What
+is on record of cgroups that are gone stays in the tenant's counts.
 
 ## How many series
 
-A tenant on a GPU has {6 + HIGHEST_BOUND - LOWEST_BOUND + 4} series, a tenant some 20 besides. The first
+A tenant on a GPU has {6 + len(BOUNDS) + 3} series, a tenant some 20 besides. The first
 `metrics.max_tenants` tenants ({MOST_TENANTS}), by name, are on the page; how many are not is
 `fairsched_exporter_tenants_left_out`. They are left out rather than added up: a sum of counters falls when a tenant
 goes.

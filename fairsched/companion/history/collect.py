@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fairsched.model import ActionKind
-from fairsched.protocol.delays import delay_between_ms
+from fairsched.protocol.delays import median_and_p99_ms
 from fairsched.protocol.status import DecisionRecord, StatusReport, TenantStatus
 
 
@@ -180,13 +180,14 @@ def _tenant(before: TenantStatus, seen: Sequence[TenantStatus]) -> TenantRow:
     last = seen[-1]
     states = [one.state.value for one in seen]
     rates = [one.tokens.tokens_per_s if one.tokens is not None else None for one in seen]
+    median_ms, p99_ms = median_and_p99_ms(before.queue_delays, last.queue_delays)
     return TenantRow(
         tenant=last.name,
         state=max(states, key=states.count),
         weight=last.weight,
         held_s=_grown(before.held_s, last.held_s),
-        queue_delay_p50_ms=delay_between_ms(before.queue_delays, last.queue_delays, 0.5),
-        queue_delay_p99_ms=delay_between_ms(before.queue_delays, last.queue_delays, 0.99),
+        queue_delay_p50_ms=median_ms,
+        queue_delay_p99_ms=p99_ms,
         tokens_per_s=_mean(rates),
         vram_bytes=sum(last.vram_by_gpu_bytes.values()) if last.vram_by_gpu_bytes else None,
     )

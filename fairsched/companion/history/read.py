@@ -43,6 +43,10 @@ class TenantTotal:
     """The worst interval's."""
     tokens_per_s: float | None
     """Mean of the intervals in which it was known."""
+    dry_holds: int = 0
+    """That a dry run would have made, in none of the above."""
+    dry_held_s: float | None = None
+    """How long those would have been that ended; None = there were none."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Past:
     """By GPU UUID."""
     holds: Mapping[str, Series] = field(default_factory=dict)
     """By reason: how many in each step."""
+    dry_holds: Mapping[str, Series] = field(default_factory=dict)
+    """Those that a dry run would have made."""
     slis: Mapping[str, Series] = field(default_factory=dict)
     """By column of the table node."""
     totals: tuple[TenantTotal, ...] = ()
@@ -108,10 +114,8 @@ def read_past(path: Path, begin_s: float, end_s: float) -> Past:
             queue_delay_p99_ms=read.tenants("max(queue_delay_p99_ms)"),
             tokens_per_s=read.tenants("avg(tokens_per_s)"),
             busy=read.series("SELECT name.text, avg(t), avg(busy_ratio) FROM gpu JOIN name ON id = gpu"),
-            holds=read.series(
-                "SELECT reason, {bucket} * {step} + {begin} + {step} / 2, sum(count) FROM decision",
-                where="action = 'hold' AND failed < count",
-            ),
+            holds=read.holds(is_dry_run=False),
+            dry_holds=read.holds(is_dry_run=True),
             slis=read.node(),
             totals=read.totals(spans[3]),
         )
@@ -194,6 +198,12 @@ class _Reader:
     def tenants(self, value: str) -> dict[str, Series]:
         return self.series(f"SELECT name.text, avg(t), {value} FROM tenant JOIN name ON id = tenant")
 
+    def holds(self, *, is_dry_run: bool) -> dict[str, Series]:
+        return self.series(
+            "SELECT reason, {bucket} * {step} + {begin} + {step} / 2, sum(count) FROM decision",
+            where=f"action = 'hold' AND failed < count AND is_dry_run = {is_dry_run:d}",
+        )
+
     def node(self) -> dict[str, Series]:
         columns = {
             "fairness_error_ratio": "avg",
@@ -207,7 +217,6 @@ class _Reader:
         return found
 
     def totals(self, on_record_s: float) -> tuple[TenantTotal, ...]:
-        between = "WHERE t BETWEEN ? AND ? GROUP BY tenant"
         span = (self.begin_s, self.end_s)
         names = dict(self.db.execute("SELECT id, text FROM name"))
         # a tenant that was there for a part of the time used nothing in the rest
@@ -219,21 +228,37 @@ class _Reader:
                 (*span, on_record_s),
             )
         }
-        holds = dict(
-            self.db.execute(
-                f"SELECT tenant, sum(count - failed) FROM decision {between.replace('GROUP', 'AND action = ? GROUP')}",
-                (*span, "hold"),
+        holds = {
+            row[:2]: row[2:]
+            for row in self.db.execute(
+                "SELECT tenant, is_dry_run, sum(CASE action WHEN 'hold' THEN count - failed ELSE 0 END), sum(held_s) "
+                "FROM decision WHERE t BETWEEN ? AND ? GROUP BY tenant, is_dry_run",
+                span,
             )
-        )
+        }
         found = []
         # max(t) makes the bare column weight that of the last row, as SQLite documents
         select = "SELECT tenant, max(t), weight, sum(held_s), max(queue_delay_p99_ms), avg(tokens_per_s) FROM tenant"
-        for tenant, _, weight, held_s, delay_ms, tokens in self.db.execute(f"{select} {between}", span):
+        select += " WHERE t BETWEEN ? AND ? GROUP BY tenant"
+        for tenant, _, weight, held_s, delay_ms, tokens in self.db.execute(select, span):
             gpu_time_s, used, entitled = shares.get(tenant, (None, None, None))
-            count = holds.get(tenant, 0)
+            count, _ = holds.get((tenant, 0), (0, None))
+            dry_count, dry_s = holds.get((tenant, 1), (0, None))
+            if dry_s is not None:  # the first that ended may have begun before
+                dry_s = min(dry_s, on_record_s)
             found.append(
                 TenantTotal(
-                    names[tenant], weight, gpu_time_s, used, entitled, held_s, count, delay_ms, tokens
+                    name=names[tenant],
+                    weight=weight,
+                    gpu_time_s=gpu_time_s,
+                    used_ratio=used,
+                    entitled_ratio=entitled,
+                    held_s=held_s,
+                    holds=count,
+                    queue_delay_p99_ms=delay_ms,
+                    tokens_per_s=tokens,
+                    dry_holds=dry_count,
+                    dry_held_s=dry_s,
                 )
             )
         return tuple(sorted(found, key=lambda one: (-(one.gpu_time_s or 0.0), one.name)))

@@ -47,6 +47,9 @@ class Store:
         self._keep_s = keep_s
         self._max_bytes = max_bytes
         self._names: dict[str, int] = {}
+        path.parent.mkdir(
+            parents=True, exist_ok=True
+        )  # on a first start the daemon has kept nothing there yet
         # made before SQLite would, which minds no one's privacy but the umask's
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         self._inode = path.stat().st_ino

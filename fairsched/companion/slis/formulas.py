@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fairsched.base.buckets import WIDEST
+
 FAIR_CV_RATIO = 0.05
 """Below it the token rates count as fair."""
 FEWEST_SECONDS = 10
@@ -58,6 +60,14 @@ def grown(old: Sequence[int], new: Sequence[int]) -> list[int]:
     if len(before) > len(new) or any(later < earlier for earlier, later in zip(before, new, strict=True)):
         return list(new)
     return [later - earlier for earlier, later in zip(before, new, strict=True)]
+
+
+def queue_delay_floor_ms(tenants: int | None, turn_ms: float) -> float | None:
+    """What the p99 of queue delays may be where so many tenants share a GPU fairly.
+
+    Each waits for one turn of each other one. A quantile is known to within a bucket, so it may read one bucket more.
+    """
+    return None if tenants is None else WIDEST * max(0, tenants - 1) * turn_ms
 
 
 def is_fair(token_rate_cv_ratio: float | None) -> bool | None:

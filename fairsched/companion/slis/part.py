@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fairsched.companion.part import Finding, Moment
 from fairsched.companion.slis.curve import Curve
+from fairsched.companion.slis.formulas import queue_delay_floor_ms
 from fairsched.companion.slis.measure import S, Tokens, measure
 from fairsched.companion.slis.page import Reading, counters_of
 from fairsched.companion.slis.scraper import PageReader
@@ -54,6 +55,7 @@ class SliPart:
     def __init__(self, config: Config) -> None:
         length_ns = config.slis.window_s * S
         self._window = Window(length_ns)
+        self._turn_ms = (config.gpu.timeslice_us + config.gpu.switch_us) / 1000
         self._sources: Mapping[str, _Source] = {
             path: _Source(
                 [
@@ -80,7 +82,8 @@ class SliPart:
                     source.curves[number].add(t_ns, reading.series)
                     source.latest[number] = reading
         slis, rates = measure(self._window, {name: source.tokens() for name, source in self._sources.items()})
-        return Finding(slis=slis, tokens=rates)
+        floor_ms = queue_delay_floor_ms(self._window.most_tenants, self._turn_ms)
+        return Finding(slis=replace(slis, queue_delay_floor_ms=floor_ms), tokens=rates)
 
     def close(self) -> None:
         """Read no more pages."""

@@ -9,7 +9,7 @@ in (nearly) every sample of it: who pauses now and then gets less because it ask
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -34,16 +34,20 @@ class Sample:
     """Of GPUs that somebody has demand on, by UUID."""
     delays: Mapping[TenantGpu, Sequence[int]] = field(default_factory=dict)
     """Queue delay histograms, cumulated."""
+    most_tenants: int = 0
+    """With demand on one GPU, exempt ones included: they take turns, too."""
 
 
 def sample_of(report: StatusReport) -> Sample:
     """The part of a status that the service levels are made of."""
     wanted: dict[str, dict[str, float]] = {}
     contended: set[str] = set()
+    crowd: Counter[str] = Counter()
     delays: dict[TenantGpu, Sequence[int]] = {}
     for tenant in report.tenants:
         due = {gpu.uuid: gpu.entitled_ratio for gpu in tenant.gpus if gpu.has_demand and gpu.entitled_ratio}
         contended |= due.keys()
+        crowd.update(gpu.uuid for gpu in tenant.gpus if gpu.has_demand)
         if due and tenant.state is not TenantState.EXEMPT:
             wanted[tenant.name] = due
         for uuid, histogram in tenant.queue_delays.items():
@@ -53,7 +57,7 @@ def sample_of(report: StatusReport) -> Sample:
         for gpu in report.gpus
         if gpu.uuid in contended and (busy := _utilization(gpu)) is not None
     }
-    return Sample(report.t_ns, wanted, utilization, delays)
+    return Sample(report.t_ns, wanted, utilization, delays, max(crowd.values(), default=0))
 
 
 def _utilization(gpu: GpuStatus) -> float | None:
@@ -97,6 +101,11 @@ class Window:
     def queue_delay_p99_ms(self) -> float | None:
         """Of all waits that ended in the window."""
         return quantile_ms(self._sum, 0.99)
+
+    @property
+    def most_tenants(self) -> int | None:
+        """With demand on one GPU at once; None before the first sample."""
+        return max((sample.most_tenants for sample in self._samples), default=None)
 
     def sm_utilization_stdev_ratio(self) -> float | None:
         """In time, of the GPU where it is largest."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fairsched.base.buckets import bucket_of
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import GpuTimeProbe
 from fairsched.simgpu import SimHost
@@ -414,6 +415,36 @@ def test_beside_another_half_the_time_is_queue_delay(
     other.launch(stream)
     wall_ns, added, sum_ns = burst(program, probe, 30 * MS)
     assert abs(sum_ns - wall_ns / 2) < 10, "to the rounding of the clock"
-    assert sum(added) == added[sum_ns.bit_length() - 1] == 1
+    assert sum(added) == added[bucket_of(sum_ns)] == 1
     waited = {key.tgid: use.wait_ns for key, use in probe.uses()}
     assert waited[program.pid] == sum_ns
+
+
+def test_a_burst_waits_once_for_each_turn_it_took(start: Callable[[], Program], probe: GpuTimeProbe) -> None:
+    other, program = start(), start()
+    (stream,) = other.streams(1)
+    other.hold(stream)
+    other.launch(stream)
+    probe.limits.turn_ns = 4 * MS
+    try:
+        wall_ns, added, sum_ns = burst(program, probe, 30 * MS)
+    finally:
+        probe.limits.turn_ns = 0
+    turns = -(-(wall_ns - sum_ns) // (4 * MS))
+    assert turns >= 4
+    assert sum(added) == added[bucket_of(sum_ns // turns)] == turns
+
+
+def test_what_is_told_late_of_a_drain_is_no_queue_delay(program: Program, probe: GpuTimeProbe) -> None:
+    """It was alone: it never waited, though its interval stayed open for long after its end."""
+    (stream,) = program.streams(1)
+    _, before_ns = delays(probe, program)
+    program.hold(stream)
+    program.launch(stream)
+    busy = program.context.busy[abi.COMPUTE]
+    wait_until(lambda: time.monotonic_ns() - busy.open_ns > 20 * MS, PATIENCE_S, "it runs for a while")
+    end_ns = (busy.v_open_ns + 7 * MS) & abi.CLOCK_MASK
+    assert probe.end_drain(program.slot, program.context.generation, end_ns)
+    assert delays(probe, program)[1] - before_ns < 10, "to the rounding of the clock"
+    program.open()
+    program.call("cuStreamSynchronize", stream)

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import signal
+import socket
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -93,6 +98,45 @@ def test_running_daemon_keeps_its_configuration_when_the_new_one_is_bad(make_sit
     done = site.cli("status", "--socket", str(site.socket_path))
     assert done.returncode == 0
     assert site.ping() == site.pid
+
+
+def test_a_change_of_mode_is_told_everywhere_and_a_bad_reload_fails(site: Site) -> None:
+    site.configure({"chat": {"weight": 4}})
+    good = site.config_path.read_text()
+    told: list[str] = []
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+    ):
+        manager.bind(f"{directory}/notify")  # a short path: the name of a socket has 108 bytes at most
+        manager.setblocking(False)
+
+        def is_told(begin: str, end: str = "") -> bool:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    told.append(manager.recv(4096).decode())
+            last = [one for one in told if one.startswith("STATUS=")][-1:]
+            return any(one.startswith(f"STATUS={begin}") and end in one for one in last)
+
+        def reload(text: str) -> subprocess.CompletedProcess[str]:
+            site.config_path.write_text(text)
+            return site.cli("config", "reload", "--socket", str(site.socket_path))
+
+        site.daemon.extra_env["NOTIFY_SOCKET"] = f"{directory}/notify"
+        site.start()
+        wait_until(lambda: is_told("enforce, "), PATIENCE_S, "systemd knows the mode")
+        assert reload(good.replace("mode: enforce", "mode: dry_run")).returncode == 0
+        wait_until(lambda: is_told("dry_run, "), PATIENCE_S, "systemd knows the new mode")
+        assert site.status()["mode"] == "dry_run"
+        doctor = site.cli("doctor", "--no-bpf", "--json", "--config", str(site.config_path))
+        (row,) = [one for one in json.loads(doctor.stdout)["checks"] if one["name"] == "daemon"]
+        assert row["fact"] == f"running, pid {site.pid}, mode dry_run"
+        refused = reload(good.replace("weight", "wieght"))
+        assert refused.returncode == 2 and "did you mean 'weight'" in refused.stderr
+        wait_until(
+            lambda: is_told("dry_run, ", "configuration refused: "), PATIENCE_S, "and that the file is bad"
+        )
+    assert site.stop() == 0
 
 
 def test_changes_take_effect_at_once_and_survive_a_restart(site: Site) -> None:

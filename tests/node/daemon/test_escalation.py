@@ -8,7 +8,7 @@ import os
 import signal
 from typing import Any
 
-from tests.node.daemon.site import PATIENCE_S, STEADY, Site
+from tests.node.daemon.site import DECODE, PATIENCE_S, STEADY, Site
 from tests.support import wait_until
 
 QUICK = {
@@ -33,13 +33,15 @@ def outcomes(site: Site) -> list[tuple[str, str]]:
 
 
 def test_who_waits_gets_more_and_gives_it_back_even_if_the_companion_dies(site: Site) -> None:
-    """First in a dry run, then, after a reload, for real."""
+    """First in a dry run, then, after a reload, for real. One tenant of three contexts makes the other wait for three
+    turns, where two that are alike would wait for one: that is no fault."""
     tenants: dict[str, dict[str, Any]] = {"chat": {}, "train": {"class": "batch"}}
     site.configure(tenants, escalation={**QUICK, "dry_run": True})
     site.start()
     site.attach()
-    site.spawn("chat", STEADY)
-    site.spawn("train", STEADY)
+    site.spawn("chat", DECODE)
+    for _ in range(3):
+        site.spawn("train", STEADY)
     wait_until(
         lambda: outcomes(site)[:1] == [("apply", "dry_run")], PATIENCE_S, "the dry run is in the history"
     )

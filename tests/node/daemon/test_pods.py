@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from fairsched.companion.escalate.evict import MARK
-from tests.node.daemon.site import PATIENCE_S, STEADY, Site, is_asked, logged
+from tests.node.daemon.site import DECODE, PATIENCE_S, STEADY, Site, is_asked, logged
 from tests.node.daemon.test_escalation import QUICK, outcomes
 from tests.support import wait_until
 from tests.unit.companion.escalate.cluster import (
@@ -74,9 +74,9 @@ def test_a_pod_that_makes_another_wait_is_moved_away(site: Site, cluster: Cluste
     }
     site.configure(tenants)
     site.start()
-    workers = [site.spawn("high", STEADY, places["high"])]
+    workers = [site.spawn("high", DECODE, places["high"])]
     wait_until(lambda: logged(site.log(), "library=.* probes=[1-9]"), PATIENCE_S, "libcuda has its probes")
-    workers += [site.spawn(name, STEADY, places[name]) for name in ("high", "guarded", "low")]
+    workers += [site.spawn(name, STEADY, places[name]) for name in ("guarded", "low", "low", "low")]
     wait_until(lambda: is_asked(places["low"].parent), PATIENCE_S, "a pod is held")
     listed = json.loads(site.cli("ps", "--json", "--config", str(site.config_path)).stdout)
     assert {(one["tenant"], one["pod_uid"]) for one in listed} == {

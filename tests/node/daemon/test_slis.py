@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.node.daemon.site import DECODE, PATIENCE_S, STEADY, Site
-from tests.support import wait_until
+from tests.support import let_run, wait_until
 
 SERVER = Path(__file__).with_name("token_server.py")
 VERDICT_S = 90.0
@@ -117,3 +117,26 @@ def test_token_rates_are_unfair_unscheduled_and_fair_when_enforced(site: Site) -
         screen = site.cli("status", "--full", "--socket", str(site.socket_path)).stdout
         assert "last 12 s: queue delay p99 " in screen and " token/s" in screen, screen
         assert all(len(line) <= 80 for line in screen.splitlines()), screen
+
+
+@pytest.mark.timeout(300)
+def test_four_equal_decoders_wait_for_three_turns_and_no_ladder_is_climbed(site: Site) -> None:
+    """What the runbook predicts, 6.8 ms, with a bucket on either side and what two processors add."""
+    names = ("a", "b", "c", "d")
+    site.configure(
+        {name: {} for name in names},
+        slis={"window_s": 12},
+        escalation={"enabled": True, "for_s": 1, "token_rate_cv": None},
+    )
+    site.start()
+    site.attach()
+    for name in names:
+        site.spawn(name, DECODE)
+    wait_until(
+        lambda: (slis(site).get("queue_delay_floor_ms") or 0) > 8.5, PATIENCE_S, "all four are at work"
+    )
+    let_run(15)
+    found = slis(site)
+    assert found["queue_delay_floor_ms"] == pytest.approx(1.25 * 3 * 2.277)
+    assert 4 < found["queue_delay_p99_ms"] < 10, found
+    assert not [line for line in site.log().splitlines() if "escalation=apply" in line]

@@ -6,6 +6,7 @@
  * addresses, as any caller does.
  */
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -191,6 +192,48 @@ EXPORT long play_handles(double seconds)
 		}
 	}
 	return (long)(handle >> 4);
+}
+
+static void *take(void *context)
+{
+	cuCtxSetCurrent(context);
+	return 0;
+}
+
+/* Threads without end, each of which takes a context and ends. */
+EXPORT long play_threads(double seconds)
+{
+	double end = now_s() + seconds;
+	long threads = 0;
+	void *context;
+
+	cuInit(0);
+	cuCtxCreate_v2(&context, 0, 0);
+	cuCtxSetCurrent(context);
+	while (now_s() < end) {
+		pthread_t thread;
+
+		if (pthread_create(&thread, 0, take, context))
+			return -1;
+		pthread_join(thread, 0);
+		threads++;
+	}
+	return threads;
+}
+
+/* An honest one: of two contexts it takes the second, and works in it after so long. */
+EXPORT long play_return(double seconds)
+{
+	void *first, *second;
+
+	cuInit(0);
+	cuCtxCreate_v2(&first, 0, 0);
+	cuCtxCreate_v2(&second, 0, 0);
+	cuCtxSetCurrent(second);
+	usleep((useconds_t)(seconds * 1e6));
+	launch();
+	cuStreamSynchronize(0);
+	return 1;
 }
 
 EXPORT void play_devices(int processes, int ordinals)

@@ -14,6 +14,7 @@ import time
 import pytest
 
 from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged, stand_still
+from tests.node.hostile.shares import expect_shares
 from tests.support import let_run, wait_until
 
 pytestmark = pytest.mark.alone
@@ -39,11 +40,10 @@ def test_who_stands_still_in_mid_work_has_nobody_held_for_long(site: Site) -> No
     let_run(1)
     charged_s = site.gpu_time_s("x")
     busy_ns, begun_s = site.host.gpu_truth().busy_ns, time.monotonic()
-    shares = site.shares(["b", "d"], 3)
+    expect_shares(site, {"b": 2 / 3, "d": 1 / 3}, 3, SHARE_ERROR)
     busy_ratio = (site.host.gpu_truth().busy_ns - busy_ns) / 1e9 / (time.monotonic() - begun_s)
     assert busy_ratio > BUSY_RATIO
     assert site.gpu_time_s("x") - charged_s < CHARGED_S, "its work is over for the account"
-    assert abs(shares["b"] - 2 / 3) < SHARE_ERROR, "and they share by their weights"
     thaws = [one for name in ("b", "d") for one in site.decisions(name) if one["action"] == "thaw"]
     assert any(one["reason"]["code"] == "contradicted" for one in thaws), "whoever asks is told why"
     (gpu,) = site.status()["gpus"]

@@ -19,6 +19,7 @@ import pytest
 from fairsched.bpf import abi
 from tests.node.daemon.maps import take_free_slots
 from tests.node.daemon.site import COMMAND, PATIENCE_S, STEADY, Site, logged
+from tests.node.hostile.shares import expect_shares
 from tests.support import let_run, wait_until
 
 TENANT = "ghost"
@@ -93,10 +94,9 @@ def test_a_killed_process_whose_first_thread_had_left_holds_nobody(site: Site, s
         assert time.monotonic() - begun_s < GONE_S
         let_run(0.5)
         charged_s, busy_ns, begun_s = site.gpu_time_s(TENANT), site.host.gpu_truth().busy_ns, time.monotonic()
-        shares = site.shares(["good", "third"], 4)
+        expect_shares(site, {"good": 0.5, "third": 0.5}, 4, 0.1)
         busy_ratio = (site.host.gpu_truth().busy_ns - busy_ns) / 1e9 / (time.monotonic() - begun_s)
         assert site.gpu_time_s(TENANT) == charged_s, "nobody is charged who has no process"
-        assert abs(shares["good"] - 0.5) < 0.1, shares
         assert busy_ratio > BUSY_RATIO
         assert maps.counts()["exit_missed"] == 0, "the kernel tells"
 

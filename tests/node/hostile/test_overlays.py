@@ -34,16 +34,21 @@ class Image:
         (directory / "empty").mkdir()
         self.mounted: list[Path] = []
 
-    def start(self, tenant: str) -> Worker:
-        """A container of ``tenant``."""
+    def mount(self, tenant: str) -> Path:
+        """The root of a container of ``tenant``."""
         root = self._directory / tenant
         root.mkdir()
         options = f"ro,lowerdir={self._directory}/empty:{self._directory}/lower"
         subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", str(root)], check=True)
         self.mounted.append(root)
+        return root
+
+    def start(self, tenant: str) -> Worker:
+        """A container of ``tenant``."""
+        root = self.mount(tenant)
         worker = files.spawn_with_own_libcuda(self._site, tenant, root)
         wait_until(
-            lambda: logged(self._site.log(), rf"library=.*/{tenant}/.* probes=[1-9]"),
+            lambda: logged(self._site.log(), rf"library={root}/.* probes=[1-9]"),
             PATIENCE_S,
             "it has its probes",
         )
@@ -57,17 +62,58 @@ class Image:
             self.mounted.remove(root)
         return done.stderr or None
 
+    def close(self) -> None:
+        """Whoever still maps its files keeps them."""
+        for root in self.mounted:
+            subprocess.run(["umount", "--lazy", str(root)], check=True)
+
+
+class PodmanImage(Image):
+    """One that podman keeps: the overlays are those of its own storage."""
+
+    def __init__(self, site: Site, directory: Path) -> None:
+        super().__init__(site, directory)
+        storage = ("--root", f"{directory}/storage", "--runroot", f"{directory}/run")
+        self._podman = ["podman", *storage, "--storage-driver", "overlay", "--cgroup-manager", "cgroupfs"]
+        shutil.make_archive(f"{directory}/image", "tar", directory / "lower")
+        self._name = self._do("import", f"{directory}/image.tar")[-1]
+
+    def mount(self, tenant: str) -> Path:
+        self._do("create", "--name", tenant, self._name, "/program")
+        root = Path(self._do("mount", tenant)[-1])
+        self.mounted.append(root)
+        return root
+
+    def close(self) -> None:
+        super().close()
+        self._do("rm", "--all", "--force")
+
+    def _do(self, *arguments: str) -> list[str]:
+        done = subprocess.run([*self._podman, *arguments], check=True, capture_output=True, text=True)
+        return done.stdout.split()
+
 
 @pytest.fixture
 def image(site: Site, tmp_path: Path) -> Iterator[Image]:
-    found = Image(site, tmp_path)
+    with cleaned_up(site, Image(site, tmp_path)) as found:
+        yield found
+
+
+@pytest.fixture
+def podman_image(site: Site, tmp_path: Path) -> Iterator[Image]:
+    with cleaned_up(site, PodmanImage(site, tmp_path)) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def cleaned_up(site: Site, found: Image) -> Iterator[Image]:
+    """And nothing is left of it."""
     yield found
     site.daemon.kill()
     for workers in site.workers.values():
         for worker in workers:
             worker.kill()
-    for root in found.mounted:
-        subprocess.run(["umount", "--lazy", str(root)], check=True)
+    found.close()
 
 
 def counted(site: Site, worker: Worker, seconds: float = 1.5) -> float:
@@ -112,6 +158,18 @@ def test_a_libcuda_with_code_in_its_first_page_is_known_again(tmp_path: Path) ->
 def test_a_launch_counts_once_in_each_of_several_containers_of_one_image(
     site: Site, image: Image, containers: int
 ) -> None:
+    expect_counted_once(site, image, containers)
+
+
+@pytest.mark.skipif(shutil.which("podman") is None, reason="extra: no podman (apt-get install podman)")
+@pytest.mark.parametrize("containers", [2, 6])
+def test_a_launch_counts_once_in_each_of_several_containers_of_podman(
+    site: Site, podman_image: Image, containers: int
+) -> None:
+    expect_counted_once(site, podman_image, containers)
+
+
+def expect_counted_once(site: Site, image: Image, containers: int) -> None:
     tenants = [f"c{number}" for number in range(containers)]
     site.configure({name: {} for name in tenants})
     site.start()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.daemon.site import PATIENCE_S, STEADY, Site, freeze, is_asked, is_frozen, logged
+from tests.node.hostile.shares import expect_shares
 from tests.support import let_run, wait_until
 
 pytestmark = pytest.mark.alone
@@ -60,12 +61,11 @@ def test_who_is_paused_by_somebody_else_is_not_charged_and_the_others_share(
     pause(site, directory, tenant)
     let_run(QUEUE_S)
     before, truth = charged(site), site.truth_ns()
-    shares = site.shares(others, WATCHED_S)
+    due = {name: WEIGHTS[name] / sum(WEIGHTS[other] for other in others) for name in others}
+    expect_shares(site, due, WATCHED_S, SHARE_ERROR)
     after, truth_after = charged(site), site.truth_ns()
     assert truth_after[tenant] == truth[tenant], "it has nothing left to run"
     assert after[tenant] - before[tenant] < CHARGED_S
-    due = {name: WEIGHTS[name] / sum(WEIGHTS[other] for other in others) for name in others}
-    assert all(abs(shares[name] - due[name]) < SHARE_ERROR for name in others), (shares, due)
     for name in others:
         real_s = (truth_after[name] - truth[name]) / 1e9
         error = (after[name] - before[name]) / real_s - 1

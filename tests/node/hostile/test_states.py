@@ -16,12 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.daemon.site import GREEDY, PATIENCE_S, STEADY, Site, is_asked, is_frozen, logged
+from tests.node.daemon.site import GREEDY, PATIENCE_S, SHARES_S, STEADY, Site, is_asked, is_frozen, logged
+from tests.node.hostile.shares import expect_shares
 from tests.support import let_run, wait_until
 
 pytestmark = pytest.mark.alone
 
 CROWD = 2000
+SHARE_ERROR = 0.08
 STUCK = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -74,8 +76,7 @@ def judge(site: Site) -> None:
         site.spawn(tenant, load)
     wait_until(lambda: site.tenant("greedy")["holds"], PATIENCE_S, "greedy was held")
     let_run(3)
-    shares = site.shares(["chat", "greedy"])
-    assert abs(shares["chat"] - 0.75) < 0.08, shares
+    expect_shares(site, {"chat": 0.75, "greedy": 0.25}, SHARES_S, SHARE_ERROR)
     assert logged(site.log(), "tick failed|misbehaviour=|level=error") == []
 
 

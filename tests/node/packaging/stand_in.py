@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The smallest daemon that can be in trouble: holds one cgroup, feeds the watchdog, ends as it is told to.
 
-``stand_in.py run --config FILE`` and ``stand_in.py release``, as the unit calls fairsched. It uses the real
-journal, freezer, guardian and notification; what it lacks is a GPU and a policy. SIGUSR1: hang.
+``stand_in.py run --config FILE``, ``stand_in.py release`` and ``stand_in.py config reload``, as the unit calls
+fairsched. It uses the real journal, freezer, guardian and notification; what it lacks is a GPU, a policy and a
+configuration. SIGUSR1: hang.
 """
 
 from __future__ import annotations
@@ -26,14 +27,13 @@ TOLD = {signal.SIGUSR1, signal.SIGTERM}
 
 
 def run() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     notifier = Notifier()
     Guardian(DEFAULT_DIRECTORY).start()
     signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)  # not before: the guardian would inherit it
     freezer = Freezer(Journal(DEFAULT_DIRECTORY))
     with CgroupRef.open(find_mount(), VICTIM) as victim:
         freezer.hold(victim, "victim", time.monotonic_ns() + DEADLINE_NS, "over_entitlement")
-    notifier.ready("holding the victim")
+    notifier.ready()
     is_hanging = False
     while (told := signal.sigtimedwait(TOLD, TICK_S)) is None or told.si_signo != signal.SIGTERM:
         is_hanging |= told is not None
@@ -45,5 +45,5 @@ def run() -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "run":
         run()
-    else:
+    elif sys.argv[1] == "release":
         release.main(args=sys.argv[2:], prog_name="fairsched release")

@@ -38,7 +38,9 @@ HARMLESS = [value for value in range(512) if not value & sum(SLOWED)]
 ERROR, DUE = "tenant_gpu:fairsched_share_error:ratio_avg1m", "tenant_gpu:fairsched_share_of_due:ratio_avg1m"
 LAG = "gpu:fairsched_lag_seconds:min2m"
 QUEUE = "instance:fairsched_queue_delay_latency_seconds:p99_rate1m"
+FLOOR = "fairsched_sli_queue_delay_floor_seconds"
 USED, TOTAL = "fairsched_gpu_memory_used_bytes", "fairsched_gpu_memory_total_bytes"
+WATTS, LIMIT_WATTS = "fairsched_gpu_power_watts", "fairsched_gpu_power_limit_watts"
 FB_USED, FB_FREE = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
 
 
@@ -64,7 +66,8 @@ EDGES = (
         {"instance:fairsched_token_rate_cv:ratio": 0.05},
         {"instance:fairsched_token_rate_cv:ratio": 0.0499},
     ),
-    Edge("FairschedQueueDelayHigh", 180, {QUEUE: 0.0201}, {QUEUE: 0.02}),
+    Edge("FairschedQueueDelayHigh", 180, {QUEUE: 0.0201, FLOOR: 0.01}, {QUEUE: 0.02, FLOOR: 0.01}),
+    Edge("FairschedQueueDelayHigh", 180, {QUEUE: 0.0401, FLOOR: 0.04}, {QUEUE: 0.04, FLOOR: 0.04}),
     Edge("FairschedTenantStarved", 180, {DUE: 0.49, LAG: -0.21}, {DUE: 0.5, LAG: -0.21}),
     Edge("FairschedTenantStarved", 180, {DUE: 0.49, LAG: -0.21}, {DUE: 0.49, LAG: -0.19}),
     Edge(
@@ -86,6 +89,13 @@ EDGES = (
         {"fairsched_gpu_temperature_celsius": 86},
         {"fairsched_gpu_temperature_celsius": 85},
     ),
+    Edge(
+        "FairschedGpuSaturated",
+        300,
+        {"fairsched_gpu_utilization_ratio": 0.951},
+        {"fairsched_gpu_utilization_ratio": 0.95},
+    ),
+    Edge("FairschedGpuPowerHigh", 300, {WATTS: 631, LIMIT_WATTS: 700}, {WATTS: 629, LIMIT_WATTS: 700}),
     Edge("FairschedGpuMemoryFull", 300, {USED: 951, TOTAL: 1000}, {USED: 949, TOTAL: 1000}),
     *(Edge("DcgmXidFatal", 0, {XID: code}, {XID: 13}) for code in sorted(FATAL)),
     *(Edge("DcgmXidFatal", 0, {XID: 79}, {XID: code}) for code in sorted(set(range(1, 160)) - FATAL)),

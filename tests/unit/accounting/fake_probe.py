@@ -35,6 +35,7 @@ class FakeProbe:
     """Graphs are told apart."""
     graphs_by_slot: dict[int, abi.Graphs] = field(default_factory=lambda: defaultdict(abi.Graphs))
     drains_ended: list[tuple[int, int, int]] = field(default_factory=list)
+    limits: abi.Limits = field(default_factory=abi.Limits)
 
     # ---- what the account asks ----
 

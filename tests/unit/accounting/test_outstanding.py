@@ -71,13 +71,14 @@ def test_work_says_what_is_outstanding_since_when_and_what_was_charged(probe: Fa
         probe.sync(0, (burst * 100 + 20) * MS)
     account.read(300 * MS)
     (idle,) = account.work()
-    assert not idle.is_outstanding
+    assert not idle.is_outstanding and not idle.is_charged
     assert (idle.submitted, idle.completed) == (30, 30)
     probe.launch(0, 400 * MS, 10)
     account.read(450 * MS)
     (work,) = account.work()
     assert work == ContextWork(
-        (0, 1), PID, CHAT, 0, 40, 30, True, 400 * MS, 60 * MS, 110 * MS, work.expected_ns
+        *((0, 1), PID, CHAT, 0, 40, 30, True, 400 * MS, 60 * MS, 110 * MS, work.expected_ns),
+        *(True, 400 * MS),
     )
     assert 2 * 20 * MS <= work.expected_ns <= 10 * 20 * MS, "what a burst takes, with room for chance"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans carried out: holds, thaws, what others do to them, and a dry run that touches nothing."""
+"""Plans carried out: holds, thaws, and what others do to them."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_thaw_ends_it_and_its_length_is_kept(world: World) -> None:
     assert world.applier.holds == {}
     assert world.account.told[-1] == ("thaw", frozenset({1, 10}), 350)
     assert world.applier.records[-1].held_ns == 250
-    assert (world.applier.held_ns, world.applier.held_count) == ({"chat": 250}, {"chat": 1})
+    assert (world.applier.real.held_ns, world.applier.real.held_count) == ({"chat": 250}, {"chat": 1})
 
 
 def test_a_gang_is_held_and_thawed_whole(world: World) -> None:
@@ -356,34 +356,7 @@ def test_of_cgroups_that_come_and_go_nothing_is_kept(world: World) -> None:
 def test_thawing_what_is_not_held_is_nothing(world: World) -> None:
     assert world.applier.thaw("chat", 5) is None
     assert world.account.told == []
-    assert world.applier.held_count == {}
-
-
-# ---- dry run ----
-
-
-def test_a_dry_run_freezes_nobody_and_says_what_it_would_do_once_a_second() -> None:
-    world = make_world(is_dry_run=True)
-    for tick in range(25):
-        world.hold("chat", tick * S // 10)
-    assert world.freezer.holds == {}
-    assert world.applier.holds == {}
-    assert world.account.told == []
-    records = list(world.applier.records)
-    assert [record.t_ns for record in records] == [0, S, 2 * S]
-    assert all(record.is_dry_run and record.held_ns is None for record in records)
-
-
-def test_in_a_dry_run_each_tenant_and_each_action_is_said() -> None:
-    world = make_world(is_dry_run=True)
-    world.hold("chat")
-    world.hold("train")
-    world.thaw("chat")
-    assert [(r.tenant, r.action.value) for r in world.applier.records] == [
-        ("chat", "hold"),
-        ("train", "hold"),
-        ("chat", "thaw"),
-    ]
+    assert world.applier.real.held_count == {}
 
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:

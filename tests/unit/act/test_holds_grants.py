@@ -27,7 +27,7 @@ def test_a_grant_is_a_thaw_and_a_hold_as_soon_as_it_is_used_up(world: World) -> 
     assert (world.freezer.pulsed, world.freezer.thawed) == ([[1]], [])
     assert set(world.freezer.holds) == {1}
     assert world.applier.holds["chat"].deadline_ns == world.freezer.deadlines[-1] == 900
-    assert world.applier.held_ns == {"chat": 300}
+    assert world.applier.real.held_ns == {"chat": 300}
     said = [(record.action, record.reason.code) for record in world.applier.records][-2:]
     assert said == [(ActionKind.THAW, ReasonCode.CAUGHT_UP), (ActionKind.HOLD, ReasonCode.DEEP_QUEUE)]
     assert [what for what, _, _ in world.account.told] == ["hold", "thaw", "hold"]
@@ -110,7 +110,7 @@ def test_who_uses_its_grant_up_only_after_the_wait_is_held_then(world: World) ->
     last = world.applier.records[-1]
     assert (last.action, last.reason.code) == (ActionKind.HOLD, ReasonCode.DEEP_QUEUE)
     world.thaw("chat", 4 * MS)
-    assert world.applier.held_by_reason_ns["chat"][ReasonCode.DEEP_QUEUE] == MS
+    assert world.applier.real.held_by_reason_ns["chat"][ReasonCode.DEEP_QUEUE] == MS
 
 
 def test_each_is_held_when_it_has_used_up_its_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,9 +75,9 @@ def test_a_hold_of_before_the_dry_run_is_really_thawed_in_it(world: World) -> No
     world.freezer.stuck = set()
     world.applier.thaw_expired(500)
     assert (world.freezer.holds, world.applier.holds) == ({}, {})
-    assert world.applier.records[-1].held_ns == 500
-    world.thaw("train", 600)
-    assert world.applier.records[-1].is_dry_run
+    real, dry = list(world.applier.records)[-2:]
+    assert (real.held_ns, real.is_dry_run) == (500, False)
+    assert (dry.held_ns, dry.is_dry_run) == (200, True)
 
 
 def test_a_refusal_that_goes_on_is_counted_each_time_and_said_now_and_then(

@@ -97,6 +97,9 @@ def test_sigterm_comes_once_and_is_counted(terminator: Terminator, spawn: Spawn)
     assert not terminator.ask(accused, S)
     assert process.wait(60) == -15
     assert terminator.total == {("bad", KIND): 1}
+    (told,) = terminator.book.records
+    assert told.event == "termination"
+    assert told.fields == {"terminate": "SIGTERM", "tenant": "bad", "pid": process.pid, "kind": "endless"}
 
 
 def test_a_hold_ends_when_sigkill_was_sent_and_not_before(tenants: Tenants, spawn: Spawn) -> None:

@@ -195,6 +195,9 @@ def test_a_warning_is_given_once(site: Site, caplog: pytest.LogCaptureFixture) -
     assert [line.split()[0] for line in lines] == ["vram=over", "vram=within"]
     assert f"tenant=a gpu={GPU} used_bytes={9 * GIB} limit_bytes={8 * GIB} most=a" in lines[0]
     assert site.applier.done == []
+    over, within = (one.fields for one in site.vram.book.records)
+    assert (over["vram"], over["action"], over["used_bytes"]) == ("over", "warn", 9 * GIB)
+    assert within == {"vram": "within", "tenant": "a", "gpu": GPU, "lasted_s": 12}
 
 
 def test_who_is_over_is_held_and_runs_in_turn_until_it_is_within(site: Site) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import re
 import socket
 import struct
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fairsched.base import logs
+from fairsched.base.sd_notify import is_journal
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ class Journal:
         self.socket.bind(str(path))
         self.stream = io.StringIO()
         stream = logging.StreamHandler(self.stream)
-        stream.setFormatter(logs.LogfmtFormatter())
+        stream.setFormatter(logs.LogfmtFormatter(has_time=False))
         self.handler = logs.JournalHandler(stream, str(path))
 
 
@@ -118,10 +120,10 @@ def test_a_journal_that_is_gone_is_no_error(journal: Journal) -> None:
 def test_only_the_stream_that_systemd_gave_is_the_journal(tmp_path: Path) -> None:
     with open(tmp_path / "f", "w") as file:
         stat = os.fstat(file.fileno())
-        assert logs.is_journal({"JOURNAL_STREAM": f"{stat.st_dev}:{stat.st_ino}"}, file.fileno())
-        assert not logs.is_journal({"JOURNAL_STREAM": f"{stat.st_dev}:{stat.st_ino + 1}"}, file.fileno())
-        assert not logs.is_journal({}, file.fileno())
-    assert not logs.is_journal({"JOURNAL_STREAM": "1:1"}, 987)
+        assert is_journal({"JOURNAL_STREAM": f"{stat.st_dev}:{stat.st_ino}"}, file.fileno())
+        assert not is_journal({"JOURNAL_STREAM": f"{stat.st_dev}:{stat.st_ino + 1}"}, file.fileno())
+        assert not is_journal({}, file.fileno())
+    assert not is_journal({"JOURNAL_STREAM": "1:1"}, 987)
 
 
 def test_the_set_up_takes_the_journal_where_there_is_one(
@@ -138,6 +140,22 @@ def test_the_set_up_takes_the_journal_where_there_is_one(
 
 FOREIGN = os.fsdecode(b"/gpu.slice/\xff\x1b[2J\rlevel=error")
 """A cgroup as a tenant may name it."""
+
+
+def test_a_line_has_a_time_unless_the_journal_gives_it_one(
+    root: logging.Logger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def line() -> str:
+        logs.set_up_logging("logfmt", "info")
+        root.info("plain")
+        return capsys.readouterr().err
+
+    monkeypatch.delenv("JOURNAL_STREAM", raising=False)
+    assert re.fullmatch(
+        r"time=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z level=info from=fairsched plain\n", line()
+    )
+    monkeypatch.setattr(logs, "is_journal", lambda environ, fd: True)
+    assert line() == "level=info from=fairsched plain\n"
 
 
 def test_a_name_that_is_no_utf8_goes_to_the_journal(journal: Journal) -> None:
@@ -162,6 +180,6 @@ def test_a_line_that_cannot_be_written_is_nobodys_end(
 
 
 def test_names_of_tenants_neither_break_a_line_nor_steer_a_terminal() -> None:
-    line = logs.LogfmtFormatter().format(record(f"cgroup={FOREIGN}\nlevel=error"))
+    line = logs.LogfmtFormatter(has_time=False).format(record(f"cgroup={FOREIGN}\nlevel=error"))
     assert line.isprintable()
     assert line.startswith("level=info from=act.holds cgroup=/gpu.slice/")

@@ -19,15 +19,26 @@ def test_messages_arrive(tmp_path: Path, is_abstract: bool) -> None:
         manager.bind("\0" + name[1:] if is_abstract else name)
         manager.settimeout(5)
         notifier = Notifier({"NOTIFY_SOCKET": name})
-        assert notifier.ready("3 tenants\nREADY=0")
+        assert notifier.ready()
+        assert notifier.status("3 tenants\nREADY=0")
         assert notifier.watchdog()
         assert notifier.reloading()
         assert notifier.stopping()
-        got = [manager.recv(4096).decode() for _ in range(4)]
-    assert got[0] == "READY=1\nSTATUS=3 tenants READY=0"
-    assert got[1] == "WATCHDOG=1"
-    assert got[2].startswith("RELOADING=1\nMONOTONIC_USEC=")
-    assert got[3] == "STOPPING=1"
+        got = [manager.recv(4096).decode() for _ in range(5)]
+    assert got[:3] == ["READY=1", "STATUS=3 tenants READY=0", "WATCHDOG=1"]
+    assert got[3].startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert got[4] == "STOPPING=1"
+
+
+def test_a_status_is_sent_at_every_change_and_at_nothing_else(tmp_path: Path) -> None:
+    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+    assert not notifier.status("enforce"), "nobody has taken it, so it is sent again"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        told = [notifier.status(text) for text in ("enforce", "enforce", "observe", "enforce")]
+        got = [manager.recv(4096).decode() for _ in range(3)]
+    assert told == [True, False, True, True]
+    assert got == ["STATUS=enforce", "STATUS=observe", "STATUS=enforce"]
 
 
 @pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:1"}])

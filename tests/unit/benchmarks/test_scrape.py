@@ -11,6 +11,7 @@ import pytest
 from benchmarks.scale_daemon import LATE, Lap
 from benchmarks.scrape import BARS, RESULTS, Arm, delay_figures
 from benchmarks.scrape_delay import Delay, bucket, quantile_ms, true_waits_ms
+from fairsched.companion.exporter.family import BOUNDS
 from fairsched.simgpu import Residency, Step
 
 MS = 1_000_000
@@ -24,18 +25,21 @@ def stay(start_ms: float, end_ms: float) -> Residency:
     return Residency(1, round(start_ms * MS), round(end_ms * MS))
 
 
-def test_a_piece_waits_while_it_is_not_executed() -> None:
+def test_a_piece_waits_before_each_of_its_turns() -> None:
     stays = [stay(10, 12), stay(14, 15), stay(25, 30)]
     steps = [step(8, 16), step(24, 30), step(40, 41)]
-    assert true_waits_ms("decode", steps, stays, 0, 100 * MS) == [5.0, 1.0, 1.0]
-    assert true_waits_ms("decode", steps, stays, 20 * MS, 35 * MS) == [1.0], "only what lies in the window"
+    waits = [2.0, 2.0, 1.0, 0.0, 0.0]
+    assert true_waits_ms("decode", steps, stays, 0, 100 * MS, 2 * MS) == waits, "5 ms at once are three turns"
+    assert true_waits_ms("decode", steps, stays, 20 * MS, 35 * MS, 2 * MS) == waits[2:], (
+        "only what lies in the window"
+    )
 
 
 def test_a_step_of_a_trainer_begins_when_the_one_before_is_done() -> None:
     """Its log says when it was queued, which is steps ago."""
     stays = [stay(0, 10), stay(20, 30), stay(40, 50)]
     steps = [step(-30, 10), step(-20, 30), step(-10, 50)]
-    assert true_waits_ms("trainer", steps, stays, 0, 100 * MS) == [10.0, 10.0]
+    assert true_waits_ms("trainer", steps, stays, 0, 100 * MS, 10 * MS) == [10.0, 10.0]
 
 
 def test_a_quantile_is_that_of_prometheus() -> None:
@@ -48,9 +52,10 @@ def test_a_quantile_is_that_of_prometheus() -> None:
         quantile_ms([(0.001, 0.0), (math.inf, 0.0)], 0.99)
 
 
-def test_buckets_are_powers_of_two_of_a_nanosecond() -> None:
-    assert [bucket(ms) for ms in (0.0, 2**20 / 1e6, (2**21 - 1) / 1e6, 2**21 / 1e6)] == [0, 20, 20, 21]
-    found = delay_figures([Delay("a", "b", 5, 5, 1.0, 2.2), Delay("a", "c", 5, 5, 9.0, 2.0)])
+def test_buckets_are_those_of_the_page() -> None:
+    first, second = (float(bound) * 1e3 for bound in BOUNDS[:2])
+    assert [bucket(ms) for ms in (0.0, first, second - 1e-6, second)] == [0, 1, 1, 2]
+    found = delay_figures([Delay("a", "b", 5, 5, 1.0, 2.2), Delay("a", "c", 5, 5, 16.0, 9.0)])
     assert found["delay_buckets_off"] == 3, "the worst, in either direction"
     assert delay_figures([])["delay_buckets_off"] is None
 

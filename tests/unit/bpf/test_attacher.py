@@ -21,6 +21,7 @@ from fairsched.bpf.attacher import Attacher, Request, serve
 from fairsched.bpf.channel import Channel
 from fairsched.bpf.elf import Export
 from fairsched.bpf.examine import Examined
+from fairsched.bpf.handover import attacher_command, take_setup
 from fairsched.bpf.pagecache import FirstPage
 from tests.support import open_descriptors, wait_until
 
@@ -257,3 +258,14 @@ def test_nothing_is_held_after_the_end(attacher: Attacher, kernel: Kernel, tmp_p
 
 def test_a_file_that_is_gone_is_called_so(attacher: Attacher, kernel: Kernel, tmp_path: Path) -> None:
     assert attacher.attach(Request(str(tmp_path / "none")))["is_gone"]
+
+
+def test_its_command_line_is_short_and_it_is_told_all_the_same() -> None:
+    """It is an exec of the loader: what is inherited is there, and nothing else."""
+    setup = {"programs": {f"a_program_{number}": number for number in range(50)}, "is_multi": False}
+    command = attacher_command(7, setup)
+    assert len(" ".join(command[1:])) < 50, "it fits a line of ps"
+    assert os.get_inheritable(int(command[-1]))
+    assert take_setup(int(command[-1])) == setup
+    with pytest.raises(OSError):
+        os.fstat(int(command[-1]))

@@ -201,11 +201,12 @@ def test_ps_and_what_it_is_narrowed_to(daemon: FakeDaemon) -> None:
     assert pids("--tenant", "chat") == [4194301]
     assert pids("--tenant", "-") == [77]
     assert pids("--gpu", "GPU-99") == [77]
+    assert (pids("--idle", "25m"), pids("--idle", "1h")) == ([812], [])
     assert ask("ps", "--tenant", "nobody").stdout == "no process uses a GPU\n"
 
 
 def test_a_daemon_of_another_version_is_said_so(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon, "status", lambda: {"schema_version": 2})
+    monkeypatch.setattr(daemon, "status", lambda: {"schema_version": 3})
     result = CliRunner().invoke(cli, ["status"])
     assert isinstance(result.exception, FairschedError)
     assert "version" in str(result.exception)
@@ -219,7 +220,9 @@ def test_tenant_set_list_unset(daemon: FakeDaemon) -> None:
     assert ask("tenant", "list").stdout.splitlines() == [
         "TENANT  WEIGHT  CLASS      QUOTA   MIN  MAX HOLD MS  EXEMPT",
         "chat        6*  (latency)   80%*   20%          (-)  (no)",
+        "  cgroup (gpu.slice/chat); gpus (-); vram_limit (-)",
         "batch      (1)  batch        50%  (0%)          (-)  (no)",
+        "  cgroup (gpu.slice/batch); gpus (-); vram_limit (-)",
     ]
     assert ask("tenant", "unset", "chat", "weight").stdout == "tenants.chat.weight 6 -> 4\n"
     assert json.loads(ask("tenant", "unset", "chat", "--json").stdout)["changes"]
@@ -246,9 +249,9 @@ def test_the_list_of_tenants_in_json(daemon: FakeDaemon) -> None:
     daemon.overrides = daemon.overrides.with_set("chat", {"weight": 2}).with_set("gone", {"weight": 2})
     answer = json.loads(ask("tenant", "list", "--json").stdout)
     assert answer["stale"] == ["gone"]
-    rows = {".".join(one["key"]): (one["value"], one["origin"]) for one in answer["settings"]}
-    assert rows["tenants.chat.weight"] == (2.0, "override")
-    assert rows["tenants.chat.min"] == (0.2, "file")
+    chat, batch = answer["tenants"]
+    assert (chat["name"], chat["weight"], chat["min"], batch["name"]) == ("chat", 2.0, 0.2, "batch")
+    assert (chat["origins"]["weight"], chat["origins"]["min"]) == ("override", "file")
 
 
 def test_the_doctor_in_json(config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +291,13 @@ def test_the_command_line_has_an_option_for_each_key_that_can_be_changed_and_no_
 def test_release_with_nothing_to_release(tmp_path: Path) -> None:
     assert ask("release", "--run-dir", tmp_path).stdout == "nothing is held by fairsched\n"
     answer = json.loads(ask("release", "--run-dir", tmp_path, "--json").stdout)
-    assert answer == {"releases": [], "gates": [], "gate_error": None, "is_clean": True}
+    assert answer == {
+        "releases": [],
+        "gates": [],
+        "gate_error": None,
+        "is_clean": True,
+        "holding_daemons": [],
+    }
 
 
 def test_release_goes_on_with_a_broken_configuration(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -21,7 +22,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.cli import cli
-from fairsched.protocol.events import EventStream, Limiter, decision_fields, logfmt
+from fairsched.protocol.events import (
+    EventBook,
+    EventRecord,
+    EventStream,
+    Limiter,
+    decision_fields,
+    later,
+    logfmt,
+)
 from fairsched.protocol.status import DecisionRecord
 from tests.support import end_child
 from tests.unit.protocol.fakes import FakeDaemon, hold, serving, thaw
@@ -100,13 +109,18 @@ class Deciding(FakeDaemon):
     def __init__(self) -> None:
         super().__init__()
         self.records: list[DecisionRecord] = []
+        self.others: list[EventRecord] = []
 
     def decide(self, tenant: str, ago_s: float = 0.0) -> None:
         t_ns = time.monotonic_ns() - round(ago_s * S)
         self.records.append(replace(hold(t_ns), tenant=tenant, wall_time_s=time.time() - ago_s))
 
     def decisions(self, since_ns: int) -> Any:
-        return {"decisions": [one for one in self.records if one.t_ns > since_ns], "is_gapless": True}
+        return {
+            "decisions": [one for one in self.records if one.t_ns > since_ns],
+            "events": [one for one in self.others if one.t_ns > since_ns],
+            "is_gapless": True,
+        }
 
 
 @pytest.fixture
@@ -137,6 +151,35 @@ def test_what_has_been_decided_is_told_and_it_ends(socket_path: Path) -> None:
         assert limited[-1]["event"] == "suppressed"
         assert len(limited) - 1 + limited[-1]["count"] == 100
         assert len(lines_of("--rate", "0", "--since", "10s")) == 100
+
+
+def test_terminations_and_memory_are_told_among_the_decisions_in_their_order(socket_path: Path) -> None:
+    daemon = Deciding()
+    book = EventBook(logging.getLogger("fairsched.test"), "termination")
+    with serving(socket_path, daemon):
+        daemon.decide("bad", ago_s=5)
+        book.tell(logging.INFO, terminate="SIGTERM", tenant="bad", pid=7, kind="endless")
+        daemon.others += [*book.records, replace(book.records[0], fields={"tenant": "chat", "vram": "over"})]
+        daemon.decide("bad")
+        told = lines_of("--tenant", "bad", "--rate", "0")
+    assert [one["event"] for one in told] == ["decision", "termination", "decision"]
+    assert told[1].keys() == {"time", "event", "t_ns", "terminate", "tenant", "pid", "kind"}
+    assert (told[1]["terminate"], told[1]["pid"], told[1]["kind"]) == ("SIGTERM", 7, "endless")
+
+
+def test_a_book_has_the_last_events_and_says_when_it_has_forgotten_some(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    book = EventBook(logging.getLogger("fairsched.test"), "vram")
+    with caplog.at_level(logging.INFO, "fairsched.test"):
+        book.tell(logging.INFO, vram="over", tenant="a b")
+    assert caplog.messages == ["vram=over tenant='a b'"]
+    assert caplog.records[0].fields == {"vram": "over", "tenant": "a b"}  # type: ignore[attr-defined]
+    assert later(book.records, 0) == ([*book.records], True)
+    for _ in range(book.records.maxlen or 0):
+        book.tell(logging.DEBUG, vram="over", tenant="a")
+    assert later(book.records, 0)[1] is False
+    assert later(book.records, book.records[0].t_ns)[1] is True
 
 
 class Following:

@@ -165,8 +165,8 @@ def test_explain_says_how_it_stands_now() -> None:
         "now held: used 31.0%, entitled 25.0%, lag -62 ms; its work waits 1.2 ms, p99 8.0",
         "  ms; 51.5 tokens/s",
     ]
-    bare = TenantStatus("batch", TenantState.UNSEEN, 1)
-    assert explain.render("batch", [], 0, now=bare)[1:] == ["now unseen"]
+    bare = TenantStatus("batch", TenantState.AWAY, 1)
+    assert explain.render("batch", [], 0, now=bare)[1:] == ["now away"]
 
 
 def test_a_hold_that_lasts_while_others_are_summed_up_is_not_lost() -> None:

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from fairsched.base.text import percent
+from fairsched.base.text import counted, percent
 from fairsched.cli import doctor, explain, ps, status, text
-from fairsched.cli.text import cut, duration, milliseconds, reason_text, short_uuid
+from fairsched.cli.text import cut, duration, milliseconds, reason_text, short_size, short_uuid
 from fairsched.config import Config
 from fairsched.host.checks import checks
 from fairsched.host.choose import choose
@@ -54,7 +54,7 @@ def test_the_status_screen() -> None:
             "  held 12 ms ago: it is ahead of its share: used 31.0%, entitled 25.0% of",
             "    GPU-5f2c1a90, lag -62 ms (limit -10 ms), 8.0 ms still queued count as used",
             "chat               run         4*     80.0   79.2    +8.2     1.2      0   16",
-            "a-tenant-with-a-v… unseen       1      n/a    n/a     n/a     n/a    n/a none",
+            "a-tenant-with-a-v… away         1      n/a    n/a     n/a     n/a    n/a none",
             "warning: 3 events were lost because a BPF map was full; the account of new",
             "         processes may be too low",
         ]
@@ -169,16 +169,25 @@ def test_the_ps_screen() -> None:
     assert screen == "\n".join(
         [
             "GPU-5f2c1a90: 2 processes",
-            "TENANT             PID  IN NS  CTX  VRAM   TIME  WHERE  COMMAND",
-            "chat           4194301      1    2  18.0  2.2 h  0a1b2c3d/3f3f3f  python3 -m vl…",
-            "a-tenant-wit…      812      -    1   0.0    n/a  a-tenant-wi…  train",
+            "TENANT             PID  IN NS  CTX   VRAM   TIME  WHERE            COMMAND",
+            "chat           4194301      1    2  18.0G  2.2 h  0a1b2c3d/3f3f3f  python3 -m v…",
+            "a-tenant-wit…      812      -    1      0    n/a  a-tenant-wi…     train",
             "  ! has a context, no launch of it was seen",
+            "  ! holds the GPU, nothing launched for 25 min",
             "",
             "GPU-99999999: 1 process",
-            "TENANT  PID  IN NS  CTX  VRAM   TIME  WHERE  COMMAND",
-            "-        77      -  n/a   n/a  1.2 s  n/a  n/a",
+            "TENANT             PID  IN NS  CTX   VRAM   TIME  WHERE            COMMAND",
+            "-                   77      -  n/a    n/a  1.2 s  n/a              n/a",
         ]
     )
+
+
+@pytest.mark.parametrize(("idle_s", "said"), [(None, 0), (599.0, 0), (600.0, 1)])
+def test_ps_marks_who_has_held_a_gpu_for_ten_minutes_and_done_nothing(
+    idle_s: float | None, said: int
+) -> None:
+    process = replace(fakes.processes()[0], idle_s=idle_s)
+    assert narrow(ps.render([process])).count("  ! holds the GPU, nothing launched for 10 min") == said
 
 
 @pytest.mark.parametrize(
@@ -248,9 +257,37 @@ def test_a_thaw_whose_hold_is_older_than_the_records_still_counts() -> None:
 
 
 def test_a_dry_run_says_would() -> None:
-    text = narrow(explain.render("batch", [hold(is_dry_run=True)], 1_000_000_000))
-    assert "would have been held" in text
-    assert "would be held" in text
+    text = narrow(explain.render("batch", [hold(is_dry_run=True)], 1_120_000_000))
+    assert "batch would have been held once in the last minute, 120 ms in all" in text
+    assert "would be held, for 120 ms so far" in text
+    over = [hold(is_dry_run=True), replace(thaw(), is_dry_run=True)]
+    told = " ".join(narrow(explain.render("batch", over, 2_000_000_000)).split())
+    assert "would have been held 40 ms: it is ahead" in told
+    assert "; would have been thawed: " in told
+
+
+def test_what_would_have_been_held_is_told_apart_from_what_was() -> None:
+    records = [*many(), *(replace(one, t_ns=one.t_ns + 5 * 10**8, is_dry_run=True) for one in many())]
+    lines = explain.render("batch", sorted(records, key=lambda one: one.t_ns), 60 * 10**9)
+    told = " ".join(narrow(lines).split())
+    for verb in ("was", "would have been"):
+        assert f"batch {verb} held 50 times in the last minute, 2000 ms in all (33 ms of each second)" in told
+    assert " held 50 times: it is ahead" in told and "would have been held 50 times: it is ahead" in told
+    assert " thawed 50 times: " in told and "would have been thawed 50 times: " in told
+
+
+def test_no_hold_is_told_beyond_the_record_that_follows_it_or_the_minute() -> None:
+    """Whatever is missing from the records, and if a daemon wished for the same hold each second."""
+    wishes = [hold(n * 10**9, is_dry_run=True) for n in range(60)]
+    old = replace(thaw(61 * 10**9), held_ns=5 * 10**9)
+    failed = replace(thaw(11 * 10**9), error="no", held_ns=None)
+    again = replace(thaw(12 * 10**9), held_ns=2 * 10**9)
+    for records, now_s, total in (
+        (wishes, 60, "60000 ms in all (1000 ms of each second)"),
+        ([old], 120, "1000 ms in all (17 ms of each second)"),
+        ([hold(10 * 10**9), failed, again], 60, "2000 ms in all (33 ms of each second)"),
+    ):
+        assert total in " ".join(narrow(explain.render("batch", records, now_s * 10**9)).split())
 
 
 def test_a_hold_that_failed_is_no_held_time() -> None:
@@ -281,6 +318,7 @@ def test_doctor_on_a_capable_and_on_a_bare_host() -> None:
     screen = narrow([line for line, _ in doctor.render(checks(good, Config()), choose(good, Config()))])
     assert "account: ebpf (the most exact account)" in screen
     assert screen.endswith("fairsched can run on this host")
+    assert "driver 535.54, 1 GPU\n" in screen
     bare = capable_host(
         is_root=False,
         capabilities=frozenset(),
@@ -291,7 +329,15 @@ def test_doctor_on_a_capable_and_on_a_bare_host() -> None:
     )
     screen = narrow([line for line, _ in doctor.render(checks(bare, Config()), choose(bare, Config()))])
     assert "remedy: run it with sudo" in screen
-    assert "fairsched cannot run here: not root; cgroup v2 is not mounted" in screen
+    assert "fairsched cannot run here: cgroup v2 is not mounted" in screen
+
+
+def test_the_doctor_of_who_is_not_root_says_what_it_could_not_look_at() -> None:
+    facts = capable_host(is_root=False)
+    screen = narrow([line for line, _ in doctor.render(checks(facts, Config()), choose(facts, Config()))])
+    assert "not looked at: whether BPF programs load" in " ".join(screen.split())
+    assert "cannot run" not in screen
+    assert screen.endswith("for the rest: sudo\n  fairsched doctor")
 
 
 @pytest.mark.parametrize(
@@ -315,6 +361,10 @@ def test_small_words() -> None:
     assert percent(0.315) == "31.5"
     assert short_uuid("GPU-5f2c1a90-1111") == "GPU-5f2c1a90"
     assert cut("abcdef", 4) == "abc…"
+    sizes = (None, 0, 1, 300 << 20, 18 << 30)
+    assert [short_size(size) for size in sizes] == ["n/a", "0", "1M", "0.3G", "18.0G"]
+    assert [counted(n, "GPU") for n in (0, 1, 2)] == ["0 GPUs", "1 GPU", "2 GPUs"]
+    assert counted(2, "process", "processes") == "2 processes"
 
 
 def endless(action: str = "warn") -> MisbehaviourStatus:

@@ -293,3 +293,21 @@ def test_a_host_engine_has_an_address_of_one_of_these_forms(address: str) -> Non
 def test_dcgm_is_asked_where_it_helps_unless_somebody_says_otherwise() -> None:
     gpu = config("mode: observe").gpu
     assert (gpu.dcgm, gpu.dcgm_address, gpu.dcgm_exporter) == ("auto", None, None)
+
+
+@pytest.mark.parametrize(
+    ("section", "path", "remedy"),
+    [
+        ("tenants: {{a: {{cgroup: {path}}}}}", "/sys/fs/cgroup/gpu.slice/a", "gpu.slice/a"),
+        ("tenants: {{a: {{cgroup: [b, '{path}']}}}}", "/sys/fs/cgroup/unified/gpu.slice/a*", "gpu.slice/a*"),
+        ("tenants: {{a: {{cgroup: {path}}}}}", "sys/fs/cgroup/", "gpu.slice/NAME"),
+        ("devices: {{under: {path}}}", "/sys/fs/cgroup/kubepods", "kubepods"),
+    ],
+)
+def test_a_path_of_the_file_system_is_no_cgroup_and_the_remedy_is_the_cgroup(
+    section: str, path: str, remedy: str
+) -> None:
+    """It would match nothing, and its tenant would be away for ever."""
+    found = problem(section.format(path=path))
+    assert found.message == f"'{path}' begins with where cgroups are mounted"
+    assert found.remedy == f"write what /proc/PID/cgroup shows: {remedy}"

@@ -126,9 +126,9 @@ def test_decisions_are_forgotten_with_the_tenant() -> None:
     assert world.applier.remembered_tenants() == {"chat", "gone", "wished"}
     world.applier.forget_tenants({"gone", "wished"})
     assert world.applier.remembered_tenants() == {"chat"}
-    assert world.applier.held_ns == {"chat": 7}
-    assert world.applier.held_count == {"chat": 1}
-    assert world.applier.held_by_reason_ns.keys() == world.applier.done.keys() == {"chat"}
+    assert world.applier.real.held_ns == {"chat": 7}
+    assert world.applier.real.held_count == {"chat": 1}
+    assert world.applier.real.held_by_reason_ns.keys() == world.applier.real.done.keys() == {"chat"}
 
 
 def test_those_that_were_ended_are_forgotten_with_the_tenant() -> None:

@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Set
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from fairsched.base.process import ProcessId
 from fairsched.cgroup.names import Names
 from fairsched.cgroup.path import Mount
 from fairsched.daemon.answers import Answers
-from fairsched.daemon.processes import NO_LAUNCH_SEEN, Held, build_processes, read_process
+from fairsched.daemon.processes import NO_LAUNCH_SEEN, Held, Launches, build_processes, read_process
 from fairsched.driver.books import DriverUse
 from fairsched.gpu.nvml import Gpu
 from fairsched.model import ContextWork
-from fairsched.protocol.status import ProcessStatus
+from fairsched.protocol.process import ProcessStatus
 
+S = 1_000_000_000
 MOUNT = Mount(path="/cg", root="/")
 GPUS = (Gpu("GPU-a"), Gpu("GPU-b"))
 TREE = cast(
@@ -40,13 +45,25 @@ def made(
     (where / "cgroup").write_text(f"4:memory:/else\n0::{cgroup}\n")
 
 
-def work(pid: int, gpu: int = 0, charged_ms: int = 5, submitted: int = 3) -> ContextWork:
+def work(
+    pid: int,
+    gpu: int = 0,
+    charged_ms: int = 5,
+    submitted: int = 3,
+    is_charged: bool = True,
+    last_call_s: int = 0,
+) -> ContextWork:
     ns = charged_ms * 1_000_000
-    return ContextWork((0, 1), pid, 7, gpu, submitted, 0, False, 0, 0, ns, 0)
+    return ContextWork((0, 1), pid, 7, gpu, submitted, 0, False, 0, 0, ns, 0, is_charged, last_call_s * S)
 
 
-def rows(proc: Path, *parts: Any) -> list[ProcessStatus]:
-    return list(build_processes(*parts, GPUS, TREE, MOUNT, str(proc)))
+def launches(*works: ContextWork, running: Set[tuple[int, int]] = frozenset()) -> Launches:
+    """At second 1000, of a daemon that began to watch at second 100."""
+    return Launches(works, running, 100 * S, 1000 * S)
+
+
+def rows(proc: Path, works: list[ContextWork], *parts: Any) -> list[ProcessStatus]:
+    return list(build_processes(launches(*works), *parts, GPUS, TREE, MOUNT, str(proc)))
 
 
 def test_each_column_comes_from_who_knows_it_best(tmp_path: Path) -> None:
@@ -72,7 +89,7 @@ def test_a_process_is_known_by_the_name_of_its_container(tmp_path: Path) -> None
     where = tmp_path / f"var/lib/docker/containers/{'3f' * 32}"
     where.mkdir(parents=True)
     (where / "config.v2.json").write_text('{"Name": "/chat"}')
-    parts: Any = ([work(11), work(12)], {}, {}, GPUS, TREE, MOUNT, str(tmp_path))
+    parts: Any = (launches(work(11), work(12)), {}, {}, GPUS, TREE, MOUNT, str(tmp_path))
     found = build_processes(*parts, names=Names(str(tmp_path)))
     assert {row.pid: row.known_as for row in found} == {11: "docker chat", 12: None}
 
@@ -108,6 +125,46 @@ def test_a_context_that_launches_nothing_that_is_seen_is_said_to(tmp_path: Path)
     }
 
 
+def test_who_holds_a_gpu_and_launches_nothing_is_told_with_the_time_since(tmp_path: Path) -> None:
+    """Who works now, whether we see it or NVML does, is not idle; who never launched is, for as long as we looked."""
+    for pid in range(11, 18):
+        made(tmp_path, pid)
+    works = [
+        work(11),
+        work(12, is_charged=False, last_call_s=400),
+        work(12, is_charged=False, last_call_s=340),
+        work(13, is_charged=False, last_call_s=400),
+        work(13),
+        work(14, is_charged=False, submitted=0),
+    ]
+    held = {(15, 0): Held(1, 100), (16, 0): Held(0, 0), (17, 0): Held(1, 100)}
+    seen = launches(*works, running={(17, 0)})
+    found = build_processes(seen, held, {}, GPUS, TREE, MOUNT, str(tmp_path))
+    assert {row.pid: row.idle_s for row in found} == {
+        11: None,
+        12: 600.0,
+        13: None,
+        14: 900.0,
+        15: 900.0,
+        16: None,
+        17: None,
+    }
+
+
+def test_a_process_is_not_idle_for_longer_than_it_lives() -> None:
+    me = ProcessId.me()
+    now_ns = me.started_ns + 7 * S
+    parts: Any = ({(me.pid, 0): Held(1, 0)}, {}, GPUS, TREE, MOUNT)
+    (row,) = build_processes(Launches((), frozenset(), now_ns - 3600 * S, now_ns), *parts)
+    assert row.idle_s == pytest.approx(7.0, abs=0.1)
+
+
+def test_where_launches_are_not_seen_nobody_is_accused_of_none(tmp_path: Path) -> None:
+    made(tmp_path, 11)
+    (row,) = build_processes(None, {(11, 0): Held(1, 100)}, {(11, 0): 100}, GPUS, TREE, MOUNT, str(tmp_path))
+    assert (row.note, row.idle_s, row.gpu_time_s, row.contexts) == (None, None, None, 1)
+
+
 def test_what_a_process_has_is_added_up_over_the_cgroups_it_opened_the_driver_in() -> None:
     """It was moved between two opens: the driver's calls are charged to two cgroups."""
     me = os.getpid()
@@ -118,7 +175,7 @@ def test_what_a_process_has_is_added_up_over_the_cgroups_it_opened_the_driver_in
         DriverUse(8, me, None, 1, 9),
     )
     driver = SimpleNamespace(uses=lambda: uses)
-    sensors = SimpleNamespace(account=None, gpu_watch=None, driver=driver, gpus=GPUS)
+    sensors = SimpleNamespace(account=None, probe=None, gpu_watch=None, driver=driver, gpus=GPUS)
     parts = SimpleNamespace(sensors=sensors, tree=TREE, mount=MOUNT)
     answers = Answers(*cast(Any, (None, lambda: parts, None)))
     assert [(row.gpu, row.contexts, row.vram_bytes) for row in answers.processes()] == [

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from fairsched.act.tally import Tally
 from fairsched.bpf import abi
 from fairsched.config import Config
 from fairsched.daemon import report
@@ -18,6 +19,7 @@ from fairsched.daemon.ledger import Ledger
 from fairsched.daemon.parts import Vitals
 from fairsched.driver.books import DriverUse
 from fairsched.gpu.nvml import Gpu, GpuUse
+from fairsched.host.mode import Mode
 from fairsched.model import (
     ActionKind,
     Confidence,
@@ -31,10 +33,11 @@ from fairsched.model import (
 )
 from fairsched.observe.tree import TenantView
 from fairsched.protocol.delays import AMinuteAgo
-from fairsched.protocol.own import Log2Histogram
+from fairsched.protocol.own import Histogram
 from fairsched.protocol.status import DecisionRecord, TenantGpuStatus, TenantState, TenantStatus
 
 S = 1_000_000_000
+OVER = ReasonCode.OVER_ENTITLEMENT
 
 
 def driver(*uses: DriverUse, **counts: int) -> SimpleNamespace:
@@ -65,6 +68,14 @@ def warnings(mode: str = "enforce", overrides_warning: str | None = None, **valu
     vitals = Vitals(0, 0, mode, None, 100, 0, OwnCost(0))
     settings = SimpleNamespace(error=None, overrides_warning=overrides_warning, config=Config())
     return list(report._warnings(vitals, cast(Any, settings), sensors(**values)))
+
+
+def test_systemd_is_told_the_mode_why_it_is_another_and_that_the_file_is() -> None:
+    assert report.status_line(Mode("enforce"), 3, None) == "enforce, 3 tenants"
+    because = Mode("observe", "nobody can be held: no freezer")
+    assert report.status_line(because, 3, None) == "observe (nobody can be held: no freezer), 3 tenants"
+    told = report.status_line(Mode("enforce"), 3, "f: unknown key")
+    assert told == "enforce, 3 tenants; configuration refused: f: unknown key"
 
 
 def test_a_tenant_is_known_by_the_names_of_its_cgroups() -> None:
@@ -202,6 +213,15 @@ def test_what_is_on_record_is_told_apart_by_tenant() -> None:
     assert past.recently_held_ns == {"chat": 2 * S}, "of the second only what is within ten seconds"
 
 
+def test_what_a_dry_run_would_hold_is_in_no_time_held() -> None:
+    pretended = [replace(record("chat", 15 * S, held_ns), is_dry_run=True) for held_ns in (None, S)]
+    past = tenants_module._Past.of(Ledger(), pretended, 20 * S)
+    assert (past.recently_held_ns, past.last) == ({}, {"chat": pretended[1]})
+    dry = Tally({"chat": Hold("chat", 18 * S, 0, is_ours=True)}, held_by_reason_ns={"chat": {OVER: S}})
+    told = {name: tenants_module._dry_held_s(name, dry, 20 * S) for name in ("chat", "train")}
+    assert told == {"chat": 3.0, "train": None}
+
+
 def test_a_hold_that_goes_on_counts_as_far_as_it_lies_in_the_last_ten_seconds() -> None:
     holds = {"chat": Hold("chat", 18 * S, 0, is_ours=True), "train": Hold("train", S, 0, is_ours=True)}
     applier = cast(Any, SimpleNamespace(is_dry_run=False, holds=holds))
@@ -236,14 +256,16 @@ def test_the_queue_delays_of_a_tenants_processes_are_added_up() -> None:
     found = tenants_module._Delays.of(watched, tree, {"train": TenantSpec("train")}, 0)
     assert asked == [("of", "there", {"chat", "train"})]
     assert found.now["chat"] == {
-        "GPU-a": Log2Histogram(0, (1, 0, 2), 90e-9),
-        "GPU-b": Log2Histogram(0, (1, 1, 1), 10e-9),
+        "GPU-a": Histogram(0, (1, 0, 2), 90e-9),
+        "GPU-b": Histogram(0, (1, 1, 1), 10e-9),
     }
-    assert found.quantile_ms("chat", 1) == 8e-6, "over both GPUs"
+    assert found.median_and_p99_ms("chat") == (2 * 1024 / 1e6, pytest.approx(2.98 * 1024 / 1e6)), (
+        "over both GPUs"
+    )
     counts["chat", 1] = [2, 1, 1, 11]
     later = tenants_module._Delays.of(watched, tree, {"train": TenantSpec("train")}, S)
-    assert later.quantile_ms("chat", 1) == 2e-6, "quantiles are of late"
-    assert later.quantile_ms("train", 1) is None
+    assert later.median_and_p99_ms("chat") == (512 / 1e6, 0.99 * 1024 / 1e6), "quantiles are of late"
+    assert later.median_and_p99_ms("train") == (None, None)
     assert later.now["train"] == found.now["train"], "histograms are of all time"
 
 
@@ -271,20 +293,46 @@ def test_the_index_of_fairness_is_one_when_each_has_its_due_and_one_by_n_when_on
 
 def test_drains_are_those_of_the_last_tick() -> None:
     ledger = Ledger()
-    assert tenants_module._drains(ledger) == {}
+    assert tenants_module._uses(ledger) == {}
     use = Use("chat", "GPU-a", 1, True, 12_000_000, Confidence.HIGH)
     ledger.add(Snapshot(now_ns=S, interval_ns=S, uses=(use,)), {})
-    assert tenants_module._drains(ledger) == {("chat", "GPU-a"): 12_000_000}
+    assert tenants_module._uses(ledger) == {("chat", "GPU-a"): use}
     ledger.add(Snapshot(now_ns=2 * S, interval_ns=S, uses=()), {})
-    assert tenants_module._drains(ledger) == {}
+    assert tenants_module._uses(ledger) == {}
+
+
+def noted(use: Use, **values: Any) -> str | None:
+    default = {"account": SimpleNamespace(intruded=set()), "gpus": (Gpu("GPU-a"), Gpu("GPU-b"))}
+    return tenants_module._account_note(use, sensors(**{**default, **values}))
+
+
+LOW = Use("chat", "GPU-a", 1, True, 0, Confidence.LOW)
 
 
 @pytest.mark.parametrize("confidence", [Confidence.HIGH, Confidence.SAMPLED, Confidence.NONE])
 def test_no_note_is_needed_where_the_account_is_believed(confidence: Confidence) -> None:
-    assert tenants_module._note(TenantGpuStatus("GPU-a", confidence=confidence)) is None
-    assert tenants_module._note(None) is None
+    assert noted(LOW._replace(confidence=confidence)) is None
 
 
-def test_the_note_names_why_a_tenant_is_not_held() -> None:
-    note = tenants_module._note(TenantGpuStatus("GPU-a", confidence=Confidence.LOW))
-    assert note == "launches without a call that proves completion: held for a bound, where there is one"
+def test_only_who_was_seen_to_launch_without_proof_is_said_to() -> None:
+    """One that was never seen to, as a context whose first launch has just begun, is not blamed for it."""
+    assert (
+        noted(LOW._replace(most_ns=5)) == "launches without a call that proves completion: held for a bound"
+    )
+    said = noted(LOW)
+    assert (
+        said
+        == "what a launch of it takes is not known yet, or which GPU it is on: until then it is left alone"
+    )
+
+
+def test_a_tenant_is_not_blamed_for_what_others_do_to_its_account() -> None:
+    """Each of these is among the warnings, with who or what it is."""
+    assert noted(LOW, account=SimpleNamespace(intruded={0})) is None
+    assert noted(LOW, account=SimpleNamespace(intruded={1})) is not None
+    assert noted(LOW._replace(most_ns=5), over_budget={"chat": (abi.Table.EDGES,)}) is None
+
+
+def test_where_no_probe_looks_for_launches_nobody_is_said_to_make_none() -> None:
+    assert tenants_module._contexts_note(sensors(account=None)) is None
+    assert tenants_module._contexts_note(sensors(account=SimpleNamespace())) == tenants_module.CONTEXTS_ONLY

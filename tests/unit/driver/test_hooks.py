@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,3 +149,19 @@ def test_a_kernel_without_syscall_events_has_no_tracepoint_hook(tmp_path: Path) 
 def test_an_unreadable_host_has_nothing(tmp_path: Path) -> None:
     facts = hooks.read_facts(tmp_path, tmp_path)
     assert facts == HookFacts(frozenset(), False, False, None, False, False)
+
+
+def test_a_directory_that_is_not_ours_to_look_into_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tracefs is for root; that it is there is all that others know."""
+    events, real = tmp_path / "kernel/tracing/events", os.stat
+    events.mkdir(parents=True)
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        if os.fspath(path) == str(events):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert hooks._has_tracepoints(tmp_path)

@@ -39,7 +39,7 @@ class NvmlError(Exception):
         self.value = value
 
 
-def nvml(memory: Any, utilization: Any, celsius: Any) -> Nvml:
+def nvml(memory: Any, utilization: Any, celsius: Any, power: Any = 310_500, pcie: Any = 2_000) -> Nvml:
     """NVML that answers, or refuses with an error."""
 
     def answer(value: Any) -> Any:
@@ -58,18 +58,39 @@ def nvml(memory: Any, utilization: Any, celsius: Any) -> Nvml:
         nvmlDeviceGetMemoryInfo=answer(memory),
         nvmlDeviceGetUtilizationRates=answer(utilization),
         nvmlDeviceGetTemperature=answer(celsius),
+        nvmlDeviceGetPowerUsage=answer(power),
+        nvmlDeviceGetEnforcedPowerLimit=answer(700_000),
+        NVML_PCIE_UTIL_TX_BYTES=0,
+        NVML_PCIE_UTIL_RX_BYTES=1,
+        nvmlDeviceGetPcieThroughput=pcie if callable(pcie) else answer(pcie),
     )
     return found
 
 
 def test_what_nvml_refuses_to_say_is_not_known_and_the_gpu_is_there() -> None:
     memory, rates, unsupported = SimpleNamespace(used=5), SimpleNamespace(gpu=40), NvmlError(3)
-    assert nvml(memory, rates, 61).use(0) == GpuUse(5, 0.4, 61.0, True)
-    assert nvml(memory, unsupported, unsupported).use(0) == GpuUse(5, None, None, True)
+    assert nvml(memory, rates, 61).use(0) == GpuUse(5, 0.4, 61.0, True, 310.5, 700.0)
+    silent = nvml(memory, unsupported, unsupported, unsupported).use(0)
+    assert silent == GpuUse(5, None, None, True, None, 700.0)
     assert nvml(memory, rates, 61).use(7) == GpuUse(), "one that NVML never listed"
 
 
 @pytest.mark.parametrize("code", [15, 16])
 def test_a_gpu_that_the_driver_has_lost_is_not_up(code: int) -> None:
     lost = NvmlError(code)
-    assert nvml(lost, lost, lost).use(0) == GpuUse(None, None, None, False)
+    assert nvml(lost, lost, lost, lost).use(0) == GpuUse(None, None, None, False, None, 700.0)
+
+
+def test_what_passes_over_pcie_is_told_by_direction_and_what_is_not_said_is_left_out() -> None:
+    """TX and RX are the GPU's own: it receives what goes to it."""
+
+    def said(_handle: object, counter: int) -> int:
+        if counter == 0:
+            raise NvmlError(3)
+        return 2_000
+
+    memory, rates = SimpleNamespace(used=5), SimpleNamespace(gpu=40)
+    assert nvml(memory, rates, 61).pcie(0) == {"to_gpu": 2e6, "from_gpu": 2e6}
+    assert nvml(memory, rates, 61, pcie=said).pcie(0) == {"to_gpu": 2e6}
+    assert nvml(memory, rates, 61, pcie=NvmlError(3)).pcie(0) == {}
+    assert nvml(memory, rates, 61).pcie(7) == {}, "one that NVML never listed"

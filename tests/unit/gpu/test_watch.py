@@ -33,6 +33,8 @@ class Driver:
         self.is_broken = False
         self.asked = 0
         """For loads."""
+        self.watched: list[int] = []
+        """GPUs whose PCIe was."""
 
     def use(self, slot: int) -> GpuUse:
         if self.is_broken:
@@ -40,6 +42,10 @@ class Driver:
         if slot == 1:
             self.lets_go.wait(PATIENCE_S)
         return GpuUse(memory_used_bytes=slot + 1, is_up=True)
+
+    def pcie(self, slot: int) -> dict[str, float]:
+        self.watched.append(slot)
+        return {"to_gpu": 1e6 * len(self.watched)}
 
     def refresh(self) -> bool:
         return False
@@ -77,6 +83,20 @@ def test_what_nvml_says_is_told(watch: GpuWatch) -> None:
     assert watch.use(2) == GpuUse(), "one that NVML never listed"
     assert watch.slots_of({8, 9}) == {8: {0, 1}}
     assert watch.silent_s() is None
+
+
+def test_what_passes_over_pcie_is_asked_of_one_gpu_after_each_answer(
+    driver: Driver, watch: GpuWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes NVML 40 ms, in which it would answer nothing else."""
+    monkeypatch.setattr(gpu_watch, "_FRESH_S", PATIENCE_S)
+    for polls in (1, 2, 3):
+        wait_until(lambda: len(driver.watched) >= polls, PATIENCE_S, "after the answer")  # noqa: B023
+        assert len(driver.watched) == polls
+        watch.listed()
+    assert driver.watched[:3] == [1, 0, 1]
+    assert watch.use(0).pcie_bytes_per_s == {"to_gpu": 2e6}
+    assert watch.use(1).pcie_bytes_per_s == {"to_gpu": 3e6}
 
 
 def test_a_process_that_has_just_started_is_listed(

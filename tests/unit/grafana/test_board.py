@@ -21,7 +21,7 @@ from tests.unit.repo.tree import ROOT
 
 COLUMNS = 24
 KINDS = {"row", "stat", "timeseries"}
-UNITS = {"short", "s", "bytes", "percentunit", "celsius", "ops", "cps"}
+UNITS = {"short", "s", "bytes", "percentunit", "celsius", "ops", "cps", "watt", "Bps"}
 """Of those that Grafana knows; one that it does not is shown as text."""
 VARIABLES = ["datasource", "node", "gpu", "tenant"]
 

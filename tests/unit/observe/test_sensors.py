@@ -45,7 +45,7 @@ class Host:
         self.tried.append("ebpf")
         if not self.has_bpf:
             raise HostUnsupported(REFUSED, remedy="use a newer bcc")
-        return SimpleNamespace(set_uuids=lambda _named, is_all: None, close=lambda: None)
+        return SimpleNamespace(set_uuids=lambda _named, is_all: None, close=lambda: None, limits=abi.Limits())
 
     def _nvml(self) -> SimpleNamespace:
         gpus = (Gpu("GPU-a"),) if self.has_nvml else ()
@@ -371,6 +371,7 @@ def test_the_account_begins_with_the_slices_that_are_configured(probe: Peeked) -
     found.read(10 * MS)
     assert found.account is not None
     assert found.account._engines[0].replay.slice_ns == 1 * MS
+    assert probe.limits.turn_ns == 1 * MS + 180_000, "by which BPF counts queue delays"
 
 
 # ---- whose calls are seen ----

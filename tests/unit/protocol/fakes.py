@@ -14,13 +14,13 @@ from fairsched.base.wait import is_readable
 from fairsched.config import Config, Overrides, Setting, check_set, diff, from_bytes, list_settings, render
 from fairsched.errors import ConfigError
 from fairsched.model import ActionKind, Confidence, GraphWork, Reason, ReasonCode, Source, TenantClass
+from fairsched.protocol.process import ProcessStatus
 from fairsched.protocol.server import ControlServer, Peer
 from fairsched.protocol.status import (
     DecisionRecord,
     GateState,
     GateStatus,
     GpuStatus,
-    ProcessStatus,
     StatusReport,
     TenantGpuStatus,
     TenantState,
@@ -80,9 +80,7 @@ def status() -> StatusReport:
         error_ratio=0.16,
         last=hold(),
     )
-    unseen = TenantStatus(
-        name="a-tenant-with-a-very-long-name/and-a-child", state=TenantState.UNSEEN, weight=1
-    )
+    away = TenantStatus(name="a-tenant-with-a-very-long-name/and-a-child", state=TenantState.AWAY, weight=1)
     return StatusReport(
         daemon_version="0.1.0",
         pid=7,
@@ -96,7 +94,7 @@ def status() -> StatusReport:
         source_error_points={"1": 10.0, "10": 5.1, "60": 4.4},
         fairness_error_ratio=0.012,
         gpus=(GpuStatus(GPU, 0, "NVIDIA L40S", 0.994, None, 18 * 2**30, 45 * 2**30),),
-        tenants=(chat, batch, unseen),
+        tenants=(chat, batch, away),
         warnings=(
             "3 events were lost because a BPF map was full; the account of new processes may be too low",
         ),
@@ -131,6 +129,7 @@ def processes() -> list[ProcessStatus]:
             cgroup="/gpu.slice/a-tenant-with-a-very-long-name",
             contexts=1,
             vram_bytes=0,
+            idle_s=1500.0,
             command="train",
             note="has a context, no launch of it was seen",
         ),
@@ -162,7 +161,8 @@ class FakeDaemon:
         return [hold(), thaw()] if tenant == "batch" else []
 
     def decisions(self, since_ns: int) -> Any:
-        return {"decisions": [one for one in (hold(), thaw()) if one.t_ns > since_ns], "is_gapless": True}
+        decisions = [one for one in (hold(), thaw()) if one.t_ns > since_ns]
+        return {"decisions": decisions, "events": [], "is_gapless": True}
 
     def tell(self, finding: Mapping[str, Any], by: Peer) -> Any:
         self.told.append(finding)

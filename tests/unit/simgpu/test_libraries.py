@@ -101,7 +101,9 @@ print(json.dumps({
     "by_bus": n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByPciBusId(n.nvmlDeviceGetPciInfo(d).busId)),
     "minor": n.nvmlDeviceGetMinorNumber(d), "used": n.nvmlDeviceGetMemoryInfo(d).used,
     "used_v2": n.nvmlDeviceGetMemoryInfo(d, n.nvmlMemory_v2).used,
-    "util": n.nvmlDeviceGetUtilizationRates(d).gpu,
+    "util": n.nvmlDeviceGetUtilizationRates(d).gpu, "power_mw": n.nvmlDeviceGetPowerUsage(d),
+    "limit_mw": n.nvmlDeviceGetEnforcedPowerLimit(d),
+    "pcie": [n.nvmlDeviceGetPcieThroughput(d, way) for way in (n.NVML_PCIE_UTIL_TX_BYTES, n.NVML_PCIE_UTIL_RX_BYTES)],
     "processes": [(p.pid, p.usedGpuMemory) for p in n.nvmlDeviceGetComputeRunningProcesses(d)],
     "graphics": n.nvmlDeviceGetGraphicsRunningProcesses(d),
     "pids": sorted({s.pid for s in samples}), "sm": samples[-1].smUtil,
@@ -130,6 +132,7 @@ def test_pynvml_sees_what_it_would_see_on_a_real_gpu(host: SimHost, reading: str
     assert seen["processes"] == [[worker.pid, 1 << 20]] and seen["graphics"] == []
     assert seen["pids"] == [worker.pid]
     assert seen["util"] > 50 and seen["sm"] > 50
+    assert 60_000 < seen["power_mw"] < seen["limit_mw"] == 700_000 and seen["pcie"] == [0, 0]
     # One mean per process, as nvml.h has it; or one sample per 139 ms.
     assert set(seen["steps"]) == ({139} if reading else set())
     assert seen["newer"] == 6 and seen["new_call"]

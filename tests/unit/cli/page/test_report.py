@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -18,6 +19,7 @@ from fairsched.cli.page.charts import COLOURS, MAX_SHARES, Chart, Line, make_boa
 from fairsched.cli.page.page import DARK, DARK_BACKGROUND, LIGHT, LIGHT_BACKGROUND, make_page
 from fairsched.cli.page.scale import nice_step, number_text, ticks, time_ticks
 from fairsched.cli.page.svg import LARGE, draw
+from fairsched.cli.page.tiles import tiles
 from fairsched.companion.history.read import Past, TenantTotal, read_past
 from tests.unit.cli.page import story
 
@@ -117,6 +119,31 @@ def test_the_tables_have_every_tenant_and_every_reason(past: Past) -> None:
     assert trainer[9] == "n/a", "it has no token counter, which is not 0"
     assert {row[0] for row in holds[1:]} == {"over entitlement", "deep queue", "over quota"}
     assert sum(int(row[1]) for row in holds[1:]) == sum(total.holds for total in past.totals)
+
+
+def test_what_a_dry_run_would_have_held_has_columns_a_plot_and_a_table_of_its_own(past: Past) -> None:
+    tables = []
+    dry = replace(
+        past,
+        dry_holds={"over_quota": [(END - 60, 5.0), (END, 6.0)]},
+        totals=tuple(
+            replace(one, dry_holds=11, dry_held_s=4.5) if one.name == "trainer" else one
+            for one in past.totals
+        ),
+    )
+    for one in (past, dry):
+        checked = Checked()
+        checked.feed(page_of(one))
+        tables.append(checked.tables)
+    (tenants, holds), (dry_tenants, same_holds, dry_holds) = tables
+    assert [row[:10] for row in dry_tenants] == tenants, "in none of the numbers of what was held"
+    assert dry_tenants[0][10:] == ["dry-run holds", "dry-run held s"]
+    assert next(row for row in dry_tenants if row[0] == "trainer")[10:] == ["11", "4.5"]
+    assert same_holds == holds
+    assert dry_holds[1:] == [["over quota", "11"]]
+    assert "<b>11</b><span>holds of a dry run, 4.5 s in all</span>" in page_of(dry)
+    assert "Holds of a dry run by reason" in page_of(dry)
+    assert "dry" not in page_of(past)
 
 
 def test_what_is_missing_is_said(past: Past) -> None:
@@ -245,11 +272,16 @@ def test_a_picture_is_drawn_with_matplotlib_and_without_it_there_is_a_remedy(
 ) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'fairsched[bench]'")
     story.write(tmp_path / "h", END, hours=0.1)
-    png.save(make_board(read_past(tmp_path / "h", END - 600, END)), tmp_path / "r.png", node="node")
+    board = make_board(read_past(tmp_path / "h", END - 600, END))
+    png.save(board, tmp_path / "r.png", node="node")
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    words = {text.get_text() for axes in png.draw(board, node="node").axes for text in axes.texts}
+    assert {word for tile in tiles(board.past) for word in tile} <= words, "the figures above the plots"
     monkeypatch.setattr(png.importlib.util, "find_spec", lambda name: None)
     result = ask("--history", tmp_path / "none", "-o", tmp_path / "x.png", status=1)
-    assert "FILE.html" in (getattr(result.exception, "remedy", None) or "")
+    remedy = getattr(result.exception, "remedy", None) or ""
+    assert "FILE.html" in remedy
+    assert f"{sys.executable} -m pip install matplotlib" in remedy, "the service has a Python of its own"
 
 
 def test_mistakes_are_told_before_anything_is_read(tmp_path: Path, history: Path) -> None:

@@ -35,7 +35,7 @@ def test_the_screen() -> None:
             "TENANT         STATE      WT SHARE 0-100 %   USED   DUE   LAG TOK/S   P99   VRAM",
             "batch          held        1 ███┃▍           31.0  20.0 -62.0   n/a   n/a    n/a",
             "chat           run        4* ███████████┃    79.2  80.0  +8.2   n/a   n/a    n/a",
-            "a-tenant-with… unseen      1                  n/a   n/a   n/a   n/a   n/a    n/a",
+            "a-tenant-with… away        1                  n/a   n/a   n/a   n/a   n/a    n/a",
             "! 3 events were lost because a BPF map was full; the account of new processes m…",
         ]
     )
@@ -62,6 +62,12 @@ def test_columns_stand_below_their_titles() -> None:
         rows = [line for line in lines if re.search("foreign| run ", line.plain)]
         assert len(rows) == 3
         assert {row.cell_len for row in rows} == {titles.cell_len} == {width}, text(lines)
+
+
+def test_a_verdict_that_is_not_known_is_not_said() -> None:
+    report = replace(fakes.status(), slis=SliStatus(None, None, None, None))
+    line = draw(report, View(), Paper()).lines[1].plain
+    assert line == "SLI   queue p99 n/a   SM stdev n/a   token/s CV n/a"
 
 
 def test_more_tenants_than_lines_scroll() -> None:

@@ -6,7 +6,7 @@ After every round the state goes through the file's format, as if the process ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from fairsched.companion.escalate import policy
@@ -76,6 +76,8 @@ class Play:
     """After every round."""
     mode: str = "enforce"
     """The daemon's."""
+    floors: Mapping[str, float] = field(default_factory=dict)
+    """Of all readings."""
     state: State = field(default_factory=State)
     wall_s: float = START_S
     true_s: float = 0.0
@@ -87,7 +89,7 @@ class Play:
     def see(self, value: float | None, *, after_s: float = 30.0, is_idle: bool = False) -> Order | None:
         """One reading, `after_s` after the last one; an order is carried out at once."""
         self.pass_by(after_s)
-        seen = reading(self.wall_s, value, is_idle=is_idle, mode=self.mode)
+        seen = reading(self.wall_s, value, is_idle=is_idle, mode=self.mode, floors=self.floors)
         self.readings.append((self.true_s, seen))
         before = self.state
         self.last = policy.decide(self.limits, self.state, seen)

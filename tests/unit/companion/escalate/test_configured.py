@@ -12,11 +12,14 @@ import yaml
 from fairsched.companion.__main__ import parts_of
 from fairsched.companion.escalate.ladder import limits_of, steps_of
 from fairsched.companion.escalate.mig import LabelMigStep, NvmlMigStep
-from fairsched.companion.escalate.model import QUEUE_DELAY, TOKEN_CV, Rung
+from fairsched.companion.escalate.model import QUEUE_DELAY, TOKEN_CV, Order, Outcome, Result, Rung
+from fairsched.companion.escalate.steps import carry_out
 from fairsched.companion.keeper import wishes
 from fairsched.companion.part import Node
 from fairsched.config import Config, InvalidConfig, from_bytes, render
 from fairsched.errors import ConfigError
+from tests.unit.companion.escalate.play import Play, succeed
+from tests.unit.companion.escalate.reports import report, tenant
 
 ALL = {
     "enabled": True,
@@ -55,7 +58,6 @@ def test_every_key_survives_being_shown_and_read_again() -> None:
         ({"clear_ratio": 1.0}, "escalation.clear_ratio", "between bad and clear"),
         ({"clear_ratio": 0.0}, "escalation.clear_ratio", "nothing clear"),
         ({"token_rate_cv": 0.0}, "escalation.token_rate_cv", "always exceeded"),
-        ({"ladder": ["mig"]}, "escalation.mig", "what to split into"),
         ({"mig": {"profiles": ["big"]}}, "escalation.mig.profiles", "not a MIG profile"),
         (
             {"mig": {"profiles": ["1g.5gb"], "label": "all-1g.5gb"}},
@@ -106,6 +108,29 @@ def test_steps_follow_the_section(tmp_path: Path) -> None:
     assert isinstance(steps_of(by_label, daemon=None)["mig"], LabelMigStep)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"escalation\.command\.run"):
         steps_of(Config(), daemon=None, only=("command",))  # type: ignore[arg-type]
+
+
+def test_the_default_ladder_is_mig_pod_quota_and_passes_over_what_cannot_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a layout for MIG and without a cluster, a tenant is helped by the third step, at once."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    wanted = config({"enabled": True, "dry_run": False})
+    steps = steps_of(wanted, daemon=None)  # type: ignore[arg-type]
+    assert list(steps) == ["mig", "evict", "quota"]
+
+    def answer(order: Order) -> Result:
+        if order.step == "quota":
+            return succeed(order)
+        return carry_out(steps[order.step], order, report([tenant("chat")]), lambda undo: None)
+
+    play = Play(limits_of(wanted.escalation), answer)
+    play.see_for(40.0, 300, every_s=10.0)
+    assert play.orders() == [("apply", "mig"), ("apply", "evict"), ("apply", "quota")]
+    mig, evict, _ = (action.result for action in play.actions)
+    assert mig.outcome is evict.outcome is Outcome.SKIPPED
+    assert "escalation.mig.profiles" in mig.detail
+    assert "no service account here" in evict.detail
 
 
 def test_the_companion_escalates_when_it_is_told_to_and_starts_anew_when_that_changes() -> None:

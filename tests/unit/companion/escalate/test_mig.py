@@ -94,7 +94,7 @@ def test_a_gpu_with_a_tenant_or_a_process_on_it_is_never_split() -> None:
     driver = Driver(gpu(), gpu(1, pids=(4711,)))
     result = take(driver, MigSettings(TWO_HALVES), used)
     assert result.outcome is Outcome.SKIPPED
-    assert result.detail == "GPU 0 is used by chat; GPU 1 is used by 1 processes"
+    assert result.detail == "GPU 0 is used by chat; GPU 1 is used by 1 process"
     held = report([tenant("chat", gpus=(), contexts_by_gpu={GPU: 1})])
     assert take(Driver(gpu()), MigSettings(TWO_HALVES), held).detail == "GPU 0 is used by chat"
     assert "not told" in take(Driver(gpu()), MigSettings(TWO_HALVES), None).detail
@@ -348,7 +348,7 @@ def unanswered() -> Any:
 @pytest.mark.parametrize(
     ("driver", "says"),
     [
-        (Driver(gpu(), gpu(1, is_enabled=False, pids=(4711,))), "GPU 1 is used by 1 processes"),
+        (Driver(gpu(), gpu(1, is_enabled=False, pids=(4711,))), "GPU 1 is used by 1 process"),
         (Driver(gpu()), f"NVML does not list {OTHER_GPU}"),
         (unanswered, "NVML does not say whether the GPUs are free: NVML Shared Library Not Found"),
     ],
@@ -396,7 +396,7 @@ def test_a_label_is_not_put_back_under_a_process_that_came_while_the_manager_wor
 
     manager.act = act_and_let_somebody_come
     result, _ = by_label(client, manager, driver=driver)
-    assert result.outcome is Outcome.FAILED and result.is_in_force and "used by 1 processes" in result.detail
+    assert result.outcome is Outcome.FAILED and result.is_in_force and "used by 1 process" in result.detail
     assert api.nodes[NODE]["metadata"]["labels"][CONFIG_LABEL] == "all-3g.40gb"
     driver.now[GPU] = gpu()
     back, _ = by_label(client, Manager(api, keep=True), driver=driver, kind=Kind.ROLLBACK, undo=result.undo)

@@ -215,6 +215,15 @@ def test_the_signal_furthest_beyond_its_threshold_is_the_cause() -> None:
     pytest.fail("no order")
 
 
+def test_what_is_below_its_floor_is_not_bad_and_beyond_it_the_floor_is_the_threshold() -> None:
+    """Of twelve tenants each must wait for eleven turns: no step of a ladder makes that less."""
+    assert Play(floors={QUEUE_DELAY: 31.0}).see_for(30.0, 7200) == []
+    (order, *_) = Play(floors={QUEUE_DELAY: 31.0}).see_for(40.0, 300)
+    assert order.cause is not None and order.cause.threshold == 31.0
+    (order, *_) = Play(floors={QUEUE_DELAY: 5.0}).see_for(30.0, 300)
+    assert order.cause is not None and order.cause.threshold == 20.0, "the higher of the two"
+
+
 def test_each_signal_has_a_clock_of_its_own() -> None:
     limits = replace(LIMITS, thresholds={QUEUE_DELAY: 20.0, TOKEN_CV: 0.05})
     state = State()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from fairsched.companion.escalate.model import QUEUE_DELAY, TOKEN_CV, Sufferer
 from fairsched.companion.escalate.reading import read
 from fairsched.model import Confidence
-from fairsched.protocol.status import TenantGpuStatus, TenantState
+from fairsched.protocol.status import SliStatus, TenantGpuStatus, TenantState
 from tests.unit.companion.escalate.reports import GPU, OTHER_GPU, batch, report, tenant
 
 
@@ -16,6 +16,12 @@ def test_the_worst_latency_tenant_counts_and_batch_does_not() -> None:
     )
     assert seen.values == {QUEUE_DELAY: 31.5}
     assert seen.sufferers == {QUEUE_DELAY: Sufferer("chat", GPU)}
+
+
+def test_what_fair_turns_come_to_is_the_floor_of_the_queue_delay() -> None:
+    slis = SliStatus(queue_delay_floor_ms=27.5)
+    assert read(report([tenant("chat", delay_ms=30)], slis=slis)).floors == {QUEUE_DELAY: 27.5}
+    assert read(report([tenant("chat", delay_ms=30)])).floors == {}
 
 
 def test_who_is_never_held_does_not_count() -> None:
@@ -52,7 +58,7 @@ def test_the_gpu_is_the_one_on_which_most_is_owed() -> None:
 
 
 def test_idle_is_when_nobody_wants_the_gpu_and_somebody_looks() -> None:
-    asleep = [tenant("chat", state=TenantState.IDLE), tenant("mail", state=TenantState.UNSEEN)]
+    asleep = [tenant("chat", state=TenantState.IDLE), tenant("mail", state=TenantState.AWAY)]
     assert read(report(asleep)).is_idle
     assert not read(report([*asleep, tenant("night")])).is_idle
     asleep.append(tenant("frozen", state=TenantState.FOREIGN))

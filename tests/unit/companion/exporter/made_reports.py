@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fairsched.model import Confidence, MisbehaviourKind
-from fairsched.protocol.own import BpfMap, Log2Histogram, OwnStatus, ProcessCost
+from fairsched.protocol.own import BpfMap, Histogram, OwnStatus, ProcessCost
 from fairsched.protocol.status import (
     CompanionStatus,
     DriverCallsStatus,
@@ -22,7 +22,7 @@ from fairsched.protocol.status import (
 )
 from tests.unit.protocol import fakes
 
-DELAYS = Log2Histogram(first=10, counts=(3, 0, *(17 * n for n in range(1, 29))), sum_s=12.345)
+DELAYS = Histogram(first=10, counts=(3, 0, *(17 * n for n in range(1, 29))), sum_s=12.345)
 
 
 def uuid(number: int) -> str:
@@ -76,6 +76,7 @@ def full(tenants: int = 2, gpus: int = 2) -> StatusReport:
                 "NVIDIA L40S",
                 *(0.99, 0.01, 1 << 30, 45 << 30, True, 1.0, 61.0, 0.998, 3),
                 *("GPU-whole", 1, 0, "3g.20gb"),
+                *(310.5, 700.0, {"to_gpu": 1.5e9, "from_gpu": 0.0}),
             )
             for number in range(gpus)
         ),
@@ -87,11 +88,11 @@ def full(tenants: int = 2, gpus: int = 2) -> StatusReport:
         nvml_counts={"fallen_sum": 2},
         gate=fakes.gate(),
         pid_view={"is_on": True, "reason": "r", "counts": {"lists": 9, "book_full": 1}},
-        slis=SliStatus(12.5, 0.03, 0.012, True),
+        slis=SliStatus(12.5, 0.03, 0.012, True, queue_delay_floor_ms=8.5),
         companion=CompanionStatus(4242, 2),
         own=OwnStatus(
             processes=(ProcessCost("daemon", 7, 12.5, 70 << 20), ProcessCost("guardian", 8, 0.1, 9 << 20)),
-            ticks=Log2Histogram(20, (5, 4, 1), 0.02),
+            ticks=Histogram(20, (5, 4, 1), 0.02),
             errors={"tick": 1, "freezer": 0},
             maps=(BpfMap("delay_by_key", 4096, 64, 1 << 21), BpfMap("edges", 1 << 20)),
             control={"answered": 10, "refused": 1, "dropped": 0, "fault": 0},

@@ -22,13 +22,13 @@ from prometheus_client.core import (
 from prometheus_client.openmetrics import exposition as open_exposition
 from prometheus_client.openmetrics import parser as open_parser
 
-from fairsched.bpf import abi
+from fairsched.base import buckets
 from fairsched.companion.exporter.book import OPENMETRICS, TEXT, Book, write
 from fairsched.companion.exporter.catalogue import BY_NAME
-from fairsched.companion.exporter.family import BOUNDS, HIGHEST_BOUND, LOWEST_BOUND, Family, Kind
+from fairsched.companion.exporter.family import BOUNDS, BUCKETS, Family, Kind
 from fairsched.companion.exporter.readings import Own, read
 from fairsched.companion.exporter.reference import reference
-from fairsched.protocol.own import Log2Histogram
+from fairsched.protocol.own import Histogram
 from tests.conftest import is_node_required
 from tests.unit.companion.exporter import made_reports
 from tests.unit.repo.tree import ROOT
@@ -72,10 +72,10 @@ class Library:
         return found
 
     @staticmethod
-    def _histogram(family: Family, rows: list[tuple[tuple[str, ...], Log2Histogram]]) -> Metric:
+    def _histogram(family: Family, rows: list[tuple[tuple[str, ...], Histogram]]) -> Metric:
         found = HistogramMetricFamily(family.name, family.help, labels=family.labels, unit=family.unit)
         for labels, value in rows:
-            counts = value.cumulative(LOWEST_BOUND, HIGHEST_BOUND)
+            counts = value.cumulative(BUCKETS)
             buckets = [*zip(BOUNDS, counts, strict=True), ("+Inf", value.total)]
             found.add_metric(list(labels), buckets, value.sum_s)
         return found
@@ -125,22 +125,27 @@ def test_a_name_that_is_no_text_does_not_spoil_the_page() -> None:
 
 @given(st.lists(st.integers(0, 2**45), max_size=60))
 def test_each_bound_counts_what_was_shorter(durations: list[int]) -> None:
-    buckets = [0] * abi.DELAY_BUCKETS
+    counted = [0] * buckets.COUNT
     for ns in durations:
-        buckets[min(max(ns, 1).bit_length(), abi.DELAY_BUCKETS) - 1] += 1
-    histogram = Log2Histogram.of(buckets, sum(durations))
-    counts = histogram.cumulative(LOWEST_BOUND, HIGHEST_BOUND)
+        counted[buckets.bucket_of(ns)] += 1
+    histogram = Histogram.of(counted, sum(durations))
     assert histogram.total == len(durations)
-    assert counts == [
-        sum(ns < 2**exponent for ns in durations) for exponent in range(LOWEST_BOUND, HIGHEST_BOUND + 1)
+    assert histogram.cumulative(BUCKETS) == [
+        sum(ns < round(float(bound) * 1e9) for ns in durations) for bound in BOUNDS
     ]
 
 
 def test_the_bounds_are_seconds_and_go_up() -> None:
     values = [float(bound) for bound in BOUNDS]
-    assert values[0] == pytest.approx(65.536e-6)
-    assert all(high == pytest.approx(2 * low) for low, high in pairwise(values))
+    assert values[0] == pytest.approx(262.144e-6)
+    assert all(low < high <= 2.0001 * low for low, high in pairwise(values))
     assert values[-1] > 30
+
+
+def test_bounds_around_the_limit_of_a_queue_delay_are_a_quarter_apart() -> None:
+    near = [float(bound) for bound in BOUNDS if 0.009 < float(bound) < 0.134]
+    assert len(near) > 12
+    assert all(high <= 1.25 * low for low, high in pairwise(near))
 
 
 def test_every_family_has_a_help_that_helps_and_a_unit_that_is_in_its_name() -> None:

@@ -6,8 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import socket
+import threading
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,7 @@ from fairsched.companion.exporter.part import Exporter
 from fairsched.companion.part import Node
 from fairsched.config.outward import Metrics
 from fairsched.errors import ConfigError, ControlError
+from tests.support import wait_until
 from tests.unit.companion.exporter.made import PATIENCE_S, Exported, free_port
 from tests.unit.protocol import fakes
 
@@ -80,6 +85,49 @@ def test_a_daemon_that_does_not_answer_is_down_and_the_exporter_is_not(tmp_path:
         page = answer.read()
     assert b"fairsched_up 0\n" in page
     assert b"fairsched_build_info" not in page
+
+
+@contextlib.contextmanager
+def hanging(path: Path) -> Iterator[list[socket.socket]]:
+    """A daemon that takes connections and says nothing; those that it took."""
+    taken: list[socket.socket] = []
+
+    def take(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(listener.accept()[0])
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        thread = threading.Thread(target=take, args=(listener,))
+        thread.start()
+        try:
+            yield taken
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+    for one in taken:
+        one.close()
+
+
+def test_of_a_daemon_that_hangs_it_is_said_within_three_seconds(tmp_path: Path) -> None:
+    """Also where another part of the companion has begun to ask it, and would wait for longer."""
+    port = free_port()
+    node = Node(tmp_path / "s")
+    exporter = Exporter(Metrics(listen=f":{port}"), node)
+    with hanging(tmp_path / "s") as taken, contextlib.closing(exporter), ThreadPoolExecutor(1) as pool:
+        other = pool.submit(node.report, 60.0)
+        wait_until(lambda: taken, PATIENCE_S, "another part asks")
+        begin_s = time.monotonic()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
+            page = answer.read()
+        took_s = time.monotonic() - begin_s
+        with pytest.raises(ControlError, match="did not answer"):
+            other.result()
+        assert b"fairsched_up 0\n" in page
+        assert took_s < 3.0
+        assert len(taken) == 1, "they share the news"
 
 
 def test_a_page_is_made_once_a_second_and_so_is_the_news_that_there_is_none() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fairsched.companion.history.collect import Collector, Rows
 from fairsched.model import ActionKind, Reason, ReasonCode
-from fairsched.protocol.own import Log2Histogram
+from fairsched.protocol.own import Histogram
 from fairsched.protocol.status import (
     DecisionRecord,
     GpuStatus,
@@ -36,7 +36,7 @@ def tenant(name: str, second: float, used: float, entitled: float | None, **valu
         weight=2 if name == "chat" else 1,
         gpus=(share,),
         gpu_time_by_gpu_s={GPU: 500 + used * second},
-        queue_delays={GPU: Log2Histogram(20, (100, round(max(0.0, second))), 1.0)},
+        queue_delays={GPU: Histogram(20, (100, round(max(0.0, second))), 1.0)},
         held_s=0.1 * second,
         tokens=TokenRate(50.0 * used),
         vram_by_gpu_bytes={GPU: 2**30},

@@ -235,11 +235,12 @@ def test_a_full_disk_is_said_and_survived(tmp_path: Path, caplog: pytest.LogCapt
     )
 
 
-def test_a_directory_that_is_not_there_is_said_and_waited_for(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_is_said_and_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "away").write_text("a file")
     part = part_of(tmp_path / "away" / "h")
     days = Days(part)
     assert days.go_on(1)
-    (tmp_path / "away").mkdir()
+    (tmp_path / "away").unlink()
     assert days.go_on(1) == ()
     part.close()
 
@@ -320,3 +321,10 @@ def test_a_name_that_is_no_text_loses_no_interval(tmp_path: Path) -> None:
         }
     db.close()
     assert names == {*(row.tenant for row in rows.tenants), r"team/\xff"}
+
+
+def test_on_a_first_start_it_makes_the_directory_that_the_daemon_will_use(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "lib" / "fairsched" / "h", keep_s=100, max_bytes=MIB)
+    store.write(rows_at(T0))
+    store.close()
+    assert times_of(tmp_path / "lib" / "fairsched" / "h") == [T0]

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fairsched.base import buckets
 from fairsched.companion.slis.curve import Curve
 from fairsched.companion.slis.measure import Tokens
 from fairsched.companion.slis.window import Sample, Window
-from fairsched.protocol.own import Log2Histogram
+from fairsched.protocol.own import Histogram
 from fairsched.protocol.status import GpuStatus, StatusReport, TenantGpuStatus, TenantState, TenantStatus
 from tests.unit.protocol import fakes
 
@@ -33,8 +34,16 @@ def tenant(
     gpus = tuple(
         TenantGpuStatus(uuid, entitled_ratio=part, has_demand=part is not None) for uuid, part in due.items()
     )
-    histograms = {uuid: Log2Histogram.of(buckets, 0) for uuid, buckets in (waits or {}).items()}
+    histograms = {uuid: Histogram.of(counts, 0) for uuid, counts in (waits or {}).items()}
     return TenantStatus(name, state, 1.0, gpus=gpus, queue_delays=histograms)
+
+
+def waits(*lengths_and_counts: int) -> list[int]:
+    """Buckets: of so many ms, so many; and so on."""
+    found = [0] * buckets.COUNT
+    for ms, count in zip(lengths_and_counts[::2], lengths_and_counts[1::2], strict=True):
+        found[buckets.bucket_of(ms * 1_000_000)] += count
+    return found
 
 
 def window(

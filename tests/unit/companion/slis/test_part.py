@@ -16,8 +16,9 @@ from fairsched.companion.keeper import wishes
 from fairsched.companion.part import Finding, Moment
 from fairsched.companion.slis.part import SliPart
 from fairsched.config import Config, from_bytes
+from fairsched.protocol.status import TenantState
 from tests.conftest import is_full
-from tests.unit.companion.slis.made import GPU, report, tenant
+from tests.unit.companion.slis.made import GPU, OTHER, report, tenant, waits
 
 Wait = Callable[..., None]
 
@@ -127,12 +128,26 @@ def test_a_page_that_cannot_be_read_is_named_and_hurts_nobody(wait_until: Wait) 
 def test_without_token_counters_there_are_the_other_two() -> None:
     part = SliPart(Config())
     for second in range(12):
-        found = part.take(Moment(report(second, tenant("a", {GPU: 1.0}, waits={GPU: [0] * 20 + [second]}))))
+        found = part.take(Moment(report(second, tenant("a", {GPU: 1.0}, waits={GPU: waits(2, second)}))))
     part.close()
     assert found.slis is not None
     assert found.slis.queue_delay_p99_ms == pytest.approx(2.1, abs=0.1)
+    assert found.slis.queue_delay_floor_ms == 0, "it waits for nobody"
     assert found.slis.token_rate_reason == "no tenant has a tokens_url"
     assert found.tokens == {}
+
+
+def test_the_floor_of_the_queue_delay_is_that_of_the_fullest_gpu_of_the_window() -> None:
+    part = SliPart(config("gpu: {timeslice_us: 1900, switch_us: 100}\nslis: {window_s: 12}"))
+    floors = []
+    for second in range(20):
+        here = [tenant(name, {GPU: 0.3}) for name in "abc"[: 3 if second < 5 else 2]]
+        monitor = tenant("monitor", {GPU: 0.1, OTHER: 1.0}, state=TenantState.EXEMPT)
+        found = part.take(Moment(report(second, *here, monitor, tenant("away", {GPU: None}))))
+        assert found.slis is not None
+        floors.append(found.slis.queue_delay_floor_ms)
+    part.close()
+    assert floors == [pytest.approx(1.25 * 3 * 2.0)] * 17 + [pytest.approx(1.25 * 2 * 2.0)] * 3
 
 
 def test_token_counters_are_a_reason_for_a_companion_and_a_change_of_them_for_another() -> None:

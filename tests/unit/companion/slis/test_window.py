@@ -10,7 +10,7 @@ import pytest
 from fairsched.companion.slis.window import Sample, Window, sample_of
 from fairsched.protocol.delays import quantile_ms
 from fairsched.protocol.status import GpuStatus, TenantState
-from tests.unit.companion.slis.made import GPU, OTHER, S, report, tenant, window
+from tests.unit.companion.slis.made import GPU, OTHER, S, report, tenant, waits, window
 
 
 def test_only_demand_counts_and_only_of_tenants_that_may_be_held() -> None:
@@ -50,11 +50,11 @@ def test_the_deviation_of_utilization_is_that_of_the_worst_gpu_in_time() -> None
 
 def test_p99_is_that_of_all_waits_together_not_a_mean_of_p99s() -> None:
     made = Window(60 * S)
-    many, few = [0] * 20 + [990], [0] * 30 + [10]  # 990 waits of 1 to 2 ms, 10 of 1 to 2 s
+    many, few = waits(1, 990), waits(1000, 10)
     made.add(sample_of(report(0)))
     made.add(sample_of(report(1, tenant("a", {}, waits={GPU: many}), tenant("b", {}, waits={GPU: few}))))
     p99 = made.queue_delay_p99_ms()
-    assert p99 == pytest.approx(quantile_ms([0] * 20 + [990] + [0] * 9 + [10], 0.99))
+    assert p99 == pytest.approx(quantile_ms(waits(1, 990, 1000, 10), 0.99))
     assert p99 is not None and p99 < 2.2
 
 
@@ -62,8 +62,8 @@ def test_p99_is_that_of_the_window_not_of_all_time() -> None:
     made = Window(10 * S)
     for second in range(40):
         long = 250 if second >= 5 else 50 * second
-        waits = [0] * 20 + [1000 * second] + [0] * 9 + [long]
-        made.add(sample_of(report(second, tenant("a", {}, waits={GPU: waits}))))
+        counts = waits(1, 1000 * second, 1100, long)
+        made.add(sample_of(report(second, tenant("a", {}, waits={GPU: counts}))))
         p99 = made.queue_delay_p99_ms()
         if second == 0:
             assert p99 is None, "what was counted before the first status is not of the window"
@@ -76,8 +76,8 @@ def test_p99_is_that_of_the_window_not_of_all_time() -> None:
 def test_p99_survives_a_daemon_that_counts_from_0_again() -> None:
     made = Window(60 * S)
     for second, count in enumerate([100, 150, 30, 40]):
-        made.add(sample_of(report(second, tenant("a", {}, waits={GPU: [0] * 20 + [count]}))))
-    assert made._sum[20] == 50 + 30 + 10
+        made.add(sample_of(report(second, tenant("a", {}, waits={GPU: waits(1, count)}))))
+    assert sum(made._sum) == 50 + 30 + 10
 
 
 def test_a_window_that_slides_adds_up_what_is_in_it() -> None:

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which mode is in effect, and why it is not the one that the configuration asks for (pure)."""
+"""Decides which mode is in effect, and why it is not the one that the configuration asks for (pure).
+
+The daemon and ``doctor`` both ask here, so that they cannot say two different things of one host.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from fairsched.config import Config
-from fairsched.host.choose import obstacle_of
 from fairsched.model import Source
+
+if TYPE_CHECKING:
+    from fairsched.config import Config
 
 
 class Mode(NamedTuple):
@@ -52,3 +56,10 @@ def in_effect(mode: Mode, config: Config, *, source: Source | None, lack: str | 
     if obstacle is not None:
         return Mode("observe", obstacle)
     return mode if lack is None else Mode("dry_run", lack)
+
+
+def obstacle_of(source: Source | None, config: Config) -> str | None:
+    """Why nobody is held on an account; None: tenants are."""
+    if source is None or source.value in config.gpu.enforce_on:
+        return None
+    return f"gpu.enforce_on does not name {source.value}: observed, nobody is held"

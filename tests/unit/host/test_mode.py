@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which mode is in effect, and why."""
+"""Which mode is in effect, and why; and that doctor says the same as the daemon."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from fairsched.config import from_bytes
-from fairsched.daemon.mode import Mode, asked, in_effect
+from fairsched.host.brake import brake_lack
+from fairsched.host.choose import choose
+from fairsched.host.mode import Mode, asked, in_effect
 from fairsched.model import Source
+from tests.unit.host.test_host import capable_host
+
+CAPABLE: dict[str, Any] = {}
+NO_BRAKE: dict[str, Any] = {"has_freezer": False}
+ON_SAMPLES: dict[str, Any] = {"bcc_version": None}
 
 LACK = "nobody is held, because mechanisms.guardian is required: no memory"
 
@@ -88,3 +97,22 @@ def test_shares_are_written_in_mode_enforce_and_guarded(
     found = in_effect(wish, config, source=Source.NVML, lack=lack)
     assert (found.is_sharing, found.is_acting) == (is_sharing, False)
     assert wish.is_guarded is (is_sharing or lack is not None)
+
+
+@pytest.mark.parametrize(
+    "changed", [CAPABLE, NO_BRAKE, ON_SAMPLES], ids=["capable", "no_brake", "on_samples"]
+)
+@pytest.mark.parametrize("mode", ["enforce", "dry_run", "observe"])
+@pytest.mark.parametrize(
+    "more",
+    ["", "gpu: {enforce_on: [ebpf]}", "mechanisms: {brake: cgpu}\ncgpu: {share_file: '/x/{container}'}"],
+)
+def test_doctor_says_the_mode_and_the_reason_of_the_daemon(
+    changed: dict[str, Any], mode: str, more: str
+) -> None:
+    config, facts = from_bytes(f"mode: {mode}\n{more}".encode(), "f"), capable_host(**changed)
+    said = choose(facts, config)
+    wish = asked(config, is_dry_run=False, no_brake=brake_lack(facts, config))
+    found = in_effect(wish, config, source=said.source, lack=None)
+    assert (said.mode, said.mode_reason) == (found.name, found.reason)
+    assert said.can_hold or said.mode != "enforce"
