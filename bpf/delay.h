@@ -18,12 +18,29 @@ static __always_inline fs_u64 delay_turns(fs_u64 service, fs_u64 turn_ns)
 }
 
 /*
+ * The lesser of both. Linux 6.1 takes a jump that never happens for possible where the constant stands on the left, as
+ * the compiler has it, and then knows no bound any more.
+ */
+#ifndef FS_AT_MOST
+#define FS_AT_MOST(value, most)                       \
+	({                                            \
+		fs_u64 v_ = (value);                  \
+		asm volatile("if %0 > %1 goto +1\n\t" \
+			     "goto +1\n\t"            \
+			     "%0 = %1"                \
+			     : "+r"(v_)               \
+			     : "i"(most));            \
+		v_;                                   \
+	})
+#endif
+
+/*
  * Of fs_delay.bucket: the first eight are 1024 ns wide, then four to each power of two (fairsched/base/buckets.py).
  * 64 bits each: Linux 6.1 forgets the bound of an index that is cut to 32 bits after it was compared.
  */
 static __always_inline fs_u64 delay_bucket(fs_u64 ns)
 {
-	fs_u64 units = ns >> 10, rest = units >> 2, shift = 0, i;
+	fs_u64 units = ns >> 10, rest = units >> 2, shift = 0;
 
 	FS_LOOP
 	for (int bit = 32; bit; bit >>= 1) {
@@ -32,8 +49,7 @@ static __always_inline fs_u64 delay_bucket(fs_u64 ns)
 			shift += bit;
 		}
 	}
-	i = 4 * shift + (units >> shift);
-	return i < FS_DELAY_BUCKETS ? i : FS_DELAY_BUCKETS - 1;
+	return FS_AT_MOST(4 * shift + (units >> shift), FS_DELAY_BUCKETS - 1);
 }
 
 #endif

@@ -15,6 +15,7 @@ from fairsched.bpf import abi
 from tests.unit.bpf.compile import gcc
 
 TEXT = """
+#define FS_AT_MOST(value, most) ((value) > (most) ? (most) : (value)) /* in BPF it is BPF's own code */
 #include "delay.h"
 fs_u64 bucket(fs_u64 ns) { return delay_bucket(ns); }
 fs_u64 turns(fs_u64 service, fs_u64 turn_ns) { return delay_turns(service, turn_ns); }
