@@ -161,7 +161,7 @@ def test_daemon_serves_while_its_probes_are_put_back(site: Site) -> None:
     status = site.status()
     assert status["source"] == "nvml"
     assert "being put back" in status["source_reason"]
-    assert not anything_frozen(site)
+    wait_until(lambda: not anything_frozen(site), PATIENCE_S, "nobody is held by what cannot be seen")
     then_ns, known_s = time.monotonic_ns(), all_gpu_time_s(site)
     wait_until(lambda: all_gpu_time_s(site) > known_s + 0.5, PATIENCE_S, "samples are the account meanwhile")
     site.ask("tenant_set", tenant="chat", values={"weight": 5})

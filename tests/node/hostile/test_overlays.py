@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,7 +49,7 @@ class Image:
         root = self.mount(tenant)
         worker = files.spawn_with_own_libcuda(self._site, tenant, root)
         wait_until(
-            lambda: logged(self._site.log(), rf"library={root}/.* probes=[1-9]"),
+            lambda: logged(self._site.log(), rf"library=\S*{root}/\S* probes=[1-9]"),
             PATIENCE_S,
             "it has its probes",
         )
@@ -73,7 +74,8 @@ class PodmanImage(Image):
 
     def __init__(self, site: Site, directory: Path) -> None:
         super().__init__(site, directory)
-        storage = ("--root", f"{directory}/storage", "--runroot", f"{directory}/run")
+        self._own = Path(tempfile.mkdtemp(prefix="podman-"))  # podman takes no more than 50 characters
+        storage = ("--root", f"{self._own}/storage", "--runroot", f"{self._own}/run")
         self._podman = ["podman", *storage, "--storage-driver", "overlay", "--cgroup-manager", "cgroupfs"]
         shutil.make_archive(f"{directory}/image", "tar", directory / "lower")
         self._name = self._do("import", f"{directory}/image.tar")[-1]
@@ -87,6 +89,8 @@ class PodmanImage(Image):
     def close(self) -> None:
         super().close()
         self._do("rm", "--all", "--force")
+        subprocess.run(["umount", f"{self._own}/storage/overlay"], check=False, capture_output=True)
+        shutil.rmtree(self._own)
 
     def _do(self, *arguments: str) -> list[str]:
         done = subprocess.run([*self._podman, *arguments], check=True, capture_output=True, text=True)

@@ -56,6 +56,7 @@ class Host:
             has_mig=False,
             refresh=lambda: False,
             mps_clients=dict,
+            pcie=lambda _slot: {},
             use=lambda _slot: GpuUse(),
             listed=dict,
             close=lambda: None,
@@ -329,9 +330,7 @@ def test_the_silent_work_of_a_gpu_is_ended_and_nobody_elses(sensors: Sensors, pr
         probe.launch(slot, launched_ns)
     generation = probe.contexts_by_slot[1].generation
     assert sensors.silent_contexts(0, 2_000 * MS) == []
-    assert sensors.silent_contexts(0, late_ns) == [(1, generation)], (
-        "the first has no work, and one is just heard of"
-    )
+    assert sensors.silent_contexts(0, late_ns) == [(1, generation)], "one has no work, one was just heard of"
     assert sensors.doubt(0, late_ns) == 1
     assert probe.drains_ended == [(1, generation, 0)]
     assert sensors.silent_contexts(0, late_ns) == []
