@@ -244,12 +244,12 @@ static __always_inline int admit_handle(struct fs_ctx *c)
 	return admit_edges(c->owner, 1, bpf_ktime_get_ns());
 }
 
-/* The same of a thread that is not known yet; of a process that has not told of itself it counts for the strangers. */
+/* The same of a thread that is not known yet; a process that has not told of itself pays as its cgroup's tenant. */
 static __always_inline int admit_thread(u32 tgid)
 {
 	struct proc *p = proc_by_tgid.lookup(&tgid);
 
-	return admit_edges(p ? p->whose >> 8 : FS_STRANGERS, 1, bpf_ktime_get_ns());
+	return admit_edges(p ? p->whose >> 8 : find_owner().number, 1, bpf_ktime_get_ns());
 }
 
 /* As find_index, and one is given to a stream that has none; FS_NO_INDEX where its tenant has too many. */
