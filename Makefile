@@ -124,8 +124,12 @@ setup-numba: ## Install numba-cuda (0.8 GB): a real client for tests
 	@scripts/setup numba
 
 .PHONY: install-service
-install-service: ## Install and enable the systemd service (root)
+install-service: ## Install or upgrade the systemd service (root)
 	@scripts/install-service install
+
+.PHONY: rollback-service
+rollback-service: ## Back to the release before the last install (root)
+	@scripts/install-service rollback
 
 .PHONY: uninstall-service
 uninstall-service: ## Stop it, thaw everything, remove it (root)
