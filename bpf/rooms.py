@@ -73,9 +73,13 @@ class MapRooms:
         """What each tenant may have now, and how long a turn is taken to be; may be written."""
         return self._limits.items[0]
 
+    def count(self, what: int) -> int:
+        """Of the array in which they count."""
+        return int(self._counts.items[what])
+
     @property
     def refusals(self) -> int:
-        return int(self._counts.items[self._over_budget])
+        return self.count(self._over_budget)
 
     def budget(self, owner: int) -> abi.Budget:
         return self._budgets.items[owner]

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fairsched.bpf import abi, budgets, child, objects, perf, syscall, tracefs
-from fairsched.bpf.mapped import MappedArray
 from fairsched.bpf.rooms import MapRooms
 from fairsched.driver.hooks import (
     ORDER,
@@ -69,8 +68,9 @@ class DriverProbe:
         self._files = syscall.BatchReader(fds["clients_by_file"], _Word, abi.File)
         self._makers = syscall.BatchReader(fds["maker_by_tgid"], _Half, abi.Maker)
         self._objects = syscall.BatchReader(fds["object_by_key"], abi.ObjectKey, abi.Object)
-        self._counts = MappedArray(fds["driver_counts"], ctypes.c_uint64, len(abi.DriverCount)).items
-        self.rooms = MapRooms(fds, budgets.DRIVER, "driver_counts", abi.DriverCount.OVER_BUDGET)
+        self._rooms: MapRooms | None = MapRooms(
+            fds, budgets.DRIVER, "driver_counts", abi.DriverCount.OVER_BUDGET
+        )
 
     # ---- attaching ----
 
@@ -151,7 +151,7 @@ class DriverProbe:
         """Detach and let go of everything. Idempotent."""
         self.detach()
         _close(self._fds.values())
-        self._fds = {}
+        self._fds, self._rooms = {}, None
 
     # ---- writing ----
 
@@ -215,6 +215,12 @@ class DriverProbe:
     # ---- reading ----
 
     @property
+    def rooms(self) -> MapRooms:
+        """Who has how much of the books."""
+        assert self._rooms is not None, "closed"
+        return self._rooms
+
+    @property
     def sees_files_end(self) -> bool:
         """Whether the last close of a file is seen, however it comes about."""
         return self.hook != "tracepoint"
@@ -254,7 +260,7 @@ class DriverProbe:
 
     def count(self, what: abi.DriverCount) -> int:
         """How often one thing happened that should not, or (OBJECTS_*) how many."""
-        return int(self._counts[what])
+        return self.rooms.count(what)
 
     def counts(self) -> dict[str, int]:
         """All of them by lower-case name; ``skipped`` where the kernel says so: calls that no program was run for."""
