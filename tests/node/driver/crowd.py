@@ -6,6 +6,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from tests.support import wait_until
+
 _SOURCE = Path(__file__).with_name("crowd.c")
 
 
@@ -25,6 +27,7 @@ class Crowd:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
+        self._cgroup = cgroup
         (cgroup / "cgroup.procs").write_text(str(self.process.pid))
         self._wait_for("ready\n")
 
@@ -44,3 +47,8 @@ class Crowd:
         """Kill it."""
         self.process.kill()
         self.process.communicate()
+        for left in self._cgroup.glob("*/"):
+            wait_until(
+                lambda left=left: "populated 0" in (left / "cgroup.events").read_text(), 10, "it is left"
+            )
+            left.rmdir()
