@@ -50,7 +50,8 @@ class _Word(ctypes.Structure):
 class VramGate:
     """``fds``: descriptors of the maps; ``program``: of the gate, None where the kernel took none (``why_not``).
 
-    ``forget_sum`` of a cgroup, by its id. ``is_attached``: the program is attached already, as part of the hook that sees the calls.
+    ``is_attached``: the program is attached already, as part of the hook that sees the calls. ``forget_sum`` of a
+    cgroup, by its id.
     """
 
     def __init__(

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One tenant fills the book of pids, or has as many calls in the driver as there is room for. On a driver in user space,
-with programs that read where the real ones write: this kernel need not let them. tests/vm has the real ones.
+"""One tenant fills the book of pids, or has as many calls in the driver as there is room for.
+
+On a driver in user space, with programs that read where the real ones write: this kernel need not let them. tests/vm
+has the real ones.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def test_what_is_gone_has_no_open_work_and_uuids_are_told_anew() -> None:
 
 
 class Crowd:
-    """The book of ordinals of many processes, each of which sees both GPUs; pids of one tenant have the same hundreds."""
+    """The book of ordinals of many processes, each of which sees both GPUs. A tenant has a hundred pids."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, entries: int, visible: str = "0,1") -> None:
         monkeypatch.setattr(module, "read_environ", lambda _pid, _names: {"CUDA_VISIBLE_DEVICES": visible})
