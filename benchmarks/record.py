@@ -36,15 +36,12 @@ _TOLD = (
     "end_contexts",
     "end_drain",
     "forget_devices",
-    "forget_owner",
     "forget_processes",
     "request_drop",
     "request_library",
     "set_device",
-    "set_owner",
     "set_uuids",
     "set_wake_on_idle",
-    "share_room",
 )
 """What others than the account tell BPF."""
 ROW = ProcessUse.__slots__

@@ -124,10 +124,18 @@ enum fs_edge_kind {
 enum fs_table {
 	FS_TABLE_CONTEXTS = 0,
 	FS_TABLE_PROCESSES = 1,
-	FS_TABLE_EDGES = 2,
-	FS_TABLES = 3,
+	FS_TABLE_CLIENTS = 2, /* of the driver, and the files they were made through */
+	FS_TABLE_OBJECTS = 3,
+	FS_TABLE_CALLERS = 4, /* processes that call the driver, by the cgroup they called it in */
+	FS_TABLE_THREADS = 5, /* that call the driver */
+	FS_TABLE_CGROUPS = 6, /* that have VRAM */
+	FS_TABLE_PIDS = 7,    /* of processes in PID namespaces */
+	FS_TABLE_CALLS = 8,   /* about processes, under way in the driver */
+	FS_TABLE_ORDINALS = 9,
+	FS_TABLE_EDGES = 10,
+	FS_TABLES = 11,
 };
-#define FS_ENTRY_TABLES 2 /* of these, the ones with entries that end; an edge is gone once it is read */
+#define FS_ENTRY_TABLES 10 /* of these, the ones with entries that end; an edge is gone once it is read */
 
 /* One engine of one context. */
 struct fs_busy {
@@ -260,7 +268,7 @@ struct fs_budget {
 	fs_u64 refused_ns[FS_TABLES]; /* when last */
 	fs_u64 edges_ns;              /* its edges are paid for up to this moment */
 };
-_Static_assert(sizeof(struct fs_budget) == 72, "fs_budget");
+_Static_assert(sizeof(struct fs_budget) == 264, "fs_budget");
 
 /* What every tenant may have; written by user space, except shared_used. */
 struct fs_limits {
@@ -272,7 +280,7 @@ struct fs_limits {
 	fs_u64 edge_burst_ns; /* so far ahead of that it may be */
 	fs_u64 turn_ns;       /* a slice and a switch of the hardware; 0: not known */
 };
-_Static_assert(sizeof(struct fs_limits) == 88, "fs_limits");
+_Static_assert(sizeof(struct fs_limits) == 344, "fs_limits");
 
 /* Arguments of on_drain_end, run by user space when a held context's queue must have drained. */
 struct fs_drain_args {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+from typing import Any, TypeAlias
 
 ABI_VERSION = 1
 MAX_GPUS = 32
@@ -29,8 +30,12 @@ FOLLOW_NS = 50_000_000
 MAX_PROCS = 8192
 MAX_OWNERS = 4096
 STRANGERS = 0
-ENTRY_TABLES = 2
+ENTRY_TABLES = 10
+MAX_DEVS = 65536
+MAX_CLIENTS = 8192
 MAX_OBJECTS = 131072
+MAX_CALLERS = 16384
+MAX_VRAM_CGROUPS = 8192
 GPU_UNKNOWN = 32
 GPUS_HELD = 33
 MAX_FILE_CLIENTS = 16
@@ -45,6 +50,9 @@ MAX_LIMIT_CGROUPS = 32
 MAX_LIMIT_LEVELS = 3
 CLOCK_SHIFT = 52
 CLOCK_MASK = (1 << CLOCK_SHIFT) - 1
+MAX_VIEW_PIDS = 16384
+MAX_VIEW_OLDER = 8192
+MAX_VIEW_CALLS = 512
 VIEW_LIST_MAX = 950
 VIEW_INFO_MAX = 200
 VIEW_SAMPLES_MAX = 72
@@ -94,7 +102,15 @@ class Count(enum.IntEnum):
 class Table(enum.IntEnum):
     CONTEXTS = 0
     PROCESSES = 1
-    EDGES = 2
+    CLIENTS = 2
+    OBJECTS = 3
+    CALLERS = 4
+    THREADS = 5
+    CGROUPS = 6
+    PIDS = 7
+    CALLS = 8
+    ORDINALS = 9
+    EDGES = 10
 
 
 class Room(enum.IntEnum):
@@ -112,7 +128,7 @@ class DriverCount(enum.IntEnum):
     CLIENT_FULL = 5
     OBJECT_FULL = 6
     FILE_FULL = 7
-    HELD_FULL = 8
+    OVER_BUDGET = 8
     CALLER_FULL = 9
     UNSEEN = 10
     GPU_UNKNOWN = 11
@@ -124,6 +140,15 @@ class DriverCount(enum.IntEnum):
     VRAM_FULL = 17
     DEEP_CGROUP = 18
     FOREIGN = 19
+
+
+class Entry(enum.IntEnum):
+    OBJECT = 0
+    FILE = 1
+    MAKER = 2
+    CALLS = 3
+    THREAD = 4
+    CGROUP = 5
 
 
 class EdgeKind(enum.IntEnum):
@@ -163,6 +188,7 @@ class ViewCount(enum.IntEnum):
     RETURN_LOST = 9
     CONFLICT = 10
     CHANGED = 11
+    OVER_BUDGET = 12
 
 
 class GateFlag(enum.IntFlag):
@@ -171,42 +197,30 @@ class GateFlag(enum.IntFlag):
 
 _u8, _u16, _u32, _u64 = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
 _i64 = ctypes.c_int64
+_CHARGED = (("owner", _u32), ("room", _u32))
+"""Whose entry it is."""
+_Kind: TypeAlias = "type[ctypes._SimpleCData[Any]] | type[ctypes.Array[Any]]"
+
+
+def _of(kind: _Kind, names: str) -> tuple[tuple[str, _Kind], ...]:
+    """Fields of one kind."""
+    return tuple((name, kind) for name in names.split())
 
 
 class Busy(ctypes.Structure):
-    _fields_ = (
-        ("streams", _u64),
-        ("v_open_ns", _u64),
-        ("open_ns", _u64),
-        ("gpu_time_ns", _u64),
-        ("wall_ns", _u64),
-        ("bursts", _u64),
-    )
+    _fields_ = _of(_u64, "streams v_open_ns open_ns gpu_time_ns wall_ns bursts")
 
 
 class Ctx(ctypes.Structure):
     _fields_ = (
-        ("handle", _u64),
-        ("cgroup_id", _u64),
-        ("tgid", _u32),
-        ("generation", _u32),
-        ("gpu", _u16),
-        ("flags", _u16),
+        *_of(_u64, "handle cgroup_id"),
+        *_of(_u32, "tgid generation"),
+        *_of(_u16, "gpu flags"),
         ("ordinal", _u32),
-        ("submitted", _u64),
-        ("completed", _u64),
-        ("counted", _u64),
-        ("synced", _u64),
-        ("last_call_ns", _u64),
-        ("waited_ns", _u64),
-        ("tight", _u64),
-        ("stream_used", _u64),
-        ("blocking", _u64),
-        ("charged_id", _u64),
-        ("owner", _u32),
-        ("room", _u32),
-        ("followed_ns", _u64),
-        ("muted", _u64),
+        *_of(_u64, "submitted completed counted synced last_call_ns waited_ns tight"),
+        *_of(_u64, "stream_used blocking charged_id"),
+        *_CHARGED,
+        *_of(_u64, "followed_ns muted"),
         ("busy", Busy * ENGINES),
     )
 
@@ -234,13 +248,7 @@ class UseKey(ctypes.Structure):
 
 
 class Use(ctypes.Structure):
-    _fields_ = (
-        ("gpu_time_ns", _u64),
-        ("copy_time_ns", _u64),
-        ("wait_ns", _u64),
-        ("bursts", _u64),
-        ("launches", _u64),
-    )
+    _fields_ = _of(_u64, "gpu_time_ns copy_time_ns wait_ns bursts launches")
 
 
 class DelayKey(ctypes.Structure):
@@ -253,16 +261,10 @@ class Delay(ctypes.Structure):
 
 class Edge(ctypes.Structure):
     _fields_ = (
-        ("t_ns", _u64),
-        ("cgroup_id", _u64),
-        ("arg", _u64),
-        ("seq", _u64),
-        ("slot", _u32),
-        ("generation", _u32),
-        ("tgid", _u32),
+        *_of(_u64, "t_ns cgroup_id arg seq"),
+        *_of(_u32, "slot generation tgid"),
         ("gpu", _u16),
-        ("kind", _u8),
-        ("engine", _u8),
+        *_of(_u8, "kind engine"),
     )
 
 
@@ -285,13 +287,8 @@ class Budget(ctypes.Structure):
 
 class Limits(ctypes.Structure):
     _fields_ = (
-        ("reserve", _u64 * ENTRY_TABLES),
-        ("ceiling", _u64 * ENTRY_TABLES),
-        ("shared", _u64 * ENTRY_TABLES),
-        ("shared_used", _u64 * ENTRY_TABLES),
-        ("edge_ns", _u64),
-        ("edge_burst_ns", _u64),
-        ("turn_ns", _u64),
+        *_of(_u64 * ENTRY_TABLES, "reserve ceiling shared shared_used"),
+        *_of(_u64, "edge_ns edge_burst_ns turn_ns"),
     )
 
 
@@ -309,15 +306,10 @@ class ObjectKey(ctypes.Structure):
 
 class Object(ctypes.Structure):
     _fields_ = (
-        ("serial", _u64),
-        ("parent_serial", _u64),
-        ("vram_bytes", _i64),
-        ("computes", _i64),
-        ("contexts", _i64),
-        ("parent", _u32),
-        ("class", _u32),
-        ("gpu", _u32),
-        ("is_group", _u32),
+        *_of(_u64, "serial parent_serial"),
+        *_of(_i64, "vram_bytes computes contexts"),
+        *_of(_u32, "parent class gpu is_group"),
+        *_CHARGED,
     )
 
 
@@ -327,13 +319,9 @@ class Held(ctypes.Structure):
 
 class Client(ctypes.Structure):
     _fields_ = (
-        ("serial", _u64),
-        ("file", _u64),
-        ("file_serial", _u64),
-        ("cgroup_id", _u64),
-        ("is_gone", _u64),
-        ("tgid", _u32),
-        ("handle", _u32),
+        *_of(_u64, "serial file file_serial cgroup_id is_gone"),
+        *_of(_u32, "tgid handle"),
+        *_CHARGED,
         ("held", Held * GPUS_HELD),
         ("above", _u64 * MAX_CGROUP_DEPTH),
         ("freed", _i64 * MAX_GPUS),
@@ -341,7 +329,7 @@ class Client(ctypes.Structure):
 
 
 class CgroupVram(ctypes.Structure):
-    _fields_ = (("bytes", _i64 * MAX_GPUS), ("begun", _u64), ("ended", _u64))
+    _fields_ = (("bytes", _i64 * MAX_GPUS), *_of(_u64, "begun ended"), *_CHARGED)
 
 
 class VramLimit(ctypes.Structure):
@@ -353,17 +341,15 @@ class RefusalKey(ctypes.Structure):
 
 
 class Refusal(ctypes.Structure):
-    _fields_ = (
-        ("refused", _u64),
-        ("t_ns", _u64),
-        ("asked_bytes", _u64),
-        ("held_bytes", _u64),
-        ("tgid", _u64),
-    )
+    _fields_ = _of(_u64, "refused t_ns asked_bytes held_bytes tgid")
 
 
 class File(ctypes.Structure):
-    _fields_ = (("serial", _u64), ("client", _u64 * MAX_FILE_CLIENTS))
+    _fields_ = (("serial", _u64), ("client", _u64 * MAX_FILE_CLIENTS), *_CHARGED)
+
+
+class Maker(ctypes.Structure):
+    _fields_ = (("gone_ns", _u64), *_CHARGED, *_of(_u32, "is_partial pad"))
 
 
 class Caller(ctypes.Structure):
@@ -371,7 +357,7 @@ class Caller(ctypes.Structure):
 
 
 class Calls(ctypes.Structure):
-    _fields_ = (("ioctls", _u64), ("failed", _u64), ("time_ns", _u64), ("opens", _u64))
+    _fields_ = (*_of(_u64, "ioctls failed time_ns opens"), *_CHARGED)
 
 
 class Inode(ctypes.Structure):
@@ -382,8 +368,16 @@ class GoneArgs(ctypes.Structure):
     _fields_ = (("client", _u64), ("serial", _u64))
 
 
+class ForgottenArgs(ctypes.Structure):
+    _fields_ = _of(_u64, "entry key more serial")
+
+
 class PidKey(ctypes.Structure):
     _fields_ = (("ns", _u32), ("pid", _u32))
+
+
+class PidNr(ctypes.Structure):
+    _fields_ = (("nr", _u32), *_CHARGED, ("pad", _u32))
 
 
 class Gate(ctypes.Structure):
@@ -421,10 +415,13 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "fs_refusal": Refusal,
     "fs_file": File,
     "fs_caller": Caller,
+    "fs_maker": Maker,
     "fs_calls": Calls,
     "fs_inode": Inode,
     "fs_gone_args": GoneArgs,
+    "fs_forgotten_args": ForgottenArgs,
     "fs_pid_key": PidKey,
+    "fs_pid_nr": PidNr,
     "fs_gate": Gate,
     "fs_gate_head": GateHead,
 }

@@ -35,7 +35,7 @@ enum fs_driver_count {
 	FS_DRIVER_COUNT_CLIENT_FULL = 5,
 	FS_DRIVER_COUNT_OBJECT_FULL = 6,
 	FS_DRIVER_COUNT_FILE_FULL = 7,
-	FS_DRIVER_COUNT_HELD_FULL = 8,
+	FS_DRIVER_COUNT_OVER_BUDGET = 8, /* a tenant wanted more than its part: fs_budget */
 	FS_DRIVER_COUNT_CALLER_FULL = 9,
 	FS_DRIVER_COUNT_UNSEEN = 10,      /* made below something made before we looked: not counted */
 	FS_DRIVER_COUNT_GPU_UNKNOWN = 11, /* a device whose number nobody has explained */
@@ -67,8 +67,10 @@ struct fs_object {
 	fs_u32 class;
 	fs_u32 gpu;
 	fs_u32 is_group; /* a channel group, or a channel without one */
+	fs_u32 owner;    /* whose entry this is, here and below */
+	fs_u32 room;     /* enum fs_room: out of which it was given */
 };
-_Static_assert(sizeof(struct fs_object) == 56, "fs_object");
+_Static_assert(sizeof(struct fs_object) == 64, "fs_object");
 
 /* Can be less than 0 for a moment, while two calls of one client end at the same time. */
 struct fs_held {
@@ -85,19 +87,23 @@ struct fs_client {
 	fs_u64 is_gone;
 	fs_u32 tgid;
 	fs_u32 handle;
+	fs_u32 owner;
+	fs_u32 room;
 	struct fs_held held[FS_GPUS_HELD];
 	fs_u64 above[FS_MAX_CGROUP_DEPTH]; /* cgroup_id and those above it, the highest first; 0 = no more */
 	fs_u64 freed[FS_MAX_GPUS];         /* VRAM that it had when it ended, as what is added above */
 };
-_Static_assert(sizeof(struct fs_client) == 928, "fs_client");
+_Static_assert(sizeof(struct fs_client) == 936, "fs_client");
 
 /* VRAM of the processes of a cgroup and of all cgroups below it. */
 struct fs_cgroup_vram {
 	fs_u64 bytes[FS_MAX_GPUS];
 	fs_u64 begun; /* times that something began to be taken from it, and that this was done */
 	fs_u64 ended;
+	fs_u32 owner;
+	fs_u32 room;
 };
-_Static_assert(sizeof(struct fs_cgroup_vram) == 272, "fs_cgroup_vram");
+_Static_assert(sizeof(struct fs_cgroup_vram) == 280, "fs_cgroup_vram");
 
 /*
  * How much VRAM a tenant may have on each GPU. Every cgroup that is the top of one of its subtrees has the same:
@@ -132,8 +138,20 @@ _Static_assert(sizeof(struct fs_refusal) == 40, "fs_refusal");
 struct fs_file {
 	fs_u64 serial; /* tells files that had the same address apart */
 	fs_u64 client[FS_MAX_FILE_CLIENTS];
+	fs_u32 owner;
+	fs_u32 room;
 };
-_Static_assert(sizeof(struct fs_file) == 136, "fs_file");
+_Static_assert(sizeof(struct fs_file) == 144, "fs_file");
+
+/* A process that made a client. */
+struct fs_maker {
+	fs_u64 gone_ns; /* when it exited or became another program; 0 = not yet */
+	fs_u32 owner;
+	fs_u32 room;
+	fs_u32 is_partial; /* it has more than is in the books, as its tenant had no room for that */
+	fs_u32 pad;
+};
+_Static_assert(sizeof(struct fs_maker) == 24, "fs_maker");
 
 struct fs_caller {
 	fs_u64 cgroup_id;
@@ -148,8 +166,10 @@ struct fs_calls {
 	fs_u64 failed;  /* of these: an errno, or a status other than NV_OK */
 	fs_u64 time_ns; /* in ioctls, waiting included */
 	fs_u64 opens;   /* not seen by the tracepoint hook */
+	fs_u32 owner;
+	fs_u32 room;
 };
-_Static_assert(sizeof(struct fs_calls) == 32, "fs_calls");
+_Static_assert(sizeof(struct fs_calls) == 40, "fs_calls");
 
 /* What the minors of an NVIDIA major are. */
 enum fs_node {
@@ -173,9 +193,30 @@ struct fs_gone_args {
 };
 _Static_assert(sizeof(struct fs_gone_args) == 16, "fs_gone_args");
 
+/* What on_forgotten deletes. */
+enum fs_entry {
+	FS_ENTRY_OBJECT = 0,
+	FS_ENTRY_FILE = 1, /* one without clients */
+	FS_ENTRY_MAKER = 2,
+	FS_ENTRY_CALLS = 3,
+	FS_ENTRY_THREAD = 4,
+	FS_ENTRY_CGROUP = 5,
+};
+
+/* Arguments of on_forgotten, run by user space. */
+struct fs_forgotten_args {
+	fs_u64 entry;  /* enum fs_entry */
+	fs_u64 key;    /* of the map; the cgroup of calls, the client of an object */
+	fs_u64 more;   /* the process of calls, the handle of an object */
+	fs_u64 serial; /* of an object or file */
+};
+_Static_assert(sizeof(struct fs_forgotten_args) == 32, "fs_forgotten_args");
+
 /* ---- pid_view.bpf.c: process lists of the driver in the caller's pids ---- */
 
 #define FS_MAX_VIEW_PIDS 16384
+#define FS_MAX_VIEW_OLDER \
+	8192 /* numbers of processes that were there before us: nobody is charged for them */
 #define FS_MAX_VIEW_CALLS 512
 #define FS_VIEW_LIST_MAX 950
 #define FS_VIEW_INFO_MAX 200
@@ -209,11 +250,12 @@ enum fs_view_count {
 	FS_VIEW_COUNT_CALL_FULL = 5,
 	FS_VIEW_COUNT_BAD_READ = 6,
 	FS_VIEW_COUNT_BAD_WRITE = 7,
-	FS_VIEW_COUNT_BAD_NUMBER = 8,  /* more items than the driver can give */
-	FS_VIEW_COUNT_RETURN_LOST = 9, /* no kretprobe was free: the answer went out as the driver gave it */
-	FS_VIEW_COUNT_CONFLICT = 10,   /* the driver translated a kind that was taken to be ours */
-	FS_VIEW_COUNT_CHANGED = 11,    /* the caller changed its question while it was asked */
-	FS_VIEW_COUNTS = 12,
+	FS_VIEW_COUNT_BAD_NUMBER = 8,   /* more items than the driver can give */
+	FS_VIEW_COUNT_RETURN_LOST = 9,  /* no kretprobe was free: the answer went out as the driver gave it */
+	FS_VIEW_COUNT_CONFLICT = 10,    /* the driver translated a kind that was taken to be ours */
+	FS_VIEW_COUNT_CHANGED = 11,     /* the caller changed its question while it was asked */
+	FS_VIEW_COUNT_OVER_BUDGET = 12, /* a tenant wanted more than its part: fs_budget */
+	FS_VIEW_COUNTS = 13,
 };
 
 /* A process by its number in one PID namespace, or a namespace's view of a process: both maps use it. */
@@ -222,6 +264,14 @@ struct fs_pid_key {
 	fs_u32 pid; /* nr_by_tgid: tgid in the initial namespace; tgid_by_nr: in this one */
 };
 _Static_assert(sizeof(struct fs_pid_key) == 8, "fs_pid_key");
+
+struct fs_pid_nr {
+	fs_u32 nr;
+	fs_u32 owner;
+	fs_u32 room;
+	fs_u32 pad;
+};
+_Static_assert(sizeof(struct fs_pid_nr) == 16, "fs_pid_nr");
 
 /* ---- device_gate.bpf.c ---- */
 

@@ -5,20 +5,21 @@
  * A tenant first gets what is kept for it, then what is left of what all share, up to its ceiling. Beyond that its own
  * further work is not seen, which is counted with its name; user space charges it for the worst it could do. Events are
  * let through at a rate, with a burst: who floods the ring hides nobody's work but its own.
+ *
+ * Each set of programs has these maps for its own tables. It says how it counts a refusal, as count_over_budget(),
+ * before it includes this.
  */
 #ifndef FAIRSCHED_BUDGET_H
 #define FAIRSCHED_BUDGET_H
 
 #include "ancestors.h"
-#include "maps.h"
+#include "atomics.h"
 
-static __always_inline void count(u32 what)
-{
-	fs_u64 *n = counts_by_what.lookup(&what);
-
-	if (n)
-		__sync_fetch_and_add(n, 1);
-}
+BPF_F_TABLE("array", u32, struct fs_budget, budget_by_owner, FS_MAX_OWNERS, 1024 /* BPF_F_MMAPABLE */);
+/* Written by user space, but for what is in use of the shared room. */
+BPF_F_TABLE("array", u32, struct fs_limits, limits_of_all, 1, 1024 /* BPF_F_MMAPABLE */);
+/* Written by user space: the cgroups of tenants, not those below them. */
+BPF_HASH(owner_by_cgroup, fs_u64, fs_u64, FS_MAX_OWNERS);
 
 struct owner {
 	fs_u64 cgroup_id; /* the tenant's cgroup; the task's own where it belongs to none */
@@ -49,7 +50,7 @@ static __always_inline void refuse(struct fs_budget *budget, u32 table)
 {
 	__sync_fetch_and_add(&budget->refused[table], 1);
 	budget->refused_ns[table] = bpf_ktime_get_ns();
-	count(FS_COUNT_OVER_BUDGET);
+	count_over_budget();
 }
 
 /* For one more entry of a tenant. Returns enum fs_room: where it is from. */
@@ -62,11 +63,11 @@ static __always_inline u32 take_room(u32 owner, u32 table)
 
 	if (!budget || !limits)
 		return FS_ROOM_NONE;
-	used = __sync_fetch_and_add(&budget->used[table], 1);
+	used = FETCH_ADD(&budget->used[table], 1);
 	if (used < limits->reserve[table])
 		return FS_ROOM_OWN;
 	if (used < limits->ceiling[table]) {
-		if (__sync_fetch_and_add(&limits->shared_used[table], 1) < limits->shared[table])
+		if (FETCH_ADD(&limits->shared_used[table], 1) < limits->shared[table])
 			return FS_ROOM_SHARED;
 		__sync_fetch_and_add(&limits->shared_used[table], -1);
 	}
@@ -81,7 +82,7 @@ static __always_inline void give_room(u32 owner, u32 table, u32 room)
 	int first = 0;
 	struct fs_limits *limits = limits_of_all.lookup(&first);
 
-	if (!budget || !limits)
+	if (!budget || !limits || room == FS_ROOM_NONE)
 		return;
 	__sync_fetch_and_add(&budget->used[table], -1);
 	if (room == FS_ROOM_SHARED)
@@ -101,8 +102,8 @@ static __always_inline int admit_edges(u32 owner, u32 edges, fs_u64 now)
 	cost = limits->edge_ns * edges;
 	paid = budget->edges_ns;
 	if (paid < now)
-		__sync_val_compare_and_swap(&budget->edges_ns, paid, now);
-	paid = __sync_fetch_and_add(&budget->edges_ns, cost) + cost;
+		SWAP_IF(&budget->edges_ns, paid, now);
+	paid = FETCH_ADD(&budget->edges_ns, cost) + cost;
 	if (paid <= now + limits->edge_burst_ns)
 		return 1;
 	__sync_fetch_and_add(&budget->edges_ns, -cost);

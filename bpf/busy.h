@@ -9,6 +9,7 @@
 #ifndef FAIRSCHED_BUSY_H
 #define FAIRSCHED_BUSY_H
 
+#include "maps.h"
 #include "budget.h"
 #include "delay.h"
 

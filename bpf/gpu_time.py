@@ -17,17 +17,18 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from fairsched.base.wait import is_readable
 from fairsched.bpf import abi, budgets, child, syscall
 from fairsched.bpf.channel import Channel
+from fairsched.bpf.mapped import MappedArray
 from fairsched.bpf.ring import RingReader
+from fairsched.bpf.rooms import MapRooms
 from fairsched.errors import FairschedError, HostUnsupported
 
 _PAGE = mmap.PAGESIZE
 _STOP_TIMEOUT_S = 20.0
-_Value = TypeVar("_Value", abi.Ctx, abi.Graphs, abi.Clock, abi.Budget, abi.Limits, ctypes.c_uint64)
 EDGE = struct.Struct("=QQQQIIIHBB")
 """struct fs_edge, in the order of Edge's fields; a test compares it with abi.Edge."""
 
@@ -84,15 +85,6 @@ class Dropped(NamedTuple):
     inode: int
 
 
-class _MappedArray(Generic[_Value]):
-    """A BPF_F_MMAPABLE array seen through mmap: ``items[i]`` is the live value."""
-
-    def __init__(self, map_fd: int, value: type[_Value], count: int) -> None:
-        length = (ctypes.sizeof(value) * count + _PAGE - 1) // _PAGE * _PAGE
-        self._memory = mmap.mmap(map_fd, length, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self.items: ctypes.Array[_Value] = (value * count).from_buffer(self._memory)
-
-
 class GpuTimeProbe:
     """The programs, loaded; libraries are added with :meth:`attach_library`.
 
@@ -115,17 +107,16 @@ class GpuTimeProbe:
         self.began_ns = time.monotonic_ns()
         """What was launched before was not seen."""
         self.libraries: list[Library] = []
-        self._ctxs = _MappedArray(self._fds["ctx_by_slot"], abi.Ctx, abi.MAX_CTXS)
+        self._ctxs = MappedArray(self._fds["ctx_by_slot"], abi.Ctx, abi.MAX_CTXS)
         # Each look at an array of structures makes an object; one for each place is enough.
         self._views: list[abi.Ctx] = list(self._ctxs.items)
-        self._graphs = _MappedArray(self._fds["graphs_by_slot"], abi.Graphs, abi.MAX_CTXS)
+        self._graphs = MappedArray(self._fds["graphs_by_slot"], abi.Graphs, abi.MAX_CTXS)
         self._graph_views: list[abi.Graphs] = list(self._graphs.items)
-        self._clocks = _MappedArray(self._fds["clock_by_gpu"], abi.Clock, abi.MAX_SLOTS)
-        self._counts = _MappedArray(self._fds["counts_by_what"], ctypes.c_uint64, len(abi.Count))
+        self._clocks = MappedArray(self._fds["clock_by_gpu"], abi.Clock, abi.MAX_SLOTS)
+        self._counts = MappedArray(self._fds["counts_by_what"], ctypes.c_uint64, len(abi.Count))
         self._uses = syscall.BatchReader(self._fds["gpu_time_by_key"], abi.UseKey, abi.Use)
         self._delays = syscall.BatchReader(self._fds["delay_by_key"], abi.DelayKey, abi.Delay)
-        self._budgets = _MappedArray(self._fds["budget_by_owner"], abi.Budget, abi.MAX_OWNERS)
-        self._limits = _MappedArray(self._fds["limits_of_all"], abi.Limits, 1)
+        self.rooms = MapRooms(self._fds, budgets.GPU_TIME, "counts_by_what", abi.Count.OVER_BUDGET)
         self._edges = RingReader(self._fds["edges"], abi.EDGE_PAGES * _PAGE)
 
     # ---- probes ----
@@ -271,29 +262,10 @@ class GpuTimeProbe:
         """Whether no context has work open on a GPU slot now. That of a held one stays open until its drain ends."""
         return abi.clock_n(self._clocks.items[gpu].word[abi.COMPUTE]) == 0
 
-    # ---- budgets ----
-
-    def budget(self, owner: int) -> abi.Budget:
-        """The live budget of a tenant, by its number (values change under the reader)."""
-        return self._budgets.items[owner]
-
     @property
     def limits(self) -> abi.Limits:
         """What each tenant may have now, and how long a turn is taken to be; may be written."""
-        return self._limits.items[0]
-
-    def share_room(self, owners: int) -> None:
-        """Divide the tables among so many tenants, those in none counting as one."""
-        budgets.write(self.limits, owners)
-
-    def set_owner(self, cgroup_id: int, owner: int) -> None:
-        """Whose what is created in a cgroup, and in all below it, is. Raises OSError when there is no room."""
-        syscall.update(self._fds["owner_by_cgroup"], ctypes.c_uint64(cgroup_id), ctypes.c_uint64(owner))
-
-    def forget_owner(self, cgroup_id: int) -> None:
-        """It belongs to whom the cgroups above belong."""
-        with contextlib.suppress(FileNotFoundError):
-            syscall.delete(self._fds["owner_by_cgroup"], ctypes.c_uint64(cgroup_id))
+        return self.rooms.limits
 
     # ---- writing ----
 

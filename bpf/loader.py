@@ -158,6 +158,9 @@ def load_set(
             raise HostUnsupported(
                 f"{wanted.source} has no map {min(missing)}", remedy="report this as a fault of fairsched"
             )
+        if wanted.tables:  # until anybody is named they are one
+            parts = budgets.write(abi.Limits(), 1, wanted.tables)
+            syscall.update(maps["limits_of_all"], ctypes.c_int(0), parts)
         found = {name: maps[name] for name in [*wanted.maps, *plus]}
         loaded, refused = _load_groups(compiled, maps, {group: wanted.groups[group] for group in groups})
         if len(refused) == len(groups):
@@ -194,7 +197,7 @@ def abilities_for(wanted: ProgramSet) -> list[str]:
     found = []
     if has_atomics():
         found.append("atomics")
-    if wanted.reads_cgroups and ancestor.can_ask(is_tracing=wanted.reads_files):
+    if wanted.reads_cgroups and ancestor.can_ask(is_tracing=wanted.reads_files or wanted.reads_pids):
         found.append("ancestor")
     return found
 

@@ -80,11 +80,6 @@ BPF_F_TABLE("array", u32, struct fs_ctx, ctx_by_slot, FS_MAX_CTXS, FS_MMAPABLE);
 BPF_F_TABLE("array", u32, struct fs_graphs, graphs_by_slot, FS_MAX_CTXS, FS_MMAPABLE);
 BPF_F_TABLE("array", u32, struct fs_clock, clock_by_gpu, FS_MAX_SLOTS, FS_MMAPABLE);
 BPF_F_TABLE("array", u32, fs_u64, counts_by_what, FS_COUNTS, FS_MMAPABLE);
-BPF_F_TABLE("array", u32, struct fs_budget, budget_by_owner, FS_MAX_OWNERS, FS_MMAPABLE);
-/* Written by user space, but for what is in use of the shared room. */
-BPF_F_TABLE("array", u32, struct fs_limits, limits_of_all, 1, FS_MMAPABLE);
-/* Written by user space: the cgroups of tenants, not those below them. */
-BPF_HASH(owner_by_cgroup, fs_u64, fs_u64, FS_MAX_OWNERS);
 /* Written here, read by user space one batch a tick; user space deletes the entries of dead processes. */
 BPF_HASH(gpu_time_by_key, struct fs_use_key, struct fs_use, FS_MAX_USES);
 BPF_HASH(delay_by_key, struct fs_delay_key, struct fs_delay, 4096);
@@ -127,6 +122,19 @@ BPF_PROG_ARRAY(long_ways, 1);
 static __always_inline void stay_on_stack(struct pt_regs *ctx)
 {
 	long_ways.call(ctx, NO_WAY);
+}
+
+static __always_inline void count(u32 what)
+{
+	fs_u64 *n = counts_by_what.lookup(&what);
+
+	if (n)
+		__sync_fetch_and_add(n, 1);
+}
+
+static __always_inline void count_over_budget(void)
+{
+	count(FS_COUNT_OVER_BUDGET);
 }
 
 #endif

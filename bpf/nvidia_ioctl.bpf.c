@@ -12,17 +12,13 @@
  */
 #include <asm/unistd.h>
 
+#include "forgotten.h"
 #include "nodes.h"
 #include "rm_decode.h"
 #include "vram_gate.h"
 
 #define ENOTTY 25
 #define EFAULT 14
-
-/* Written here, read by user space, which deletes the entries of dead processes. */
-BPF_HASH(calls_by_proc, struct fs_caller, struct fs_calls, FS_MAX_CALLERS);
-/* Private: the last call of each thread, until that exits; to enter and delete it anew would cost each call 0.15 us. */
-BPF_HASH(call_by_thread, fs_u64, struct call, FS_MAX_CALLERS);
 
 /* ---- entry ---- */
 
@@ -61,6 +57,21 @@ static __always_inline void note_freed(struct call *call)
 	call->handle = key.handle;
 }
 
+/* A thread calls for the first time. What one calls that its tenant has no room for is not seen. */
+static __always_inline void enter_thread(fs_u64 id, struct call *call)
+{
+	call->owner = find_owner().number;
+	call->room = take_room(call->owner, FS_TABLE_THREADS);
+	if (call->room == FS_ROOM_NONE) {
+		note_partial(id >> 32);
+		return;
+	}
+	if (call_by_thread.insert(&id, call)) {
+		give_room(call->owner, FS_TABLE_THREADS, call->room);
+		count(FS_DRIVER_COUNT_CALL_FULL);
+	}
+}
+
 static __always_inline void enter_call(fs_u64 file, u32 node, u32 flags, u32 request, fs_u64 arg)
 {
 	struct call call = {.file = file, .arg = arg, .flags = flags, .node = node}, *found;
@@ -73,12 +84,13 @@ static __always_inline void enter_call(fs_u64 file, u32 node, u32 flags, u32 req
 	note_freed(&call);
 	found = call_by_thread.lookup(&id);
 	if (!found) {
-		if (call_by_thread.update(&id, &call))
-			count(FS_DRIVER_COUNT_CALL_FULL);
+		enter_thread(id, &call);
 		return;
 	}
 	if (found->start_ns)
 		count(FS_DRIVER_COUNT_CALL_LOST);
+	call.owner = found->owner;
+	call.room = found->room;
 	*found = call;
 }
 
@@ -136,7 +148,16 @@ static __always_inline struct fs_calls *calls_of_current(void)
 	struct fs_calls fresh = {}, *calls;
 
 	key.cgroup_id = bpf_get_current_cgroup_id();
-	calls = calls_by_proc.lookup_or_try_init(&key, &fresh);
+	calls = calls_by_proc.lookup(&key);
+	if (calls)
+		return calls;
+	fresh.owner = find_owner().number;
+	fresh.room = take_room(fresh.owner, FS_TABLE_CALLERS);
+	if (fresh.room == FS_ROOM_NONE)
+		return 0;
+	if (calls_by_proc.insert(&key, &fresh)) /* another thread of it was first, or it is full */
+		give_room(fresh.owner, FS_TABLE_CALLERS, fresh.room);
+	calls = calls_by_proc.lookup(&key);
 	if (!calls)
 		count(FS_DRIVER_COUNT_CALLER_FULL);
 	return calls;
@@ -294,7 +315,7 @@ int on_sys_close(struct sys_event *ctx)
 	u32 tgid = bpf_get_current_pid_tgid() >> 32;
 	fs_u64 file;
 
-	if ((u32)ctx->number != __NR_close || !gone_by_tgid.lookup(&tgid))
+	if ((u32)ctx->number != __NR_close || !maker_by_tgid.lookup(&tgid))
 		return 0;
 	file = file_of(ctx->args[0]);
 	if (file && kernel_word(file + FS_FILE_REFS) == FS_FILE_LAST_REF)
@@ -307,23 +328,16 @@ int on_sys_close(struct sys_event *ctx)
 static __always_inline void process_gone(void)
 {
 	u32 tgid = bpf_get_current_pid_tgid() >> 32;
-	fs_u64 *gone = gone_by_tgid.lookup(&tgid);
+	struct fs_maker *maker = maker_by_tgid.lookup(&tgid);
 
-	if (gone)
-		*gone = bpf_ktime_get_ns();
-}
-
-static __always_inline void thread_gone(void)
-{
-	fs_u64 id = bpf_get_current_pid_tgid();
-
-	call_by_thread.delete(&id);
+	if (maker)
+		maker->gone_ns = bpf_ktime_get_ns();
 }
 
 /* A process goes on without its first thread. */
 int on_task_exit(struct bpf_raw_tracepoint_args *ctx)
 {
-	thread_gone();
+	thread_gone(bpf_get_current_pid_tgid());
 	if (is_last_thread())
 		process_gone();
 	return 0;
@@ -331,7 +345,7 @@ int on_task_exit(struct bpf_raw_tracepoint_args *ctx)
 
 int on_task_exec(struct bpf_raw_tracepoint_args *ctx)
 {
-	thread_gone();
+	thread_gone(bpf_get_current_pid_tgid());
 	process_gone();
 	return 0;
 }
@@ -339,5 +353,33 @@ int on_task_exec(struct bpf_raw_tracepoint_args *ctx)
 int on_client_gone(struct bpf_raw_tracepoint_args *ctx)
 {
 	free_client(ctx->args[0], ctx->args[1]);
+	return 0;
+}
+
+/* struct fs_forgotten_args. So that an entry and its room always go together. */
+int on_forgotten(struct bpf_raw_tracepoint_args *ctx)
+{
+	fs_u64 key = ctx->args[1], more = ctx->args[2], serial = ctx->args[3];
+
+	switch (ctx->args[0]) {
+	case FS_ENTRY_OBJECT:
+		object_forgotten((struct fs_object_key){.client = key, .handle = more}, serial);
+		break;
+	case FS_ENTRY_FILE:
+		file_forgotten(key, serial);
+		break;
+	case FS_ENTRY_MAKER:
+		maker_forgotten(key);
+		break;
+	case FS_ENTRY_CALLS:
+		calls_forgotten(key, more);
+		break;
+	case FS_ENTRY_THREAD:
+		thread_gone(key);
+		break;
+	case FS_ENTRY_CGROUP:
+		cgroup_forgotten(key);
+		break;
+	}
 	return 0;
 }

@@ -14,65 +14,13 @@
 #ifndef FAIRSCHED_OBJECTS_H
 #define FAIRSCHED_OBJECTS_H
 
-#include "clock.h"
+#include "driver_maps.h"
 #include "rm.h"
-
-#ifdef FS_NO_FETCH
-/* Before Linux 5.12 there is only the plain add: calls of one client that end at the same time may be miscounted. */
-#undef __sync_fetch_and_add
-#define FETCH_ADD(word, value)                               \
-	({                                                   \
-		fs_u64 before_ = *(volatile fs_u64 *)(word); \
-		__sync_fetch_and_add(word, value);           \
-		before_;                                     \
-	})
-#define SWAP(word, value)                                    \
-	({                                                   \
-		fs_u64 before_ = *(volatile fs_u64 *)(word); \
-		*(volatile fs_u64 *)(word) = (value);        \
-		before_;                                     \
-	})
-#define SWAP_IF(word, old, value)                             \
-	({                                                    \
-		fs_u64 before_ = *(volatile fs_u64 *)(word);  \
-		if (before_ == (old))                         \
-			*(volatile fs_u64 *)(word) = (value); \
-		before_;                                      \
-	})
-#else
-#define FETCH_ADD(word, value) __sync_fetch_and_add(word, value)
-#define SWAP(word, value) __sync_lock_test_and_set(word, value)
-#define SWAP_IF(word, old, value) __sync_val_compare_and_swap(word, old, value)
-#endif
 
 /* A closed sum. It stays one, whatever was added since; sums below 0 are not closed ones. */
 #define CLOSED (1ULL << 62)
 #define MAX_VRAM (1ULL << 48)
 #define REPLACE_TRIES 64
-
-/* Written here, read by user space one batch a look. An entry is deleted by user space after the process died. */
-BPF_HASH(held_by_key, struct fs_use_key, struct fs_held, FS_MAX_CALLERS);
-/*
- * Written here; read by user space, which deletes objects that lead nowhere. A client ends with its FREE or with the
- * file it was made through.
- */
-BPF_HASH(client_by_handle, u32, struct fs_client, FS_MAX_CLIENTS);
-BPF_HASH(object_by_key, struct fs_object_key, struct fs_object, FS_MAX_OBJECTS);
-BPF_HASH(clients_by_file, fs_u64, struct fs_file, FS_MAX_CLIENTS);
-/* Processes that made a client -> when they exited or became another program; 0 = not yet. User space deletes. */
-BPF_HASH(gone_by_tgid, u32, fs_u64, FS_MAX_CALLERS);
-/* What should not happen and did; read by user space. */
-BPF_F_TABLE("array", u32, fs_u64, driver_counts, FS_DRIVER_COUNTS, 1024 /* BPF_F_MMAPABLE */);
-/* An initial value too large for the BPF stack. Never written. */
-BPF_ARRAY(zero_client, struct fs_client, 1);
-
-static __always_inline void count(u32 what)
-{
-	fs_u64 *n = driver_counts.lookup(&what);
-
-	if (n)
-		__sync_fetch_and_add(n, 1);
-}
 
 /*
  * Whether the calling process may change what a client has. The driver lets nobody at clients that were made through
@@ -82,16 +30,16 @@ static __always_inline void count(u32 what)
  */
 static __always_inline int may_change(struct fs_client *c, fs_u64 file)
 {
-	u32 owner;
-	fs_u64 *gone;
+	struct fs_maker *maker;
+	u32 tgid;
 
 	if (!c || c->file == file)
 		return 1;
-	owner = c->tgid;
-	if (owner == bpf_get_current_pid_tgid() >> 32)
+	tgid = c->tgid;
+	if (tgid == bpf_get_current_pid_tgid() >> 32)
 		return 1;
-	gone = gone_by_tgid.lookup(&owner);
-	return gone && *gone;
+	maker = maker_by_tgid.lookup(&tgid);
+	return maker && maker->gone_ns;
 }
 
 /* What is added to the sums of an object; negative when something goes. */
@@ -127,19 +75,6 @@ static __always_inline fs_u64 add_one(fs_u64 *sum, fs_u64 *value)
 	return before;
 }
 
-static __always_inline void add_total(struct fs_client *c, u32 gpu, struct sums *add)
-{
-	struct fs_use_key key = {.cgroup_id = c->cgroup_id, .tgid = c->tgid, .gpu = gpu};
-	struct fs_held fresh = {}, *total = held_by_key.lookup_or_try_init(&key, &fresh);
-
-	if (!total) {
-		count(FS_DRIVER_COUNT_HELD_FULL);
-		return;
-	}
-	__sync_fetch_and_add(&total->vram_bytes, add->vram_bytes);
-	__sync_fetch_and_add(&total->contexts, add->contexts);
-}
-
 #include "vram.h"
 
 static __always_inline int add_to_client(struct fs_client *c, fs_u64 serial, u32 gpu, struct sums *add)
@@ -154,8 +89,6 @@ static __always_inline int add_to_client(struct fs_client *c, fs_u64 serial, u32
 	held = &c->held[index];
 	add_one(&held->vram_bytes, &add->vram_bytes);
 	add_one(&held->contexts, &add->contexts);
-	if (add->vram_bytes | add->contexts)
-		add_total(c, gpu, add);
 	if (add->vram_bytes)
 		add_above(c, gpu, add->vram_bytes);
 	return 0;
@@ -207,6 +140,15 @@ static __always_inline int add_upward(struct fs_client *c, struct place at, u32 
 	return -1;
 }
 
+/* An object whose sums are closed: its entry and its room. */
+static __always_inline void delete_object(struct fs_object *o, struct fs_object_key key)
+{
+	u32 owner = o->owner, room = o->room;
+
+	object_by_key.delete(&key);
+	give_room(owner, FS_TABLE_OBJECTS, room);
+}
+
 /* Take an object out of everything above it. `serial` 0: whichever has the handle now. */
 static __always_inline void free_object(struct fs_client *c, struct fs_object_key key, fs_u64 serial)
 {
@@ -226,7 +168,7 @@ static __always_inline void free_object(struct fs_client *c, struct fs_object_ke
 	above.key.handle = o->parent;
 	above.serial = o->parent_serial;
 	gpu = o->gpu;
-	object_by_key.delete(&key);
+	delete_object(o, key);
 	count(FS_DRIVER_COUNT_OBJECTS_GONE);
 	add_upward(c, above, gpu, less);
 }
@@ -235,30 +177,39 @@ static __always_inline void free_client(u32 handle, fs_u64 serial)
 {
 	struct fs_client *c = client_by_handle.lookup(&handle);
 	struct fs_file *file;
+	u32 owner, room;
 	fs_u64 of_file;
 
 	if (!c || (serial && c->serial != serial) || SWAP(&c->is_gone, 1))
 		return;
 	FS_LOOP
 	for (u32 gpu = 0; gpu < FS_GPUS_HELD; gpu++) {
-		struct sums less = {};
+		fs_u64 vram_bytes = SWAP(&c->held[gpu].vram_bytes, CLOSED);
 
-		less.vram_bytes = -SWAP(&c->held[gpu].vram_bytes, CLOSED);
-		less.contexts = -SWAP(&c->held[gpu].contexts, CLOSED);
-		if (less.vram_bytes | less.contexts)
-			add_total(c, gpu, &less);
+		SWAP(&c->held[gpu].contexts, CLOSED);
 		if (gpu < FS_MAX_GPUS)
-			c->freed[gpu] = less.vram_bytes;
+			c->freed[gpu] = -vram_bytes;
 	}
 	free_above(c);
 	of_file = c->file;
+	owner = c->owner;
+	room = c->room;
 	client_by_handle.delete(&handle);
+	give_room(owner, FS_TABLE_CLIENTS, room);
 	file = clients_by_file.lookup(&of_file);
 	if (!file)
 		return;
 	FS_LOOP
 	for (int i = 0; i < FS_MAX_FILE_CLIENTS; i++)
 		SWAP_IF(&file->client[i], handle, 0);
+}
+
+static __always_inline void delete_file(struct fs_file *f, fs_u64 file)
+{
+	u32 owner = f->owner, room = f->room;
+
+	if (!clients_by_file.delete(&file))
+		give_room(owner, FS_TABLE_CLIENTS, room);
 }
 
 /* The last descriptor of a file is closed: the driver frees the clients made through it. */
@@ -275,41 +226,85 @@ static __always_inline void free_file(fs_u64 file)
 		if (handle)
 			free_client(handle, 0);
 	}
-	clients_by_file.delete(&file);
+	delete_file(f, file);
+}
+
+/* The process that makes a client; 0: its tenant has its part of the table. */
+static __always_inline struct fs_maker *enter_maker(u32 owner)
+{
+	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	struct fs_maker fresh = {.owner = owner}, *maker = maker_by_tgid.lookup(&tgid);
+
+	if (maker)
+		return maker;
+	fresh.room = take_room(owner, FS_TABLE_CALLERS);
+	if (fresh.room == FS_ROOM_NONE)
+		return 0;
+	if (maker_by_tgid.insert(&tgid, &fresh)) /* another thread of it was first, or it is full */
+		give_room(owner, FS_TABLE_CALLERS, fresh.room);
+	maker = maker_by_tgid.lookup(&tgid);
+	if (!maker)
+		count(FS_DRIVER_COUNT_CALLER_FULL);
+	return maker;
+}
+
+/* The file a client is made through; the same. */
+static __always_inline struct fs_file *enter_file(fs_u64 file, u32 owner, fs_u64 now)
+{
+	struct fs_file fresh = {.serial = now, .owner = owner}, *f = clients_by_file.lookup(&file);
+
+	if (f)
+		return f;
+	fresh.room = take_room(owner, FS_TABLE_CLIENTS);
+	if (fresh.room == FS_ROOM_NONE)
+		return 0;
+	if (clients_by_file.insert(&file, &fresh))
+		give_room(owner, FS_TABLE_CLIENTS, fresh.room);
+	f = clients_by_file.lookup(&file);
+	if (!f)
+		count(FS_DRIVER_COUNT_CLIENT_FULL);
+	return f;
 }
 
 static __always_inline void enter_client(u32 handle, fs_u64 file, fs_u64 now)
 {
-	struct fs_client *c, *zero;
-	struct fs_file fresh = {.serial = now}, *f;
-	fs_u64 not_yet = 0;
-	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	u32 owner = find_owner().number, room = FS_ROOM_NONE;
+	struct fs_maker *maker = enter_maker(owner);
+	struct fs_client *c = 0, *zero;
+	struct fs_file *f;
 	int first = 0, kept = 0;
 
 	zero = zero_client.lookup(&first);
-	if (!zero)
+	if (!zero || !maker) /* nothing of this process is in the books */
 		return;
-	if (client_by_handle.update(&handle, zero)) {
-		count(FS_DRIVER_COUNT_CLIENT_FULL);
+	f = enter_file(file, owner, now);
+	if (f)
+		room = take_room(owner, FS_TABLE_CLIENTS);
+	if (room != FS_ROOM_NONE) {
+		if (client_by_handle.insert(&handle, zero)) {
+			give_room(owner, FS_TABLE_CLIENTS, room);
+			count(FS_DRIVER_COUNT_CLIENT_FULL);
+		} else {
+			c = client_by_handle.lookup(&handle);
+		}
+	}
+	if (!c || !f) {
+		maker->is_partial = 1;
 		return;
 	}
-	c = client_by_handle.lookup(&handle);
-	if (!c)
-		return;
 	c->file = file;
 	c->cgroup_id = bpf_get_current_cgroup_id();
+	c->owner = owner;
+	c->room = room;
 	note_above(c);
-	c->tgid = tgid;
+	c->tgid = bpf_get_current_pid_tgid() >> 32;
 	c->handle = handle;
-	f = clients_by_file.lookup_or_try_init(&file, &fresh);
-	c->file_serial = f ? f->serial : now;
+	c->file_serial = f->serial;
 	c->serial = now;
-	if (!gone_by_tgid.lookup(&tgid) && gone_by_tgid.update(&tgid, &not_yet))
-		count(FS_DRIVER_COUNT_CALLER_FULL);
 	/* Unrolled: as a loop it falls through into its own beginning, which kernels before 6.8 take for endless. */
 	_Pragma("clang loop unroll(full)") for (int i = 0; i < FS_MAX_FILE_CLIENTS; i++)
 	{
-		if (f && !kept && !SWAP_IF(&f->client[i], 0, (fs_u64)handle))
+		if (!kept && !SWAP_IF(&f->client[i], 0, (fs_u64)handle))
 			kept = 1;
 	}
 	if (!kept) /* it ends with its FREE, or when user space finds its file gone */
@@ -334,11 +329,18 @@ static __always_inline void enter_object(struct fs_client *c, struct fs_object_k
 			object->is_group = parent->class != KEPLER_CHANNEL_GROUP_A;
 	}
 	above.serial = object->parent_serial;
-	if (!above.serial) {
+	if (!above.serial || !c) {
 		count(FS_DRIVER_COUNT_UNSEEN);
 		return;
 	}
-	if (object_by_key.update(&key, object)) {
+	object->owner = c->owner;
+	object->room = take_room(object->owner, FS_TABLE_OBJECTS);
+	if (object->room == FS_ROOM_NONE) {
+		note_partial(c->tgid);
+		return;
+	}
+	if (object_by_key.insert(&key, object)) {
+		give_room(object->owner, FS_TABLE_OBJECTS, object->room);
 		count(FS_DRIVER_COUNT_OBJECT_FULL);
 		return;
 	}

@@ -90,8 +90,15 @@ int on_rm_enter(struct pt_regs *ctx)
 	if (view_by_thread.lookup(&thread)) {
 		asked_by_thread.delete(&thread);
 		note(FS_VIEW_COUNT_RETURN_LOST, 1);
+		drop_call(thread);
 	}
+	call.owner = find_owner().number;
+	call.room = take_room(call.owner, FS_TABLE_CALLS);
+	if (call.room ==
+	    FS_ROOM_NONE) /* its tenant has too many at once: the answer is left as the driver gives it */
+		return 0;
 	if (view_by_thread.update(&thread, &call)) {
+		give_room(call.owner, FS_TABLE_CALLS, call.room);
 		note(FS_VIEW_COUNT_CALL_FULL, 1);
 		return 0;
 	}
@@ -130,7 +137,7 @@ static __always_inline int end_call(struct view_call *call)
 	if (!found)
 		return 0;
 	*call = *found;
-	view_by_thread.delete(&thread);
+	drop_call(thread);
 	return 1;
 }
 
@@ -179,7 +186,7 @@ int on_rm_return(struct pt_regs *ctx)
 		return 0;
 	if (call->kind == FS_VIEW_KIND_INFO || is_answered(ctx, call))
 		answer_by_kind.call(ctx, call->kind);
-	view_by_thread.delete(&thread);
+	drop_call(thread);
 	return 0;
 }
 
@@ -191,7 +198,7 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 
 	if (!find_caller(&c))
 		return 0;
-	view_by_thread.delete(&thread);
+	drop_call(thread);
 	asked_by_thread.delete(&thread);
 	if (!kernel_u32(kernel_u64(c.task + FS_TASK_SIGNAL) + FS_SIGNAL_LIVE))
 		keep_book(&c, 0);

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
+import errno
 import os
 import time
 from collections.abc import Iterable, Mapping
 
-from fairsched.bpf import abi, child, perf, syscall
+from fairsched.bpf import abi, budgets, child, perf, syscall
+from fairsched.bpf.mapped import MappedArray
+from fairsched.bpf.rooms import MapRooms
 
 _DRAIN_S = 1.0
 _LOOK_S = 0.002
@@ -36,8 +38,10 @@ class PidViewPrograms:
         for kind, program in ANSWERS.items():
             value = ctypes.c_uint32(self._programs[program])
             syscall.update(self._fds["answer_by_kind"], ctypes.c_uint32(kind), value)
-        self._by = _mapped(self._fds["translator_by"], len(abi.ViewKind))
-        self._counts = _mapped(self._fds["view_counts"], len(abi.ViewCount))
+        self._by = MappedArray(self._fds["translator_by"], ctypes.c_uint64, len(abi.ViewKind)).items
+        self._counts = MappedArray(self._fds["view_counts"], ctypes.c_uint64, len(abi.ViewCount)).items
+        self.rooms = MapRooms(self._fds, budgets.VIEW, "view_counts", abi.ViewCount.OVER_BUDGET)
+        self._older = 0
 
     def watch_exits(self) -> None:
         """From now on a process that ends is struck out of the book. Raises OSError."""
@@ -70,18 +74,26 @@ class PidViewPrograms:
         return {what.name.lower(): int(self._counts[what]) for what in abi.ViewCount}
 
     def enter(self, tgid: int, places: Iterable[Place]) -> None:
-        """Write a process down. Raises OSError when the book is full."""
+        """Write down a process that is older than this, at nobody's charge. Raises OSError when the book is full."""
         for namespace, number in places:
+            if self._older >= abi.MAX_VIEW_OLDER:
+                raise OSError(errno.E2BIG, "as many are written down as there is room for")
             by_tgid, by_nr = abi.PidKey(namespace, tgid), abi.PidKey(namespace, number)
-            syscall.update(self._fds["nr_by_tgid"], by_tgid, ctypes.c_uint32(number))
-            syscall.update(self._fds["tgid_by_nr"], by_nr, ctypes.c_uint32(tgid))
+            with contextlib.suppress(FileExistsError):  # it has called meanwhile
+                syscall.update(self._fds["nr_by_tgid"], by_tgid, abi.PidNr(number), syscall.NOEXIST)
+                self._older += 1
+                syscall.update(self._fds["tgid_by_nr"], by_nr, ctypes.c_uint32(tgid))
 
     def strike(self, tgid: int, places: Iterable[Place]) -> None:
-        """Take a process out again."""
+        """Take it out again. What it is charged for itself goes with its end."""
         for namespace, number in places:
-            for name, pid in (("nr_by_tgid", tgid), ("tgid_by_nr", number)):
-                with contextlib.suppress(FileNotFoundError):
-                    syscall.delete(self._fds[name], abi.PidKey(namespace, pid))
+            by_tgid, found = abi.PidKey(namespace, tgid), abi.PidNr()
+            with contextlib.suppress(FileNotFoundError):
+                syscall.lookup(self._fds["nr_by_tgid"], by_tgid, found)
+                if found.room == abi.Room.NONE:
+                    syscall.delete(self._fds["nr_by_tgid"], by_tgid)
+                    self._older -= 1
+                    syscall.delete(self._fds["tgid_by_nr"], abi.PidKey(namespace, number))
 
     def _is_asked(self) -> bool:
         """Whether a question with other pids than the caller's is in the driver."""
@@ -97,10 +109,3 @@ class PidViewPrograms:
         for fd in (*reversed(self._links), *self._fds.values()):
             os.close(fd)
         self._links, self._fds = [], {}
-
-
-def _mapped(map_fd: int, count: int) -> ctypes.Array[ctypes.c_uint64]:
-    """The values of a BPF_F_MMAPABLE array, live."""
-    length = (8 * count + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
-    memory = mmap.mmap(map_fd, length, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-    return (ctypes.c_uint64 * count).from_buffer(memory)

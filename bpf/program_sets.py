@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from fairsched.bpf import abi, budgets
 
 
 class Kind(enum.Enum):
@@ -29,6 +31,8 @@ class ProgramSet:
     source: str
     maps: tuple[str, ...]
     groups: Mapping[str, Mapping[str, Kind]]
+    tables: Mapping[abi.Table, int] = field(default_factory=dict)
+    """Of these the tables whose room is given out by budgets (budget.h), and how much there is."""
     reads_files: bool = False
     """It follows kernel pointers to files: the offsets come from the kernel's types."""
     reads_pids: bool = False
@@ -37,29 +41,33 @@ class ProgramSet:
     """It asks which cgroups are around a task: where no helper may be called for it, it follows kernel pointers."""
 
 
+BUDGET_MAPS = ("budget_by_owner", "limits_of_all", "owner_by_cgroup")
+
 NVIDIA_IOCTL = ProgramSet(
     source="nvidia_ioctl.bpf.c",
     maps=(
         "node_by_major",
         "gpu_by_instance",
-        "held_by_key",
         "calls_by_proc",
         "client_by_handle",
         "object_by_key",
         "clients_by_file",
-        "gone_by_tgid",
+        "maker_by_tgid",
         "call_by_thread",
         "driver_counts",
         "vram_by_cgroup",
         "limit_by_cgroup",
         "refused_by_key",
         "is_gate_only",
+        *BUDGET_MAPS,
     ),
+    tables=budgets.DRIVER,
     groups={
         "life": {
             "on_task_exit": Kind.RAW_TRACEPOINT,
             "on_task_exec": Kind.RAW_TRACEPOINT,
             "on_client_gone": Kind.RAW_TRACEPOINT,
+            "on_forgotten": Kind.RAW_TRACEPOINT,
         },
         "kprobe": {
             "on_ioctl": Kind.KPROBE,
@@ -96,7 +104,9 @@ PID_VIEW = ProgramSet(
         "tgid_by_nr",
         "asked_by_thread",
         "answer_by_kind",  # its entries live only while somebody holds it open
+        *BUDGET_MAPS,
     ),
+    tables=budgets.VIEW,
     groups={
         "kprobe": {
             "on_rm_enter": Kind.KPROBE,
@@ -109,6 +119,7 @@ PID_VIEW = ProgramSet(
         },
     },
     reads_pids=True,
+    reads_cgroups=True,
 )
 
 DEVICE_GATE = ProgramSet(

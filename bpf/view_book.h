@@ -6,7 +6,7 @@
 #ifndef FAIRSCHED_VIEW_BOOK_H
 #define FAIRSCHED_VIEW_BOOK_H
 
-#include "clock.h"
+#include "atomics.h"
 
 #define FS_MMAPABLE 1024 /* BPF_F_MMAPABLE */
 #define PID_LEVELS 32    /* MAX_PID_NS_LEVEL */
@@ -42,7 +42,9 @@ struct view_call {
 	fs_u64 params;
 	u32 ns;
 	u32 kind;
-	u32 size; /* of the parameters */
+	u32 size;  /* of the parameters */
+	u32 owner; /* whose entry of view_by_thread it is */
+	u32 room;
 	u32 pad;
 };
 
@@ -88,8 +90,8 @@ struct caller {
 BPF_F_TABLE("array", u32, fs_u64, translator_by, FS_VIEW_KINDS, FS_MMAPABLE);
 BPF_F_TABLE("array", u32, fs_u64, view_counts, FS_VIEW_COUNTS, FS_MMAPABLE);
 /* Written by BPF and, for processes older than this program, by user space. An entry ends with its process. */
-BPF_HASH(nr_by_tgid, struct fs_pid_key, u32, FS_MAX_VIEW_PIDS);
-BPF_HASH(tgid_by_nr, struct fs_pid_key, u32, FS_MAX_VIEW_PIDS);
+BPF_HASH(nr_by_tgid, struct fs_pid_key, struct fs_pid_nr, FS_MAX_VIEW_PIDS + FS_MAX_VIEW_OLDER);
+BPF_HASH(tgid_by_nr, struct fs_pid_key, u32, FS_MAX_VIEW_PIDS + FS_MAX_VIEW_OLDER);
 /* Private; an entry ends with the call, or with the thread. */
 BPF_HASH(view_by_thread, fs_u64, struct view_call, FS_MAX_VIEW_CALLS);
 BPF_HASH(asked_by_thread, fs_u64, struct view_question, FS_MAX_VIEW_CALLS);
@@ -106,6 +108,13 @@ static __always_inline void note(u32 what, fs_u64 times)
 	if (n && times)
 		__sync_fetch_and_add(n, times);
 }
+
+static __always_inline void count_over_budget(void)
+{
+	note(FS_VIEW_COUNT_OVER_BUDGET, 1);
+}
+
+#include "budget.h"
 
 static __always_inline fs_u64 kernel_u64(fs_u64 address)
 {
@@ -163,10 +172,45 @@ static __always_inline int find_caller(struct caller *c)
 	return 1;
 }
 
+/* One number of a process. What its tenant has no room for is not written down. */
+static __always_inline void write_down(struct fs_pid_key by_tgid, struct fs_pid_key by_nr, u32 owner)
+{
+	struct fs_pid_nr fresh = {.nr = by_nr.pid, .owner = owner};
+
+	if (nr_by_tgid.lookup(&by_tgid))
+		return;
+	fresh.room = take_room(owner, FS_TABLE_PIDS);
+	if (fresh.room == FS_ROOM_NONE)
+		return;
+	if (nr_by_tgid.insert(&by_tgid, &fresh)) { /* another thread of it was first, or it is full */
+		give_room(owner, FS_TABLE_PIDS, fresh.room);
+		if (nr_by_tgid.lookup(&by_tgid))
+			return;
+		note(FS_VIEW_COUNT_BOOK_FULL, 1);
+	} else if (tgid_by_nr.update(&by_nr, &by_tgid.pid)) {
+		note(FS_VIEW_COUNT_BOOK_FULL, 1);
+	}
+}
+
+static __always_inline void strike_out(struct fs_pid_key by_tgid, struct fs_pid_key by_nr)
+{
+	struct fs_pid_nr *found = nr_by_tgid.lookup(&by_tgid);
+	u32 owner, room;
+
+	if (!found)
+		return;
+	owner = found->owner;
+	room = found->room;
+	tgid_by_nr.delete(&by_nr);
+	if (!nr_by_tgid.delete(&by_tgid))
+		give_room(owner, FS_TABLE_PIDS, room);
+}
+
 /* Write down, or strike out, the numbers of the caller's process in every namespace that sees it. */
 static __always_inline void keep_book(struct caller *c, int is_entry)
 {
 	fs_u64 pid = kernel_u64(kernel_u64(c->task + FS_TASK_LEADER) + FS_TASK_THREAD_PID);
+	u32 owner = is_entry ? find_owner().number : FS_STRANGERS;
 
 	FS_LOOP
 	for (u32 level = 1; level <= PID_LEVELS; level++) {
@@ -176,14 +220,25 @@ static __always_inline void keep_book(struct caller *c, int is_entry)
 			break;
 		by_tgid.ns = by_nr.ns = namespace_of(pid, level);
 		by_nr.pid = kernel_u32(pid + FS_PID_NUMBERS + level * FS_UPID_SIZE + FS_UPID_NR);
-		if (!is_entry) {
-			nr_by_tgid.delete(&by_tgid);
-			tgid_by_nr.delete(&by_nr);
-		} else if (nr_by_tgid.update(&by_tgid, &by_nr.pid) ||
-			   tgid_by_nr.update(&by_nr, &by_tgid.pid)) {
-			note(FS_VIEW_COUNT_BOOK_FULL, 1);
-		}
+		if (is_entry)
+			write_down(by_tgid, by_nr, owner);
+		else
+			strike_out(by_tgid, by_nr);
 	}
+}
+
+/* The caller is out of its call. */
+static __always_inline void drop_call(fs_u64 thread)
+{
+	struct view_call *found = view_by_thread.lookup(&thread);
+	u32 owner, room;
+
+	if (!found)
+		return;
+	owner = found->owner;
+	room = found->room;
+	if (!view_by_thread.delete(&thread))
+		give_room(owner, FS_TABLE_CALLS, room);
 }
 
 /* ---- whose job it is ---- */

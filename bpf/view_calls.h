@@ -39,7 +39,7 @@ static __always_inline void answer_list(struct view_call *call)
 	struct fs_pid_key key = {.ns = call->ns};
 	int zero = 0;
 	struct view_scratch *v = view_scratch.lookup(&zero);
-	u32 *nr;
+	struct fs_pid_nr *nr;
 
 	if (!v)
 		return;
@@ -63,7 +63,7 @@ static __always_inline void answer_list(struct view_call *call)
 		v->pid[i] = 0;
 		nr = nr_by_tgid.lookup(&key);
 		if (nr) {
-			v->pid[ANEW(v->kept) & 1023] = *nr;
+			v->pid[ANEW(v->kept) & 1023] = nr->nr;
 			v->kept++;
 		}
 	}
@@ -222,7 +222,8 @@ static __always_inline void answer_samples(struct view_call *call)
 	int zero = 0, err = 0;
 	struct view_scratch *v = view_scratch.lookup(&zero);
 	struct view_samples *s;
-	u32 *nr, pid;
+	struct fs_pid_nr *nr;
+	u32 pid;
 
 	if (!v)
 		return;
@@ -244,7 +245,7 @@ static __always_inline void answer_samples(struct view_call *call)
 		pid = FS_VIEW_NO_PID;
 		nr = nr_by_tgid.lookup(&key);
 		if (nr) {
-			pid = *nr;
+			pid = nr->nr;
 			v->kept++;
 		}
 		v->count++;

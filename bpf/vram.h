@@ -8,12 +8,34 @@
 #ifndef FAIRSCHED_VRAM_H
 #define FAIRSCHED_VRAM_H
 
-#include "ancestors.h"
+#include "driver_maps.h"
 
-/* Written here; read by the limit (vram_gate.h) and by user space, which deletes those of cgroups that are gone. */
+/* Written here; read by the limit (vram_gate.h) and by user space, which has those deleted whose cgroups are gone. */
 BPF_HASH(vram_by_cgroup, fs_u64, struct fs_cgroup_vram, FS_MAX_VRAM_CGROUPS);
 /* An initial value too large for the BPF stack. Never written. */
 BPF_ARRAY(zero_vram, struct fs_cgroup_vram, 1);
+
+/* Whoever comes first pays for the sum of a cgroup; it need not be its own. */
+static __always_inline void enter_cgroup(fs_u64 id, u32 owner, struct fs_cgroup_vram *zero)
+{
+	struct fs_cgroup_vram *sum = vram_by_cgroup.lookup(&id);
+	u32 room;
+
+	if (sum) /* mostly */
+		return;
+	room = take_room(owner, FS_TABLE_CGROUPS);
+	if (room == FS_ROOM_NONE)
+		return;
+	if (vram_by_cgroup.insert(&id, zero)) {
+		give_room(owner, FS_TABLE_CGROUPS, room);
+		return;
+	}
+	sum = vram_by_cgroup.lookup(&id);
+	if (sum) {
+		sum->owner = owner;
+		sum->room = room;
+	}
+}
 
 static __always_inline void note_above(struct fs_client *c)
 {
@@ -29,7 +51,7 @@ static __always_inline void note_above(struct fs_client *c)
 
 		c->above[level - 1] = id; /* 0 below its own */
 		if (id)
-			vram_by_cgroup.insert(&id, zero); /* mostly it is there */
+			enter_cgroup(id, c->owner, zero);
 	}
 	if (c->above[0] && !vram_by_cgroup.lookup(&own)) /* the root has no sum */
 		count(FS_DRIVER_COUNT_VRAM_FULL);

@@ -167,7 +167,7 @@ class Misbehaviour:
             watched_since_ns=self._watched_since_ns(now_ns),
             late_until_ns=self._late_until_ns,
             is_blind=account is None or now_ns < self._blind_until_ns,
-            over_budget=frozenset(self._sensors.over_budget),
+            over_budget=self._sensors.owners.over_work,
             leaves=tuple(self._leaves()),
             unsure=self._unsure(account),
         )

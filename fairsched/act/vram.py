@@ -141,7 +141,7 @@ class VramLimits:
         """Of every process of a tenant; None: nothing new is known.
 
         Of what processes made before we looked only NVML knows, which counts more than was asked for; so it is heard
-        of those that we have seen nothing of, or that are older than our eyes, and whose number is larger.
+        of those that we have seen nothing or not all of, or that are older than our eyes, and whose number is larger.
         """
         listed = self._ask_nvml()
         if self._sensors.driver.hook is None:
@@ -152,10 +152,11 @@ class VramLimits:
         self._listed = self._listed if listed is None else listed
         uses, since_ns = self._sensors.driver.uses(), self._sensors.driver.since_ns
         seen = {use.tgid for use in uses if use.gpu is not None}  # of which instance the ioctls do not tell
+        whole = seen - self._sensors.driver.partial()
         older = [
             one
             for one in self._listed
-            if (one.owner.pid not in seen or (since_ns is not None and one.owner.started_ns < since_ns))
+            if (one.owner.pid not in whole or (since_ns is not None and one.owner.started_ns < since_ns))
             and one.owner.is_alive()
         ]
         owners = {one.owner.pid: one.owner for one in older}

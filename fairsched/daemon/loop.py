@@ -149,6 +149,7 @@ class Daemon:
         self._pid_view = pid_view.keep(config.mechanisms.pid_view)
         if self._pid_view is not None:
             self._undo.callback(self._pid_view.close)
+            self._sensors.more_rooms = self._pid_view.rooms
         self._in_use = self._mode()
         self._applier = Applier(self._brake, self._tree, self._sensors, is_dry_run=not self._in_use.is_acting)
         self._doubt = AccountWatch(self._sensors, self._applier.holds)

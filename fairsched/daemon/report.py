@@ -17,7 +17,7 @@ from fairsched.driver.gate import is_asked_for
 from fairsched.gpu.nvml import MAX_SLOTS, GpuUse, gpu_label
 from fairsched.host.mode import Mode
 from fairsched.model import Source
-from fairsched.observe.owners import tables_of
+from fairsched.observe.owners import follows_of, tables_of
 from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import MOST_CGROUPS
 from fairsched.policy.watchdog import Doubt
@@ -188,11 +188,8 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         for name, count in sensors.probe.counts().items():
             if count and name in GPU_TIME_LOSSES:
                 yield f"BPF counted {name}: {count}"
-    for tenant, tables in sorted(sensors.over_budget.items()):
-        yield (
-            f"{tenant} is over its budget of {', '.join(tables_of(tables))}: "
-            "work beyond that is not seen, so it is charged for all it may have used"
-        )
+    for tenant, tables in sorted(sensors.owners.over.items()):
+        yield f"{tenant} is over its budget of {', '.join(tables_of(tables))}: {follows_of(tables)}"
     if sensors.driver.lost:
         yield f"contexts, VRAM and calls are not seen: {sensors.driver.lost}"
     lost = {name: n for name, n in sensors.driver.counts().items() if n and name in DRIVER_LOSSES}

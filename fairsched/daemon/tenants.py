@@ -248,7 +248,11 @@ def _contexts_note(sensors: Sensors) -> str | None:
 
 def _account_note(use: Use, sensors: Sensors) -> str | None:
     """Why its account is low, where that lies in its own calls; what else lowers one is among the warnings."""
-    if use.confidence is not Confidence.LOW or sensors.account is None or use.tenant in sensors.over_budget:
+    if (
+        use.confidence is not Confidence.LOW
+        or sensors.account is None
+        or use.tenant in sensors.owners.over_work
+    ):
         return None
     if any(gpu_label(sensors.gpus, slot) == use.gpu for slot in sensors.account.intruded):
         return None

@@ -1,24 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contexts, VRAM and calls per process, read from the sums that BPF keeps.
+"""Contexts, VRAM and calls per process, added up from the sums that BPF keeps of each client.
 
 BPF forgets what is freed and leaves what was below it (docs/decisions/0009). Here, in passing and a bounded amount
 at a time: clients of processes that ended unseen are freed, objects that lead nowhere are deleted, and what was kept
-of dead processes is handed out one last time and dropped.
+of dead processes is handed out one last time and dropped. Each such entry is room that its tenant has again.
 
 A handle may be given out anew while we look, so an object is deleted only when it was garbage a whole pass ago.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from fairsched.bpf import abi
-
-logger = logging.getLogger(__name__)
 
 _Owner = tuple[int, int]
 """(cgroup id, tgid)."""
@@ -69,19 +66,18 @@ class Maps(Protocol):
 
     @property
     def sees_files_end(self) -> bool: ...
-    def held(self) -> list[tuple[abi.UseKey, abi.Held]]: ...
     def calls(self) -> list[tuple[abi.Caller, abi.Calls]]: ...
     def clients(self) -> list[abi.Client]: ...
-    def files(self) -> dict[int, int]: ...
-    def gone(self) -> dict[int, int]: ...
+    def files(self) -> dict[int, tuple[int, bool]]: ...
+    def makers(self) -> dict[int, tuple[int, bool]]: ...
     def objects(self, *, is_first: bool) -> tuple[list[tuple[abi.ObjectKey, abi.Object]], bool]: ...
     def object(self, client: int, handle: int) -> abi.Object | None: ...
     def count(self, what: abi.DriverCount) -> int: ...
     def free_client(self, handle: int, serial: int) -> None: ...
-    def forget_held(self, key: abi.UseKey) -> None: ...
     def forget_calls(self, key: abi.Caller) -> None: ...
-    def forget_gone(self, tgid: int) -> None: ...
-    def forget_object(self, client: int, handle: int, serial: int) -> bool: ...
+    def forget_maker(self, tgid: int) -> None: ...
+    def forget_file(self, address: int, serial: int) -> None: ...
+    def forget_object(self, client: int, handle: int, serial: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -92,6 +88,25 @@ class _Client:
     serial: int
     cgroup_id: int
     tgid: int
+    held: tuple[tuple[int, int, int], ...]
+    """(GPU, contexts, VRAM bytes), where there is any."""
+
+
+_HELD = slice(abi.Client.held.offset, abi.Client.held.offset + abi.Client.held.size)
+_NOTHING = bytes(abi.Client.held.size)
+_CLOSED = 1 << 61
+"""Beyond half of it: the sums of a client that is just freed."""
+
+
+def _held(client: abi.Client) -> Iterable[tuple[int, int, int]]:
+    raw = memoryview(client).cast("B")[_HELD]
+    if raw == _NOTHING or client.is_gone:
+        return
+    words = raw.cast("q")
+    for gpu in range(abi.GPUS_HELD):
+        vram_bytes, contexts = words[2 * gpu], words[2 * gpu + 1]
+        if (vram_bytes or contexts) and abs(vram_bytes) < _CLOSED and abs(contexts) < _CLOSED:
+            yield gpu, contexts, vram_bytes
 
 
 class DriverBooks:
@@ -100,27 +115,22 @@ class DriverBooks:
     def __init__(self, probe: Maps, proc: str = "/proc") -> None:
         self._probe = probe
         self._proc = proc
-        self.drifts = 0
-        """Sums that were not 0 with nothing left to sum: a lost call or our error."""
-        self._drifting: set[tuple[int, int, int]] = set()
+        self.partial: frozenset[int] = frozenset()
+        """Processes that have more than the last look found: their tenant had no room for it."""
         self._sweep = _Sweep(probe)
 
     def read(self) -> DriverLook:
         """What is held and was called, dead processes taken out. Does a bounded part of the cleaning."""
-        gone = self._probe.gone()
-        clients = self._live_clients(gone)
-        made_ns: dict[_Owner, int] = {}
-        for client in clients.values():
-            owner = (client.cgroup_id, client.tgid)
-            made_ns[owner] = min(client.serial, made_ns.get(owner, client.serial))
+        makers = self._probe.makers()
+        self.partial = frozenset(tgid for tgid, (_, is_partial) in makers.items() if is_partial)
+        clients = self._live_clients({tgid: gone_ns for tgid, (gone_ns, _) in makers.items()})
         tgids = {client.tgid for client in clients.values()}
-        uses = tuple(self._uses(made_ns))
         calls = tuple(self._calls(tgids))
-        for tgid in gone:
+        for tgid in makers:
             if tgid not in tgids and not self._is_alive(tgid):
-                self._probe.forget_gone(tgid)
+                self._probe.forget_maker(tgid)
         self._sweep.step(clients)
-        return DriverLook(uses, calls)
+        return DriverLook(tuple(_uses(clients.values())), calls)
 
     def _is_alive(self, tgid: int) -> bool:
         return os.path.exists(f"{self._proc}/{tgid}")
@@ -128,16 +138,23 @@ class DriverBooks:
     def _live_clients(self, gone: Mapping[int, int]) -> dict[int, _Client]:
         """By handle; those the driver no longer has are freed."""
         clients = [
-            (_Client(c.handle, c.serial, c.cgroup_id, c.tgid), (c.file, c.file_serial))
+            (_Client(c.handle, c.serial, c.cgroup_id, c.tgid, tuple(_held(c))), (c.file, c.file_serial))
             for c in self._probe.clients()
         ]
-        files = set(self._probe.files().items())
+        files = self._probe.files()
+        serials = {(address, serial) for address, (serial, _) in files.items()}
         live: dict[int, _Client] = {}
+        left = set()
         for client, file in clients:
-            if file not in files or self._has_ended(client, gone):
+            if file not in serials or self._has_ended(client, gone):
                 self._probe.free_client(client.handle, client.serial)
             else:
                 live[client.handle] = client
+                left.add(file)
+        if not self._probe.sees_files_end:
+            for address, (serial, has_clients) in files.items():
+                if not has_clients and (address, serial) not in left:
+                    self._probe.forget_file(address, serial)
         return live
 
     def _has_ended(self, client: _Client, gone: Mapping[int, int]) -> bool:
@@ -145,34 +162,6 @@ class DriverBooks:
         if self._probe.sees_files_end:
             return False
         return gone.get(client.tgid, 0) > client.serial or not self._is_alive(client.tgid)
-
-    def _uses(self, made_ns: Mapping[_Owner, int]) -> Iterable[DriverUse]:
-        drifting: set[tuple[int, int, int]] = set()
-        for key, held in self._probe.held():
-            owner = (int(key.cgroup_id), int(key.tgid))
-            if owner in made_ns:
-                if held.contexts > 0 or held.vram_bytes > 0:
-                    gpu = int(key.gpu) if key.gpu < abi.MAX_GPUS else None
-                    has = max(0, held.contexts), max(0, held.vram_bytes)
-                    yield DriverUse(*owner, gpu, *has, made_ns[owner])
-            elif held.contexts or held.vram_bytes:
-                drifting.add((*owner, int(key.gpu)))
-            elif not self._is_alive(key.tgid):
-                self._probe.forget_held(key)
-        self._settle(drifting)
-
-    def _settle(self, drifting: set[tuple[int, int, int]]) -> None:
-        """Sums of nobody's. Once that can be a client that came or went while we looked; twice it is an error."""
-        again = drifting & self._drifting
-        self._drifting = drifting - again
-        if not again:
-            return
-        owners = {(int(client.cgroup_id), int(client.tgid)) for client in self._probe.clients()}
-        for cgroup_id, tgid, gpu in again:
-            if (cgroup_id, tgid) not in owners:
-                self.drifts += 1
-                logger.warning("driver=drift cgroup_id=%d tgid=%d gpu=%d", cgroup_id, tgid, gpu)
-                self._probe.forget_held(abi.UseKey(cgroup_id, tgid, gpu))
 
     def _calls(self, tgids: set[int]) -> Iterable[DriverCalls]:
         for key, calls in self._probe.calls():
@@ -184,13 +173,30 @@ class DriverBooks:
                 self._probe.forget_calls(key)
 
 
+def _uses(clients: Collection[_Client]) -> Iterable[DriverUse]:
+    made_ns: dict[_Owner, int] = {}
+    totals: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for client in clients:
+        owner = (client.cgroup_id, client.tgid)
+        made_ns[owner] = min(client.serial, made_ns.get(owner, client.serial))
+        for gpu, contexts, vram_bytes in client.held:
+            key = (*owner, gpu)
+            before = totals.get(key, (0, 0))
+            totals[key] = before[0] + contexts, before[1] + vram_bytes
+    for (cgroup_id, tgid, gpu), (contexts, vram_bytes) in totals.items():
+        if contexts > 0 or vram_bytes > 0:
+            slot = gpu if gpu < abi.MAX_GPUS else None
+            has = max(0, contexts), max(0, vram_bytes)
+            yield DriverUse(cgroup_id, tgid, slot, *has, made_ns[cgroup_id, tgid])
+
+
 class _Sweep:
-    """Deletes objects that lead to no client, some at each look, once there are many."""
+    """Deletes objects that lead to no client, some at each look, once there are many or somebody has no room left."""
 
     def __init__(self, probe: Maps) -> None:
         self._probe = probe
         self._left = 0
-        self._deleted = 0
+        self._refusals = 0
         self._is_running = False
         self._is_wanted = False
         """There is something to confirm."""
@@ -199,11 +205,12 @@ class _Sweep:
 
     def _population(self) -> int:
         made = self._probe.count(abi.DriverCount.OBJECTS_MADE)
-        return made - self._probe.count(abi.DriverCount.OBJECTS_GONE) - self._deleted
+        return made - self._probe.count(abi.DriverCount.OBJECTS_GONE)
 
     def step(self, clients: Mapping[int, _Client]) -> None:
         is_many = self._population() > self._left + self._left // 4 + _SWEEP_SLACK
-        if not (self._is_running or self._is_wanted or is_many):
+        before, self._refusals = self._refusals, self._probe.count(abi.DriverCount.OVER_BUDGET)
+        if not (self._is_running or self._is_wanted or is_many or before != self._refusals):
             return
         rows, more = self._probe.objects(is_first=not self._is_running)
         self._is_running = True
@@ -221,8 +228,8 @@ class _Sweep:
         identity = (client, handle, serial)
         if identity not in self._suspects:
             self._found.add(identity)
-        elif self._probe.forget_object(*identity):
-            self._deleted += 1
+        else:
+            self._probe.forget_object(*identity)
 
     def _leads_nowhere(
         self,

@@ -23,6 +23,7 @@ from fairsched.base.privileges import privileges
 from fairsched.bpf import abi, syscall
 from fairsched.bpf.instructions import EXIT_0
 from fairsched.bpf.pid_view import PidViewPrograms
+from fairsched.bpf.rooms import MapRooms
 from fairsched.driver import namespaces
 from fairsched.driver.inventory import MODULE, module_identity
 from fairsched.driver.pid_view_choice import PidViewFacts, choose
@@ -163,6 +164,11 @@ class PidView:
         """Whether the driver has turned out to translate everything by itself."""
         return set(self._programs.translators().values()) == {abi.ViewBy.DRIVER}
 
+    @property
+    def rooms(self) -> MapRooms:
+        """Who has how much of the book."""
+        return self._programs.rooms
+
     def status(self) -> Mapping[str, Any]:
         """For ``status`` and the metrics: who translates which kind, and the counters."""
         by = {kind.name.lower(): who.name.lower() for kind, who in self._programs.translators().items()}
@@ -250,6 +256,11 @@ class PidViewKeeper:
         with self._lock:
             inner = {} if self._view is None else self._view.status()
             return {"is_on": self._view is not None, "reason": self._reason, **inner}
+
+    def rooms(self) -> list[MapRooms]:
+        """Who has how much of the view's book; of none where it is off."""
+        with self._lock:
+            return [] if self._view is None else [self._view.rooms]
 
     def close(self) -> None:
         """Stop. Idempotent. Does not wait for a compiler, which ends with this process."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
-import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from fairsched.bpf import abi, child, objects, perf, syscall, tracefs
+from fairsched.bpf import abi, budgets, child, objects, perf, syscall, tracefs
+from fairsched.bpf.rooms import MapRooms
 from fairsched.driver.hooks import (
     ORDER,
     UVM_IOCTL,
@@ -63,15 +63,14 @@ class DriverProbe:
         self.refused: dict[Hook, str] = {}
         """Better hooks, and why not."""
         fds = loaded.fds
-        self._held = syscall.BatchReader(fds["held_by_key"], abi.UseKey, abi.Held)
         self._calls = syscall.BatchReader(fds["calls_by_proc"], abi.Caller, abi.Calls)
         self._clients = syscall.BatchReader(fds["client_by_handle"], _Half, abi.Client)
         self._files = syscall.BatchReader(fds["clients_by_file"], _Word, abi.File)
-        self._gone = syscall.BatchReader(fds["gone_by_tgid"], _Half, _Word)
+        self._makers = syscall.BatchReader(fds["maker_by_tgid"], _Half, abi.Maker)
         self._objects = syscall.BatchReader(fds["object_by_key"], abi.ObjectKey, abi.Object)
-        size = ctypes.sizeof(ctypes.c_uint64) * len(abi.DriverCount)
-        length = (size + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
-        self._memory = mmap.mmap(fds["driver_counts"], length, mmap.MAP_SHARED, mmap.PROT_READ)
+        self._rooms: MapRooms | None = MapRooms(
+            fds, budgets.DRIVER, "driver_counts", abi.DriverCount.OVER_BUDGET
+        )
 
     # ---- attaching ----
 
@@ -132,9 +131,10 @@ class DriverProbe:
     def vram_gate(self) -> VramGate:
         """The VRAM limit, nothing limited yet; close it before this."""
         program = self._loaded.programs(_GATE).get("lsm__file_ioctl")
-        why_not = self._loaded.refused.get(_GATE, "BPF is not among the active security modules")
+        refused = self._loaded.refused.get(_GATE, "BPF is not among the active security modules")
+        why_not = None if program else refused
         is_attached = self.hook == "lsm"
-        return VramGate(self._fds, program, None if program else why_not, is_attached=is_attached)
+        return VramGate(self._fds, program, why_not, is_attached=is_attached, forget_sum=self._forget_cgroup)
 
     def map_fds(self) -> list[tuple[str, int]]:
         """Descriptors by name, those of programs among them; for fdinfo."""
@@ -151,8 +151,7 @@ class DriverProbe:
         """Detach and let go of everything. Idempotent."""
         self.detach()
         _close(self._fds.values())
-        self._fds = {}
-        self._memory.close()
+        self._fds, self._rooms = {}, None
 
     # ---- writing ----
 
@@ -184,44 +183,47 @@ class DriverProbe:
         program = self._loaded.programs(_LIFE)["on_client_gone"]
         syscall.run_raw_tracepoint(program, abi.GoneArgs(handle, serial))
 
-    def forget_held(self, key: abi.UseKey) -> None:
-        self._delete("held_by_key", key)
-
     def forget_calls(self, key: abi.Caller) -> None:
-        self._delete("calls_by_proc", key)
+        self._forget(abi.Entry.CALLS, key.cgroup_id, key.tgid)
 
-    def forget_gone(self, tgid: int) -> None:
-        self._delete("gone_by_tgid", ctypes.c_uint32(tgid))
+    def forget_maker(self, tgid: int) -> None:
+        self._forget(abi.Entry.MAKER, tgid)
 
-    def forget_object(self, client: int, handle: int, serial: int) -> bool:
+    def forget_file(self, address: int, serial: int) -> None:
+        """Drop a file through which no client is made any more."""
+        self._forget(abi.Entry.FILE, address, serial=serial)
+
+    def forget_object(self, client: int, handle: int, serial: int) -> None:
         """Delete an object that leads nowhere, unless its handle has been given out anew."""
-        found = self.object(client, handle)
-        if found is None or found.serial != serial:
-            return False
-        self._delete("object_by_key", abi.ObjectKey(client, handle))
-        return True
+        self._forget(abi.Entry.OBJECT, client, handle, serial=serial)
 
     def forget_threads(self, is_gone: Callable[[int, int], bool]) -> None:
         """Drop calls of threads that died in them: ``is_gone(tgid, tid)``."""
         fd = self._fds["call_by_thread"]
         for key in list(syscall.keys(fd, ctypes.c_uint64)):
             if is_gone(key.value >> 32, key.value & 0xFFFFFFFF):
-                self._delete("call_by_thread", key)
+                self._forget(abi.Entry.THREAD, key.value)
 
-    def _delete(self, name: str, key: ctypes._CData) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            syscall.delete(self._fds[name], key)
+    def _forget_cgroup(self, cgroup_id: int) -> None:
+        self._forget(abi.Entry.CGROUP, cgroup_id)
+
+    def _forget(self, entry: abi.Entry, key: int, more: int = 0, *, serial: int = 0) -> None:
+        """Delete an entry and give its room back."""
+        program = self._loaded.programs(_LIFE)["on_forgotten"]
+        syscall.run_raw_tracepoint(program, abi.ForgottenArgs(entry, key, more, serial))
 
     # ---- reading ----
+
+    @property
+    def rooms(self) -> MapRooms:
+        """Who has how much of the books."""
+        assert self._rooms is not None, "closed"
+        return self._rooms
 
     @property
     def sees_files_end(self) -> bool:
         """Whether the last close of a file is seen, however it comes about."""
         return self.hook != "tracepoint"
-
-    def held(self) -> list[tuple[abi.UseKey, abi.Held]]:
-        """What each (cgroup, process, GPU) holds; valid until the next call."""
-        return self._held.read()  # type: ignore[return-value]
 
     def calls(self) -> list[tuple[abi.Caller, abi.Calls]]:
         """Calls by (cgroup, process); valid until the next call."""
@@ -232,13 +234,17 @@ class DriverProbe:
         found: list[abi.Client] = [client for _, client in self._clients.read()]  # type: ignore[misc]
         return [client for client in found if client.serial]
 
-    def files(self) -> dict[int, int]:
-        """Serial of the open files that clients were made through, by address."""
-        return {int(key.value): int(file.serial) for key, file in self._files.read()}
+    def files(self) -> dict[int, tuple[int, bool]]:
+        """Of the open files that clients were made through, by address: serial, and whether there still is one."""
+        return {int(key.value): (int(file.serial), any(file.client)) for key, file in self._files.read()}
 
-    def gone(self) -> dict[int, int]:
-        """Processes that made a client -> when they ended or became another program; 0 = not yet."""
-        return {int(tgid.value): int(when.value) for tgid, when in self._gone.read()}
+    def makers(self) -> dict[int, tuple[int, bool]]:
+        """Processes that made a client -> when they ended or became another program, 0 = not yet; and whether they
+        have more than their tenant had room for."""
+        return {
+            int(tgid.value): (int(maker.gone_ns), bool(maker.is_partial))
+            for tgid, maker in self._makers.read()
+        }
 
     def objects(self, *, is_first: bool) -> tuple[list[tuple[abi.ObjectKey, abi.Object]], bool]:
         """The next few hundred objects, and whether there are more."""
@@ -254,7 +260,7 @@ class DriverProbe:
 
     def count(self, what: abi.DriverCount) -> int:
         """How often one thing happened that should not, or (OBJECTS_*) how many."""
-        return int.from_bytes(self._memory[what * 8 : what * 8 + 8], "little")
+        return self.rooms.count(what)
 
     def counts(self) -> dict[str, int]:
         """All of them by lower-case name; ``skipped`` where the kernel says so: calls that no program was run for."""

@@ -12,7 +12,7 @@ import contextlib
 import ctypes
 import logging
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from fairsched.bpf import abi, syscall
@@ -50,13 +50,21 @@ class _Word(ctypes.Structure):
 class VramGate:
     """``fds``: descriptors of the maps; ``program``: of the gate, None where the kernel took none (``why_not``).
 
-    ``is_attached``: the program is attached already, as part of the hook that sees the calls.
+    ``is_attached``: the program is attached already, as part of the hook that sees the calls. ``forget_sum`` of a
+    cgroup, by its id.
     """
 
     def __init__(
-        self, fds: Mapping[str, int], program: int | None, why_not: str | None, *, is_attached: bool
+        self,
+        fds: Mapping[str, int],
+        program: int | None,
+        why_not: str | None,
+        *,
+        is_attached: bool,
+        forget_sum: Callable[[int], None],
     ) -> None:
         self._fds, self._program, self.why_not = fds, program, why_not
+        self._forget_sum = forget_sum
         self._is_attached = is_attached
         self._link: int | None = None
         self._entries: dict[int, bytes] = {}
@@ -156,7 +164,7 @@ class VramGate:
             try:
                 syscall.lookup(self._fds["vram_by_cgroup"], key, value)
                 if not any(value.bytes):
-                    syscall.delete(self._fds["vram_by_cgroup"], key)
+                    self._forget_sum(cgroup_id)
             except FileNotFoundError:
                 continue
 

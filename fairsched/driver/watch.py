@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fairsched.bpf.rooms import MapRooms
 from fairsched.driver import hooks
 from fairsched.driver.books import DriverBooks, DriverCalls, DriverLook, DriverUse
 from fairsched.driver.devices import Instances
@@ -253,6 +254,14 @@ class DriverWatch:
         """Contexts and VRAM by process and GPU, as of the last look; empty where calls are not seen."""
         return self._last.uses
 
+    def rooms(self) -> list[MapRooms]:
+        """Who has how much of the books; of none where calls are not seen."""
+        return [] if self._probe is None else [self._probe.rooms]
+
+    def partial(self) -> frozenset[int]:
+        """Processes that have more than :meth:`uses` says: their tenant had no room in the books for it."""
+        return frozenset() if self._books is None else self._books.partial
+
     def slots_of(self, pids: Iterable[int]) -> dict[int, set[int]]:
         """On which GPUs these processes have contexts. A process with one on a GPU without a slot is left out."""
         wanted, found, unknown = set(pids), dict[int, set[int]](), set[int]()
@@ -300,7 +309,7 @@ class DriverWatch:
         """Of maps that the last look read whole."""
         if self._probe is None:
             return {}
-        return {"held_by_key": len(self._last.uses), "calls_by_proc": len(self._last.calls)}
+        return {"calls_by_proc": len(self._last.calls)}
 
     def close(self) -> None:
         """Detach. Idempotent."""

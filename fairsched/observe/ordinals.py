@@ -5,6 +5,9 @@ A process says so itself when it asks for the UUID of a device. Before that its 
 than the probes, the driver or NVML. These are heard of every process now and then: its environment is what it was
 started with, and its own to choose; the older cuDeviceGetUuid names the GPU that a MIG instance is of, and an instance
 may be younger than the daemon.
+
+There is room for what some thousand processes mean, and a process that maps libcuda need not call it: so each entry is
+charged to a tenant. Who wants more than its part has its older processes forgotten, whose contexts stay where they are.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.base.process import ProcessId
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import GpuTimeProbe
+from fairsched.bpf.rooms import OwnRooms
 from fairsched.gpu.nvml import Gpu, read_environ
 from fairsched.gpu.visible import NAMES, visible_slots
 
@@ -28,8 +32,21 @@ logger = logging.getLogger(__name__)
 class Ordinals:
     """The processes whose ordinals BPF was told."""
 
-    def __init__(self, probe: GpuTimeProbe, account: EbpfAccount, gpus: tuple[Gpu, ...]) -> None:
+    def __init__(
+        self,
+        probe: GpuTimeProbe,
+        account: EbpfAccount,
+        gpus: tuple[Gpu, ...],
+        owner_of: Callable[[int], int] = lambda _pid: abi.STRANGERS,
+    ) -> None:
+        """``owner_of`` a process: the number of its tenant (observe/owners.py)."""
         self._probe, self._account, self._gpus = probe, account, gpus
+        self._owner_of = owner_of
+        self.rooms = OwnRooms(abi.Table.ORDINALS, abi.MAX_DEVS)
+        self._charged: dict[int, dict[int, dict[int, abi.Room]]] = {}
+        """Where the room of each entry is from, by tenant, pid and ordinal; the oldest process comes first."""
+        self._owners: dict[int, int] = {}
+        """Those tenants, by pid."""
         self._resolved: dict[int, ProcessId] = {}
         """When each of them started, by pid."""
         self._told: dict[int, dict[int, int]] = {}
@@ -56,7 +73,7 @@ class Ordinals:
             self.forget({pid})
         self._resolved[pid] = owner
         slots = visible_slots(self._gpus, read_environ(pid, NAMES))
-        devices = dict(enumerate(slots[: abi.MAX_GPUS]))
+        devices = dict(enumerate(slots[: self._ordinals]))
         if len(slots) == 1:
             devices[abi.ORDINAL_UNSEEN] = slots[0]
         if not slots and self._has_mig:  # a guess would be somebody else's instance
@@ -68,16 +85,49 @@ class Ordinals:
             self._account.single_gpu_processes.add(pid)
         if self._has_mig or not devices:
             self._told[pid] = devices
+        self._say(pid, devices)
+
+    def _say(self, pid: int, devices: Mapping[int, int]) -> None:
         try:
             for ordinal, slot in devices.items():
-                self._probe.set_device(pid, ordinal, slot)
+                if self._has_room(pid, ordinal):
+                    self._probe.set_device(pid, ordinal, slot)
         except OSError as error:  # the map is full: this process's GPU stays a guess, the others' do not
             logger.warning("pid=%d gpu=unknown error=%r", pid, error.strerror)
+
+    def _has_room(self, pid: int, ordinal: int) -> bool:
+        """Charge an entry to the tenant of its process, which may have to give up its oldest for it."""
+        if pid not in self._owners:
+            self._owners[pid] = self._owner_of(pid)
+        owner = self._owners[pid]
+        mine = self._charged.setdefault(owner, {})
+        rooms = mine.setdefault(pid, {})
+        while ordinal not in rooms:
+            room = self.rooms.take(owner)
+            oldest = next(iter(mine))
+            if room is not abi.Room.NONE:
+                rooms[ordinal] = room
+            elif oldest == pid:  # it alone is more than there is room for
+                return False
+            else:
+                self._resolved.pop(oldest, None)  # it is told anew when it calls
+                self._unsay(oldest)
+        return True
+
+    def _give_back(self, pid: int) -> None:
+        owner = self._owners.pop(pid, None)
+        if owner is None:
+            return
+        for room in self._charged[owner].pop(pid).values():
+            self.rooms.give(owner, room)
+        if not self._charged[owner]:
+            del self._charged[owner]
 
     def _unsay(self, pid: int) -> None:
         self._told.pop(pid, None)
         self._account.single_gpu_processes.discard(pid)
         self._probe.forget_devices({pid}, self._ordinals)
+        self._give_back(pid)
 
     @property
     def _has_mig(self) -> bool:
@@ -105,7 +155,7 @@ class Ordinals:
                 continue
             slot = next(iter(slots))
             if pid in guessed:
-                self._probe.set_device(pid, abi.ORDINAL_UNSEEN, slot)
+                self._say(pid, {abi.ORDINAL_UNSEEN: slot})
                 self._account.single_gpu_processes.add(pid)
             wrong = [(at, live) for at, live in placed[pid] if live.gpu != slot]
             if wrong and (before.get(pid) == slot or any(live.gpu == abi.NO_GPU for _, live in wrong)):
@@ -115,7 +165,9 @@ class Ordinals:
 
     def _correct(self, pid: int, wrong: Sequence[tuple[int, abi.Ctx]], slot: int, now_ns: int) -> None:
         """Tell BPF, and end what is open: an interval belongs to the clock that it was opened on."""
-        devices = self._told.get(pid, {}) | {int(live.ordinal): slot for _, live in wrong}
+        known = {*range(self._ordinals), abi.ORDINAL_UNSEEN}  # any other is none of CUDA's
+        named = {int(live.ordinal): slot for _, live in wrong if live.ordinal in known}
+        devices = self._told.get(pid, {}) | named
         if devices == self._told.get(pid):
             return  # it named another GPU itself
         logger.info("pid=%d gpu=%s by=driver", pid, self._gpus[slot].uuid)
@@ -131,6 +183,7 @@ class Ordinals:
         for pid in pids:
             self._resolved.pop(pid, None)
             self._told.pop(pid, None)
+            self._give_back(pid)
         self._account.single_gpu_processes -= pids
         self._probe.forget_processes(pids, self._ordinals)
 

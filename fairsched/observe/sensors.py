@@ -25,6 +25,7 @@ from fairsched.bpf import abi
 from fairsched.bpf.child import LoaderInStart
 from fairsched.bpf.gpu_time import GpuTimeProbe
 from fairsched.bpf.reload import ProbeReload
+from fairsched.bpf.rooms import Rooms
 from fairsched.cgroup.path import Mount, find_mount
 from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.config import Config
@@ -93,8 +94,8 @@ class Sensors:
         self.reason: str | None = None
         self.libraries = Libraries(config.gpu.libcuda, None)
         self._ordinals: Ordinals | None = None
-        self._life = LifeWatch()
-        self._owners: Owners | None = None
+        self._life, self.owners = LifeWatch(), Owners()
+        self.more_rooms: Callable[[], Iterable[Rooms]] = tuple
         self._reload: ProbeReload | None = None
         self._reload_ns = NEVER_NS
         """When that is tried again."""
@@ -194,8 +195,7 @@ class Sensors:
         self.account.tenant_of = self._tenant_of
         self.libraries = Libraries(config.gpu.libcuda, probe, self._mount)
         gpus.name_gpus(probe, self.account, self.nvml)
-        self._ordinals = Ordinals(probe, self.account, self.gpus)
-        self._owners = Owners(probe)
+        self._ordinals = Ordinals(probe, self.account, self.gpus, self._owner_of)
         self._portions = Portions(probe, self.account)
 
     def restart(self, config: Config) -> None:
@@ -206,7 +206,6 @@ class Sensors:
         lost, self.probe, self.account = self.probe, None, None
         self.reason = "the probes were lost and are being put back"
         self.libraries, self._ordinals = Libraries(config.gpu.libcuda, None), None
-        self._owners = None
         if lost is not None:
             self._reload = ProbeReload(lost)
         is_allowed = config.gpu.source == "auto" and config.mechanisms.ebpf != "required"
@@ -252,36 +251,40 @@ class Sensors:
             for part in (self.loads, self._ordinals):
                 if part is not None:
                     part.take_in(self.gpus)
+        self._follow()
         if self.account is None or self._ordinals is None:
+            self.owners.look(now_ns)
             return self.sampled.read(now_ns) if self.sampled is not None else []
         self._portions.check()
         rows = self.account.read(now_ns)
-        if self._owners is not None:
-            self._owners.look(now_ns)
+        self.owners.look(now_ns)
         for pid in self.account.events.new_processes:
             self._ordinals.resolve(pid)
-        gone = set(self.account.events.gone_processes)
-        if gone:
+        if gone := set(self.account.events.gone_processes):
             self._ordinals.forget(gone)
             self.libraries.forget(gone, now_ns)
         return rows
 
-    @property
-    def over_budget(self) -> Mapping[str, tuple[abi.Table, ...]]:
-        """Tenants that want more than their part of tables of ours: what they do beyond it is not seen."""
-        return {} if self._owners is None else self._owners.over
+    def _owner_of(self, pid: int) -> int:
+        """The number of a process's tenant."""
+        cgroup_id = cgroup_id_of(pid, self._mount or find_mount())
+        return self.owners.number(None if cgroup_id is None else self._tenant_of(cgroup_id))
 
     def hidden_beside(self, held: Collection[str]) -> frozenset[str]:
-        """Of these, the ones that may have work now which nobody sees, where those tenants are held."""
-        hidden = frozenset() if self._owners is None else self._owners.hidden_beside(held)
+        """Who is over its budget and may have work now which nobody sees, where those tenants are held."""
+        hidden = self.owners.hidden_beside(held)
         if self.account is not None:
             self.account.is_anybody_hidden = bool(hidden)
         return hidden
 
     def take_in_tenants(self, tenants: Mapping[str, TenantView]) -> None:
         """Whose which cgroups are, as far as that has changed."""
-        if self._owners is not None:
-            self._owners.refresh(tenants)
+        self._follow()
+        self.owners.refresh(tenants)
+
+    def _follow(self) -> None:
+        own = [one.rooms for one in (self.probe, self._ordinals) if one is not None]
+        self.owners.follow([*own, *self.driver.rooms(), *self.more_rooms()])
 
     def idle_gpus(self) -> set[int]:
         """Slots of GPUs that have contexts, none of which has work."""
@@ -381,8 +384,7 @@ class Sensors:
             return
         if self._life.is_due(now_ns):
             self._life.begin((live.tgid for _, live in self.probe.contexts()), now_ns)
-        gone = self._life.gone()
-        if gone:
+        if gone := self._life.gone():
             logger.warning("pids=%s gone=unnoticed", sorted(gone))
             self.probe.end_contexts(gone)
             self._ordinals.forget(gone)

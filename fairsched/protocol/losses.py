@@ -13,7 +13,6 @@ DRIVER_LOSSES = (
     "client_full",
     "object_full",
     "file_full",
-    "held_full",
     "caller_full",
     "too_deep",
     "skipped",

@@ -86,7 +86,8 @@ defines = loader.defines_of(NVIDIA_IOCTL, {"FS_PLAIN_NODES": 1}, loader.abilitie
 bpf = compiler.compile_module(NVIDIA_IOCTL.source, defines)""",
     )
     .replace(
-        '"ctx_by_slot", "clock_by_gpu", "gpu_time_by_key", "delay_by_key"', '"held_by_key", "calls_by_proc"'
+        '"ctx_by_slot", "clock_by_gpu", "gpu_time_by_key", "delay_by_key"',
+        '"maker_by_tgid", "calls_by_proc", "vram_by_cgroup", "budget_by_owner", "limits_of_all"',
     )
     .replace(
         '"graphs_by_slot", "gpu_by_dev", "gpu_by_uuid"',
@@ -94,8 +95,10 @@ bpf = compiler.compile_module(NVIDIA_IOCTL.source, defines)""",
     )
 )
 DRIVER_SEEN = {
-    "held_by_key.key": abi.UseKey,
-    "held_by_key.leaf": abi.Held,
+    "maker_by_tgid.leaf": abi.Maker,
+    "vram_by_cgroup.leaf": abi.CgroupVram,
+    "budget_by_owner.leaf": abi.Budget,
+    "limits_of_all.leaf": abi.Limits,
     "calls_by_proc.key": abi.Caller,
     "calls_by_proc.leaf": abi.Calls,
     "client_by_handle.leaf": abi.Client,

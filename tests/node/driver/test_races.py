@@ -23,13 +23,9 @@ def test_what_is_freed_while_others_allocate_below_it_leaves_nothing(site: Site,
             assert process.stdout is not None and process.stdout.readline() == "done\n"
             client = next(one for one in site.probe.clients() if one.tgid == process.pid)
             held = [(part.vram_bytes, part.contexts) for part in client.held]
-            total = [held for key, held in site.probe.held() if key.tgid == process.pid]
             assert held == [(0, 0)] * len(held)
-            assert [(part.vram_bytes, part.contexts) for part in total] == [(0, 0)] * len(total)
-            assert len(total) >= 1
         finally:
             process.kill()
     assert (process.pid, 0) not in site.seen()
-    assert site.books.drifts == 0
     counts = site.unexpected()
     assert set(counts) <= {"unseen", "replaced"}, counts

@@ -11,6 +11,7 @@ from fairsched.accounting.context import ProcessUse
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge
+from fairsched.bpf.rooms import OwnRooms
 
 MS = 1_000_000
 SLICE_NS = 2 * MS
@@ -36,6 +37,7 @@ class FakeProbe:
     graphs_by_slot: dict[int, abi.Graphs] = field(default_factory=lambda: defaultdict(abi.Graphs))
     drains_ended: list[tuple[int, int, int]] = field(default_factory=list)
     limits: abi.Limits = field(default_factory=abi.Limits)
+    rooms: OwnRooms = field(default_factory=lambda: OwnRooms(abi.Table.CONTEXTS, abi.MAX_CTXS))
 
     # ---- what the account asks ----
 

@@ -125,7 +125,7 @@ class Node:
             gpus=tuple(Gpu(f"GPU-{n}") for n in range(gpus)),
             libraries=SimpleNamespace(is_attaching=False, watched_since_ns=self.watched_since_ns),
             events=Events(),
-            over_budget={},
+            owners=SimpleNamespace(over_work=frozenset()),
         )
         self.applied: list[Action] = []
         self.applier = SimpleNamespace(holds={}, apply=lambda plan, _now: self.applied.extend(plan))
@@ -239,14 +239,14 @@ def test_whose_libraries_are_not_known_is_shown_but_not_ended(node: Node) -> Non
 def test_what_was_lost_of_others_saves_nobody(node: Node) -> None:
     """Seventeen contexts made once, by anybody, used to."""
     node.probe.counts.update({abi.Count.CTX_FULL: 1, abi.Count.PROC_FULL: 1})
-    node.sensors.over_budget = {"chat": (abi.Table.CONTEXTS,)}
+    node.sensors.owners.over_work = frozenset({"chat"})
     node.run_unseen(range(7, 13))
     assert [accused.tenant for accused in node.terminator.asked] == ["bad"] * len(node.terminator.asked)
     assert node.terminator.asked
 
 
 def test_who_is_over_its_budget_is_not_called_unseen(node: Node) -> None:
-    node.sensors.over_budget = {"bad": (abi.Table.CONTEXTS,)}
+    node.sensors.owners.over_work = frozenset({"bad"})
     node.run_unseen(range(7, 13))
     assert node.it.statuses("bad", 12 * S) == ()
 

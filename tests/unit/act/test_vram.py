@@ -110,7 +110,10 @@ class Site:
         self.made_ns: dict[int, int] = {}
         """When a process started, and made its first client: both at the beginning of time, unless named."""
         gate, since_ns = (self.gate, 1000 * S) if hook else (None, None)
-        driver = SimpleNamespace(hook=hook, gate=gate, uses=self.uses, since_ns=since_ns)
+        self.partial: set[int] = set()
+        driver = SimpleNamespace(
+            hook=hook, gate=gate, uses=self.uses, since_ns=since_ns, partial=lambda: self.partial
+        )
         self.mps = MpsWatch(lambda _pid: None)
         self.sensors = SimpleNamespace(driver=driver, nvml=None, gpus=(Gpu(GPU),), mps=self.mps)
         views = {name: TenantView(name, name != "team") for name in CGROUP_OF}
@@ -308,6 +311,15 @@ def test_processes_that_we_have_seen_nothing_of_count_as_nvml_says(site: Site) -
     site.has = {("a", 1): 5}
     site.at(0, specs(VramAction.WARN))
     assert site.vram.statuses("a", 0)[0].used_bytes == 9 * GIB, "who is younger than our eyes is seen whole"
+
+
+def test_who_has_more_than_we_had_room_for_counts_as_nvml_says(site: Site) -> None:
+    """It would pass its limit by filling its part of our books first."""
+    site.started_s = {1: 10_000_000, 2: 10_000_000}
+    site.vram._listing = listing(site, (1, 9), (2, 4))
+    site.has, site.partial = {("a", 1): 1, ("a", 2): 3}, {1}
+    site.at(0, specs(VramAction.WARN))
+    assert site.vram.statuses("a", 0)[0].used_bytes == 12 * GIB
 
 
 def test_what_a_process_had_before_we_looked_counts_when_it_makes_more(site: Site) -> None:

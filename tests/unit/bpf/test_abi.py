@@ -25,17 +25,11 @@ ONLY_IN_C = {
     "FS_MAX_CTX_STACK",
     "FS_MAX_DEPS",
     "FS_MAX_USES",
-    "FS_MAX_DEVS",
     "FS_MAX_HANDLES",
     "FS_MAX_OWNER_LEVELS",
     "FS_MAX_MAJORS",
     "FS_CLOCK_MAX_N",
-    "FS_MAX_CLIENTS",
-    "FS_MAX_CALLERS",
     "FS_MAX_DEPTH",
-    "FS_MAX_VIEW_PIDS",
-    "FS_MAX_VIEW_CALLS",
-    "FS_MAX_VRAM_CGROUPS",
 }
 """User space never needs them."""
 
@@ -46,6 +40,7 @@ OF_ENUM = {
     "FS_EDGE_": abi.EdgeKind,
     "FS_CTX_": abi.CtxFlag,
     "FS_DRIVER_COUNT_": abi.DriverCount,
+    "FS_ENTRY_": abi.Entry,
     "FS_NODE_": abi.Node,
     "FS_GATE_": abi.GateFlag,
     "FS_VIEW_KIND_": abi.ViewKind,

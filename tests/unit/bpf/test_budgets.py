@@ -8,19 +8,25 @@ from hypothesis import strategies as st
 
 from fairsched.bpf import abi, budgets
 
-ROOM = {abi.Table.CONTEXTS: abi.MAX_CTXS, abi.Table.PROCESSES: abi.MAX_PROCS}
+SETS = (budgets.GPU_TIME, budgets.DRIVER, budgets.VIEW, budgets.ORDINALS)
 
 
-@given(st.integers(0, abi.MAX_OWNERS))
-def test_all_reserves_and_what_is_shared_fit(owners: int) -> None:
-    for table, part in budgets.divide(owners).items():
-        assert max(1, owners) * part.reserve + part.shared <= ROOM[table]
-        assert part.reserve < part.ceiling
+@given(st.integers(0, abi.MAX_OWNERS), st.sampled_from(SETS))
+def test_all_reserves_and_what_is_shared_fit(owners: int, room: dict[abi.Table, int]) -> None:
+    for table, part in budgets.divide(owners, room).items():
+        assert max(1, owners) * part.reserve + part.shared <= room[table]
+        assert part.reserve < part.ceiling <= room[table]
         assert part.ceiling - part.reserve <= part.shared // 2, "one tenant leaves half of it to the others"
 
 
 def test_each_of_a_thousand_tenants_has_room_of_its_own() -> None:
-    assert all(part.reserve >= 1 for part in budgets.divide(1000).values())
+    for room in SETS:
+        parts = budgets.divide(1000, room)
+        assert all(part.reserve >= 1 for table, part in parts.items() if table is not abi.Table.CALLS)
+
+
+def test_every_table_with_entries_is_divided_once() -> None:
+    assert sorted(table for room in SETS for table in room) == list(range(abi.ENTRY_TABLES))
 
 
 def test_the_ring_holds_the_bursts_of_several_floods() -> None:

@@ -178,7 +178,11 @@ def test_what_the_kernel_refused_is_forgotten_and_no_number_is_given_twice(
     monkeypatch.setattr(syscall, "update", update)
     monkeypatch.setattr(syscall, "delete", lambda fd, key: refused.pop(key.tenant) if fd == 6 else None)
     gate = VramGate(
-        {"vram_by_cgroup": 5, "refused_by_key": 6, "limit_by_cgroup": 7}, None, None, is_attached=True
+        {"vram_by_cgroup": 5, "refused_by_key": 6, "limit_by_cgroup": 7},
+        None,
+        None,
+        is_attached=True,
+        forget_sum=lambda _cgroup_id: None,
     )
     read = [(abi.RefusalKey(number, 0), one) for number, one in refused.items()]
     gate._refused = cast(Any, SimpleNamespace(read=lambda: read))

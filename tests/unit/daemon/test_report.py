@@ -31,6 +31,7 @@ from fairsched.model import (
     TenantSpec,
     Use,
 )
+from fairsched.observe.owners import Owners
 from fairsched.observe.tree import TenantView
 from fairsched.protocol.delays import AMinuteAgo
 from fairsched.protocol.own import Histogram
@@ -44,6 +45,12 @@ def driver(*uses: DriverUse, **counts: int) -> SimpleNamespace:
     return SimpleNamespace(uses=lambda: uses, calls=lambda: {}, counts=lambda: counts, lost=None)
 
 
+def owners(**over: tuple[abi.Table, ...]) -> Owners:
+    found = Owners()
+    found.over = over
+    return found
+
+
 def sensors(**values: Any) -> Any:
     default: dict[str, Any] = {
         "source": Source.EBPF,
@@ -55,7 +62,7 @@ def sensors(**values: Any) -> Any:
         "driver": driver(),
         "a_minute_ago": AMinuteAgo(),
         "libraries": SimpleNamespace(unprobed=0, over_budget=frozenset()),
-        "over_budget": {},
+        "owners": owners(),
     }
     return SimpleNamespace(**{**default, **values})
 
@@ -128,8 +135,23 @@ def test_who_has_more_libraries_than_get_probes_is_named() -> None:
 
 
 def test_who_is_over_its_budget_is_named_and_of_what() -> None:
-    (said,) = warnings(probe=probe(over_budget=9), over_budget={"hog": (abi.Table.CONTEXTS, abi.Table.EDGES)})
-    assert said.startswith("hog is over its budget of contexts, edges: ")
+    over = owners(hog=(abi.Table.CONTEXTS, abi.Table.EDGES))
+    (said,) = warnings(probe=probe(over_budget=9), owners=over)
+    assert said.startswith("hog is over its budget of contexts, edges: work beyond that is not seen")
+
+
+@pytest.mark.parametrize(
+    ("tables", "follows"),
+    [
+        ((abi.Table.OBJECTS,), "contexts, VRAM and calls beyond that are not seen"),
+        ((abi.Table.PIDS, abi.Table.CALLS), "process lists show it"),
+        ((abi.Table.ORDINALS,), "which GPUs its older processes mean"),
+        ((abi.Table.CLIENTS, abi.Table.EDGES), "work beyond that is not seen"),
+    ],
+)
+def test_what_follows_from_a_budget_is_said(tables: tuple[abi.Table, ...], follows: str) -> None:
+    (said,) = warnings(probe=probe(), owners=owners(hog=tables))
+    assert follows in said
 
 
 def test_libraries_without_probes_are_said() -> None:
@@ -330,7 +352,8 @@ def test_a_tenant_is_not_blamed_for_what_others_do_to_its_account() -> None:
     """Each of these is among the warnings, with who or what it is."""
     assert noted(LOW, account=SimpleNamespace(intruded={0})) is None
     assert noted(LOW, account=SimpleNamespace(intruded={1})) is not None
-    assert noted(LOW._replace(most_ns=5), over_budget={"chat": (abi.Table.EDGES,)}) is None
+    assert noted(LOW._replace(most_ns=5), owners=owners(chat=(abi.Table.EDGES,))) is None
+    assert noted(LOW._replace(most_ns=5), owners=owners(chat=(abi.Table.OBJECTS,))) is not None
 
 
 def test_where_no_probe_looks_for_launches_nobody_is_said_to_make_none() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from fairsched.bpf import abi
 from fairsched.driver.books import _SWEEP_SLACK, DriverBooks, DriverUse
 
 GIB = 1 << 30
+NOTHING: Mapping[int, tuple[int, int]] = {}
 
 
 class Maps:
@@ -19,29 +21,39 @@ class Maps:
     def __init__(self, *, sees_files_end: bool = True, room: int = 300) -> None:
         self.sees_files_end = sees_files_end
         self.room = room
-        self.held_by: dict[tuple[int, int, int], tuple[int, int]] = {}
         self.calls_by: dict[tuple[int, int], int] = {}
         self.client_by: dict[int, abi.Client] = {}
         self.open_files: dict[int, int] = {}
         self.gone_by: dict[int, int] = {}
+        self.partial_by: set[int] = set()
+        self.forgotten_files: list[tuple[int, int]] = []
+        self.refused = 0
         self.object_by: dict[tuple[int, int], abi.Object] = {}
         self.made = 0
         self.next = 0
-        self.before_held = lambda: None
 
-    def client(self, handle: int, tgid: int, *, serial: int = 1, file: int = 77, cgroup_id: int = 5) -> None:
-        self.client_by[handle] = abi.Client(
+    def client(
+        self,
+        handle: int,
+        tgid: int,
+        held: Mapping[int, tuple[int, int]] = NOTHING,
+        *,
+        serial: int = 1,
+        file: int = 77,
+        cgroup_id: int = 5,
+    ) -> None:
+        """``held``: (VRAM bytes, contexts) by GPU."""
+        made = abi.Client(
             serial=serial, file=file, file_serial=3, cgroup_id=cgroup_id, tgid=tgid, handle=handle
         )
+        for gpu, has in held.items():
+            made.held[gpu] = abi.Held(*has)
+        self.client_by[handle] = made
         self.open_files[file] = 3
 
     def add(self, client: int, handle: int, parent: int, parent_serial: int, serial: int) -> None:
         self.object_by[client, handle] = abi.Object(serial=serial, parent=parent, parent_serial=parent_serial)
         self.made += 1
-
-    def held(self):
-        self.before_held()
-        return [(abi.UseKey(*key), abi.Held(*value)) for key, value in self.held_by.items()]
 
     def calls(self):
         return [(abi.Caller(*key), abi.Calls(n, 1, 10 * n, 2)) for key, n in self.calls_by.items()]
@@ -50,10 +62,11 @@ class Maps:
         return list(self.client_by.values())
 
     def files(self):
-        return dict(self.open_files)
+        used = {client.file for client in self.client_by.values()}
+        return {address: (serial, address in used) for address, serial in self.open_files.items()}
 
-    def gone(self):
-        return dict(self.gone_by)
+    def makers(self):
+        return {tgid: (ns, tgid in self.partial_by) for tgid, ns in self.gone_by.items()}
 
     def objects(self, *, is_first: bool):
         start = 0 if is_first else self.next
@@ -65,30 +78,31 @@ class Maps:
         return self.object_by.get((client, handle))
 
     def count(self, what: abi.DriverCount) -> int:
-        return self.made if what is abi.DriverCount.OBJECTS_MADE else 0
+        if what is abi.DriverCount.OVER_BUDGET:
+            return self.refused
+        is_made = what is abi.DriverCount.OBJECTS_MADE
+        return self.made if is_made else self.made - len(self.object_by)
 
     def free_client(self, handle: int, serial: int) -> None:
         client = self.client_by.get(handle)
         if client is not None and client.serial == serial:
             del self.client_by[handle]
-            for key in [key for key in self.held_by if key[1] == client.tgid]:
-                self.held_by[key] = (0, 0)
-
-    def forget_held(self, key: abi.UseKey) -> None:
-        del self.held_by[key.cgroup_id, key.tgid, key.gpu]
 
     def forget_calls(self, key: abi.Caller) -> None:
         del self.calls_by[key.cgroup_id, key.tgid]
 
-    def forget_gone(self, tgid: int) -> None:
+    def forget_maker(self, tgid: int) -> None:
         del self.gone_by[tgid]
 
-    def forget_object(self, client: int, handle: int, serial: int) -> bool:
+    def forget_file(self, address: int, serial: int) -> None:
+        self.forgotten_files.append((address, serial))
+        if self.open_files[address] == serial:
+            del self.open_files[address]
+
+    def forget_object(self, client: int, handle: int, serial: int) -> None:
         item = self.object_by.get((client, handle))
-        if item is None or item.serial != serial:
-            return False
-        del self.object_by[client, handle]
-        return True
+        if item is not None and item.serial == serial:
+            del self.object_by[client, handle]
 
 
 @pytest.fixture
@@ -100,9 +114,9 @@ def proc(tmp_path: Path) -> Path:
 
 def test_sums_become_uses_and_nothing_held_is_nobody(proc: Path) -> None:
     maps = Maps()
-    maps.client(1, 100)
-    maps.client(2, 101, cgroup_id=6)
-    maps.held_by = {(5, 100, 0): (GIB, 1), (5, 100, 1): (0, 0), (6, 101, abi.GPU_UNKNOWN): (0, 2)}
+    maps.client(1, 100, {0: (GIB, 1)})
+    maps.client(2, 101, {abi.GPU_UNKNOWN: (0, 2)}, cgroup_id=6)
+    maps.client(3, 100)
     assert DriverBooks(maps, str(proc)).read().uses == (
         DriverUse(5, 100, 0, 1, GIB, made_ns=1),
         DriverUse(6, 101, None, 2, 0, made_ns=1),
@@ -113,38 +127,62 @@ def test_a_use_says_when_the_oldest_client_behind_it_was_made(proc: Path) -> Non
     """By which a process that was given the pid of a dead one is told from it."""
     maps = Maps()
     for handle, serial in ((1, 30), (2, 10), (3, 20)):
-        maps.client(handle, 100, serial=serial)
-    maps.client(4, 100, serial=5, cgroup_id=6)
-    maps.held_by = {(5, 100, 0): (GIB, 1), (6, 100, 0): (GIB, 1)}
+        maps.client(handle, 100, {0: (GIB, 1)} if handle == 1 else NOTHING, serial=serial)
+    maps.client(4, 100, {0: (GIB, 1)}, serial=5, cgroup_id=6)
     assert [use.made_ns for use in DriverBooks(maps, str(proc)).read().uses] == [10, 5]
+
+
+def test_what_a_process_has_through_several_clients_is_added_up(proc: Path) -> None:
+    maps = Maps()
+    maps.client(1, 100, {0: (GIB, 1), 1: (5, 0)})
+    maps.client(2, 100, {0: (GIB, 2)})
+    assert set(DriverBooks(maps, str(proc)).read().uses) == {
+        DriverUse(5, 100, 0, 3, 2 * GIB, made_ns=1),
+        DriverUse(5, 100, 1, 0, 5, made_ns=1),
+    }
+
+
+def test_a_client_that_is_just_freed_has_nothing(proc: Path) -> None:
+    """Its sums are closed one after the other, and it is read meanwhile."""
+    maps = Maps()
+    maps.client(1, 100, {0: (1 << 62, 1), 1: ((1 << 62) - 4096, 0)})
+    maps.client(2, 100, {2: (GIB, 1)})
+    maps.client_by[2].is_gone = 1
+    assert DriverBooks(maps, str(proc)).read().uses == ()
+
+
+def test_who_has_more_than_it_had_room_for_is_known(proc: Path) -> None:
+    maps = Maps()
+    maps.client(1, 100)
+    maps.client(2, 101)
+    maps.gone_by, maps.partial_by = {100: 0, 101: 0}, {101}
+    books = DriverBooks(maps, str(proc))
+    books.read()
+    assert books.partial == {101}
 
 
 def test_a_sum_below_zero_for_a_moment_is_shown_as_none(proc: Path) -> None:
     maps = Maps()
-    maps.client(1, 100)
-    maps.held_by = {(5, 100, 0): (-4096, 1)}
+    maps.client(1, 100, {0: (-4096, 1)})
     assert DriverBooks(maps, str(proc)).read().uses == (DriverUse(5, 100, 0, 1, 0, made_ns=1),)
 
 
 def test_a_dead_process_keeps_what_an_open_file_of_it_keeps(proc: Path) -> None:
     """A child has inherited the file: the driver still has the memory."""
     maps = Maps()
-    maps.client(1, 999)
-    maps.held_by = {(5, 999, 0): (GIB, 1)}
+    maps.client(1, 999, {0: (GIB, 1)})
     maps.gone_by = {999: 50}
     books = DriverBooks(maps, str(proc))
     assert books.read().uses == (DriverUse(5, 999, 0, 1, GIB, made_ns=1),)
     maps.open_files.clear()
     assert books.read().uses == ()
     assert maps.client_by == {}
-    assert maps.held_by == {}
     assert maps.gone_by == {}
 
 
 def test_a_file_at_the_address_of_another_keeps_nothing_of_that(proc: Path) -> None:
     maps = Maps()
-    maps.client(1, 100)
-    maps.held_by = {(5, 100, 0): (GIB, 1)}
+    maps.client(1, 100, {0: (GIB, 1)})
     books = DriverBooks(maps, str(proc))
     assert len(books.read().uses) == 1
     maps.open_files[77] = 4
@@ -159,10 +197,19 @@ def test_where_files_are_not_seen_to_end_the_process_stands_for_them(
 ) -> None:
     """Also that of a process whose pid is used again, and of one that is another program now."""
     maps = Maps(sees_files_end=False)
-    maps.client(1, tgid, serial=10)
+    maps.client(1, tgid, {0: (GIB, 1)}, serial=10)
     maps.gone_by = {tgid: gone_ns}
-    maps.held_by = {(5, tgid, 0): (GIB, 1)}
-    assert bool(DriverBooks(maps, str(proc)).read().uses) == is_live
+    books = DriverBooks(maps, str(proc))
+    assert bool(books.read().uses) == is_live
+    books.read()
+    assert maps.forgotten_files == ([] if is_live else [(77, 3)]), "no file of it takes up room"
+
+
+def test_where_files_are_seen_to_end_one_without_clients_is_kept(proc: Path) -> None:
+    maps = Maps()
+    maps.open_files[77] = 3
+    DriverBooks(maps, str(proc)).read()
+    assert maps.forgotten_files == []
 
 
 def test_calls_of_the_dead_are_handed_out_once_more(proc: Path) -> None:
@@ -174,33 +221,6 @@ def test_calls_of_the_dead_are_handed_out_once_more(proc: Path) -> None:
         (999, 4, True),
     ]
     assert [calls.tgid for calls in books.read().calls] == [100]
-
-
-def test_a_sum_of_nobody_is_an_error_only_when_it_stays(proc: Path) -> None:
-    maps = Maps()
-    maps.held_by = {(5, 100, 0): (GIB, 1)}
-    books = DriverBooks(maps, str(proc))
-    assert books.read().uses == ()
-    assert books.drifts == 0
-    assert maps.held_by
-    assert books.read().uses == ()
-    assert books.drifts == 1
-    assert maps.held_by == {}
-
-
-def test_a_client_that_comes_while_we_look_is_no_error(proc: Path) -> None:
-    maps = Maps()
-    maps.held_by = {(5, 100, 0): (GIB, 1)}
-    books = DriverBooks(maps, str(proc))
-
-    def arrive() -> None:
-        maps.client_by.clear() if maps.client_by else maps.client(1, 100)
-
-    books.read()
-    maps.before_held = arrive
-    books.read()
-    assert books.drifts == 0
-    assert maps.held_by
 
 
 def settle(books: DriverBooks, looks: int = 60) -> None:
@@ -228,6 +248,14 @@ def test_a_few_objects_are_left_alone(proc: Path) -> None:
     maps.add(9, 2, 9, 10, serial=34)
     settle(DriverBooks(maps, str(proc)))
     assert len(maps.object_by) == 1
+
+
+def test_objects_that_lead_nowhere_are_deleted_when_somebody_has_no_room_left(proc: Path) -> None:
+    maps = Maps()
+    maps.add(9, 2, 9, 10, serial=34)
+    maps.refused = 1
+    settle(DriverBooks(maps, str(proc)))
+    assert maps.object_by == {}
 
 
 def test_a_handle_that_is_given_out_anew_between_two_passes_is_spared(proc: Path) -> None:

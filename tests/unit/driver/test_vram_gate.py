@@ -49,7 +49,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 @pytest.fixture
 def gate(kernel: Kernel) -> VramGate:
     fds = {"vram_by_cgroup": 5, "refused_by_key": 6, "limit_by_cgroup": LIMITS}
-    return VramGate(fds, None, None, is_attached=True)
+    return VramGate(fds, None, None, is_attached=True, forget_sum=lambda _cgroup_id: None)
 
 
 def limit(tenant: str, size: int, *cgroup_ids: int) -> CgroupLimit:

@@ -182,3 +182,66 @@ def test_what_is_gone_has_no_open_work_and_uuids_are_told_anew() -> None:
     whole = SimpleNamespace(gpus=(Gpu("GPU-00000001-0000-0000-0000-000000000000"),), has_mig=False)
     name_gpus(*cast(Any, (probe, account, whole)))
     assert probe.is_all
+
+
+class Crowd:
+    """The book of ordinals of many processes, each of which sees both GPUs. A tenant has a hundred pids."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, entries: int, visible: str = "0,1") -> None:
+        monkeypatch.setattr(module, "read_environ", lambda _pid, _names: {"CUDA_VISIBLE_DEVICES": visible})
+        monkeypatch.setattr(module.ProcessId, "of", staticmethod(lambda pid: ProcessId(pid, 1)))
+        monkeypatch.setattr(abi, "MAX_DEVS", entries)
+        self.probe = Probe()
+        account = cast(Any, Account())
+        self.book = Ordinals(cast(Any, self.probe), account, WHOLE, lambda pid: pid // 100)
+        self.book.rooms.share(3)
+
+    @property
+    def told(self) -> set[int]:
+        return {pid for pid, _ordinal in self.probe.devices}
+
+    @property
+    def used(self) -> dict[int, int]:
+        return {owner: self.book.rooms.budget(owner).used[abi.Table.ORDINALS] for owner in (1, 2)}
+
+
+def test_who_fills_the_table_has_its_own_older_processes_forgotten_and_nobody_elses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crowd = Crowd(
+        monkeypatch, entries=24
+    )  # 4 are kept for each of three, 12 are shared, 6 of them at most for one
+    crowd.book.resolve(200)
+    for pid in range(100, 150):
+        crowd.book.resolve(pid)
+    crowd.book.resolve(201)
+    assert crowd.told == {200, 201, *range(145, 150)}
+    assert len(crowd.probe.devices) == sum(crowd.used.values()) == 14
+    refused_ns = [crowd.book.rooms.budget(owner).refused_ns[abi.Table.ORDINALS] for owner in (1, 2)]
+    assert refused_ns[0] > 0 == refused_ns[1], "and it is known who"
+
+
+def test_a_process_that_was_forgotten_is_told_anew_when_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd(monkeypatch, entries=24)
+    for pid in range(100, 150):
+        crowd.book.resolve(pid)
+    assert 100 not in crowd.told
+    crowd.book.resolve(100)
+    assert 100 in crowd.told
+    assert crowd.used[1] == len(crowd.probe.devices) == 10
+
+
+def test_what_is_gone_gives_its_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd(monkeypatch, entries=24)
+    crowd.book.resolve(100)
+    crowd.book.resolve(200)
+    crowd.book.forget({100, 7})
+    assert (crowd.told, crowd.used) == ({200}, {1: 0, 2: 2})
+
+
+def test_who_names_one_gpu_again_and_again_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its environment is its own: entries beyond the GPUs there are were never deleted."""
+    crowd = Crowd(monkeypatch, entries=24, visible=",".join(["0"] * 200))
+    crowd.book.resolve(100)
+    crowd.book.forget({100})
+    assert crowd.probe.devices == {} and crowd.used[1] == 0

@@ -16,23 +16,20 @@ S = 1_000_000_000
 
 
 class Probe:
-    """Keeps what it is told."""
+    """The budgets of one set of programs. Keeps what it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, *tables: abi.Table) -> None:
+        self.tables = tables
         self.owner_of: dict[int, int] = {}
         self.owners = 0
         self.budgets = [abi.Budget() for _ in range(8)]
-        self.counted = 0
+        self.refusals = 0
         self.is_full = False
 
     def budget(self, owner: int) -> abi.Budget:
         return self.budgets[owner]
 
-    def count(self, what: abi.Count) -> int:
-        assert what is abi.Count.OVER_BUDGET
-        return self.counted
-
-    def share_room(self, owners: int) -> None:
+    def share(self, owners: int) -> None:
         self.owners = owners
 
     def set_owner(self, cgroup_id: int, owner: int) -> None:
@@ -44,18 +41,25 @@ class Probe:
         del self.owner_of[cgroup_id]
 
     def refuse(self, owner: int, table: abi.Table, now_ns: int) -> None:
-        self.counted += 1
+        self.refusals += 1
         self.budgets[owner].refused_ns[table] = now_ns
 
 
 @pytest.fixture
 def probe() -> Probe:
-    return Probe()
+    return Probe(abi.Table.CONTEXTS, abi.Table.PROCESSES, abi.Table.EDGES)
 
 
 @pytest.fixture
-def owners(probe: Probe) -> Owners:
-    return Owners(cast(Any, probe))
+def driver() -> Probe:
+    return Probe(abi.Table.CLIENTS, abi.Table.OBJECTS)
+
+
+@pytest.fixture
+def owners(probe: Probe, driver: Probe) -> Owners:
+    made = Owners()
+    made.follow([probe, driver])
+    return made
 
 
 def view(name: str, *refs: int, below: tuple[int, ...] = (), is_leaf: bool = True) -> TenantView:
@@ -151,3 +155,53 @@ def test_strangers_are_nobodys_concern(owners: Owners, probe: Probe) -> None:
     probe.refuse(abi.STRANGERS, abi.Table.EDGES, 100 * S)
     owners.look(100 * S)
     assert owners.over == {}
+
+
+def test_whoever_keeps_a_budget_has_the_same_numbers(owners: Owners, probe: Probe, driver: Probe) -> None:
+    owners.refresh(tenants(view("a", 10), view("b", 20)))
+    assert driver.owner_of == probe.owner_of != {}
+    assert driver.owners == probe.owners == 3
+
+
+def test_programs_that_come_later_are_told_and_the_others_not_again(
+    owners: Owners, probe: Probe, driver: Probe
+) -> None:
+    owners.refresh(tenants(view("a", 10), view("b", 20)))
+    probe.owner_of[10] = 99  # would be another number if it were told again
+    anew = Probe(abi.Table.CLIENTS)
+    owners.follow([probe, anew])
+    assert anew.owner_of.keys() == {10, 20} and anew.owners == 3
+    assert probe.owner_of[10] == 99
+    owners.refresh(tenants(view("b", 20)))
+    assert anew.owner_of.keys() == probe.owner_of.keys() == {20}
+    assert driver.owner_of.keys() == {10, 20}, "it is gone, and is told nothing"
+
+
+def test_a_number_is_kept_while_anything_is_charged_to_it_anywhere(owners: Owners, driver: Probe) -> None:
+    owners.refresh(tenants(view("a", 10)))
+    driver.budgets[1].used[abi.Table.OBJECTS] = 1
+    owners.refresh(tenants(view("b", 20)))
+    assert owners.number("b") == 2
+    assert owners.number("nobody") == owners.number(None) == abi.STRANGERS
+
+
+def test_who_has_no_room_in_the_drivers_books_is_named_and_hides_no_work(
+    owners: Owners, driver: Probe, caplog: pytest.LogCaptureFixture
+) -> None:
+    owners.refresh(tenants(view("a", 10), view("b", 20)))
+    driver.refuse(driver.owner_of[20], abi.Table.OBJECTS, 100 * S)
+    owners.look(100 * S)
+    assert owners.over == {"b": (abi.Table.OBJECTS,)}
+    assert "budget=exceeded tenant=b tables=objects" in caplog.text
+    assert owners.hidden == owners.over_work == set()
+
+
+def test_who_has_no_room_for_work_and_for_objects_may_have_hidden_work(
+    owners: Owners, probe: Probe, driver: Probe
+) -> None:
+    owners.refresh(tenants(view("a", 10)))
+    driver.refuse(1, abi.Table.OBJECTS, 100 * S)
+    probe.refuse(1, abi.Table.CONTEXTS, 100 * S)
+    owners.look(100 * S)
+    assert owners.over == {"a": (abi.Table.CONTEXTS, abi.Table.OBJECTS)}
+    assert owners.hidden == owners.over_work == {"a"}

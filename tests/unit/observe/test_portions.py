@@ -9,6 +9,7 @@ import pytest
 
 from fairsched.bpf.gpu_time import GpuTimeProbe
 from fairsched.observe.ordinals import Ordinals
+from fairsched.observe.owners import Owners
 from fairsched.observe.portions import PORTION, Portions
 from fairsched.observe.sensors import Sensors
 from tests.unit.accounting.fake_probe import MS, FakeProbe, account_of
@@ -60,7 +61,7 @@ def test_a_portion_that_fails_fails_the_read_and_not_the_loop(
     """A tick that fails lets everybody go; what is raised before it would end the daemon."""
     sensors = Sensors.__new__(Sensors)
     sensors.nvml, sensors.account, sensors._ordinals = None, account_of(probe), cast("Ordinals", object())
-    sensors._owners = None
+    sensors.owners, sensors._follow = Owners(), lambda: None  # type: ignore[method-assign]
     sensors._portions = Portions(cast("GpuTimeProbe", probe), sensors.account)
 
     def refuse(_most: int | None = None) -> None:

@@ -45,7 +45,8 @@ class Host:
         self.tried.append("ebpf")
         if not self.has_bpf:
             raise HostUnsupported(REFUSED, remedy="use a newer bcc")
-        return SimpleNamespace(set_uuids=lambda _named, is_all: None, close=lambda: None, limits=abi.Limits())
+        does = {"set_uuids": lambda _named, is_all: None, "close": lambda: None}
+        return SimpleNamespace(limits=abi.Limits(), rooms=FakeProbe().rooms, **does)
 
     def _nvml(self) -> SimpleNamespace:
         gpus = (Gpu("GPU-a"),) if self.has_nvml else ()
