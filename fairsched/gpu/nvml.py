@@ -96,6 +96,7 @@ class Nvml:
     def __init__(self) -> None:
         self.gpus: tuple[Gpu, ...] = ()
         self.error: str | None = None
+        self.driver_version: str | None = None
         self._splits: dict[int, bool] = {}
         """By index: whether a GPU is in MIG mode, with instances or without."""
         self.left_out = 0
@@ -113,6 +114,7 @@ class Nvml:
         self._nvml = pynvml
         try:
             self._count = int(pynvml.nvmlDeviceGetCount())
+            self.driver_version = _text(pynvml.nvmlSystemGetDriverVersion())
             found = list(self._find(strict=True))
         except pynvml.NVMLError as error:
             self.error = str(error)
