@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -87,6 +87,8 @@ class Context:
     """Highest sequence number proven complete."""
     seq_exec_ns: int = 0
     """The replay's total at that moment."""
+    metered_ns: int = 0
+    """Of the total, up to the last proof."""
     seq_ns: int = 0
     """The time of that moment."""
     launch: LaunchTime = field(default_factory=LaunchTime)
@@ -141,6 +143,18 @@ class Context:
         cached = self.cached
         is_at_rest = cached is not None and cached.is_at_rest and self.seq >= cached.submitted
         return is_at_rest and not self.is_open
+
+    def is_unchanged(self, live: abi.Ctx, exec_ns: int, is_running: bool) -> bool:
+        """Whether a look finds what the last one did. ``exec_ns``, ``is_running``: as the replay has them."""
+        cached = self.cached
+        return (
+            cached is not None
+            and bool(live.synced or self.is_held)  # else its silence may come to mean something
+            and (cached.exec_ns, cached.is_running) == (exec_ns, is_running)
+            and cached.submitted == live.submitted
+            and cached.last_call_ns == live.last_call_ns
+            and cached.tau_ns == self.launch.tau_ns
+        )
 
     def wants(self, now_ns: int) -> bool:
         """Whether it counts as wanting the GPU."""
@@ -200,6 +214,17 @@ def row_of(rows: ProcessUses, context: Context) -> ProcessUse:
     if row is None:
         row = rows[key] = ProcessUse(cgroup_id, tgid, gpu, 0, False, 0, _HIGH, 0)
     return row
+
+
+def wanting_by_gpu(
+    rows: ProcessUses, owner_of: Callable[[int], Hashable]
+) -> dict[int, dict[Hashable, ProcessUse]]:
+    """One row of each owner that wants something: who wants nothing is away. ``owner_of``: of a cgroup."""
+    found: dict[int, dict[Hashable, ProcessUse]] = {}
+    for row in rows.values():
+        if row.has_demand:
+            found.setdefault(row.gpu, {})[owner_of(row.cgroup_id)] = row
+    return found
 
 
 def rank_of(edge: Edge, started_ns: Callable[[int], int | None]) -> tuple[int, ...]:

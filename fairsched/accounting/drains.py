@@ -27,7 +27,7 @@ from collections.abc import Callable
 
 from fairsched.accounting.context import Context
 from fairsched.accounting.launch_time import Drain, LaunchTime, settle
-from fairsched.accounting.replay import Replay
+from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.model import ContextKey
 
@@ -86,7 +86,7 @@ class Drains:
 
     def __init__(
         self,
-        replay: Replay,
+        replay: Turns,
         remaining: Callable[[Context, int, int], tuple[int, int]],
         end_in_bpf: Callable[[int, int, int], bool],
     ) -> None:
@@ -171,9 +171,12 @@ class Drains:
             self._believe(context, SURE, now_ns)
 
     def drained(self, context: Context, now_ns: int) -> None:
-        """The replay came to the end of the estimate: now it may be over or not."""
+        """The replay came to the end of the estimate: now it may be over or not. A trace saw that it is."""
         self._believe(context, 0.0, now_ns)
         self._end(context)
+        if self._replay.is_traced:
+            context.is_drain_known = True
+            self._close(context, now_ns)
 
     def passed(self, context: Context, now_ns: int) -> None:
         """Its turn would have come, and others had theirs: it is over, if nobody was woken late."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 
+from fairsched.accounting import edge_kinds as kinds
 from fairsched.accounting import outstanding
 from fairsched.accounting.confidence import confidence
 from fairsched.accounting.context import (
@@ -27,36 +28,28 @@ from fairsched.accounting.context import (
     ProcessUses,
     rank_of,
     row_of,
+    wanting_by_gpu,
 )
 from fairsched.accounting.contexts import Contexts
 from fairsched.accounting.engine import REMEMBERED_TENANTS, Engine
-from fairsched.accounting.error import probed_points
+from fairsched.accounting.error import TRACED_POINTS, probed_points
+from fairsched.accounting.follow import Following
 from fairsched.accounting.launch_time import LaunchMemory, LaunchTime
 from fairsched.accounting.pauses import Pauses
 from fairsched.accounting.replay import Replay
+from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
 from fairsched.model import Confidence, ContextKey, ContextWork, GraphWork, Source
 
 _LIVE = int(abi.CtxFlag.LIVE)
 _GUESSED = int(abi.CtxFlag.GPU_GUESSED | abi.CtxFlag.UNSEEN)
-# An enumeration is looked up by name each time; there are hundreds of edges a second.
-_CLOSE = int(abi.EdgeKind.CLOSE)
-_CTX_GONE = int(abi.EdgeKind.CTX_GONE)
-_CTX_NEW = int(abi.EdgeKind.CTX_NEW)
-_GPU_IDLE = int(abi.EdgeKind.GPU_IDLE)
-_OPEN = int(abi.EdgeKind.OPEN)
-_PROC_EXIT = int(abi.EdgeKind.PROC_EXIT)
-_PROC_NEW = int(abi.EdgeKind.PROC_NEW)
-_PROGRESS = int(abi.EdgeKind.PROGRESS)
-_RESUBMIT = int(abi.EdgeKind.RESUBMIT)
 
 
 class EbpfAccount:
     """The account of all GPUs of this node. See :class:`fairsched.accounting.source.GpuTimeSource`."""
 
     source = Source.EBPF
-    error_points = staticmethod(probed_points)
 
     def __init__(
         self,
@@ -76,11 +69,15 @@ class EbpfAccount:
         self._contexts = Contexts()
         self._dropped = 0
         self._launches = LaunchMemory(REMEMBERED_TENANTS, self._owner)
+        self.following = Following(self._engines)
+        """GPUs that tell themselves whose turn it is."""
         self.single_gpu_processes: set[int] = set()
         """Processes that can see one GPU only: which one a context of theirs is on needs no guess."""
         self.seen_running: Mapping[tuple[int, int], int] = {}
         """By (process, GPU): when NVML last saw it run."""
         self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
+        self.cgroup_of: Callable[[int], int | None] = lambda _pid: None
+        """Of a process, where it is now: only asked for who is seen on a GPU and in no call."""
         self.events = Events()
         self._begun: ProcessUses | None = None
         """What the next read will tell, as far as it is known."""
@@ -95,7 +92,9 @@ class EbpfAccount:
         """Take in what happened, or ``most`` edges of it, ahead of the next read, which tells of it."""
         if self._begun is None:
             self._begun, self.events = ProcessUses(), Events()
-        for edge in self._probe.read_edges(most):
+        edges = self._probe.read_edges(most)
+        self.following.read(edges[-1].t_ns if most and edges else None)  # after them: whose turn was it then
+        for edge in edges:
             self._on_edge(edge, self._begun)
         return self._begun
 
@@ -108,22 +107,20 @@ class EbpfAccount:
             self._adopt_unknown(now_ns, rows)
         for gpu, engine in self._engines.items():
             engine.is_intruded = self.is_anybody_hidden or gpu in self.intruded
-            engine.replay.advance(now_ns)
+            engine.replay.look(now_ns)
             self._end_drains(engine)
+            engine.strangers.read(gpu, engine.replay, self.cgroup_of, now_ns, rows)
         for context in self._contexts.all() if has_lost else self._contexts.due(rows):  # looking may drop one
             if has_lost or not self._is_unchanged(context, now_ns, rows):
                 self._refresh(context, now_ns, has_lost, rows)
         self._take_pauses(now_ns, rows)
-        if self.intruded:
+        if intruded := self.intruded - self.traced_gpus():
             for row in rows.values():
-                row.confidence = Confidence.LOW if row.gpu in self.intruded else row.confidence
+                row.confidence = Confidence.LOW if row.gpu in intruded else row.confidence
         return list(rows.values())
 
     def _take_pauses(self, now_ns: int, rows: ProcessUses) -> None:
-        wanting: dict[int, dict[Hashable, ProcessUse]] = {}
-        for row in rows.values():
-            if row.has_demand:  # who wants nothing is away
-                wanting.setdefault(row.gpu, {})[self._owner(row.cgroup_id)] = row
+        wanting = wanting_by_gpu(rows, self._owner)
         for gpu, engine in self._engines.items():
             engine.take_pauses(wanting.get(gpu, {}), now_ns)
 
@@ -132,16 +129,9 @@ class EbpfAccount:
 
         It waits for its turn among many, wants nothing, or is held and drains or has drained.
         """
-        cached = context.cached
-        if cached is None:
-            return False
-        live = self._probe.context(context.key[0])
-        if (
-            not (live.synced or context.is_held)  # its silence may come to mean something
-            or (cached.exec_ns, cached.is_running) != self._engines[context.gpu].replay.state(context.key)
-            or cached.submitted != live.submitted
-            or cached.last_call_ns != live.last_call_ns
-            or cached.tau_ns != context.launch.tau_ns
+        live, cached = self._probe.context(context.key[0]), context.cached
+        if cached is None or not context.is_unchanged(
+            live, *self._engines[context.gpu].replay.state(context.key)
         ):
             return False
         if cached.is_running:
@@ -180,6 +170,8 @@ class EbpfAccount:
         else:
             used_ns = self._take(context, replay)
             context.clock_ns = None
+        if used_ns and replay.is_traced and not context.wants(now_ns):  # no call told of that
+            context.busy_ns = now_ns
         launches, context.launches = live.submitted - context.launches, live.submitted
         row = row_of(rows, context)
         row.used_ns += used_ns
@@ -194,7 +186,7 @@ class EbpfAccount:
         unmeasured_ns = engine.unmeasured_ns(context)
         row.unmeasured_ns += unmeasured_ns
         is_guess = self.gpus > 1 and live.flags & _GUESSED and context.tgid not in self.single_gpu_processes
-        sure = confidence(launch, is_borne_out, is_guess=bool(is_guess))
+        sure = confidence(launch, is_borne_out, is_guess=bool(is_guess), is_traced=replay.is_traced)
         if sure is not Confidence.HIGH:
             row.confidence = row.confidence.and_of(sure)
         is_clear = not is_guess and is_there is is_running
@@ -213,11 +205,8 @@ class EbpfAccount:
 
     def _take(self, context: Context, replay: Replay) -> int:
         """What the replay added since the last row. Its corrections can take back: then 0, and less next time."""
-        exec_ns = replay.exec_ns(context.key)
-        used_ns = exec_ns - context.reported_ns
-        if used_ns <= 0:
-            return 0
-        context.reported_ns = exec_ns
+        used_ns = max(0, replay.exec_ns(context.key) - context.reported_ns)
+        context.reported_ns += used_ns
         return used_ns
 
     def _book(self, context: Context, replay: Replay, rows: ProcessUses) -> None:
@@ -227,13 +216,13 @@ class EbpfAccount:
     # ---- edges ----
 
     def _on_edge(self, edge: Edge, rows: ProcessUses) -> None:
-        if edge.kind == _PROC_NEW:
+        if edge.kind == kinds.PROC_NEW:
             self.events.new_processes.append(edge.tgid)
             return
-        if edge.kind == _PROC_EXIT:
+        if edge.kind == kinds.PROC_EXIT:
             self.events.gone_processes.append(edge.tgid)
             return
-        if edge.kind == _GPU_IDLE or edge.engine != abi.COMPUTE or edge.gpu == abi.NO_GPU:
+        if edge.kind == kinds.GPU_IDLE or edge.engine != abi.COMPUTE or edge.gpu == abi.NO_GPU:
             return
         context = self._context_of(edge, rows)
         engine = self._engines[context.gpu]
@@ -244,15 +233,15 @@ class EbpfAccount:
         if edge.cgroup_id != context.cgroup_id:
             self._book(context, replay, rows)
             self.events.moves.append(self._contexts.move(context, edge.cgroup_id, edge.t_ns))
-        if edge.kind == _OPEN:
+        if edge.kind == kinds.OPEN:
             engine.drains.answer(context, edge.t_ns)
             context.is_ended_in_bpf = False
             self._pauses.note(context.gpu, edge.t_ns - context.closed_at_ns)
             replay.open(context.key, edge.t_ns)
             context.busy_ns = edge.t_ns
             engine.begin(context, edge)
-        elif edge.kind in (_CLOSE, _PROGRESS):
-            is_end = edge.kind == _CLOSE or context.is_end_of_drain(edge.seq)
+        elif edge.kind in (kinds.CLOSE, kinds.PROGRESS):
+            is_end = edge.kind == kinds.CLOSE or context.is_end_of_drain(edge.seq)
             prove, is_anchor = replay.close if is_end else replay.progress, context.is_anchor(edge.arg)
             engine.silence.hear(context, prove(context.key, edge.t_ns, is_anchor=is_anchor))
             if is_anchor and not is_end:  # it goes on, whatever its silence was taken for
@@ -260,9 +249,9 @@ class EbpfAccount:
             if is_end:
                 context.busy_ns = context.closed_at_ns = edge.t_ns
             self._prove(context, engine, edge)
-        elif edge.kind == _RESUBMIT:
+        elif edge.kind == kinds.RESUBMIT:
             self._resubmit(context, engine, edge)
-        elif edge.kind == _CTX_GONE:
+        elif edge.kind == kinds.CTX_GONE:
             self._drop(context, edge.t_ns, rows)
             return
         engine.look(context, edge.t_ns)
@@ -274,11 +263,11 @@ class EbpfAccount:
             self._move(context, edge, rows)
         if context is None:
             context = Context(key, edge.tgid, edge.cgroup_id, edge.gpu, proven_ns=edge.t_ns)
-            context.is_unseen = edge.arg == 0 or edge.kind != _CTX_NEW
+            context.is_unseen = edge.arg == 0 or edge.kind != kinds.CTX_NEW
             self._contexts.add(context)
             context.rank = rank_of(edge, self._started_ns)
             engine = self._engine(edge.gpu)
-            engine.replay.add(key, context.rank)
+            engine.replay.add(key, context.rank, context.tgid)
             if context.is_unseen:  # it may have worked before we saw it: whoever seemed to be alone was not
                 engine.costs.forget()
         return context
@@ -288,7 +277,7 @@ class EbpfAccount:
         for slot, live in self._probe.contexts():
             if (slot, live.generation) not in self._contexts and live.gpu != abi.NO_GPU:
                 whose = (live.generation, live.tgid, live.gpu)
-                new = Edge(now_ns, live.cgroup_id, 0, 0, slot, *whose, _CTX_NEW, abi.COMPUTE)
+                new = Edge(now_ns, live.cgroup_id, 0, 0, slot, *whose, kinds.CTX_NEW, abi.COMPUTE)
                 self._context_of(new, rows)
 
     def _move(self, context: Context, edge: Edge, rows: ProcessUses) -> None:
@@ -299,12 +288,12 @@ class EbpfAccount:
         self._book(context, engine.replay, rows)
         engine.replay.remove(context.key, edge.t_ns)
         engine.forget(context, edge.t_ns)
-        context.gpu, context.reported_ns, context.seq_exec_ns = edge.gpu, 0, 0
-        self._engine(edge.gpu).replay.add(context.key, context.rank)
+        context.gpu, context.reported_ns, context.seq_exec_ns, context.metered_ns = edge.gpu, 0, 0, 0
+        self._engine(edge.gpu).replay.add(context.key, context.rank, context.tgid)
 
     def _engine(self, gpu: int) -> Engine:
         if gpu not in self._engines:
-            replay, probe = Replay(*self._nature), self._probe
+            replay, probe = Turns(*self._nature), self._probe
             self._engines[gpu] = Engine(replay, self._launch, self._owner, probe.end_drain, probe.graphs)
         return self._engines[gpu]
 
@@ -330,6 +319,7 @@ class EbpfAccount:
         self._book(context, engine.replay, rows)
         engine.replay.remove(context.key, t_ns)
         engine.forget(context, t_ns)
+        engine.strangers.leave(context.tgid, context.cgroup_id, t_ns)
         self._contexts.drop(context)
 
     # ---- judgements ----
@@ -345,6 +335,7 @@ class EbpfAccount:
 
     def hold(self, cgroup_ids: Iterable[int], now_ns: int, *, by_others: bool = False) -> None:
         """These cgroups were just frozen: their queues drain unseen. ``by_others``: they want nothing any more."""
+        self.following.hold(cgroup_ids := frozenset(cgroup_ids), now_ns, by_others=by_others)
         for context in self._contexts.of(cgroup_ids):
             if not context.is_held:
                 engine = self._engines[context.gpu]
@@ -356,6 +347,7 @@ class EbpfAccount:
 
     def thaw(self, cgroup_ids: Iterable[int], now_ns: int) -> None:
         """These cgroups run again."""
+        self.following.thaw(cgroup_ids := frozenset(cgroup_ids), now_ns)
         for context in self._contexts.of(cgroup_ids):
             if context.is_held:
                 engine = self._engines[context.gpu]
@@ -364,7 +356,7 @@ class EbpfAccount:
 
     def is_comeback(self, edge: Edge) -> bool:
         """Whether an edge says that somebody wants a GPU again after a long pause of its own."""
-        context = self._contexts.get((edge.slot, edge.generation)) if edge.kind == _OPEN else None
+        context = self._contexts.get((edge.slot, edge.generation)) if edge.kind == kinds.OPEN else None
         return context is not None and edge.t_ns - context.busy_ns > abi.COMEBACK_NS
 
     def relearn(self, gpu: int) -> None:
@@ -410,13 +402,24 @@ class EbpfAccount:
         return min((end for replay in alone if (end := replay.drain_end_ns()) is not None), default=None)
 
     # ---- facts for others ----
+
+    def error_points(self, window_s: float) -> float:
+        """See :class:`GpuTimeSource`."""
+        return (
+            TRACED_POINTS if self.traced_gpus() >= self._engines.keys() > set() else probed_points(window_s)
+        )
+
     def error_ratio(self, tenant: str, gpu: int) -> float | None:
         """See :class:`GpuTimeSource`."""
-        return self._engines[gpu].costs.error_ratio(tenant) if gpu in self._engines else None
+        return self._engines[gpu].error_ratio(tenant) if gpu in self._engines else None
 
     def graph_work(self, tenant: str, gpu: int) -> GraphWork | None:
         """See :class:`GpuTimeSource`."""
         return self._engines[gpu].costs.of(tenant).graphs() if gpu in self._engines else None
+
+    def traced_gpus(self) -> set[int]:
+        """Slots of those that tell themselves whose turn it is."""
+        return {gpu for gpu, engine in self._engines.items() if engine.replay.is_traced}
 
     def idle_gpus(self) -> set[int]:
         """Slots with contexts, none of which has work."""
@@ -424,15 +427,12 @@ class EbpfAccount:
 
     def work(self) -> Iterator[ContextWork]:
         """What every context has outstanding."""
-        for context in self._contexts.all():
-            live, replay = self._probe.context(context.key[0]), self._engines[context.gpu].replay
-            if live.generation == context.key[1]:
-                yield outstanding.work_of(context, live, replay)
+        return outstanding.work_of_all(self._contexts.all(), self._probe.context, self._engines)
 
     def stand_in_for(self, unseen: Set[tuple[int, int]], now_ns: int) -> None:
         """These (process, GPU) always have work that no edge tells of: the others have their turns with them."""
         for gpu, engine in self._engines.items():
-            here = {pid for pid, where in unseen if where == gpu}
+            here = {pid for pid, where in unseen if where == gpu and not engine.replay.is_traced}
             placed = outstanding.place_stand_ins(engine.replay, here, self._started_ns, now_ns)
             if placed is not None:
                 engine.stand_in(*placed, now_ns)
@@ -447,4 +447,4 @@ class EbpfAccount:
 
     def contradicted_gpus(self) -> set[int]:
         """Slots of GPUs that take turns otherwise than the replay: who was not measured may be charged wrongly."""
-        return {gpu for gpu, engine in self._engines.items() if engine.costs.is_contradicted}
+        return {gpu for gpu, engine in self._engines.items() if engine.is_contradicted}

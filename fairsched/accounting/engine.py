@@ -16,11 +16,13 @@ from fairsched.accounting.company import Company
 from fairsched.accounting.context import Context, ProcessUse
 from fairsched.accounting.costs import Cost, Costs
 from fairsched.accounting.drains import Drains
+from fairsched.accounting.error import TRACED_RATIO
 from fairsched.accounting.graphs import Graphs, graphs_of
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.accounting.pauses import TenantPauses
-from fairsched.accounting.replay import Replay
 from fairsched.accounting.silent import Silence
+from fairsched.accounting.strangers import Strangers
+from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge
 from fairsched.model import ContextKey
@@ -34,7 +36,7 @@ class Engine:
 
     def __init__(
         self,
-        replay: Replay,
+        replay: Turns,
         launch_of: Callable[[Context], LaunchTime],
         owner_of: Callable[[int], Hashable],
         end_in_bpf: Callable[[int, int, int], bool],
@@ -49,6 +51,7 @@ class Engine:
         self.costs = Costs(REMEMBERED_TENANTS)
         self._company = Company()
         self.pauses = TenantPauses()
+        self.strangers = Strangers()
         self._idle_ns = 0
         self._launch_of = launch_of
         self._owner_of = owner_of
@@ -56,6 +59,15 @@ class Engine:
         """Somebody whom no edge tells of is there: nobody is ever alone."""
         self.is_intruded = False
         """Work comes and goes here that is in no account: nobody is known to be alone."""
+
+    @property
+    def is_contradicted(self) -> bool:
+        """It takes turns otherwise than they are replayed."""
+        return self.costs.is_contradicted and not self.replay.is_traced
+
+    def error_ratio(self, tenant: str) -> float | None:
+        """How far what a tenant is charged may be off, in parts of it."""
+        return TRACED_RATIO if self.replay.is_traced else self.costs.error_ratio(tenant)
 
     def look(self, context: Context, now_ns: int) -> bool:
         """Whether it has work, or may have: that may have changed."""
@@ -96,7 +108,7 @@ class Engine:
         elif not live.busy[abi.COMPUTE].streams:
             self.replay.close(context.key, now_ns, is_anchor=False)
         context.seq, context.seq_exec_ns = live.completed, self.replay.exec_ns(context.key)
-        context.is_tainted = True
+        context.is_tainted, context.metered_ns = True, context.seq_exec_ns
 
     def stand_in(self, keys: set[ContextKey], gone: set[ContextKey], now_ns: int) -> None:
         """Somebody whom no edge tells of is there from now on, or no longer: what was learnt was not alone."""
@@ -149,6 +161,7 @@ class Engine:
         context.is_tainted = context.is_held or is_first
         context.seq = max(context.seq, edge.seq - 1)
         context.seq_exec_ns, context.seq_ns = self.replay.exec_ns(context.key), edge.t_ns
+        context.metered_ns = context.seq_exec_ns
 
     def end(self, context: Context, edge: Edge) -> bool:
         """Launches up to ``edge.seq`` are proven complete. Whether that teaches something about them.
@@ -159,6 +172,8 @@ class Engine:
         launches = edge.seq - context.seq
         if launches <= 0:
             return False
+        if self.replay.is_traced:
+            return self._meter(context, edge, launches)
         spent_ns, owner = self._spent_ns(context), self._owner_of(context.cgroup_id)
         is_whole, is_clean = not context.is_tainted and spent_ns > 0, True
         is_alone = self._company.is_alone(owner, context.seq_ns)
@@ -187,8 +202,28 @@ class Engine:
                 context.graphs.learn(graphs, spent_ns)
         context.is_tainted = context.is_held
         context.seq, context.seq_ns = edge.seq, edge.t_ns
-        context.seq_exec_ns = self.replay.exec_ns(context.key)
+        context.seq_exec_ns = context.metered_ns = self.replay.exec_ns(context.key)
         return is_whole
+
+    def _meter(self, context: Context, edge: Edge, launches: int) -> bool:
+        """What was charged is what was had, whether or not it was held; when it was proven says less."""
+        exec_ns, owner = self.replay.exec_ns(context.key), self._owner_of(context.cgroup_id)
+        graphs = self._graphs(context, context.seq, edge.seq)
+        spent_ns, context.metered_ns = max(0, exec_ns - context.metered_ns), exec_ns
+        context.launch.meter(spent_ns, launches)
+        if graphs and spent_ns and not context.is_tainted:
+            context.graphs.learn(graphs, spent_ns)
+        if spent_ns and not context.is_tainted:
+            self.costs.learn(owner, spent_ns, launches, graphs, is_alone=True, waited_ns=edge.arg)
+        units, known = self._known(context, launches, graphs)
+        is_end = not self.replay.is_runnable(context.key)
+        # Of what it goes on with some has run by now.
+        context.seq_exec_ns = (
+            exec_ns if is_end else min(exec_ns, context.seq_exec_ns + round(units * known.tau_ns))
+        )
+        context.is_tainted = context.is_held
+        context.seq, context.seq_ns = edge.seq, edge.t_ns
+        return True
 
     def _may_judge(self, owner: Hashable, launches: int, graphs: Graphs) -> bool:
         """Whether what the replay charges for such a burst says something about drains beside it."""
@@ -200,6 +235,8 @@ class Engine:
     ) -> int:
         """Charge what so many launches cost; returns that."""
         spent_ns = self._spent_ns(context)
+        if self.replay.is_traced:
+            return spent_ns
         owed_ns = self.costs.charge_ns(owner, spent_ns, launches, graphs, is_whole=is_whole)
         self.replay.settle(context.key, owed_ns - spent_ns)
         return owed_ns
@@ -236,6 +273,7 @@ class Engine:
             return 0  # it never proves anything
         if (
             self.is_intruded
+            or self.replay.is_traced
             or self._is_shared
             or self.costs.is_replay_right
             or not launch.samples

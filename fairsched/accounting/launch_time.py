@@ -30,6 +30,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 _MEMORY = 0.1
+_METERED = 0.9
+"""Of the sums so far, at each proof."""
 _FIRST_SPREAD = 0.1
 _LEAST_SPREAD = 0.01
 _UNKNOWN_SPREAD = 0.6
@@ -54,12 +56,33 @@ class LaunchTime:
     """Standard deviation of a burst relative to its mean."""
     launches: float = 1.0
     """Of a typical burst."""
+    metered_ns: float = 0.0
+    metered_launches: float = 0.0
+    """Lately, see :meth:`meter`."""
+
+    def meter(self, spent_ns: int, launches: int) -> None:
+        """So much was charged, exactly, from one proof to the next.
+
+        Proofs come late and in bunches, after a hold at the latest: what one has too much the next has too little. So
+        the sums count.
+        """
+        self.observed += 1
+        self.samples += 1
+        self.launches += (launches - self.launches) * max(_MEMORY, 1 / self.samples)
+        self.metered_ns = self.metered_ns * _METERED + spent_ns
+        self.metered_launches = self.metered_launches * _METERED + launches
+        self.tau_ns = self.metered_ns / self.metered_launches
+        if self.tau_ns:
+            deviation = abs(spent_ns / launches / self.tau_ns - 1.0)
+            self.spread += (min(deviation * 1.25, 3 * self.spread + _LEAST_SPREAD) - self.spread) * max(
+                _MEMORY, 1 / (self.observed + 1)
+            )
 
     def learn(self, spent_ns: int, launches: int) -> None:
         """One burst, observed from beginning to end without a hold."""
         sample = spent_ns / launches
         self.observed += 1
-        if self.observed > _TRUSTED:
+        if self.observed > _TRUSTED and self.tau_ns:  # 0: of what never had a turn (meter)
             deviation = abs(sample / self.tau_ns - 1.0)
             memory = max(_MEMORY, 1 / (self.observed - _TRUSTED + 1))
             # 1.25 x the mean absolute deviation is the standard deviation (of a normal distribution)

@@ -11,11 +11,11 @@ that GPU well after its last call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
 from fairsched.accounting.context import Context
 from fairsched.accounting.engine import Engine
-from fairsched.accounting.replay import Replay
+from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.model import ContextKey, ContextWork
 
@@ -28,7 +28,7 @@ SEEN_FOR_NS = 3_000_000_000
 
 
 def end_unless_seen(
-    context: Context, live: abi.Ctx, replay: Replay, seen_running: Mapping[tuple[int, int], int], now_ns: int
+    context: Context, live: abi.Ctx, replay: Turns, seen_running: Mapping[tuple[int, int], int], now_ns: int
 ) -> None:
     """A silent context: its work is over, unless its process was seen to run at a later moment."""
     seen_ns = seen_running.get((context.tgid, context.gpu), 0)
@@ -38,7 +38,7 @@ def end_unless_seen(
         replay.close(context.key, now_ns, is_anchor=False)
 
 
-def work_of(context: Context, live: abi.Ctx, replay: Replay) -> ContextWork:
+def work_of(context: Context, live: abi.Ctx, replay: Turns) -> ContextWork:
     """What a live context has outstanding."""
     launch = context.launch
     charged_ns, is_charged = replay.state(context.key)
@@ -61,6 +61,16 @@ def work_of(context: Context, live: abi.Ctx, replay: Replay) -> ContextWork:
     )
 
 
+def work_of_all(
+    contexts: Iterable[Context], live_of: Callable[[int], abi.Ctx], engines: Mapping[int, Engine]
+) -> Iterator[ContextWork]:
+    """Of those that BPF has still. ``engines``: by GPU."""
+    for context in contexts:
+        live = live_of(context.key[0])
+        if live.generation == context.key[1]:
+            yield work_of(context, live, engines[context.gpu].replay)
+
+
 def clock_ns(live: abi.Ctx, clock: abi.Clock, now_ns: int) -> int:
     """What the clock charged a context so far, its open interval included."""
     busy = live.busy[abi.COMPUTE]
@@ -71,7 +81,7 @@ def clock_ns(live: abi.Ctx, clock: abi.Clock, now_ns: int) -> int:
 
 
 def place_stand_ins(
-    replay: Replay, pids: Set[int], started_ns: Callable[[int], int | None], now_ns: int
+    replay: Turns, pids: Set[int], started_ns: Callable[[int], int | None], now_ns: int
 ) -> tuple[set[ContextKey], set[ContextKey]] | None:
     """A context that always has work in the runlist, for each process in ``pids`` and no other.
 

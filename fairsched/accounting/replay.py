@@ -40,7 +40,9 @@ DEFAULT_SWITCH_NS = 100_000
 
 
 @dataclass(slots=True, eq=False)
-class _Context:
+class Runner:
+    """A context, as its engine knows it."""
+
     key: Hashable
     rank: tuple[int, ...]
     serial: int = 0
@@ -51,6 +53,11 @@ class _Context:
     left_ns: int | None = None
     slice_end_ns: int = 0
     """Of its last slice that was followed by another context's."""
+    pid: int = 0
+    opened_ns: int = 0
+    """Where turns are traced: when its work began ..."""
+    waited_ns: int = 0
+    """... and how long it had some since its last turn, before that."""
 
 
 class Replay:
@@ -62,16 +69,16 @@ class Replay:
         self.hits = 0
         self.misses = 0
         """Recent anchors that found their context running; only anchors with company count."""
-        self._contexts: dict[Hashable, _Context] = {}
-        self._circle: Circle[_Context] = Circle()
-        self._seen: tuple[_Context, int] | None = None
+        self._contexts: dict[Hashable, Runner] = {}
+        self._circle: Circle[Runner] = Circle()
+        self._seen: tuple[Runner, int] | None = None
         """The context of the last anchor, and when that was."""
-        self._since_seen: set[_Context] = set()
+        self._since_seen: set[Runner] = set()
         """Those that had work all the time since then."""
         self._runnable = 0
         self._even_ns, self._even_to_ns = 0.0, 0
-        self._current: _Context | None = None
-        self._last: _Context | None = None
+        self._current: Runner | None = None
+        self._last: Runner | None = None
         self._slice_begin_ns = 0
         self._charged_to_ns = 0
         self._idle_ns = 0
@@ -82,11 +89,11 @@ class Replay:
 
     # ---- what is observed ----
 
-    def add(self, key: Hashable, rank: tuple[int, ...]) -> None:
-        """A context exists; contexts of lower rank come earlier in the circle. Idempotent."""
+    def add(self, key: Hashable, rank: tuple[int, ...], pid: int = 0) -> None:
+        """A context of a process exists; contexts of lower rank come earlier in the circle. Idempotent."""
         if key in self._contexts:
             return
-        context = self._contexts[key] = _Context(key, rank)
+        context = self._contexts[key] = Runner(key, rank)
         self._circle.add(context)
 
     def open(self, key: Hashable, t_ns: int) -> None:
@@ -285,7 +292,7 @@ class Replay:
 
     # ---- mechanism ----
 
-    def _charge(self, context: _Context, t_ns: int) -> None:
+    def _charge(self, context: Runner, t_ns: int) -> None:
         ran_ns = t_ns - self._charged_to_ns
         if ran_ns <= 0:
             return
@@ -294,12 +301,12 @@ class Replay:
             context.left_ns = max(0, context.left_ns - ran_ns)
         self._charged_to_ns = t_ns
 
-    def _start(self, context: _Context, t_ns: int) -> None:
+    def _start(self, context: Runner, t_ns: int) -> None:
         cost_ns = 0 if self._last is None or self._last is context else self.switch_ns
         self._current = self._last = context
         self._slice_begin_ns = self._charged_to_ns = t_ns + cost_ns
 
-    def _pass_on(self, context: _Context, t_ns: int) -> None:
+    def _pass_on(self, context: Runner, t_ns: int) -> None:
         following = self._circle.next_after(context)
         context.slice_end_ns = t_ns
         if following is None:
@@ -309,7 +316,7 @@ class Replay:
             self._last = context
             self._start(following, t_ns)
 
-    def _stop(self, context: _Context, t_ns: int, *, is_seen: bool = False) -> None:
+    def _stop(self, context: Runner, t_ns: int, *, is_seen: bool = False) -> None:
         """``is_seen``: whoever is next has its turn from now on, and not from some moment near it."""
         self._is_phase_known = is_seen
         context.is_runnable = False
@@ -320,7 +327,7 @@ class Replay:
         if self._current is context:
             self._pass_on(context, t_ns)
 
-    def _judge(self, context: _Context, t_ns: int) -> bool | None:
+    def _judge(self, context: Runner, t_ns: int) -> bool | None:
         """Compare a close with what the replay believed, and put the replay where the close says it was.
 
         Returns whether they agree; None while something is in doubt, or the phase is not known.
@@ -338,7 +345,7 @@ class Replay:
             self.misses += 1
         return is_hit
 
-    def _compare(self, context: _Context, t_ns: int) -> None:
+    def _compare(self, context: Runner, t_ns: int) -> None:
         """With the anchor before: less than a turn ago nobody had a whole one in between."""
         seen, self._seen = self._seen, (context, t_ns)
         since, self._since_seen = self._since_seen, self._circle.working()
@@ -351,7 +358,7 @@ class Replay:
             if one.left_ns is not None and self._circle.is_between(seen[0], one, context):
                 self._passed.append((one.key, t_ns))
 
-    def _correct(self, context: _Context, t_ns: int) -> None:
+    def _correct(self, context: Runner, t_ns: int) -> None:
         believed = self._current
         if believed is not None:
             given_ns = max(0, t_ns - self._slice_begin_ns)

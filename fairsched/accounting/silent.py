@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from fairsched.accounting.context import Context
 from fairsched.accounting.launch_time import LaunchTime
-from fairsched.accounting.replay import Replay
+from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.model import NEVER_NS, ContextKey
 
@@ -85,7 +85,7 @@ class _Silent:
 class Silence:
     """The silent contexts of one GPU."""
 
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, replay: Turns) -> None:
         self._replay = replay
         self._silent: dict[ContextKey, _Silent] = {}
 
@@ -126,6 +126,7 @@ class Silence:
             one.learn(spent_ns, launches)
             context.seq += launches
             context.seq_exec_ns += spent_ns
+            context.metered_ns = exec_ns
             charged_ns = exec_ns - context.seq_exec_ns
             queued_ns = (submitted - context.seq) * one.launch.tau_ns - charged_ns
             is_enough = queued_ns > max(_LEAST_QUEUE_NS, _LEAST_QUEUE_RATIO * charged_ns)

@@ -25,6 +25,7 @@ from functools import partial
 
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.bpf import abi
+from fairsched.gpu.trace import Switch
 from fairsched.model import Snapshot, TenantClass, TenantSpec
 from tests.unit.accounting.closed_loop import ClosedLoop, Pipeline, Steps, by_weight, pid_of
 from tests.unit.accounting.draws import log_uniform, parser_of, play_all, spread_of, tell_worst
@@ -182,6 +183,30 @@ def draw_start(rng: random.Random) -> list[Burst]:
     return found
 
 
+class ModelTrace:
+    """Of context switches, as NVIDIA's driver hands it out: who is last stays until somebody else comes."""
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
+        self._switches: list[Switch] = []
+        self._resident: int | None = None
+
+    def come(self, pid: int, left_ns: int, came_ns: int) -> None:
+        """Whoever was there leaves."""
+        if pid == self._resident:
+            return
+        if self._resident is not None:
+            self._switches.append(Switch(left_ns, self._resident, self._resident, False))
+        self._switches.append(Switch(came_ns, pid, pid, True))
+        self._resident = pid
+
+    def read(self) -> tuple[list[Switch], bool]:
+        """See :class:`fairsched.gpu.trace.Trace`."""
+        count = sum(switch.t_ns <= self._now_ns() for switch in self._switches)
+        told, self._switches = self._switches[:count], self._switches[count:]
+        return told, True
+
+
 class DrawnLoop(ClosedLoop):
     """A closed loop on a GPU of another nature."""
 
@@ -194,8 +219,10 @@ class DrawnLoop(ClosedLoop):
         is_enforced: bool = True,
         account_of: AccountOf | None = None,
         is_law_told: bool = False,
+        is_traced: bool = False,
     ) -> None:
-        """``is_law_told``: the law sees the truth and not the account, so that what is left is its own error."""
+        """``is_law_told``: the law sees the truth and not the account, so that what is left is its own error.
+        ``is_traced``: the GPU tells whose turn it is."""
         super().__init__(tenants, is_enforced=is_enforced, seed=seed)
         self.nature = nature
         self.probe.contexts_by_slot[:] = [abi.Ctx() for _ in range(SLOTS)]
@@ -214,6 +241,15 @@ class DrawnLoop(ClosedLoop):
         if nature.is_shuffled:
             self._random.shuffle(runlist)
         self._is_law_told = is_law_told
+        self.trace = ModelTrace(lambda: self.now)
+        if is_traced:
+            self.account.following.begin(0, self.trace)
+
+    def _next(self, name: str) -> None:
+        super()._next(name)
+        gpu = self.gpus[name]
+        if gpu.running is not None:
+            self.trace.come(pid_of(self.slots[gpu.running]), self.now, gpu.chunk_start_ns)
 
     def _arrive(self, process: Process) -> None:
         slot = self.slots[process]
@@ -313,6 +349,7 @@ def play(
     is_enforced: bool = True,
     account_of: AccountOf | None = None,
     is_law_told: bool = False,
+    is_traced: bool = False,
     has_starts: bool = False,
     settle_ns: int = 8 * S,
     measured_ns: int = 10 * S,
@@ -333,6 +370,7 @@ def play(
         is_enforced=is_enforced,
         account_of=account_of,
         is_law_told=is_law_told,
+        is_traced=is_traced,
     )
     begin, end = loop.marks([settle_ns], settle_ns + measured_ns)
     span, due = end.since(begin), by_weight(tenants)
@@ -348,9 +386,16 @@ def play(
 def main() -> None:
     parser = parser_of("The account and the law on drawn GPUs and mixes.")
     parser.add_argument("--truth", action="store_true", help="the law sees the truth: its own error")
+    parser.add_argument("--traced", action="store_true", help="the GPU tells whose turn it is")
     parser.add_argument("--starts", action="store_true", help="half of the programs begin with other work")
     chosen = parser.parse_args()
-    played = partial(play, is_enforced=not chosen.observe, is_law_told=chosen.truth, has_starts=chosen.starts)
+    played = partial(
+        play,
+        is_enforced=not chosen.observe,
+        is_law_told=chosen.truth,
+        is_traced=chosen.traced,
+        has_starts=chosen.starts,
+    )
     results = play_all(played, [(chosen.seed, number) for number in range(chosen.draws)])
     print(f"share error, points: {spread_of([one.share_error for one in results])}")
     print(f"account error, points: {spread_of([one.account_error for one in results])}")

@@ -12,6 +12,7 @@ from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge
 from fairsched.bpf.rooms import OwnRooms
+from fairsched.gpu.trace import Switch, TraceLost
 
 MS = 1_000_000
 SLICE_NS = 2 * MS
@@ -133,6 +134,28 @@ class FakeProbe:
         self._emit(abi.EdgeKind.CTX_GONE, slot, t_ns)
         self._emit(abi.EdgeKind.PROC_EXIT, slot, t_ns)
         self.contexts_by_slot[slot].flags = 0
+
+
+@dataclass
+class FakeTrace:
+    """Of context switches; each process has one channel, of its number."""
+
+    switches: list[Switch] = field(default_factory=list)
+    is_lost: bool = False
+
+    def read(self) -> tuple[list[Switch], bool]:
+        if self.is_lost:
+            raise TraceLost("the driver is gone")
+        told, self.switches = self.switches, []
+        return told, True
+
+    def rounds(self, *pids: int, begin_ms: int, count: int) -> None:
+        """Each has 2 ms in turn."""
+        at = begin_ms * MS
+        for _ in range(count):
+            for pid in pids:
+                self.switches += [Switch(at, pid, pid, True), Switch(at + 2 * MS, pid, pid, False)]
+                at += 2 * MS
 
 
 def account_of(probe: FakeProbe, *, gpus: int = 1, born: dict[int, int] | None = None) -> EbpfAccount:

@@ -248,3 +248,15 @@ def test_a_load_at_first_says_little_of_what_follows() -> None:
     for _ in range(8):
         launch.learn(28_000_000, 850)
     assert launch.tau_ns < 300_000
+
+
+def test_proofs_in_bunches_tell_the_same_as_one_by_one() -> None:
+    """After a hold the first proof has the charge of all that was queued, and the next ones nothing."""
+    one_by_one, bunched = LaunchTime(), LaunchTime()
+    for _ in range(30):
+        for part in range(4):
+            one_by_one.meter(40_000, 10)
+            bunched.meter(0 if part else 160_000, 10)
+    assert one_by_one.tau_ns == pytest.approx(4000)
+    assert bunched.tau_ns == pytest.approx(4000, rel=0.2)
+    assert one_by_one.spread < 0.05 < bunched.spread
