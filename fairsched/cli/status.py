@@ -113,6 +113,8 @@ def _render(report: StatusReport, detail: Detail) -> list[str]:
 
 def _head(report: StatusReport) -> list[str]:
     source = report.source.value if report.source is not None else "none"
+    if report.gpus and all(gpu.is_traced for gpu in report.gpus):
+        source += " with trace"
     lines = wrap(
         f"fairsched {report.daemon_version}, mode {report.mode}, source {source}, tick {report.tick_ms} ms, "
         f"up {duration(report.uptime_s)}"

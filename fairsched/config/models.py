@@ -130,6 +130,11 @@ class Mechanisms(Section):
     """Each is off (never used), auto (used where it works) or required (no start without it)."""
 
     ebpf: Mechanism = Field(default="auto", description="Account of GPU time from uprobes on libcuda.")
+    trace: Mechanism = Field(
+        default="auto",
+        description="The GPU's own trace of context switches beside eBPF: exact GPU time. auto takes it with branches "
+        "of the driver on which it has been tried; required with all that are known. See docs/accounting.md.",
+    )
     freezer: Mechanism = Field(
         default="auto",
         description="Holding back with cgroup.freeze; off holds nobody, unless brake names another one.",

@@ -52,8 +52,9 @@ from fairsched.guardian.keeper import GuardianKeeper
 from fairsched.host.mode import Mode, asked, in_effect
 from fairsched.model import Snapshot
 from fairsched.observe.libraries import ProbesLost
+from fairsched.observe.loader import start_loader
 from fairsched.observe.pauses import Pauses
-from fairsched.observe.sensors import Sensors, start_loader
+from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import Observation, Tree, build_snapshot, refuse_own_cgroup, specs_in_force
 from fairsched.policy.decide import Decision, decide
 from fairsched.policy.dry_run import as_if_held

@@ -122,6 +122,7 @@ def _gpus(
                 if sensors.source is Source.EBPF
                 else None,
                 jain_ratio=jain.get(gpu.uuid),
+                is_traced=None if sensors.account is None else slot in sensors.account.traced_gpus(),
                 parent_uuid=None if mig is None else mig.parent_uuid,
                 gpu_instance=None if mig is None else mig.gpu_instance,
                 compute_instance=None if mig is None else mig.compute_instance,

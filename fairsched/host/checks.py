@@ -10,7 +10,7 @@ from fairsched.base.text import counted
 from fairsched.cgroup.journal import BrakeName
 from fairsched.driver import hooks
 from fairsched.driver.pid_view_choice import choose as choose_pid_view
-from fairsched.host import driver_calls
+from fairsched.host import driver_calls, trace
 from fairsched.host import gate as gate_check
 from fairsched.host.brake import choose_brake, freezer_obstacle
 from fairsched.host.choose import choose, ebpf_obstacle, missing_capabilities, switched_off
@@ -28,6 +28,7 @@ def checks(facts: HostFacts, config: Config) -> list[Check]:
     """The rows of ``doctor``, in the order in which a person would look."""
     return [
         *_privilege_checks(facts),
+        *_namespace_check(facts),
         *_cgroup_checks(facts, config),
         *_bpf_checks(facts, config),
         *_gpu_checks(facts, config),
@@ -58,6 +59,17 @@ def _privilege_checks(facts: HostFacts) -> Iterator[Check]:
     else:
         yield Check(
             "capabilities", "ok", "all that are needed" if facts.is_root else "root has all that are needed"
+        )
+
+
+def _namespace_check(facts: HostFacts) -> Iterator[Check]:
+    if facts.has_own_pid_namespace:
+        yield Check(
+            "pid namespace",
+            "warn",
+            "not the host's: processes have other numbers here than BPF and the driver tell",
+            "GPU time is charged to the wrong ones",
+            "run it with the host's PID namespace (hostPID: true, --pid=host)",
         )
 
 
@@ -161,6 +173,7 @@ def _gpu_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
         )
     else:
         yield Check("nvml", "ok", f"driver {facts.driver_version}, {counted(len(facts.gpus), 'GPU')}")
+        yield trace.check(config, facts.driver_version)
     if facts.dcgm is not None:
         yield _dcgm_check(facts.dcgm, config, is_wanted=ebpf_obstacle(facts, config) is not None)
     for gpu in facts.gpus:

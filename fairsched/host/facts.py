@@ -131,6 +131,8 @@ class HostFacts:
     """Why there is no module to write shares to; None: there is, or nobody asks."""
     has_pidfd: bool | None = None
     """A process can be signalled by descriptor."""
+    has_own_pid_namespace: bool | None = None
+    """Processes have other numbers here than BPF and the driver tell."""
 
 
 @dataclass(frozen=True)

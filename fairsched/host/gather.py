@@ -20,6 +20,7 @@ from fairsched.base.privileges import capabilities_of_root, privileges
 from fairsched.bpf import libcuda
 from fairsched.cgroup.probe import probe_host, v1_obstacle
 from fairsched.driver import hooks
+from fairsched.driver.namespaces import is_initial
 from fairsched.driver.pid_view import gather as gather_pid_view
 from fairsched.errors import FairschedError
 from fairsched.host import dcgm
@@ -83,7 +84,15 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         v1_obstacle=v1_obstacle(),
         cgpu_obstacle=cgpu_obstacle(config),
         has_pidfd=has_pidfd(),
+        has_own_pid_namespace=_has_own_pid_namespace(),
     )
+
+
+def _has_own_pid_namespace() -> bool | None:
+    try:
+        return not is_initial()
+    except OSError:
+        return None
 
 
 def _bcc_version() -> str | None:

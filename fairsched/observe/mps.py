@@ -113,6 +113,11 @@ class MpsWatch:
         self.groups = tuple(self._groups(listed, gpus, tenant_of))
         self.doubted = frozenset((tenant, group.gpu) for group in self.groups for tenant in group.kept)
 
+    @property
+    def served(self) -> list[str]:
+        """UUIDs of GPUs with a server in no tenant."""
+        return [group.gpu for group in self.groups if group.servers]
+
     def spare(self, specs: Mapping[str, TenantSpec]) -> Mapping[str, TenantSpec]:
         """With those that are kept exempt: for whoever holds for another reason than a share."""
         kept = {tenant for tenant, _ in self.doubted}

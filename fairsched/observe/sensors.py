@@ -45,6 +45,7 @@ from fairsched.observe.ordinals import Ordinals
 from fairsched.observe.owners import Owners
 from fairsched.observe.portions import Portions
 from fairsched.observe.silent import end_silent, silent_contexts
+from fairsched.observe.traces import Traces
 from fairsched.observe.tree import TenantView
 from fairsched.protocol.delays import AMinuteAgo
 
@@ -53,13 +54,6 @@ _RELOAD_AGAIN_NS = 60_000_000_000
 _PROCESS_EDGES = (abi.EdgeKind.PROC_NEW, abi.EdgeKind.PROC_EXIT)
 
 logger = logging.getLogger(__name__)
-
-
-def start_loader(config: Config) -> LoaderInStart | None:
-    """Begin to load the programs that :class:`Sensors` will want; None where the configuration wants none."""
-    if switched_off(config, "ebpf") is not None or config.gpu.source not in ("auto", "ebpf"):
-        return None
-    return LoaderInStart()
 
 
 class Sensors:
@@ -87,7 +81,7 @@ class Sensors:
         self.account: EbpfAccount | None = None
         self.sampled: NvmlAccount | None = None
         """Instead of ``account`` where there is no better source."""
-        self.mps = MpsWatch(lambda pid: cgroup_id_of(pid, self._mount or find_mount()))
+        self.mps = MpsWatch(self._cgroup_of)
         self.loads: LoadWatch | None = None
         """What DCGM says of the GPUs: ``sampled`` is scaled to it. Beside eBPF only where it is required."""
         self._tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
@@ -100,8 +94,13 @@ class Sensors:
         self._reload_ns = NEVER_NS
         """When that is tried again."""
         self._delays, self.a_minute_ago = DelayBook(), AMinuteAgo()
+        self.traces = Traces(config, self.nvml)
         self._start(config, loader)
+        self.traces.begin(self.account, self.gpus)
         self.driver = DriverWatch(config.mechanisms.driver, config.gpu.device_dir, self.gpus)
+
+    def _cgroup_of(self, pid: int) -> int | None:
+        return cgroup_id_of(pid, self._mount or find_mount())
 
     @property
     def in_use(self) -> GpuTimeSource | None:
@@ -192,7 +191,7 @@ class Sensors:
         self.account = EbpfAccount(
             probe, gpus=max(1, len(self.gpus)), nature=self._nature, started_ns=started_ns
         )
-        self.account.tenant_of = self._tenant_of
+        self.account.tenant_of, self.account.cgroup_of = self._tenant_of, self._cgroup_of
         self.libraries = Libraries(config.gpu.libcuda, probe, self._mount)
         gpus.name_gpus(probe, self.account, self.nvml)
         self._ordinals = Ordinals(probe, self.account, self.gpus, self._owner_of)
@@ -256,6 +255,7 @@ class Sensors:
             self.owners.look(now_ns)
             return self.sampled.read(now_ns) if self.sampled is not None else []
         self._portions.check()
+        self.traces.look(self.account.following, self.gpus, self.mps.served, now_ns)
         rows = self.account.read(now_ns)
         self.owners.look(now_ns)
         for pid in self.account.events.new_processes:
@@ -438,6 +438,7 @@ class Sensors:
     def close(self) -> None:
         """Detach everything."""
         self.driver.close()
+        self.traces.close()
         if self._reload is not None:
             self._reload.abandon()
         if self.probe is not None:
@@ -445,6 +446,5 @@ class Sensors:
         self._end_sampled()
         if self.loads is not None:
             self.loads.close()
-        answers = self.gpu_watch is None or self.gpu_watch.close()
-        if self.nvml is not None and answers:
+        if (self.gpu_watch is None or self.gpu_watch.close()) and self.nvml is not None:
             self.nvml.close()

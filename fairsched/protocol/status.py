@@ -107,6 +107,8 @@ class GpuStatus:
     power_limit_watts: float | None = None
     pcie_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
     """By direction, to_gpu and from_gpu, in 20 ms of the last seconds; empty where NVML does not say."""
+    is_traced: bool | None = None
+    """Whether it tells itself whose turn it is; else turns are replayed. None = no calls are seen."""
 
 
 @dataclass(frozen=True)

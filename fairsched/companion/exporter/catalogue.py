@@ -208,6 +208,9 @@ GPUS = (
     _gauge("gpu_up", _NVML, _GPU, "1 while the driver answers for the GPU, 0 when it has lost it."),
     _gauge("gpu_busy_ratio", _ACCOUNT, _GPU, "Part of the last window in which it worked for anybody."),
     _gauge("gpu_unmanaged_ratio", _ACCOUNT, _GPU, "Part of the last window used by processes of no tenant."),
+    _gauge(
+        "gpu_traced", _ACCOUNT, _GPU, "1 while the GPU tells whose turn it is, 0 while turns are replayed."
+    ),
     _counter(
         "account_contradictions",
         _ACCOUNT,

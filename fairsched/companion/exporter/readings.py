@@ -141,6 +141,7 @@ def _gpus(book: Book, report: StatusReport) -> None:
         book.add("fairsched_gpu_up", uuid, None if gpu.is_up is None else int(gpu.is_up))
         book.add("fairsched_gpu_busy_ratio", uuid, gpu.busy_ratio)
         book.add("fairsched_gpu_unmanaged_ratio", uuid, gpu.unmanaged_ratio)
+        book.add("fairsched_gpu_traced", uuid, None if gpu.is_traced is None else int(gpu.is_traced))
         book.add("fairsched_account_contradictions", uuid, gpu.contradictions_total)
         book.add("fairsched_gpu_utilization_ratio", uuid, gpu.utilization_ratio)
         book.add("fairsched_gpu_memory_used_bytes", uuid, gpu.memory_used_bytes)

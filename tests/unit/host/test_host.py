@@ -270,6 +270,7 @@ def test_a_named_source_has_no_fallback() -> None:
         ({"has_uprobes": False}, "uprobes"),
         ({"lockdown": "confidentiality"}, "lockdown"),
         ({"driver_version": None}, "nvml"),
+        ({"has_own_pid_namespace": True}, "pid namespace"),
         ({"libcuda": ()}, "libcuda"),
         ({"clock_source": "hpet"}, "clock"),
         ({"has_systemd": False}, "systemd"),
@@ -417,3 +418,22 @@ def test_a_gate_that_was_left_behind_is_named_with_the_way_out() -> None:
     assert (rows[0].level, "fairsched release" in rows[0].remedy) == ("warn", True)
     with_daemon = capable_host(gates=1, daemon_pid=7)
     assert gate_row(with_daemon, GATED)[0] == "ok"
+
+
+@pytest.mark.parametrize(
+    "wish, driver, level, follows",
+    [
+        ("auto", "580.159.04", "ok", "the GPU tells whose turn it is"),
+        ("auto", "550.163.01", "ok", "turns are replayed"),
+        ("required", "550.163.01", "ok", "the GPU tells whose turn it is"),
+        ("required", "535.54", "fail", "turns are replayed"),
+        ("off", "580.159.04", "ok", "turns are replayed"),
+    ],
+)
+def test_doctor_says_whether_the_gpus_trace_is_tried(
+    wish: str, driver: str, level: str, follows: str
+) -> None:
+    rows = checks(capable_host(driver_version=driver), config(f"mechanisms: {{trace: {wish}}}"))
+    row = next(row for row in rows if row.name == "trace")
+    assert (row.level, row.choice.startswith(follows)) == (level, True)
+    assert ("mechanisms.trace: required" in row.remedy) is (wish == "auto" and driver.startswith("550"))

@@ -45,14 +45,14 @@ class Host:
         self.tried.append("ebpf")
         if not self.has_bpf:
             raise HostUnsupported(REFUSED, remedy="use a newer bcc")
-        does = {"set_uuids": lambda _named, is_all: None, "close": lambda: None}
-        return SimpleNamespace(limits=abi.Limits(), rooms=FakeProbe().rooms, **does)
+        does = {"set_uuids": lambda _named, is_all: None, "close": lambda: None, "rooms": FakeProbe().rooms}
+        return SimpleNamespace(limits=abi.Limits(), **does)
 
     def _nvml(self) -> SimpleNamespace:
-        gpus = (Gpu("GPU-a"),) if self.has_nvml else ()
         return SimpleNamespace(
-            gpus=gpus,
+            gpus=(Gpu("GPU-a"),) if self.has_nvml else (),
             error=None if self.has_nvml else "no driver",
+            driver_version="550.54",
             obstacle=None if self.has_nvml else "NVML does not work (no driver)",
             has_mig=False,
             refresh=lambda: False,

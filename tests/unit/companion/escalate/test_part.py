@@ -152,7 +152,7 @@ def test_a_step_that_was_given_up_while_it_acted_changes_nothing_more(tmp_path: 
     world = World(tmp_path, late, FakeStep("command"))
     for _ in range(30):
         world.take()
-    (thread,) = world.part._hung.values()
+    thread = world.part._hung["quota"]
     free.set()
     thread.join(10)
     assert not thread.is_alive() and late.asked == ["prepare", "apply"]
@@ -165,7 +165,7 @@ def test_a_step_that_was_given_up_before_it_acted_does_not_act_later(tmp_path: P
     world = World(tmp_path, late, FakeStep("command"))
     for _ in range(30):
         world.take()
-    (thread,) = world.part._hung.values()
+    thread = world.part._hung["quota"]
     free.set()
     thread.join(10)
     assert not thread.is_alive() and late.asked == ["prepare"]

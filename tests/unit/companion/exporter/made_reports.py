@@ -76,7 +76,7 @@ def full(tenants: int = 2, gpus: int = 2) -> StatusReport:
                 "NVIDIA L40S",
                 *(0.99, 0.01, 1 << 30, 45 << 30, True, 1.0, 61.0, 0.998, 3),
                 *("GPU-whole", 1, 0, "3g.20gb"),
-                *(310.5, 700.0, {"to_gpu": 1.5e9, "from_gpu": 0.0}),
+                *(310.5, 700.0, {"to_gpu": 1.5e9, "from_gpu": 0.0}, True),
             )
             for number in range(gpus)
         ),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.companion.history.collect import Collector
@@ -54,6 +54,7 @@ def past_of(path: Path, holds: list[tuple[int, bool]], last_s: float) -> Past:
     return read_past(path, T0 + now_s - last_s, T0 + now_s + 1)
 
 
+@settings(deadline=None)  # it waits for a disk
 @given(
     st.lists(st.tuples(st.integers(0, 25_000), st.booleans()), max_size=30), st.booleans(), st.floats(1, 400)
 )
