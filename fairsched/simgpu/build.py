@@ -32,6 +32,8 @@ class Built:
     library_dir: Path
     dcgm_dir: Path
     """Holds libdcgm.so.4 and nothing else: most hosts have no DCGM."""
+    trace_library: Path
+    """To be preloaded by who reads the trace of context switches."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class _Target:
     flags: tuple[str, ...]
 
 
+_TRACE = "trace/libsimtrace.so"
 _TARGETS = (
     _Target("simengine", ("engine_*.c", "sim_mig.c"), ("-lpthread",)),
     _Target("simload", ("simload_*.c",), ("-lpthread", "-ldl", "-lm")),
@@ -57,6 +60,7 @@ _TARGETS = (
         ("dcgm_*.c", "nvml_read.c"),
         (*SHARED, "-Wl,-soname,libdcgm.so.4", "-lpthread"),
     ),
+    _Target(_TRACE, ("trace_*.c", "sim_mig.c"), (*SHARED, "-lpthread")),
 )
 
 
@@ -106,7 +110,7 @@ def build() -> Built:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not final.is_dir():
                 _build_into(root, final)
-    return Built(final / "simengine", final / "simload", final / "lib", final / "dcgm")
+    return Built(final / "simengine", final / "simload", final / "lib", final / "dcgm", final / _TRACE)
 
 
 def _build_into(root: Path, final: Path) -> None:

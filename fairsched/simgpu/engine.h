@@ -27,6 +27,8 @@ struct ectx {
 	uint64_t set;       /* the last set of contexts it ran in */
 	uint32_t seat;      /* 1 ... running_count while it runs, else 0 */
 	uint32_t slices;    /* of the MIG instance it is on; 0 = a whole GPU */
+	uint32_t channel;   /* of its kernels: a number no other channel of this host has */
+	bool is_mps_server;
 };
 
 #define NO_STREAM UINT32_MAX
@@ -34,6 +36,10 @@ struct ectx {
 struct egpu {
 	pthread_mutex_t lock; /* over everything below and all of the GPU's accounts */
 	struct sim_gpu *shm;
+	struct sim_turns *turns; /* NULL for a MIG instance */
+	uint32_t loaded_pid;     /* whose state the engine holds, running or not, as the trace names it ... */
+	uint32_t loaded_channel; /* ... and by what channel; 0 = nobody's */
+	uint64_t turn_ns;        /* the last stamp of the trace */
 	struct sim_region *regions;
 	int regions_fd;
 	uint32_t index;
@@ -98,6 +104,11 @@ void copy_advance(struct egpu *g, uint64_t at_ns);
 void copy_forget(struct egpu *g, struct ectx *c, uint64_t now_ns);
 uint64_t sample_next_ns(const struct egpu *g);
 void sample_take(struct egpu *g, uint64_t at_ns);
+
+/* engine_turns.c: the log of context switches. Call with the lock held. */
+void turns_name(struct ectx *c, uint32_t pid);
+void turns_switched(struct egpu *g, uint64_t at_ns);
+void turns_drop(struct egpu *g, const struct ectx *c, uint64_t now_ns);
 
 /* engine_thread.c */
 void *gpu_thread(void *gpu);

@@ -62,6 +62,7 @@ static uint32_t create_context(struct egpu *g, int fd, uint32_t pid, const struc
 
 	if (!c)
 		return SIM_NO_MEMORY;
+	turns_name(c, pid);
 	accounts_open(g);
 	t = new_truth(g);
 	if (t) {

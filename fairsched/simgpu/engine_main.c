@@ -236,6 +236,10 @@ static int open_whole(uint32_t gpu, char *spec_text, const char *layout)
 	snprintf(name, sizeof(name), "dev/nvidia%u", gpu);
 	if (!map_file(name, 1, NULL) || open_gpu(gpu, spec_text))
 		return -1;
+	snprintf(name, sizeof(name), "gpu%u.turns", gpu);
+	engine.gpus[gpu].turns = map_file(name, sizeof(struct sim_turns), NULL);
+	if (!engine.gpus[gpu].turns)
+		return -1;
 	for (uint32_t slot = 0; slot < SIM_MAX_INSTANCES; slot++)
 		if (open_gpu(sim_instance_index(gpu, slot), NULL))
 			return -1;

@@ -326,9 +326,10 @@ static void compute_advance(struct egpu *g, uint64_t at_ns)
 	charge(g, at_ns);
 	if (g->phase == SIM_IDLE)
 		dispatch(g, at_ns);
-	else if (g->phase == SIM_SWITCH)
+	else if (g->phase == SIM_SWITCH) {
+		turns_switched(g, at_ns);
 		begin_slice(g, at_ns);
-	else
+	} else
 		exec_advance(g, at_ns);
 }
 
@@ -380,6 +381,7 @@ void gpu_drop_context(struct egpu *g, struct ectx *c, uint64_t now_ns)
 	if (was_running)
 		leave(g, c, now_ns);
 	copy_forget(g, c, now_ns);
+	turns_drop(g, c, now_ns);
 	while (*link != c)
 		link = &(*link)->next;
 	*link = c->next;

@@ -270,6 +270,17 @@ class SimHost:
         env = self.env()
         return {**env, "LD_LIBRARY_PATH": f"{self._parts.dcgm_dir}:{env['LD_LIBRARY_PATH']}"}
 
+    def trace_env(self) -> dict[str, str]:
+        """The same for a daemon that may read the trace of context switches, from the nodes in ``device_dir``."""
+        inherited = os.environ.get("LD_PRELOAD")
+        preload = f"{self._parts.trace_library}:{inherited}" if inherited else str(self._parts.trace_library)
+        return {**self.env(), "LD_PRELOAD": preload}
+
+    @property
+    def device_dir(self) -> Path:
+        """Stands for /dev: ``gpu.device_dir`` of a daemon's configuration."""
+        return self.state_dir / "dev"
+
     def spawn(
         self,
         workload: Workload,

@@ -5,7 +5,8 @@
  * One file per GPU, `gpuN`, and per place of a MIG instance of it, `gpuN.mK`, holds what every process may
  * read (struct sim_gpu); a second, sparse one, `gpuN.ctx`, holds one struct sim_region per live context: its
  * queues, event stamps and a little pinned memory. A client writes commands and moves `tail`; only the engine moves `done`.
- * So a queue keeps draining while its owner is frozen, as it does on the hardware.
+ * So a queue keeps draining while its owner is frozen, as it does on the hardware. A third one, `gpuN.turns`, is the log
+ * of context switches that a GPU's firmware keeps.
  *
  * All times are nanoseconds of CLOCK_MONOTONIC. layout.py mirrors struct sim_gpu; a unit test
  * compares it with `simengine --layout`.
@@ -30,6 +31,7 @@
 #define SIM_MAX_EVENTS 4096
 #define SIM_PIN_BYTES (256u << 10)
 #define SIM_MAX_RESIDENCIES 8192
+#define SIM_MAX_TURNS 32768
 #define SIM_MAX_SAMPLES 72 /* depth of the driver's ring: 10 s of 139 ms */
 #define SIM_SAMPLE_NS 139000000ull
 #define SIM_ACCOUNTING_NS 1000000000ull /* from one callback of the accounting mode to the next */
@@ -169,6 +171,23 @@ struct sim_residency {
 	uint64_t id;
 	uint64_t start_ns;
 	uint64_t end_ns;
+};
+
+/* One context left the engine, one came. Channel 0: none did. */
+struct sim_turn {
+	uint64_t left_ns;
+	uint64_t came_ns;
+	uint32_t left_pid;
+	uint32_t left_channel;
+	uint32_t came_pid;
+	uint32_t came_channel;
+};
+
+/* What `gpuN.turns` holds. Written by the engine: the entry, then the count. */
+struct sim_turns {
+	_Atomic uint64_t count; /* so far; the last SIM_MAX_TURNS of them are in the ring */
+	uint64_t pad[3];
+	struct sim_turn ring[SIM_MAX_TURNS];
 };
 
 struct sim_sample {

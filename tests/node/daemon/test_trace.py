@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon that is told by the GPU whose turn it is (mechanisms.trace), and one to which that is told no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fairsched.simgpu import Workload
+from tests.node.daemon.conftest import MakeSite
+from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
+from tests.support import let_run, wait_until
+
+pytestmark = pytest.mark.alone
+
+WEIGHTS = {"a": 4, "b": 2, "c": 1, "d": 1}
+SETTLE_S, SHARES_S = 6.0, 15.0
+AGAIN_S = 60.0
+"""After that a daemon asks again for a trace that was refused (observe/traces.py)."""
+FOLLOWED, LOST, REFUSED = "trace=followed", "trace=lost", "trace=refused"
+
+
+def start(site: Site) -> None:
+    """With the trace required, and beside everything that an operator has by default."""
+    site.daemon.extra_env = site.host.trace_env()
+    tenants = {name: {"weight": weight, "class": "batch"} for name, weight in WEIGHTS.items()}
+    gpu = {"device_dir": str(site.host.device_dir)}
+    site.configure(tenants, gpu=gpu, mechanisms={"trace": "required", "driver": "off"})
+    site.start()
+    wait_until(lambda: logged(site.log(), FOLLOWED), PATIENCE_S, "the trace is followed")
+
+
+def furthest_off(site: Site) -> float:
+    """From what is due, in parts of the GPU."""
+    shares = site.shares(list(WEIGHTS), SHARES_S)
+    print(shares)  # shown when a test fails
+    return max(abs(shares[name] - weight / 8) for name, weight in WEIGHTS.items())
+
+
+def test_shares_are_kept_within_a_point(site: Site) -> None:
+    """Of those who have several steps in flight, of one who launches as fast as the GPU works, of kernels short and
+    long: what a replay of turns has most trouble with."""
+    start(site)
+    loads = [
+        STEADY,
+        replace(STEADY, kernel_us=3000, kernels=4),
+        Workload("trainer", kernels=40, kernel_us=100, jitter_ratio=0.3, depth=6),
+        replace(STEADY, depth=8),
+    ]
+    for name, load in zip(WEIGHTS, loads, strict=True):
+        site.spawn(name, load)
+    let_run(SETTLE_S)
+    assert furthest_off(site) < 0.01
+    assert logged(site.log(), f"{LOST}|{REFUSED}|tick failed|exception=") == []
+
+
+def test_the_account_is_what_the_engine_says(site: Site) -> None:
+    start(site)
+    for name in WEIGHTS:
+        site.spawn(name, STEADY)
+    let_run(SETTLE_S)
+    before, told = site.truth_ns(), {name: site.gpu_time_s(name) for name in WEIGHTS}
+    let_run(SHARES_S)
+    after, later = site.truth_ns(), {name: site.gpu_time_s(name) for name in WEIGHTS}
+    used = {name: (after[name] - before[name]) / 1e9 for name in WEIGHTS}
+    said = {name: later[name] - told[name] for name in WEIGHTS}
+    for name in WEIGHTS:
+        part, true = said[name] / sum(said.values()), used[name] / sum(used.values())
+        assert abs(part - true) < 0.01, (said, used)
+
+
+@pytest.mark.rest
+def test_without_the_trace_the_replay_goes_on_until_it_comes_back(site: Site) -> None:
+    start(site)
+    for name in WEIGHTS:
+        site.spawn(name, STEADY)
+    let_run(SETTLE_S)
+    node = site.host.device_dir / "nvidiactl"
+    away = node.with_suffix(".away")
+    node.rename(away)
+    wait_until(lambda: logged(site.log(), LOST), PATIENCE_S, "it is lost")
+    let_run(SETTLE_S)
+    assert furthest_off(site) < 0.03
+    away.rename(node)
+    wait_until(lambda: len(logged(site.log(), FOLLOWED)) == 2, AGAIN_S + PATIENCE_S, "it is followed again")
+    let_run(SETTLE_S)
+    assert furthest_off(site) < 0.01
+    assert logged(site.log(), "tick failed|exception=") == []
+
+
+def test_who_requires_a_trace_that_cannot_be_had_does_not_start(make_site: MakeSite) -> None:
+    """Without the stand-in of the driver the nodes are plain files."""
+    site = make_site()
+    gpu = {"device_dir": str(site.host.device_dir)}
+    site.configure({"a": {}}, gpu=gpu, mechanisms={"trace": "required", "driver": "off"})
+    site.launch()
+    wait_until(lambda: not site.daemon.is_running, PATIENCE_S, "it ends")
+    assert "the trace of context switches is required and cannot be had" in site.log()
