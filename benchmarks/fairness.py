@@ -7,6 +7,8 @@ Examples:
   benchmarks/fairness.py --suite bench                    everything, two seeds; goes on where it was stopped
   benchmarks/fairness.py --scenario seed-4 --policy none --policy fairsched --seed 1 --seed 2
   benchmarks/fairness.py --scenario FILE --policy token --seconds 20 --seed 3 --json out.json
+  benchmarks/fairness.py --scenario seed-4 --policy fairsched --policy fairsched-traced
+                                                          without and with the GPU's trace of context switches
   benchmarks/fairness.py --list
 """
 
@@ -40,7 +42,7 @@ from benchmarks.fair.against import beside_solo
 from benchmarks.fair.controllers import POLICIES, RIVALS
 from benchmarks.fair.measures import measure
 from benchmarks.fair.progress import Bar
-from benchmarks.fair.scenario import ACCOUNTED, FROZEN_V1, SAMPLED, STOPPED, Play, find, load, shipped
+from benchmarks.fair.scenario import ACCOUNTED, FROZEN_V1, SAMPLED, STOPPED, TRACED, Play, find, load, shipped
 from benchmarks.machine import describe
 from fairsched.errors import ConfigError, FairschedError
 
@@ -49,7 +51,10 @@ _AT_ONCE = 2
 QUICK_SCENARIOS = ("seed-4", "weights-4211")
 QUICK_S = 15.0
 QUICK_RESULTS = results.ROOT / "quick"
-_AROUND_S = {"none": 0.5, **dict.fromkeys(("fairsched", SAMPLED, ACCOUNTED, STOPPED, FROZEN_V1), 8.5)}
+_AROUND_S = {
+    "none": 0.5,
+    **dict.fromkeys(("fairsched", SAMPLED, ACCOUNTED, STOPPED, FROZEN_V1, TRACED), 8.5),
+}
 """What a performance takes besides being played, on two cores: starting and stopping the daemon, judging."""
 _RIVAL_AROUND_S = 1.5
 _SOLO_S = solo.SETTLE_S + solo.SECONDS + _AROUND_S["none"]

@@ -25,6 +25,7 @@ from typing import Any, cast
 
 from benchmarks.tape import Tables, Writer, pack_edges
 from benchmarks.tape_layout import CLOCK, COUNT, CTX, GRAPHS, layouts
+from benchmarks.tape_trace import RecordedFollowing
 from fairsched.accounting.context import ProcessUse, ProcessUses
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.bpf import abi
@@ -217,6 +218,7 @@ class RecordedAccount(EbpfAccount):
         super().__init__(
             cast(GpuTimeProbe, self._shadow), gpus=gpus, nature=nature, started_ns=self._ask_started
         )
+        self.following = self._followed = RecordedFollowing(self._engines)
 
     # ---- what it asks ----
 
@@ -234,6 +236,19 @@ class RecordedAccount(EbpfAccount):
             self._tenants[cgroup_id] = name
             self._answers.setdefault("tenants", []).append([cgroup_id, name])
         return name
+
+    @property
+    def cgroup_of(self) -> Callable[[int], int | None]:
+        return self._ask_cgroup
+
+    @cgroup_of.setter
+    def cgroup_of(self, cgroup_of: Callable[[int], int | None]) -> None:
+        self._real_cgroup_of = cgroup_of
+
+    def _ask_cgroup(self, pid: int) -> int | None:
+        cgroup_id = self._real_cgroup_of(pid)
+        self._answers.setdefault("cgroups", []).append([pid, cgroup_id])
+        return cgroup_id
 
     def _ask_started(self, pid: int) -> int | None:
         born_ns = self._real_started_ns(pid)
@@ -282,6 +297,8 @@ class RecordedAccount(EbpfAccount):
             steps, blob = self._shadow.take()
             head.update(self._answers)
             self._answers.clear()
+            if switches := self._followed.take():
+                head["switches"] = switches
             self.recorder.write({**head, "steps": steps}, blob, begun_ns)
 
     def _ask_all(self) -> None:

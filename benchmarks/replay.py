@@ -24,6 +24,7 @@ from typing import Any, cast
 from benchmarks.record import given
 from benchmarks.tape import Frame, Tables, TapeError, frames, unpack_edges
 from benchmarks.tape_layout import Layouts
+from benchmarks.tape_trace import ReplayedTraces
 from fairsched.accounting.context import ProcessUse
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
@@ -114,6 +115,7 @@ class Playback:
         self.header: dict[str, Any] = {}
         self.calls: Counter[str] = Counter()
         self._births: dict[int, int | None] = {}
+        self._cgroups: dict[int, int | None] = {}
 
     def looks(self) -> Iterator[Look]:
         """Each read, as recorded and as replayed."""
@@ -145,6 +147,8 @@ class Playback:
             started_ns=self._births.get,
         )
         self.account.tenant_of = self.tenants.get
+        self.account.cgroup_of = self._cgroups.get
+        self._traces = ReplayedTraces(self.account.following)
 
     def _call(self, frame: Frame) -> Look | None:
         head, account, probe = frame.head, self.account, self.probe
@@ -153,6 +157,8 @@ class Playback:
         self.calls[head["call"]] += 1
         self.tenants.update(dict(head.get("tenants", ())))
         self._births.update(dict(head.get("started", ())))
+        self._cgroups.update(dict(head.get("cgroups", ())))
+        self._traces.put(head.get("switches", ()))
         _set_facts(account, head)
         probe.begin(head["steps"], frame.blob)
         error = result = None

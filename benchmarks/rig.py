@@ -128,7 +128,8 @@ class Rig(SimNode):
         directory.mkdir()
         try:
             complete = self.complete(document)
-            daemon = RunningDaemon(directory, self.host.env(), source=complete["gpu"]["source"])
+            env = self.host.trace_env() if _is_traced(document) else self.host.env()
+            daemon = RunningDaemon(directory, env, source=complete["gpu"]["source"])
             daemon.configure(complete)
             with launched(daemon):
                 yield daemon
@@ -144,7 +145,15 @@ class Rig(SimNode):
             "timeslice_us": int(first.slice_us),
             "switch_us": int(first.switch_us),
         }
+        if _is_traced(document):
+            gpu["device_dir"] = str(self.host.device_dir)
         return {**document, "gpu": {**gpu, **document.get("gpu", {})}}
+
+
+def _is_traced(document: Mapping[str, Any]) -> bool:
+    """Whether a daemon so configured is to have the GPU's trace of context switches: the driver's stand-in is preloaded
+    into it. Without that the nodes are plain files."""
+    return bool(document.get("mechanisms", {}).get("trace") == "required")
 
 
 class RunningDaemon(DaemonProcess):

@@ -14,6 +14,7 @@ Examples:
   python -m benchmarks.robustness --draws 6 --seed 3     others, and fewer
   python -m benchmarks.robustness --seed 3 --only 17     one draw again, with its tenants; writes no summary
   python -m benchmarks.robustness --seed 3 --list        what is drawn, without playing
+  python -m benchmarks.robustness --trace                the same draws, and fairsched has the GPU's own trace
   python -m benchmarks.robustness --write                docs/robustness.md from the committed summaries
 """
 
@@ -34,6 +35,7 @@ from benchmarks.bars import WIDTH
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
 from benchmarks.fair import origin, results, table
 from benchmarks.fair.results import Document
+from benchmarks.fair.scenario import TRACED
 from benchmarks.machine import ROOT, describe
 from benchmarks.robust_draws import SECONDS, SETTLE_S, Draw, draw
 from fairsched.base.files import replace_file
@@ -68,9 +70,11 @@ def scenario_file(one: Draw, root: Path) -> Path:
     return path
 
 
-def jobs_of(one: Draw, root: Path) -> list[fairness.Job]:
-    """Both policies, in turns the first; its processes' random numbers come from its number."""
-    return fairness.jobs_of([scenario_file(one, root)], fairness.OURS, [one.number], None)
+def jobs_of(one: Draw, root: Path, *, is_traced: bool = False) -> list[fairness.Job]:
+    """Both policies, in turns the first; its processes' random numbers come from its number. ``is_traced``: fairsched
+    with the GPU's trace of context switches. What is played under none serves both."""
+    policies = ("none", TRACED) if is_traced else fairness.OURS
+    return fairness.jobs_of([scenario_file(one, root)], policies, [one.number], None)
 
 
 def in_pairs(jobs: Sequence[fairness.Job]) -> list[tuple[fairness.Job, ...]]:
@@ -94,9 +98,12 @@ def one_by_one(jobs: Sequence[fairness.Job]) -> list[tuple[fairness.Job, ...]]:
 
 
 def documents_of(jobs: Sequence[fairness.Job], root: Path) -> dict[str, Document]:
-    """By policy, of those that were played as they would be now."""
+    """By policy, of those that were played as they would be now; with the trace or without, fairsched is fairsched."""
     found = {
-        job.policy: results.find(job.play.name, job.policy, job.seed, job.settings_hash, root) for job in jobs
+        "fairsched" if job.policy == TRACED else job.policy: results.find(
+            job.play.name, job.policy, job.seed, job.settings_hash, root
+        )
+        for job in jobs
     }
     return {policy: document for policy, document in found.items() if document is not None}
 
@@ -113,6 +120,7 @@ def summary_of(
         "seconds": options.seconds,
         "settle_s": options.settle,
         "jobs": options.jobs,
+        "trace": options.trace,
         "tuning_seeds": list(TUNING_SEEDS),
         "is_tuned_on": options.seed in TUNING_SEEDS,
         **made,
@@ -122,9 +130,9 @@ def summary_of(
     }
 
 
-def summary_path(seed: int, root: Path = results.ROOT) -> Path:
-    """Where the summary of a seed is committed."""
-    return root / f"robustness-{seed}.json"
+def summary_path(seed: int, root: Path = results.ROOT, *, is_traced: bool = False) -> Path:
+    """Where the summary of a seed is committed. Those with the trace are not on the page."""
+    return root / f"{'traced-' * is_traced}robustness-{seed}.json"
 
 
 def committed(root: Path = results.ROOT) -> list[dict[str, Any]]:
@@ -183,12 +191,17 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--seconds", type=float, default=SECONDS, metavar="S", help=f"measured part; default {SECONDS:g}")
     add("--settle", type=float, default=SETTLE_S, metavar="S", help=f"before it; default {SETTLE_S:g}")
+    add(
+        "--trace",
+        action="store_true",
+        help="fairsched has the GPU's trace of context switches, where turns are taken",
+    )
     add("--results", type=Path, default=RAW, metavar="DIR", help="of the single plays")
     add(
         "--output",
         type=Path,
         metavar="FILE",
-        help="the summary; default benchmarks/results/robustness-SEED.json",
+        help="the summary; default benchmarks/results/robustness-SEED.json, with --trace traced-robustness-SEED.json",
     )
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument("--fresh", action="store_true", help="play again what has been played")
@@ -216,7 +229,7 @@ def _play(
     options: argparse.Namespace, draws: Sequence[Draw]
 ) -> tuple[fairness.Performance, list[list[fairness.Job]]]:
     """Everything that is not there yet."""
-    jobs = [jobs_of(one, options.results) for one in draws]
+    jobs = [jobs_of(one, options.results, is_traced=options.trace) for one in draws]
     reuse = fairness.Reuse.NONE if options.fresh or options.only else fairness.Reuse.SAME
     performance = fairness.Performance(
         [job for both in jobs for job in both],
@@ -242,7 +255,7 @@ def _show(options: argparse.Namespace, draws: Sequence[Draw], jobs: Sequence[Seq
     print("\n".join(robust_figures.told(summary)))
     is_short = (options.seconds, options.settle) != (SECONDS, SETTLE_S)
     if options.output or not is_short:
-        path = options.output or summary_path(options.seed)
+        path = options.output or summary_path(options.seed, is_traced=options.trace)
         results.write_json(path, summary)
         print(f"\nwritten: {path}")
     else:

@@ -28,13 +28,13 @@ import psutil
 
 from benchmarks.fair.recording import HeldTime
 from benchmarks.fair.reference import entitled
-from benchmarks.fair.scenario import ACCOUNTED, FROZEN_V1, SAMPLED, STOPPED, Play, Tenant
+from benchmarks.fair.scenario import ACCOUNTED, FROZEN_V1, SAMPLED, STOPPED, TRACED, Play, Tenant
 from benchmarks.rig import BenchError, Rig, RunningDaemon, cpu_s
 from fairsched.config.models import Gpu
 from fairsched.errors import ConfigError, ControlError
 
 RIVALS = ("window-sigstop", "token", "nvml-feedback")
-POLICIES = ("none", "fairsched", SAMPLED, ACCOUNTED, STOPPED, FROZEN_V1, *RIVALS)
+POLICIES = ("none", "fairsched", SAMPLED, ACCOUNTED, STOPPED, FROZEN_V1, TRACED, *RIVALS)
 _ROOT = Path(__file__).resolve().parents[2]
 _READY_S = 20.0
 _DEFAULT = Gpu()
@@ -91,9 +91,18 @@ def _all_there() -> Iterator[None]:
 
 
 class _Fairsched(Controller):
-    def __init__(self, source: str = "ebpf", brake: str = "freezer", accounting: str = "auto") -> None:
-        """gpu.source, mechanisms.brake and gpu.nvml_accounting of the configuration."""
+    def __init__(
+        self,
+        source: str = "ebpf",
+        brake: str = "freezer",
+        accounting: str = "auto",
+        *,
+        is_traced: bool = False,
+    ) -> None:
+        """gpu.source, mechanisms.brake and gpu.nvml_accounting of the configuration. ``is_traced``: with the GPU's
+        trace of context switches, where contexts take turns."""
         self._source, self._brake, self._accounting = source, brake, accounting
+        self._is_traced = is_traced
         self.freezes = brake == "freezer"
         self._daemon: RunningDaemon | None = None
         self._warnings: set[str] = set()
@@ -104,6 +113,10 @@ class _Fairsched(Controller):
         document = daemon_config(rig, play)
         document["gpu"] |= {"source": self._source, "nvml_accounting": self._accounting}
         document["mechanisms"] = {"brake": self._brake}
+        if self._is_traced:
+            # Side by side is what MPS does, and there the daemon follows no trace.
+            takes_turns = all(spec.overlap == 1 and spec.mig is None for spec in rig.specs)
+            document["mechanisms"] |= {"trace": "required" if takes_turns else "off", "driver": "off"}
         with rig.daemon_of(document) as self._daemon:
             self._processes = list(self._daemon.processes().values())
             yield self
@@ -142,7 +155,7 @@ class _Fairsched(Controller):
 
     def notes(self) -> list[str]:
         assert self._daemon is not None
-        words = ("level=error", "Traceback", "turns=unsure", "turns=learnt", "turns=feigned")
+        words = ("level=error", "Traceback", "trace=lost", "turns=unsure", "turns=learnt", "turns=feigned")
         return sorted(self._warnings) + self._daemon.log_lines(*words)
 
 
@@ -278,6 +291,8 @@ def controller(policy: str) -> Controller:
         return _Fairsched(source="nvml", accounting="on" if policy == ACCOUNTED else "off")
     if policy == STOPPED:
         return _Fairsched(brake="sigstop")
+    if policy == TRACED:
+        return _Fairsched(is_traced=True)
     if policy == FROZEN_V1:
         return _Fairsched(brake="freezer_v1")
     if policy in RIVALS:

@@ -46,10 +46,11 @@ benchmarks/fairness.py --scenario FILE --policy NAME --seconds N --seed S --json
 
 `--policy` is `none` (the hardware takes turns), `fairsched`, `fairsched-nvml` (without probes),
 `fairsched-nvml-accounting` (the same with NVML's accounting mode on), `fairsched-sigstop` (without a freezer),
-`fairsched-freezer_v1` (with the freezer of cgroup v1), or what others do: `window-sigstop`
-(SIGSTOP over the quota of a 1 s window), `token` (one exclusive token for the GPU), `nvml-feedback` (a loop on NVML's
-process utilisation). Without `--json`, policies and seeds may be given more than once, the results are kept in
-`benchmarks/results/` and tables and pictures are made of them. The file's name names the results.
+`fairsched-freezer_v1` (with the freezer of cgroup v1), `fairsched-traced` (with the GPU's trace of context switches),
+or what others do: `window-sigstop` (SIGSTOP over the quota of a 1 s window), `token` (one exclusive token for the GPU),
+`nvml-feedback` (a loop on NVML's process utilisation). Without `--json`, policies and seeds may be given more than
+once, the results are kept in `benchmarks/results/` and tables and pictures are made of them. The file's name names the
+results.
 
 The GPU is simulated; processes, cgroups, eBPF and the daemon are real. A GPU is busy with one context at a time and
 takes turns, unless its keys say otherwise.

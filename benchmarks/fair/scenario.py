@@ -42,6 +42,8 @@ STOPPED = "fairsched-sigstop"
 """fairsched without a freezer: it holds by SIGSTOP."""
 FROZEN_V1 = "fairsched-freezer_v1"
 """fairsched with the freezer of cgroup v1."""
+TRACED = "fairsched-traced"
+"""fairsched with the GPU's own trace of context switches."""
 
 
 class _Section(BaseModel):

@@ -17,7 +17,7 @@ from benchmarks.tape_layout import Layouts, Struct, layout, layouts
 from fairsched.accounting.context import ProcessUse
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.bpf import abi
-from tests.unit.accounting.fake_probe import MS, SLICE_NS, SWITCH_NS, FakeProbe
+from tests.unit.accounting.fake_probe import MS, SLICE_NS, SWITCH_NS, FakeProbe, FakeTrace
 
 SIMULATED = Path(__file__).with_name("simulated.tape")
 """3 s of a decoder, a trainer and a light tenant on the simulated GPU, under an enforcing daemon."""
@@ -134,6 +134,30 @@ def test_a_replay_says_what_was_recorded(recorder: Recorder) -> None:
     assert charged_ns(path)[11][-1][1] == 2 * sum(
         one.used_ns for row in rows for one in row if one.tgid == 11
     )
+
+
+def test_a_trace_is_on_the_tape(recorder: Recorder) -> None:
+    """With a process of which no call is seen, and the end of the trace."""
+    trace, probe = FakeTrace(), MappedProbe()
+    account = account_on(probe)
+    account.tenant_of, account.cgroup_of = TENANTS.get, {500: RIGHT}.get
+    account.following.begin(0, trace)
+    probe.create(0, 11, LEFT, t_ns=MS)
+    probe.launch(0, 2 * MS, 1000)
+    rows = []
+    for turn in range(1, 9):
+        probe.settle()
+        trace.rounds(11, 500, begin_ms=20 * turn, count=5)
+        trace.is_lost = turn == 7
+        rows.append(account.read((20 * turn + 20) * MS))
+    recorder.writer.close()
+
+    playback = Playback(recorder.writer.path)
+    assert [look.replayed for look in playback.looks()] == rows
+    assert not playback.differences
+    assert sum(row.used_ns for read in rows for row in read if row.tgid == 500) == 5 * 10 * MS
+    assert playback.account is not None
+    assert playback.account.traced_gpus() == set()
 
 
 def test_what_changed_code_says_otherwise_is_counted(

@@ -186,7 +186,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         if job.seed == 3:
             raise FairschedError("it did not start")
         made = fairness.origin.of_this_run()
-        whole = {"share_error_max_points": 0.5 if job.policy == "fairsched" else 9.0}
+        whole = {"share_error_max_points": 9.0 if job.policy == "none" else 0.5}
         about = {"settings_hash": job.settings_hash, "seconds": job.seconds}
         return document(job.play.name, job.policy, job.seed, whole=whole, **made, **about)
 
@@ -209,6 +209,20 @@ def test_draws_are_played_under_both_and_what_is_done_is_left_out(tmp_path: Path
     assert len(played) == len(PLAYED)
     assert command(tmp_path, "--draws", "2", "--seed", "4", "--fresh") == 0
     assert len(played) == 2 * len(PLAYED)
+
+
+def test_with_the_trace_the_same_draws_are_played_and_kept_apart(tmp_path: Path, played: list[str]) -> None:
+    assert command(tmp_path, "--draws", "2", "--seed", "4") == 0
+    assert json.loads((tmp_path / "s.json").read_text())["trace"] is False
+    assert command(tmp_path, "--draws", "2", "--seed", "4", "--trace") == 0
+    assert played[len(PLAYED) :] == [f"s4-00{n} fairsched-traced seed {n}" for n in (1, 2)], (
+        "none is played once"
+    )
+    kept = json.loads((tmp_path / "s.json").read_text())
+    assert (kept["trace"], kept["played"], kept["not_played"]) == (True, 2, [])
+    assert kept["draws"]["2"]["fairsched"]["share_error_points"] == 0.5
+    names = {robustness.summary_path(4, is_traced=is_traced).name for is_traced in (False, True)}
+    assert names == {"robustness-4.json", "traced-robustness-4.json"}
 
 
 PLAYED = ((1, "none"), (1, "fairsched"), (2, "fairsched"), (2, "none"))
