@@ -319,7 +319,8 @@ class EbpfAccount:
         self._book(context, engine.replay, rows)
         engine.replay.remove(context.key, t_ns)
         engine.forget(context, t_ns)
-        engine.strangers.leave(context.tgid, context.cgroup_id, t_ns)
+        if engine.replay.is_traced:  # else nothing comes in its name
+            engine.strangers.leave(context.tgid, context.cgroup_id, t_ns)
         self._contexts.drop(context)
 
     # ---- judgements ----
@@ -405,9 +406,8 @@ class EbpfAccount:
 
     def error_points(self, window_s: float) -> float:
         """See :class:`GpuTimeSource`."""
-        return (
-            TRACED_POINTS if self.traced_gpus() >= self._engines.keys() > set() else probed_points(window_s)
-        )
+        is_traced = self.traced_gpus() >= self._engines.keys() > set()
+        return TRACED_POINTS if is_traced else probed_points(window_s)
 
     def error_ratio(self, tenant: str, gpu: int) -> float | None:
         """See :class:`GpuTimeSource`."""

@@ -35,7 +35,7 @@ _MOST_CHANNELS = 4096
 
 
 class Turns(Replay):
-    """One GPU's compute engine; a replay until :meth:`follow`."""
+    """One GPU's compute engine; a replay until :meth:`feed` is told of a switch."""
 
     def __init__(self, slice_ns: int, switch_ns: int) -> None:
         super().__init__(slice_ns, switch_ns)
