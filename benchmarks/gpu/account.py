@@ -2,8 +2,9 @@
 """Is the account right?
 
 Alone: GPU time accounted against GPU time run. Side by side, where a real GPU tells nobody's time: shares against the
-work done (steps times the cost of a step alone), and against NVML's samples as far as those can tell. On the
-simulated GPU both the account and the work are held against the truth, so that the method is checked as well.
+work done (steps times the cost of a step alone), and against NVML's samples as far as those can tell. Where the driver
+hands out the GPU's trace of context switches, and on the simulated GPU, both the account and the work are held against
+the truth, so that the method is checked as well.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _against_truth(
     account: Mapping[str, float], work: Mapping[str, float], truth: Mapping[str, float]
 ) -> list[Figure]:
     if len(truth) < len(account):
-        why = "a real GPU does not tell; account_share_error and account_nvml_points stand in"
+        why = "this driver hands out no trace; account_share_error and account_nvml_points stand in"
         return [not_possible("account_truth_error", why), not_possible("work_method_error", why)]
     return [_against("account_truth_error", account, truth), _against("work_method_error", work, truth)]
 

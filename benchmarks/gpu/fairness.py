@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does everybody get what was promised? The fairness figures that need no truth: from the tenants' own logs.
+"""Does everybody get what was promised?
 
 Two sets: weights 4:2:1 of decoders beside a greedy trainer (1: three processes, deep queues), without a daemon and
-with it; and four equal decoders. Used is what was *worked*: steps times the cost of a step alone.
+with it; and four equal decoders.
+
+Used is how long each had the GPU, where that is known (hosts.py: the GPU's own trace, or the simulated GPU). Elsewhere
+it is what was *worked*: steps times the cost of a step alone, which overestimates a model that is launched more slowly
+than it runs, because others use its gaps.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from benchmarks.gpu.arithmetic import cv_in_time
 from benchmarks.gpu.figures import Figure, measured, not_possible
@@ -29,14 +34,40 @@ _SETTLE_S = 2.0
 def measure(host: Host, seconds: float) -> list[Figure]:
     costs = costs_alone(host, WEIGHTED, min(seconds, 5.0))
     with host.tenants(WEIGHTED) as crew:
-        free = work_ns(crew, costs, _window(crew, seconds))
+        free = _look(host, crew, costs, seconds)
     with host.daemon("enforce", WEIGHTED), host.tenants(WEIGHTED) as crew:
-        held = work_ns(crew, costs, _window(crew, seconds))
+        held = _look(host, crew, costs, seconds)
     return [*_shares(free, held), _equal(host, seconds)]
 
 
-def _window(crew: Crew, seconds: float) -> Window:
+@dataclass(frozen=True)
+class _Look:
+    """What each did in a window, in seconds of GPU per second."""
+
+    worked: dict[str, float]
+    had: dict[str, float] | None
+    """None = nobody knows."""
+
+    @property
+    def used(self) -> dict[str, float]:
+        return self.worked if self.had is None else self.had
+
+
+def _look(host: Host, crew: Crew, costs: Mapping[str, float], seconds: float) -> _Look:
     time.sleep(_SETTLE_S)
+    before = {name: host.exec_ns(members) for name, members in crew.items()}
+    window = _window(crew, seconds)
+    length_ns = window[1] - window[0]
+    had = {}
+    for name, members in crew.items():
+        begin, end = before[name], host.exec_ns(members)
+        if begin is not None and end is not None:
+            had[name] = (end - begin) / length_ns
+    worked = {name: ns / length_ns for name, ns in work_ns(crew, costs, window).items()}
+    return _Look(worked, had if len(had) == len(crew) else None)
+
+
+def _window(crew: Crew, seconds: float) -> Window:
     start_ns = time.monotonic_ns()
     time.sleep(seconds)
     end_ns = time.monotonic_ns()
@@ -44,24 +75,33 @@ def _window(crew: Crew, seconds: float) -> Window:
     return start_ns, end_ns
 
 
-def _shares(free: dict[str, float], held: dict[str, float]) -> list[Figure]:
+def _shares(free: _Look, held: _Look) -> list[Figure]:
     weights = {load.name: load.weight for load in WEIGHTED}
-    errors = share_errors_points(held, weights)
-    got = " ".join(f"{name} {share:.3f}" for name, share in shares(held).items())
-    without = " ".join(f"{share:.3f}" for share in shares(free).values())
+    errors = share_errors_points(held.used, weights)
+    known = "of the work" if held.had is None else "of the time by the GPU's own account"
+    got = " ".join(f"{name} {share:.3f}" for name, share in shares(held.used).items())
     found = [
-        measured("share_error_points", max(map(abs, errors.values())), f"{got}; without fairsched {without}")
+        measured(
+            "share_error_points",
+            max(map(abs, errors.values())),
+            f"{known}: {got}; without fairsched {_plain(free.used)}; of the work {_plain(held.worked)}",
+        )
     ]
-    if sum(free.values()) > 0:
-        ratio = sum(held.values()) / sum(free.values())
-        found.append(measured("busy_ratio", ratio, "the same set"))
+    if sum(free.used.values()) > 0:
+        ratio = sum(held.used.values()) / sum(free.used.values())
+        found.append(measured("busy_ratio", ratio, f"the same set, {known}"))
     else:
         found.append(not_possible("busy_ratio", "nobody worked"))
     return found
 
 
+def _plain(used: Mapping[str, float]) -> str:
+    return " ".join(f"{share:.3f}" for share in shares(used).values())
+
+
 def _equal(host: Host, seconds: float) -> Figure:
     with host.daemon("enforce", EQUAL), host.tenants(EQUAL) as crew:
+        time.sleep(_SETTLE_S)
         window = _window(crew, max(seconds, 3.0))
         return judge_equal({name: cv_in_time(logs_of(members), window) for name, members in crew.items()})
 

@@ -43,7 +43,7 @@ BARS = (
     Bar("account_solo_error", "account", "GPU time accounted / run, each load alone, the worst", 0.05),
     Bar("account_share_error", "account", "account / tokens times a token's cost alone, side by side, the worst", 0.05),
     Bar("account_nvml_points", "account", "account against NVML's samples, share, the worst", None, unit="points"),
-    Bar("account_truth_error", "account", "account / the simulated GPU's truth, side by side, the worst", 0.05),
+    Bar("account_truth_error", "account", "account / the GPU's own trace, side by side, the worst", 0.05),
     Bar("work_method_error", "account", "tokens times cost of a token alone / truth, share, the worst", 0.05),
     Bar("freeze_latency_ms", "freeze", "write to frozen, median; 300 threads", 10.0, unit="ms"),
     Bar("frozen_launches", "freeze", "launches of a frozen process, all holds", 0, unit="count"),
@@ -51,9 +51,9 @@ BARS = (
     Bar("drain_ratio", "freeze", "drain / queue asked for (200 ms): no more runs than was queued", 1.1, unit="ratio"),
     Bar("drain_least_ratio", "freeze", "the same, the shortest: queues go on while frozen", 0.3, False, "ratio"),
     Bar("thaw_latency_ms", "freeze", "thaw to the next launch, median; 300 threads", 30.0, unit="ms"),
-    Bar("share_error_points", "fairness", "share of the work, weights 4:2:1:1, the worst", 1.5, unit="points"),
+    Bar("share_error_points", "fairness", "share of the GPU, weights 4:2:1:1, the worst", 1.5, unit="points"),
     Bar("token_cv_time", "fairness", "token/s in time, 1 s windows, four equal decoders, the worst", 0.03),
-    Bar("busy_ratio", "fairness", "work done, fairsched / none", 0.98, False, "ratio"),
+    Bar("busy_ratio", "fairness", "GPU in use, fairsched / none", 0.98, False, "ratio"),
 )  # fmt: skip
 _BY_KEY = {bar.key: bar for bar in BARS}
 

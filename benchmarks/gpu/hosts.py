@@ -2,7 +2,8 @@
 """Where the checks run: a machine with a GPU and PyTorch, or the simulated one. Same daemon, same cgroups, same logs.
 
 What differs is who the tenants are and what is known of them: on a GPU, events in the tenant's own process time its
-steps; the simulated GPU knows everything. ``exec_ns`` and ``gpu_logs`` are None where their host has no such thing.
+steps, and its trace of context switches, where the driver hands it out, says who had it; the simulated GPU knows
+everything. ``exec_ns`` and ``gpu_logs`` are None where their host has no such thing.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Host(ABC):
 
     @abstractmethod
     def exec_ns(self, members: Sequence[Member]) -> int | None:
-        """What a tenant executed so far; None where nobody can know."""
+        """How long a tenant had the GPU so far; None where nobody can know."""
 
     @abstractmethod
     def drain_end_ns(self, member: Member, from_ns: int, to_ns: int) -> int | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.gpu.facts import Facts
 from benchmarks.gpu.hosts import Crew, Host, Load, Member
+from benchmarks.gpu.stays import Stays
 from benchmarks.rig import BenchError, RunningDaemon, launched
 from fairsched.base.package import with_package
 from fairsched.cgroup import tree
@@ -42,6 +43,7 @@ class Real(Host):
         self.prefix = f"bench-{os.getpid()}-"
         self._undo = contextlib.ExitStack()
         self._started = 0
+        self._stays: Stays | None = None
 
     def __enter__(self) -> Real:
         if os.geteuid() != 0:
@@ -56,6 +58,9 @@ class Real(Host):
             if not os.path.isdir(self.mount.absolute(PARENT)):
                 tree.create(self.mount, PARENT).close()
                 self._undo.callback(self._remove_parent)
+            self._stays = Stays.of(self._facts.gpu.uuid)
+            if self._stays is not None:
+                self._undo.callback(self._stays.close)
         except BaseException:
             self._undo.close()
             raise
@@ -84,7 +89,8 @@ class Real(Host):
         return {"CUDA_VISIBLE_DEVICES": self.gpu_uuid}
 
     def exec_ns(self, members: Sequence[Member]) -> int | None:
-        return None
+        """By the GPU's own trace."""
+        return None if self._stays is None else self._stays.ns(member.worker.pid for member in members)
 
     # ---- tenants ----
 

@@ -52,10 +52,10 @@ def cost_alone(host: Host, members: Sequence[Member], seconds: float) -> Cost:
     window = (start_ns, end_ns)
     wait_logged(members, end_ns)
     steps = steps_in(logs_of(members), window)
-    if truth_before is not None and truth_after is not None and steps > 0:
+    timed = gpu_logs(members)
+    if timed is None and truth_before is not None and truth_after is not None and steps > 0:
         run_ns = float(truth_after - truth_before)
         return Cost(run_ns / steps, run_ns, window)
-    timed = gpu_logs(members)
     step_ns = mean_latency_ns(timed, window) if timed else None
     if step_ns is None or steps <= 0:
         raise BenchError(f"{members[0].worker.name} made no whole step in {seconds:g} s")
