@@ -158,7 +158,7 @@ class Playback:
         self.tenants.update(dict(head.get("tenants", ())))
         self._births.update(dict(head.get("started", ())))
         self._cgroups.update(dict(head.get("cgroups", ())))
-        self._traces.put(head.get("switches", ()))
+        self._traces.put(head.get("switches", ()), head["at"])
         _set_facts(account, head)
         probe.begin(head["steps"], frame.blob)
         error = result = None

@@ -194,7 +194,7 @@ struct fs_clock {
 	fs_u64 word[FS_ENGINES];
 	fs_u64 busy_ns[FS_ENGINES];      /* wall time with n > 0, closed parts only */
 	fs_u64 busy_open_ns[FS_ENGINES]; /* when n last rose from 0 */
-	fs_u32 wake_on_idle; /* somebody is held back: tell user space at once when n falls to 0 */
+	fs_u32 wake_on_idle; /* somebody is held back: tell user space at once when n falls below this; 0 = never */
 	fs_u32 pad;
 };
 _Static_assert(sizeof(struct fs_clock) == 56, "fs_clock");

@@ -158,7 +158,7 @@ static __always_inline void close_busy(u32 slot, struct fs_ctx *c, u32 engine, f
 	if (c->muted >> (engine & 1) & 1)
 		return;
 	emit(FS_EDGE_CLOSE, slot, c, engine, now, c->completed, BPF_RB_NO_WAKEUP);
-	if (n == 1 && engine == FS_COMPUTE && clock->wake_on_idle)
+	if (n <= clock->wake_on_idle && engine == FS_COMPUTE)
 		emit(FS_EDGE_GPU_IDLE, slot, c, engine, now, 0, BPF_RB_FORCE_WAKEUP);
 }
 

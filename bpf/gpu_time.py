@@ -258,9 +258,10 @@ class GpuTimeProbe:
         """Edges not peeked at before; :meth:`read_edges` will return them, too."""
         return _edges(self._edges.peek(EDGE))
 
-    def is_idle(self, gpu: int) -> bool:
-        """Whether no context has work open on a GPU slot now. That of a held one stays open until its drain ends."""
-        return abi.clock_n(self._clocks.items[gpu].word[abi.COMPUTE]) == 0
+    def is_idle(self, gpu: int, but: int = 0) -> bool:
+        """Whether no context has work open on a GPU slot now, ``but`` for so many. That of a held one stays open until
+        its drain ends."""
+        return abi.clock_n(self._clocks.items[gpu].word[abi.COMPUTE]) <= but
 
     @property
     def limits(self) -> abi.Limits:
@@ -269,9 +270,9 @@ class GpuTimeProbe:
 
     # ---- writing ----
 
-    def set_wake_on_idle(self, gpu: int, wake: bool) -> None:
-        """Whether n falling to 0 on ``gpu`` makes :meth:`fileno` readable."""
-        self._clocks.items[gpu].wake_on_idle = int(wake)
+    def set_wake_on_idle(self, gpu: int, but: int | None) -> None:
+        """Whether n falling to ``but`` on ``gpu`` makes :meth:`fileno` readable (see :meth:`is_idle`); None = no."""
+        self._clocks.items[gpu].wake_on_idle = 0 if but is None else but + 1
 
     def set_uuids(self, slot_of: Mapping[bytes, int], *, is_all: bool = True) -> None:
         """Tell BPF the slot of every GPU of this node, by 16-byte UUID.

@@ -229,6 +229,11 @@ class Drains:
         spare_ns = max(least_ns, ratio * context.drain_ns, _SPARE_DOUBTS * context.drain_doubt_ns)
         return self._replay.even_ns(now_ns) - context.held_even_ns < context.drain_ns + spare_ns
 
+    def open_in_bpf(self, live_of: Callable[[int], abi.Ctx]) -> int:
+        """How many held contexts have an interval open there."""
+        held = (one.key for one in self._recent.values() if one.is_held)
+        return sum(_is_open(live_of(slot), generation) for slot, generation in held)
+
     # ---- mechanism ----
 
     def _overlapping(
@@ -366,3 +371,7 @@ class Drains:
         context.is_ended_in_bpf = True
         slot, generation = context.key
         self._end_in_bpf(slot, generation, 0)
+
+
+def _is_open(live: abi.Ctx, generation: int) -> bool:
+    return bool(live.generation == generation and live.busy[abi.COMPUTE].streams)

@@ -398,16 +398,21 @@ class EbpfAccount:
                     tell(context, t_ns)
 
     def next_drain_end_ns(self) -> int | None:
-        """When a GPU on which nothing but a drain runs falls idle; worth waking up for. None: none does."""
-        alone = [one.replay for one in self._engines.values() if one.replay.runnable == 1]
-        return min((end for replay in alone if (end := replay.drain_end_ns()) is not None), default=None)
+        """When a GPU on which nothing but drains run falls idle; worth waking up for. None: none does."""
+        ends = (one.replay.drain_end_ns() for one in self._engines.values())
+        return min((end for end in ends if end is not None), default=None)
+
+    def open_drains(self) -> dict[int, int]:
+        """By GPU slot: how many held contexts have an interval open in BPF."""
+        return {gpu: engine.drains.open_in_bpf(self._probe.context) for gpu, engine in self._engines.items()}
 
     # ---- facts for others ----
 
     def error_points(self, window_s: float) -> float:
         """See :class:`GpuTimeSource`."""
-        is_traced = self.traced_gpus() >= self._engines.keys() > set()
-        return TRACED_POINTS if is_traced else probed_points(window_s)
+        return (
+            TRACED_POINTS if self.traced_gpus() >= self._engines.keys() > set() else probed_points(window_s)
+        )
 
     def error_ratio(self, tenant: str, gpu: int) -> float | None:
         """See :class:`GpuTimeSource`."""
@@ -439,11 +444,8 @@ class EbpfAccount:
 
     def guessed_processes(self) -> set[int]:
         """Processes with a context whose GPU is a guess."""
-        return {
-            live.tgid
-            for _, live in self._probe.contexts()
-            if live.flags & _GUESSED and live.tgid not in self.single_gpu_processes
-        }
+        guessed = {live.tgid for _, live in self._probe.contexts() if live.flags & _GUESSED}
+        return guessed - self.single_gpu_processes
 
     def contradicted_gpus(self) -> set[int]:
         """Slots of GPUs that take turns otherwise than the replay: who was not measured may be charged wrongly."""

@@ -55,7 +55,7 @@ class Following:
                 turns = self._engines[gpu].replay
                 if not is_whole:
                     turns.lose()
-                turns.feed(switches)
+                turns.feed(switches, trace.told_ns)
 
     def hold(self, cgroup_ids: Set[int], now_ns: int, *, by_others: bool) -> None:
         """See :class:`fairsched.accounting.strangers.Strangers`."""

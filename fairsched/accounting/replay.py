@@ -285,8 +285,8 @@ class Replay:
         return passed
 
     def drain_end_ns(self) -> int | None:
-        """When the running drain ends if nobody gets in between; None when none is running."""
-        if self._current is None or self._current.left_ns is None:
+        """When a drain that is alone ends; None where there is none."""
+        if self._runnable != 1 or self._current is None or self._current.left_ns is None:
             return None
         return max(self._charged_to_ns, self._slice_begin_ns) + self._current.left_ns
 

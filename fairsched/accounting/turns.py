@@ -31,6 +31,8 @@ from fairsched.gpu.trace import Switch
 
 STALLED_NS, _FREE_NS = 50_000_000, 40_000_000
 """Both are longer than a turn anywhere. The second: whoever wants an engine that is with nobody has it at once."""
+GIVEN_NS = 3_000_000
+"""The same of a drain, whose process makes no more work: a switch takes .2 ms."""
 _MOST_CHANNELS = 4096
 
 
@@ -59,14 +61,20 @@ class Turns(Replay):
         """Since when the engine is with nobody who has work, while it is known to be."""
         self._is_known = False
         """Whether anybody, and who, has the engine."""
+        self._told_ns = 0
         self._stalled: dict[Runner, bool] = {}
         """Those that wait for something else, and whether they still have work, by their calls."""
 
     # ---- the trace ----
 
-    def feed(self, switches: Iterable[Switch]) -> None:
-        """What the trace told, in order; taken in as time advances. From the first one on it is followed."""
+    def feed(self, switches: Iterable[Switch], told_ns: int) -> None:
+        """What the trace told, in order; taken in as time advances. From the first one on it is followed.
+
+        ``told_ns``: up to then that is all. Where a read comes late it lies a while back, and that nobody was given the
+        engine since means nothing.
+        """
         self._switches.extend(switches)
+        self._told_ns = told_ns
         if not self.is_traced and self._switches:
             self._follow(self._switches[0].t_ns)
 
@@ -74,6 +82,9 @@ class Turns(Replay):
         self.advance(t_ns)
         self.is_traced, self._current, self._charged_to_ns = True, None, max(t_ns, self._charged_to_ns)
         self._idle_from_ns = None if self._runnable else t_ns
+        self._passed_by = {
+            one: set() for one in self._contexts.values() if one.is_runnable and one.left_ns is not None
+        }
         self._expect(t_ns)
 
     def _expect(self, t_ns: int) -> None:
@@ -190,10 +201,13 @@ class Turns(Replay):
     def drain_end_ns(self) -> int | None:
         if not self.is_traced:
             return super().drain_end_ns()
-        resident = self._resident
-        if resident is None or resident.left_ns is None or not resident.is_runnable:
+        drains = self._passed_by
+        if not drains or len(drains) < self._runnable or not self._is_known:
             return None
-        return self._charged_to_ns + resident.left_ns
+        if self._is_left():
+            return self._free_ns + GIVEN_NS
+        left_ns = sum([drain.left_ns or 0 for drain in drains])
+        return self._charged_to_ns + left_ns if left_ns else self._stay_ns + _FREE_NS
 
     def take_strangers(self) -> Iterator[tuple[int, int, int]]:
         """Processes that had the engine and have no context here: (pid, what they were charged since the last
@@ -217,11 +231,13 @@ class Turns(Replay):
         self.advance(t_ns)
         if not self.is_traced:
             return
-        resident = self._resident
+        resident, told_ns = self._resident, min(t_ns, self._told_ns)
+        if self._is_left() and told_ns - self._free_ns >= GIVEN_NS:
+            self._end_drains(t_ns)
         is_free = self._is_known and (resident is None or not resident.is_runnable)
-        is_free &= t_ns - self._free_ns > _FREE_NS
+        is_free &= told_ns - self._free_ns > _FREE_NS
         for one in list(self._contexts.values()):
-            if not one.is_runnable or one is resident or self._waited_ns(one, t_ns) <= STALLED_NS:
+            if not one.is_runnable or one is resident or self._waited_ns(one, told_ns) <= STALLED_NS:
                 continue
             if is_free or self._twice_ns > max(one.opened_ns, one.slice_end_ns):
                 if one.left_ns is not None:
@@ -298,6 +314,20 @@ class Turns(Replay):
             is_alone = self._runnable == 1 or t_ns - self._stay_ns > _FREE_NS
             if not resident.left_ns and is_alone:  # it would stay until somebody comes
                 self._end_drain(resident, t_ns)
+
+    def _is_left(self) -> bool:
+        """Whether the engine is with nobody, or with one whose work has ended since it was given it."""
+        if self._resident is None:
+            return self._is_known
+        return not self._resident.is_runnable and self._free_ns > self._stay_ns
+
+    def _end_drains(self, t_ns: int) -> None:
+        """None of them was given an engine that nobody else wanted: all are over, and who has it did nothing."""
+        resident = self._resident
+        if self._passed_by and resident is not None and self._is_given:
+            resident.exec_ns -= min(resident.exec_ns, max(0, t_ns - max(self._free_ns, self._stay_ns)))
+        for drain in list(self._passed_by):
+            self._end_drain(drain, t_ns)
 
     def _end_drain(self, context: Runner, t_ns: int) -> None:
         self._passed_by.pop(context, None)

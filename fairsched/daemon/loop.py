@@ -245,7 +245,7 @@ class Daemon:
         now_ns = time.monotonic_ns()
         if now_ns >= self._applier.look_ns:
             self._applier.hold_filled(now_ns)
-        if now_ns >= self._idle.due_ns and self._idle.is_confirmed(now_ns, self._sensors.is_idle):
+        if now_ns >= self._idle.due_ns and self._idle.is_confirmed(now_ns, self._may_be_idle):
             self._next_tick_ns = min(self._next_tick_ns, now_ns)
 
     def _on_edges(self) -> None:
@@ -254,6 +254,9 @@ class Daemon:
         if is_process:
             self._next_tick_ns = min(self._next_tick_ns, self._last_tick_ns + LEAST_INTERVAL_NS)
         self._idle.note(idle_since_ns)
+
+    def _may_be_idle(self, slot: int) -> bool:
+        return self._sensors.is_idle(slot, but_drains=True)
 
     def _tick(self, now_ns: int) -> None:
         config = self._settings.config

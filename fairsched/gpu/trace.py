@@ -68,8 +68,12 @@ class Switch(NamedTuple):
 class Trace(Protocol):
     """Of one GPU."""
 
+    @property
+    def told_ns(self) -> int:
+        """CLOCK_MONOTONIC: whatever was before this has been told, or was missing; 0: nothing has."""
+
     def read(self) -> tuple[list[Switch], bool]:
-        """Every switch up to now since the last call, in order, and whether none is missing. Raises TraceLost."""
+        """Every switch since the last call that is known, in order, and whether none is missing. Raises TraceLost."""
 
 
 class TraceRefused(Exception):
@@ -148,6 +152,7 @@ class GpuTrace:
             self.close()
             raise
         self._seqno: int | None = None
+        self.told_ns = 0
         self._last_ns = time.monotonic_ns()  # the driver's own have no time, and one may be the first
 
     def close(self) -> None:
@@ -156,6 +161,7 @@ class GpuTrace:
 
     def read(self) -> tuple[list[Switch], bool]:
         """See :class:`Trace`."""
+        begun_ns = time.monotonic_ns()
         try:
             records, dropped = self._take()
             now_ns = time.monotonic_ns()
@@ -172,6 +178,7 @@ class GpuTrace:
         found = list(switches(told, lambda gpu_ns: gpu_ns + self._offset_ns, self._last_ns))
         if found:
             self._last_ns = found[-1].t_ns
+        self.told_ns = begun_ns
         return found, _HOLE not in told
 
     def _with_holes(self, records: Iterable[Record], dropped: int) -> Iterator[Record]:

@@ -31,6 +31,7 @@ class TraceThread:
         self._lock = threading.Lock()
         self._switches: list[Switch] = []
         self._is_whole = True
+        self._read_ns = self.told_ns = 0
         self._lost: str | None = None
         self._is_ending = False
         self._is_wanted, self._is_read, self._is_decided = (
@@ -60,6 +61,7 @@ class TraceThread:
         with self._lock:
             switches, self._switches = self._switches, []
             is_whole, self._is_whole = self._is_whole, True
+            self.told_ns = self._read_ns
             if not switches and self._lost is not None:
                 raise TraceLost(self._lost)
         return switches, is_whole
@@ -86,6 +88,7 @@ class TraceThread:
                 with self._lock:
                     self._switches += switches
                     self._is_whole &= is_whole
+                    self._read_ns = trace.told_ns
                 self._is_read.set()
         except TraceLost as error:
             with self._lock:

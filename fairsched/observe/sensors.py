@@ -88,7 +88,7 @@ class Sensors:
         self.reason: str | None = None
         self.libraries = Libraries(config.gpu.libcuda, None)
         self._ordinals: Ordinals | None = None
-        self._life, self.owners = LifeWatch(), Owners()
+        self._life, self.owners, self._drains = LifeWatch(), Owners(), dict[int, int]()
         self.more_rooms: Callable[[], Iterable[Rooms]] = tuple
         self._reload: ProbeReload | None = None
         self._reload_ns = NEVER_NS
@@ -304,9 +304,9 @@ class Sensors:
         is_urgent = any(edge.kind in _PROCESS_EDGES or self.account.is_comeback(edge) for edge in edges)
         return is_urgent, idle
 
-    def is_idle(self, slot: int) -> bool:
-        """Whether no work is open on a GPU right now, as BPF knows it."""
-        return self.probe is not None and self.probe.is_idle(slot)
+    def is_idle(self, slot: int, *, but_drains: bool = False) -> bool:
+        """Whether no work is open on a GPU right now, as BPF knows it; but for drains, of whose end that is told."""
+        return self.probe is not None and self.probe.is_idle(slot, self._drains.get(slot, 0) * but_drains)
 
     def watch_loads(self, *, is_wanted: bool) -> None:
         """Whether :meth:`take_loads` is going to be asked."""
@@ -330,9 +330,8 @@ class Sensors:
         """
         if self.account is None or self.probe is None:
             return 0
-        ended = end_silent(self.probe, self.account, slot, now_ns)
         self.account.relearn(slot)
-        return ended
+        return end_silent(self.probe, self.account, slot, now_ns)
 
     def hold(self, cgroup_ids: Iterable[int], now_ns: int, *, by_others: bool = False) -> None:
         """Tell the account, if there is one, that these cgroups were just frozen."""
@@ -430,10 +429,11 @@ class Sensors:
         return {**own, **self.driver.map_entries()}
 
     def set_wake_on_idle(self, wake: bool) -> None:
-        """Whether a GPU that falls idle wakes the daemon at once."""
+        """Whether a GPU that falls idle, but for drains, wakes the daemon at once."""
+        self._drains = self.account.open_drains() if wake and self.account is not None else {}
         if self.probe is not None:
             for slot in range(max(1, len(self.gpus))):
-                self.probe.set_wake_on_idle(slot, wake)
+                self.probe.set_wake_on_idle(slot, self._drains.get(slot, 0) if wake else None)
 
     def close(self) -> None:
         """Detach everything."""

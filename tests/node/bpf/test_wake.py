@@ -124,7 +124,7 @@ def test_a_gpu_that_falls_idle_wakes_where_somebody_is_held_back(
     (first_stream,), (last_stream,) = first.streams(1), last.streams(1)
     gpu = last.context.gpu
     assert first.context.gpu == gpu
-    probe.set_wake_on_idle(gpu, is_wanted)
+    probe.set_wake_on_idle(gpu, 0 if is_wanted else None)
     try:
         first.launch(first_stream)
         last.launch(last_stream)
@@ -136,4 +136,28 @@ def test_a_gpu_that_falls_idle_wakes_where_somebody_is_held_back(
         told = [(edge.tgid, edge.gpu) for edge in probe.read_edges() if edge.kind == abi.EdgeKind.GPU_IDLE]
         assert told == ([(last.pid, gpu)] if is_wanted else [])
     finally:
-        probe.set_wake_on_idle(gpu, False)
+        probe.set_wake_on_idle(gpu, None)
+
+
+def test_a_gpu_on_which_only_so_many_have_work_wakes_as_an_idle_one_does(
+    eye: Eye, probe: GpuTimeProbe, start: Callable[[], Program]
+) -> None:
+    """What held contexts have queued stays open in BPF: it cannot know that it is done."""
+    held, first, last = start(), start(), start()
+    gpu = held.context.gpu
+    (held_stream,), (first_stream,), (last_stream,) = (one.streams(1) for one in (held, first, last))
+    held.launch(held_stream)
+    first.launch(first_stream)
+    last.launch(last_stream)
+    probe.set_wake_on_idle(gpu, 1)
+    try:
+        eye.forget()
+        assert not probe.is_idle(gpu, 1)
+        first.call("cuStreamSynchronize", first_stream)
+        assert not eye.is_woken(0.2), "two have work"
+        last.call("cuStreamSynchronize", last_stream)
+        assert eye.is_woken(PATIENCE_S)
+        assert probe.is_idle(gpu, 1)
+        assert not probe.is_idle(gpu)
+    finally:
+        probe.set_wake_on_idle(gpu, None)

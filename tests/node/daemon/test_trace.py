@@ -70,6 +70,20 @@ def test_the_account_is_what_the_engine_says(site: Site) -> None:
         assert abs(part - true) < 0.01, (said, used)
 
 
+def test_a_gpu_is_not_left_idle_for_who_has_no_work_any_more(site: Site) -> None:
+    """One comes and goes, another always wants the GPU and is held meanwhile. When the first is done, so is what the held
+    one had queued, and only the trace knows it."""
+    start(site)
+    site.spawn("d", Workload("decode", kernels=20, kernel_us=100, gap_us=100))
+    site.spawn("a", Workload("step", kernels=10, kernel_us=4000, arrival="poisson", rate_per_s=6))
+    let_run(SETTLE_S)
+    before = sum(site.truth_ns().values())
+    let_run(SHARES_S)
+    busy = (sum(site.truth_ns().values()) - before) / (SHARES_S * 1e9)
+    print(busy)
+    assert busy > 0.88, "0.92 where nobody is held"
+
+
 @pytest.mark.rest
 def test_without_the_trace_the_replay_goes_on_until_it_comes_back(site: Site) -> None:
     start(site)

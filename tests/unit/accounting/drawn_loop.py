@@ -200,6 +200,10 @@ class ModelTrace:
         self._switches.append(Switch(came_ns, pid, pid, True))
         self._resident = pid
 
+    @property
+    def told_ns(self) -> int:
+        return self._now_ns()
+
     def read(self) -> tuple[list[Switch], bool]:
         """See :class:`fairsched.gpu.trace.Trace`."""
         count = sum(switch.t_ns <= self._now_ns() for switch in self._switches)

@@ -13,6 +13,7 @@ from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge
 from fairsched.bpf.rooms import OwnRooms
 from fairsched.gpu.trace import Switch, TraceLost
+from fairsched.model import NEVER_NS
 
 MS = 1_000_000
 SLICE_NS = 2 * MS
@@ -142,6 +143,7 @@ class FakeTrace:
 
     switches: list[Switch] = field(default_factory=list)
     is_lost: bool = False
+    told_ns: int = NEVER_NS
 
     def read(self) -> tuple[list[Switch], bool]:
         if self.is_lost:

@@ -106,6 +106,10 @@ class RecordedTrace(Playback):
         self._now_ns = frame.head["at"]
         return super()._call(frame)
 
+    @property
+    def told_ns(self) -> int:
+        return self._now_ns
+
     def read(self) -> tuple[list[Switch], bool]:
         count = sum(switch.t_ns <= self._now_ns for switch in self._switches[:2000])
         told, self._switches = self._switches[:count], self._switches[count:]

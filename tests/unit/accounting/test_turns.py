@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from fairsched.accounting.turns import Turns
+from fairsched.accounting.turns import GIVEN_NS, Turns
 from fairsched.gpu.trace import Switch
+from fairsched.model import NEVER_NS
 from tests.unit.accounting.fake_probe import MS
 
 A, B, C = 11, 12, 13
@@ -21,11 +22,11 @@ def engine(*pids: int) -> Turns:
 
 
 def comes(turns: Turns, at_ms: float, pid: int) -> None:
-    turns.feed([Switch(round(at_ms * MS), pid, pid, True)])
+    turns.feed([Switch(round(at_ms * MS), pid, pid, True)], NEVER_NS)
 
 
 def goes(turns: Turns, at_ms: float, pid: int) -> None:
-    turns.feed([Switch(round(at_ms * MS), pid, pid, False)])
+    turns.feed([Switch(round(at_ms * MS), pid, pid, False)], NEVER_NS)
 
 
 def has(turns: Turns, *stays: tuple[int, float, float]) -> None:
@@ -315,3 +316,62 @@ def test_who_is_alone_after_a_hole_has_the_engine_though_no_switch_tells() -> No
     turns.drain(A, 5 * MS, 2 * MS)
     turns.advance(9 * MS)
     assert [key for key, _ in turns.take_drained()] == [A]
+
+
+def one_left_beside_a_drain() -> Turns:
+    """A drained; B, whose turn came while A seemed to wait, has ended its work at 6 ms and still has the engine."""
+    turns = engine(A, B)
+    turns.open(A, 0)
+    turns.open(B, 0)
+    comes(turns, 0, A)
+    turns.drain(A, MS, 9 * MS)
+    goes(turns, 2, A)
+    comes(turns, 2.2, B)
+    turns.close(B, 6 * MS)
+    return turns
+
+
+def test_a_drain_that_is_not_given_an_engine_that_nobody_wants_is_over() -> None:
+    turns = one_left_beside_a_drain()
+    assert turns.drain_end_ns() == 6 * MS + GIVEN_NS, "worth a look"
+    turns.look(6 * MS + GIVEN_NS - 1)
+    assert turns.runnable == 1
+    turns.look(20 * MS)
+    assert [key for key, _ in turns.take_drained()] == [A]
+    assert turns.drain_end_ns() is None
+    assert charged_ms(turns, A) == 2
+    assert charged_ms(turns, B) == pytest.approx(3.8), (
+        "not for the time after its work, in which nobody waited"
+    )
+
+
+def test_nothing_follows_from_a_time_of_which_nothing_is_told_yet() -> None:
+    """A read of the trace came late: somebody may well have been given the engine."""
+    turns = one_left_beside_a_drain()
+    turns.feed([], 7 * MS)
+    turns.look(90 * MS)
+    assert turns.take_drained() == []
+    assert turns.runnable == 1
+
+
+def test_who_is_given_the_engine_beside_a_drain_and_told_of_no_work_is_charged() -> None:
+    turns = engine(A, B)
+    turns.open(A, 0)
+    comes(turns, 0, A)
+    turns.drain(A, MS, 9 * MS)
+    goes(turns, 2, A)
+    comes(turns, 2.2, B)
+    turns.look(12 * MS)
+    assert turns.take_drained() == []
+    assert charged_ms(turns, B) == pytest.approx(9.8)
+
+
+def test_of_several_drains_the_last_is_worth_a_look() -> None:
+    turns = engine(A, B)
+    for pid in (A, B):
+        turns.open(pid, 0)
+        turns.drain(pid, 0, 5 * MS)
+    has(turns, (A, 0, 2), (B, 2, 4))
+    comes(turns, 4, A)
+    turns.advance(5 * MS)
+    assert turns.drain_end_ns() == 10 * MS

@@ -21,6 +21,7 @@ class Driver:
         self.gate = threading.Event()
         self.gate.set()
         self.told: list[tuple[list[Switch], bool]] = []
+        self.told_ns = 0
         self.asked = threading.Semaphore(0)
         self.is_lost = False
         self.closed = threading.Event()
