@@ -84,6 +84,9 @@ class Recording:
     held: tuple[HeldTime, ...]
     think_ns: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
     """Leaf -> by log of ``steps`` the pause of a closed loop between two of them; None where steps come by a clock."""
+    comes: Mapping[str, tuple[tuple[float, float] | None, ...]] = field(default_factory=dict)
+    """Leaf -> by log of ``steps``: how many a second, and the GPU time of each in ns, of steps that come at times of
+    their own, and wait if they are not served; None where a step follows the last one."""
     expected: Mapping[str, str] = field(default_factory=dict)
     """Leaf -> what it is to be called, of those that are there to be found out."""
     accounts: tuple[AccountReading, ...] = ()

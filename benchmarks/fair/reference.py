@@ -16,6 +16,11 @@ last step of a process, those sample intervals count in which the leaf's context
 half of it. A leaf whose logs tell nothing (``is_always_wanting``) wants from its first work to its end. On
 more than one GPU, demand for one of them is further limited to when the leaf's contexts there had work.
 
+What comes from outside. Requests that come at times of their own do not become more by waiting. Served late, their leaf
+wants the GPU for longer, and would be owed for all that time more than was ever asked of it; served in time it would
+want nothing then. So such a leaf (all of its logs ``Recording.comes``) is owed no more than has come: it stands aside
+while it has been owed all of that.
+
 Entitlement. Shared out from the root: among siblings clamp(level x weight, low, high) with the level, found
 by bisection, that hands out just what the parent got. low: own min, at least the children's together. high:
 own quota, at most the children's together. Floors that do not fit are scaled alike.
@@ -179,6 +184,28 @@ class Truth:
             return self.demand[leaf]
         return intersection(self.demand[leaf], self._joined(leaf, self._activity(leaf, gpu, 0.0)))
 
+    def asked(self, leaf: str) -> Curve | None:
+        """GPU time of the steps that have come; None where it depends on when they are served, or on which GPU.
+
+        Who was served late has logged what came first; after that it is the rate at which they come.
+        """
+        comes, logs = self.recording.comes.get(leaf, ()), self.recording.steps.get(leaf, ())
+        if not comes or None in comes or len(self.gpus[leaf]) > 1 or leaf not in self.recording.present_ns:
+            return None
+        present_ns, end_ns = self.recording.present_ns[leaf]
+        curves = []
+        for each, log in zip(comes, logs, strict=True):
+            if each is None:
+                return None
+            rate_per_s, step_ns = each
+            at = np.sort(
+                np.array([present_ns, *(step.end_ns - step.latency_ns for step in log)], dtype=np.float64)
+            )
+            rest_ns = max(end_ns - at[-1], 1.0)
+            total = step_ns * np.append(np.arange(len(at)), len(at) - 1 + rate_per_s * rest_ns / 1e9)
+            curves.append(Curve(np.append(at, at[-1] + rest_ns), total))
+        return summed(curves)
+
     def _counter(self, pair: tuple[str, int], name: str) -> Array:
         values = [getattr(sample, name).get(pair, 0) for sample in self.samples]
         # A counter that vanishes with its processes must not take back what was delivered.
@@ -288,7 +315,8 @@ def fluid(truth: Truth, gpu: int) -> Fluid:
     for column, leaf in enumerate(leaves):
         wants[:, column] = is_inside(demand[column], middle)
         delivered += np.diff(truth.received[leaf, gpu](edges))
-    cases, case = np.unique(wants, axis=0, return_inverse=True)
+    due = _aside(wants, leaves, edges, delivered, truth)
+    cases, case = np.unique(due, axis=0, return_inverse=True)
     parts = entitled(cases, leaves, recording.specs)[case.reshape(-1)]
     pie = _pie(parts, delivered, lasted)
     return Fluid(
@@ -301,6 +329,29 @@ def fluid(truth: Truth, gpu: int) -> Fluid:
         wanted={leaf: _cumulated(edges, np.where(wants[:, n], lasted, 0.0)) for n, leaf in enumerate(leaves)},
         pie=_cumulated(edges, pie),
     )
+
+
+def _aside(
+    wants: npt.NDArray[np.bool_], leaves: Sequence[str], edges: Array, delivered: Array, truth: Truth
+) -> npt.NDArray[np.bool_]:
+    """``wants`` without those that have been owed all that has come; by interval, for one depends on those before."""
+    limits = {
+        column: asked(edges[1:]) - truth.service(leaf)(edges[0])
+        for column, leaf in enumerate(leaves)
+        if (asked := truth.asked(leaf)) is not None
+    }
+    if not limits:
+        return wants
+    due: npt.NDArray[np.bool_] = wants.copy()
+    owed, known = np.zeros(len(leaves)), dict[bytes, Array]()
+    for row, ns in enumerate(delivered):
+        for column, limit in limits.items():
+            due[row, column] &= bool(owed[column] < limit[row])
+        key = due[row].tobytes()
+        if key not in known:
+            known[key] = entitled(due[row : row + 1], leaves, truth.recording.specs)[0]
+        owed += known[key] * ns
+    return due
 
 
 def _pie(parts: Array, delivered: Array, lasted: Array) -> Array:

@@ -180,6 +180,14 @@ class Load(_Section):
         return int(self.cpu_us * 1000)
 
     @property
+    def comes(self) -> tuple[float, float] | None:
+        """(steps per second, GPU time of each in ns) of a process whose steps come whether the last is done or not; of
+        several contexts None, too."""
+        if self.arrival.pattern != "poisson" or self.contexts > 1 or self.trick is not None:
+            return None
+        return self.arrival.rate_per_s, self.kernels * self.kernel_us * 1000
+
+    @property
     def misbehaves_as(self) -> MisbehaviourKind | None:
         """What it is to be called by who finds it out."""
         if self.trick == "endless":

@@ -62,8 +62,9 @@ class _Actor:
     directory: str
     workers: list[Worker] = field(default_factory=list)
     think_ns: list[int | None] = field(default_factory=list)
+    comes: list[tuple[float, float] | None] = field(default_factory=list)
     in_flight: list[int] = field(default_factory=list)
-    """Steps. This and the pause: by worker."""
+    """Steps. This and the two before: by worker."""
     others: list[subprocess.Popen[bytes]] = field(default_factory=list)
     start_ns: int = 0
     stop_ns: int | None = None
@@ -168,6 +169,7 @@ class Stage:
             )
             actor.workers += workers
             actor.think_ns += [load.think_ns] * len(workers)
+            actor.comes += [load.comes] * len(workers)
             actor.in_flight += [load.queue_depth] * len(workers)
             actor.others += others
         actor.start_ns = time.monotonic_ns()
@@ -376,6 +378,7 @@ class Stage:
             is_always_wanting={actor.leaf: _never_waits(actor.tenant) for actor in self._actors},
             held=held,
             think_ns={actor.leaf: tuple(actor.think_ns) for actor in self._actors},
+            comes={actor.leaf: tuple(actor.comes) for actor in self._actors},
             expected={
                 actor.leaf: kind for actor in self._actors if (kind := _expected(actor.tenant)) is not None
             },

@@ -71,8 +71,8 @@ def test_the_account_is_what_the_engine_says(site: Site) -> None:
 
 
 def test_a_gpu_is_not_left_idle_for_who_has_no_work_any_more(site: Site) -> None:
-    """One comes and goes, another always wants the GPU and is held meanwhile. When the first is done, so is what the held
-    one had queued, and only the trace knows it."""
+    """One comes and goes, another always wants the GPU and is held meanwhile. When the first is done, so is what the
+    held one had queued, and only the trace knows it."""
     start(site)
     site.spawn("d", Workload("decode", kernels=20, kernel_us=100, gap_us=100))
     site.spawn("a", Workload("step", kernels=10, kernel_us=4000, arrival="poisson", rate_per_s=6))

@@ -35,6 +35,8 @@ class Leaf:
     spec: Mapping[str, Any] | None = None
     gpu: int = 0
     is_always_wanting: bool = False
+    comes: tuple[float, float] | None = None
+    """Of each process: steps a second, and ms of each."""
     is_hostile: bool = False
 
 
@@ -88,6 +90,11 @@ def record(
         ),
         "steps": {name: tuple(map(_log, _processes(leaf.steps))) for name, leaf in leaves.items()},
         "is_always_wanting": {name: leaf.is_always_wanting for name, leaf in leaves.items()},
+        "comes": {
+            name: (None if leaf.comes is None else (leaf.comes[0], leaf.comes[1] * MS),)
+            * len(_processes(leaf.steps))
+            for name, leaf in leaves.items()
+        },
         "held": tuple(
             HeldTime(name, at(start), at(end)) for name, leaf in leaves.items() for start, end in leaf.held
         ),

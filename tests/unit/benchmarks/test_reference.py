@@ -275,3 +275,45 @@ def test_a_quota_that_is_not_used_up_for_lack_of_work_is_no_debt() -> None:
         "a": Leaf(ran=turns("a....", "a", 0, 1000), steps=steps(0, 1000, 10), spec={"quota_ratio": 0.3})
     }
     assert float(flow(leaves, 1000).owed["a"].grown(at(0), at(1000))) == pytest.approx(200e6)
+
+
+# ---- what comes from outside ----
+
+
+def owed_ms(leaf: Leaf, other: Leaf, ms: float = 1000, **changed: Any) -> tuple[float, float]:
+    made = flow({"a": leaf, "b": other}, ms, **changed)
+    grown = (float(made.owed[name].grown(at(0), at(ms))) / MS for name in "ab")
+    return next(grown), next(grown)
+
+
+LATE: list[Part] = [(n * 50, n * 50 + 50) for n in range(20)]
+"""Requests of 10 ms that are served 40 ms after they came, when the next one comes."""
+SERVED: list[Part] = [(n * 50 + 40, n * 50 + 50) for n in range(20)]
+OTHER = Leaf(ran=[(n * 50, n * 50 + 40) for n in range(20)], steps=[(0, 1000)])
+
+
+def test_requests_that_are_served_late_are_owed_no_more_than_they_ask_for() -> None:
+    late = Leaf(ran=SERVED, steps=LATE, comes=(20.0, 10.0))
+    assert owed_ms(late, OTHER) == pytest.approx((200, 800), abs=10)
+    assert owed_ms(replace(late, comes=None), OTHER) == pytest.approx((500, 500), abs=10), (
+        "a closed loop would ask"
+    )
+
+
+def test_requests_that_are_not_served_are_owed_what_their_weight_says() -> None:
+    """50 a second of 10 ms: half of the GPU; a tenth of it is served, in order."""
+    served: list[Part] = [(n * 20, n * 100 + 100) for n in range(10)]
+    starved = Leaf(ran=[(n * 100 + 90, n * 100 + 100) for n in range(10)], steps=served, comes=(50.0, 10.0))
+    other = Leaf(ran=[(n * 100, n * 100 + 90) for n in range(10)], steps=[(0, 1000)])
+    assert owed_ms(starved, other) == pytest.approx((500, 500), abs=25)
+    assert owed_ms(replace(starved, steps=[], waited=[(0, 1000)]), other) == pytest.approx(
+        (500, 500), abs=25
+    ), "nor is any ever done"
+
+
+def test_what_came_before_the_measured_part_and_was_not_served_is_asked_for_in_it() -> None:
+    before: list[Part] = [(-500 + n, n * 10 + 10) for n in range(40)]
+    behind = Leaf(ran=[(0, 400)], steps=before, comes=(0.001, 10.0), present=(-500, 1000))
+    other = Leaf(ran=[(400, 1000)], steps=[(0, 1000)])
+    assert owed_ms(behind, other)[0] == pytest.approx(200, abs=15), "half of the time in which it wants"
+    assert owed_ms(replace(behind, steps=before[:10], ran=[(0, 100)]), other)[0] == pytest.approx(50, abs=15)
