@@ -143,24 +143,22 @@ class Audit:
                 if written != len(line):
                     raise OSError(28, os.strerror(28))
                 os.fsync(fd)
-                start = self._drop_oldest(start)
-                # The state comes last: with it the entry counts.
+                start = self._next_start(start)
+                # With the state the entry counts.
                 replace_file(self.directory / _STATE, State(head, file_bytes + len(line), start).to_bytes())
-            except OSError:
+            except (OSError, AuditRefused):
                 os.ftruncate(fd, file_bytes)
                 raise
         finally:
             os.close(fd)
+        for old in self._files_there()[: -self._files]:
+            old.unlink()
         sync_directory(self.directory)
         return head
 
     def _settled(self) -> tuple[State, dict[str, Any]]:
         """The state, and what the next entry says of a write that was broken off. Raises AuditRefused."""
-        files, state = self._files_there(), self._state()
-        if state is None:
-            if files:
-                raise _damaged(self.directory, f"{_STATE} is missing")
-            return State(), {}
+        files, state = self._files_there(), self._state() or State()
         if not files:
             if state.head.seq:
                 raise _damaged(self.directory, "its files are missing")
@@ -176,6 +174,8 @@ class Audit:
                 raise _damaged(self.directory, f"{files[-1].name} does not end with entry {state.head.seq}")
         if not beyond:
             return replace_length(state, file_bytes), {}
+        if b"\n" in beyond[:-1] or (not state.head.seq and len(files) > 1):
+            raise _damaged(self.directory, f"{files[-1].name} has more than was written")
         whole = read(beyond[:-1]) if beyond.endswith(b"\n") and beyond.count(b"\n") == 1 else ""
         if not isinstance(whole, str) and whole[2] == state.head.hash and whole[1].seq == state.head.seq + 1:
             return State(whole[1], len(raw), state.start), {}
@@ -184,17 +184,14 @@ class Audit:
         lost = {"bytes": len(beyond), "sha256": hashlib.sha256(beyond).hexdigest()}
         return replace_length(state, file_bytes), {"broken_off": lost}
 
-    def _drop_oldest(self, start: Head) -> Head:
-        """Keep no more files than wanted; what the oldest that stays follows."""
+    def _next_start(self, start: Head) -> Head:
+        """What the oldest file follows that stays when no more are kept than wanted. Raises AuditRefused."""
         files = self._files_there()
         if len(files) <= self._files:
             return start
-        kept = files[-self._files]
-        first = read(kept.read_bytes().partition(b"\n")[0])
+        first = read(files[-self._files].read_bytes().partition(b"\n")[0])
         if isinstance(first, str):
-            return start  # verify tells of it; nothing is dropped meanwhile
-        for path in files[: -self._files]:
-            path.unlink()
+            raise _damaged(self.directory, f"{files[-self._files].name}:1: {first}")
         return Head(first[1].seq - 1, first[2])
 
     # ---- reading ----
@@ -213,7 +210,7 @@ class Audit:
             state = self._state()
         except AuditRefused as error:
             state, notes = None, [str(error)]
-        lines = list(self._lines())
+        lines = list(self._lines(state.start.seq if state is not None else 0))
         faults = [Fault(str(self.directory / _STATE), note) for note in notes]
         if state is None and not notes and lines:
             faults.append(Fault(str(self.directory / _STATE), "it is missing: whether the log was cut is not known"))
@@ -227,6 +224,9 @@ class Audit:
                 end = lines[-1][0] if lines else str(self.directory)
                 what = f"it ends with entry {head.seq}, and entry {state.head.seq} was written last: cut or replaced"
                 faults.append(Fault(end, what))
+        elif state is not None and not found and self._last_bytes() not in (None, state.file_bytes):
+            what = f"the last file has {self._last_bytes()} bytes and had {state.file_bytes}: changed"
+            faults.append(Fault(str(self.directory / _STATE), what))
         dropped = 0 if state is None else state.start.seq
         if noted is not None:
             known = {one[1] for one in (read(line) for _, line in lines) if not isinstance(one, str)}
@@ -241,8 +241,11 @@ class Audit:
         last = read(lines[-1][1]) if lines else ""
         return not isinstance(last, str) and last[2] == head.hash
 
-    def _lines(self) -> Iterator[tuple[str, bytes]]:
+    def _lines(self, start_seq: int = 0) -> Iterator[tuple[str, bytes]]:
+        """(file and line, bytes), from the entry after this one on."""
         for path in self._files_there():
+            if int(path.stem) <= start_seq:
+                continue  # rotation was about to remove it
             try:
                 raw = path.read_bytes()
             except OSError as error:
@@ -252,6 +255,11 @@ class Audit:
                 yield f"{path.name}:{number}", line
             if rest:
                 yield f"{path.name}:{len(lines) + 1}", rest + b" (no newline)"
+
+    def _last_bytes(self) -> int | None:
+        """Length of the last file that has an entry; None: there is none."""
+        sizes = [path.stat().st_size for path in self._files_there()]
+        return next((size for size in reversed(sizes) if size), None)
 
     def _files_there(self) -> list[Path]:
         """The files of the log, oldest first. Raises FairschedError."""
