@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``ps`` and ``reclaim`` share: the way to who holds GPUs, with a daemon or without, and filters as options."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fairsched.base.printable import printable
+from fairsched.cli.common import config_option, connect, report_of, socket_option
+from fairsched.cli.text import gpu_index
+from fairsched.errors import ConfigError, ControlError
+
+if TYPE_CHECKING:
+    from fairsched.config import Config
+    from fairsched.protocol.client import ControlClient
+    from fairsched.protocol.status import StatusReport
+    from fairsched.reclaim.expression import Filter
+    from fairsched.reclaim.listing import GpuView, Lister
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FILTER_HELP = """\b
+EXPR, for --filter: terms with blanks between them, and all must hold.
+  user= tenant= container= gpu= pid=   a word, or several: user=ann,bob
+  name~REGEX  name=PROGRAM             in the command
+  vram>20G  age>1d  idle>30m           also <
+  orphan  zombie                       parent gone; defunct
+With != !~ and !orphan the contrary. What is not known of a process matches
+nothing: idle>30m chooses nobody where launches are not seen."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the options of a command ask for; the GPU is looked up when GPUs are known."""
+
+    words: tuple[str, ...] = ()
+    """Terms of the filter language."""
+    expression: str | None = None
+    gpu: str | None = None
+
+    @property
+    def is_all(self) -> bool:
+        return not self.words and self.expression is None and self.gpu is None
+
+    def filter(self, gpus: tuple[GpuView, ...]) -> Filter:
+        """Raises FairschedError (status 2) for what cannot be understood, or a GPU that is not there."""
+        from fairsched.reclaim.expression import Filter, Term, both, parse, term
+        from fairsched.reclaim.listing import gpus_called
+
+        found = Filter(tuple(map(term, self.words)))
+        if self.expression is not None:
+            found = both(found, parse(self.expression))
+        if self.gpu is not None:
+            uuids = gpus_called(self.gpu, gpus)
+            found = both(found, [Term(f"gpu={self.gpu}", lambda holder: holder.status.gpu in uuids)])
+        return found
+
+
+def place_options(function: F) -> F:
+    """--socket and --config, handed on as one ``place``."""
+
+    @socket_option
+    @config_option
+    @functools.wraps(function)
+    def command(*args: Any, socket_path: Path | None, config_path: Path | None, **kwargs: Any) -> Any:
+        return function(*args, place=Place(socket_path, config_path), **kwargs)
+
+    return command  # type: ignore[return-value]
+
+
+@dataclass
+class Place:
+    """The daemon and the configuration of this host, so far as they are there."""
+
+    socket_path: Path | None
+    config_path: Path | None
+
+    def lister(self, *, is_strict: bool = False) -> Lister:
+        """Who lists the holders; without a daemon it is said on stderr. ``is_strict``: the configuration is read."""
+        from fairsched.reclaim.listing import DEVICE_DIR, Lister
+
+        client = connect(self.socket_path, self.config_path, only_asks=True)
+        try:
+            client.request("ping")
+        except ControlError as error:
+            config = self.config()
+            whose = "not known" if config is None else "the configuration's"
+            click.echo(f"note: without the daemon ({printable(str(error))}):", err=True)
+            click.echo(f"  NVML and /proc tell; tenants are {whose}; launches are not seen", err=True)
+            device_dir = DEVICE_DIR if config is None else config.gpu.device_dir
+            return Lister(None, None if config is None else _owner_in(config), device_dir)
+        config = self.config() if is_strict or self.config_path is not None else None
+        return Lister(
+            functools.partial(_rows, client),
+            device_dir=DEVICE_DIR if config is None else config.gpu.device_dir,
+            told_gpus=functools.partial(_gpus, client),
+        )
+
+    def config(self) -> Config | None:
+        """None: there is none, or it cannot be read, which is said."""
+        from fairsched.config import load
+
+        if self.config_path is None and not Path("/etc/fairsched/config.yaml").exists():
+            return None
+        try:
+            return load(self.config_path)
+        except ConfigError as error:
+            click.echo(f"warning: {printable(str(error))}", err=True)
+            return None
+
+    def status(self) -> StatusReport | None:
+        """The daemon's; None: it does not answer."""
+        try:
+            return report_of(connect(self.socket_path, self.config_path, only_asks=True).request("status"))
+        except ControlError:
+            return None
+
+
+def _rows(client: ControlClient) -> list[Any]:
+    from fairsched.protocol.process import process_from_plain
+
+    return [process_from_plain(document) for document in client.request("processes")]
+
+
+def _gpus(client: ControlClient) -> list[GpuView]:
+    from fairsched.reclaim.listing import GpuView
+
+    gpus = report_of(client.request("status")).gpus
+    return [GpuView(gpu.uuid, gpu_index(gpu), None, gpu.memory_used_bytes, gpu.memory_total_bytes) for gpu in gpus]
+
+
+def _owner_in(config: Config) -> Callable[[str], str | None]:
+    from fairsched.config import CgroupOwners
+
+    owners = CgroupOwners(config)
+
+    def tenant_of(cgroup: str) -> str | None:
+        found = owners.owner(cgroup)
+        return None if found is None else found.tenant
+
+    return tenant_of
