@@ -26,6 +26,8 @@ COMMANDS = {
     "status": ("fairsched.cli.status", "Who uses what, who is entitled to what."),
     "top": ("fairsched.cli.top.command", "The same and more, live."),
     "ps": ("fairsched.cli.ps", "Which processes use the GPUs, and whose they are."),
+    "reclaim": ("fairsched.cli.reclaim", "End who holds a GPU, and check that it is free."),
+    "audit": ("fairsched.cli.audit", "Who ended what, and why."),
     "explain": ("fairsched.cli.explain", "Why a tenant was held, in the last minute."),
     "events": ("fairsched.cli.events", "Holds, thaws and terminations as JSON lines."),
     "report": ("fairsched.cli.report", "The past as a page with plots."),

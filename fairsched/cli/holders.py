@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fairsched.base.printable import printable
+from fairsched.base.text import wrap
 from fairsched.cli.common import config_option, connect, report_of, socket_option
 from fairsched.cli.text import gpu_index
 from fairsched.errors import ConfigError, ControlError
@@ -91,8 +92,9 @@ class Place:
         except ControlError as error:
             config = self.config()
             whose = "not known" if config is None else "the configuration's"
-            click.echo(f"note: without the daemon ({printable(str(error))}):", err=True)
-            click.echo(f"  NVML and /proc tell; tenants are {whose}; launches are not seen", err=True)
+            why = printable(str(error))
+            text = f"note: NVML and /proc tell, without launches; tenants are {whose}; {why}"
+            click.echo("\n".join(wrap(text)), err=True)
             device_dir = DEVICE_DIR if config is None else config.gpu.device_dir
             return Lister(None, None if config is None else _owner_in(config), device_dir)
         config = self.config() if is_strict or self.config_path is not None else None
@@ -132,7 +134,9 @@ def _gpus(client: ControlClient) -> list[GpuView]:
     from fairsched.reclaim.listing import GpuView
 
     gpus = report_of(client.request("status")).gpus
-    return [GpuView(gpu.uuid, gpu_index(gpu), None, gpu.memory_used_bytes, gpu.memory_total_bytes) for gpu in gpus]
+    return [
+        GpuView(gpu.uuid, gpu_index(gpu), None, gpu.memory_used_bytes, gpu.memory_total_bytes) for gpu in gpus
+    ]
 
 
 def _owner_in(config: Config) -> Callable[[str], str | None]:

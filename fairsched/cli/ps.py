@@ -234,7 +234,8 @@ def render_tree(holders: Sequence[Holder], processes: Mapping[int, Facts]) -> li
             children.setdefault(facts.parent, set()).add(child)
             child = facts.parent
         children.setdefault(0, set()).add(child)
-    rows, notes = [("USER", "PID", "GPU", "VRAM", "AGE", "COMMAND")], [list[str]()]
+    rows: list[tuple[str, ...]] = [("USER", "PID", "GPU", "VRAM", "AGE", "COMMAND")]
+    notes = [list[str]()]
     pending = [(pid, 0) for pid in sorted(children[0], reverse=True)]
     while pending:
         pid, depth = pending.pop()

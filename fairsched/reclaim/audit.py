@@ -213,7 +213,9 @@ class Audit:
         lines = list(self._lines(state.start.seq if state is not None else 0))
         faults = [Fault(str(self.directory / _STATE), note) for note in notes]
         if state is None and not notes and lines:
-            faults.append(Fault(str(self.directory / _STATE), "it is missing: whether the log was cut is not known"))
+            faults.append(
+                Fault(str(self.directory / _STATE), "it is missing: whether the log was cut is not known")
+            )
         found, head = check(lines, Head() if state is None else state.start, None)
         faults += found
         if state is not None and head != state.head:
@@ -233,7 +235,9 @@ class Audit:
             if noted.seq <= dropped and noted.seq:
                 notes.append(f"entry {noted.seq} was dropped by rotation: nothing is known of it")
             elif noted.seq and noted not in known:
-                faults.append(Fault(str(self.directory), f"entry {noted.seq} is not the one that was noted: replaced"))
+                faults.append(
+                    Fault(str(self.directory), f"entry {noted.seq} is not the one that was noted: replaced")
+                )
         return Verdict(tuple(faults), len(lines), head, dropped, tuple(notes))
 
     @staticmethod

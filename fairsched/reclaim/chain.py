@@ -4,8 +4,8 @@
 Problem: a log that can be edited proves nothing, and a hash of parsed JSON lets blanks, escapes and the order of keys
 change.
 
-Approach: a line is a JSON object whose first members are ``seq`` and ``prev`` and whose last is ``hash``: the SHA-256 of
-all bytes of the line before it. ``prev`` is the hash of the line before. So the bytes of the file themselves are
+Approach: a line is a JSON object whose first members are ``seq`` and ``prev`` and whose last is ``hash``: the SHA-256
+of all bytes of the line before it. ``prev`` is the hash of the line before. So the bytes of the file themselves are
 covered: a changed one breaks its own line, a line that is missing, moved or doubled breaks the next one.
 
 Terms: the *head* is the last line's number and hash. Who knows it knows the whole log.
@@ -54,7 +54,7 @@ class Fault:
 
 
 def link(head: Head, entry: Mapping[str, Any]) -> tuple[bytes, Head]:
-    """The next line, with its newline, and the head behind it. Members ``seq``, ``prev`` and ``hash`` are the chain's."""
+    """The next line, with its newline, and the head behind it. ``seq``, ``prev`` and ``hash`` are the chain's own."""
     seq = head.seq + 1
     body = {"seq": seq, "prev": head.hash, **entry}
     text = json.dumps(body, separators=(",", ":"), default=str).encode()[:-1]  # without the last brace
@@ -84,7 +84,7 @@ def check(lines: Iterable[tuple[str, bytes]], start: Head, end: Head | None) -> 
     """What is wrong with a log, and the head that was found.
 
     ``lines``: (where, line without its newline), in order. ``start``: what the first of them follows. ``end``: what the
-    last is to be; None = not known. After a fault the check goes on from the line as it stands: each fault is told once.
+    last is to be; None = not known. After a fault the check goes on from the line as it stands: a fault is told once.
     """
     faults: list[Fault] = []
     head: Head | None = start
@@ -99,11 +99,15 @@ def check(lines: Iterable[tuple[str, bytes]], start: Head, end: Head | None) -> 
             continue
         _, this, prev = found
         if head is not None and (this.seq != head.seq + 1 or prev != head.hash):
-            faults.append(Fault(where, f"entry {this.seq} does not follow entry {head.seq}: cut or reordered"))
+            faults.append(
+                Fault(where, f"entry {this.seq} does not follow entry {head.seq}: cut or reordered")
+            )
         elif head is None and this.seq <= last.seq:
             faults.append(Fault(where, f"entry {this.seq} comes after entry {last.seq}: reordered"))
         head = last = this
     if end is not None and (head is None or head != end):
         seq = "a broken one" if head is None else f"entry {head.seq}"
-        faults.append(Fault(where, f"it ends with {seq}, and entry {end.seq} was written last: cut or replaced"))
+        faults.append(
+            Fault(where, f"it ends with {seq}, and entry {end.seq} was written last: cut or replaced")
+        )
     return faults, last

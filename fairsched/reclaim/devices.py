@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def open_devices(device_dir: Path, minors: Mapping[int, str], proc: str = "/proc") -> dict[int, frozenset[str]]:
+def open_devices(
+    device_dir: Path, minors: Mapping[int, str], proc: str = "/proc"
+) -> dict[int, frozenset[str]]:
     """By pid, the GPUs whose device file it has open. ``minors``: UUIDs by number of the file ``nvidiaN``.
 
     Without privilege only the caller's own processes are seen. Processes that end meanwhile are left out.

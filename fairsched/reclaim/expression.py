@@ -92,7 +92,9 @@ def term(word: str) -> Term:
     if key == "name" and how in ("~", "!~", "=", "!="):
         return Term(word, _named(word, value, is_pattern="~" in how, is_contrary=how[0] == "!"))
     if key == "vram" and how in (">", "<", ">=", "<="):
-        return Term(word, _compared(how, _amount(word, value, _SIZE, _SIZES), lambda holder: holder.vram_bytes))
+        return Term(
+            word, _compared(how, _amount(word, value, _SIZE, _SIZES), lambda holder: holder.vram_bytes)
+        )
     if key in ("age", "idle") and how in (">", "<", ">=", "<="):
         limit = _amount(word, value, _TIME, _TIMES_S)
         return Term(
@@ -103,7 +105,9 @@ def term(word: str) -> Term:
 
 def both(*filters: Filter | Sequence[Term]) -> Filter:
     """What passes all of them."""
-    return Filter(tuple(one for some in filters for one in (some.terms if isinstance(some, Filter) else some)))
+    return Filter(
+        tuple(one for some in filters for one in (some.terms if isinstance(some, Filter) else some))
+    )
 
 
 def _known(value: object, judge: Callable[..., bool]) -> bool | None:

@@ -5,8 +5,8 @@ Problem: the daemon knows tenants, contexts and launches, and may not run. NVML 
 whose they are. /proc knows users, parents and states, and nothing of GPUs.
 
 Approach: NVML is asked here, with a daemon or without; the daemon's rows are better where it has some. A row of the
-daemon that NVML does not confirm is kept and says so (``is_listed``): it is shown, and not acted on. Each is joined with
-/proc by pid. A pid may be another process's a moment later: whoever acts pins it first and lists again (pin.py).
+daemon that NVML does not confirm is kept and says so (``is_listed``): it is shown, and not acted on. Each is joined
+with /proc by pid. A pid may be another process's a moment later: whoever acts pins it first and lists again (pin.py).
 """
 
 from __future__ import annotations
@@ -205,7 +205,9 @@ class Lister:
                 Holder(
                     row if row.vram_bytes is not None else _with_vram(row, listed.get((pid, uuid))),
                     facts,
-                    user=None if facts is None else self._names.of(Book.USERS, str(facts.uid)) or str(facts.uid),
+                    user=None
+                    if facts is None
+                    else self._names.of(Book.USERS, str(facts.uid)) or str(facts.uid),
                     gpu_index=view.index,
                     age_s=None if facts is None else facts.age_s(time.clock_gettime(time.CLOCK_BOOTTIME)),
                     is_orphan=None if facts is None else is_orphan(facts, table),
@@ -218,13 +220,18 @@ class Lister:
         seen = {holder.pid for holder in holders}
         shown = [
             dataclasses.replace(
-                view, openers=tuple(sorted(pid for pid, on in opened.items() if view.uuid in on and pid not in seen))
+                view,
+                openers=tuple(
+                    sorted(pid for pid, on in opened.items() if view.uuid in on and pid not in seen)
+                ),
             )
             for view in views.values()
         ]
         return Listing(tuple(holders), tuple(shown), table)
 
-    def _views(self, gpus: Sequence[Gpu], by_slot: Mapping[int, Mapping[int, int | None]]) -> Iterable[GpuView]:
+    def _views(
+        self, gpus: Sequence[Gpu], by_slot: Mapping[int, Mapping[int, int | None]]
+    ) -> Iterable[GpuView]:
         for slot, gpu in enumerate(gpus):
             if gpu.is_gone:
                 continue
@@ -275,7 +282,9 @@ def gpus_called(name: str, gpus: Iterable[GpuView]) -> frozenset[str]:
     found = frozenset(gpu.uuid for gpu in known if gpu.index == name or (name and gpu.uuid.startswith(name)))
     if not found:
         there = ", ".join(sorted(f"{gpu.index} ({gpu.uuid[:12]})" for gpu in known)) or "none"
-        raise NoSuchGpu(f"there is no GPU '{name}'; there are: {there}", remedy="name one by its index or UUID")
+        raise NoSuchGpu(
+            f"there is no GPU '{name}'; there are: {there}", remedy="name one by its index or UUID"
+        )
     return found
 
 

@@ -42,7 +42,9 @@ def tell(text: str, head: Head, journal: str = JOURNAL_SOCKET, syslog: str = SYS
 
 
 def _send(data: bytes, path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sock:
+    with socket.socket(
+        socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+    ) as sock:
         try:
             sock.sendto(data, path)
         except OSError:

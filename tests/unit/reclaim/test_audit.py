@@ -47,7 +47,9 @@ def test_each_flipped_byte_of_ten_thousand_lines_is_found() -> None:
     """A bit of a byte, at places drawn at random, and at each place of one line."""
     head, lines = Head(), []
     for number in range(LINES):
-        line, head = link(head, {"event": "end", "pid": number, "why": f"é {number}", "cgroup": "/gpu.slice/a"})
+        line, head = link(
+            head, {"event": "end", "pid": number, "why": f"é {number}", "cgroup": "/gpu.slice/a"}
+        )
         lines.append(line)
     raw = b"".join(lines)
     offsets = [len(b"".join(lines[:one])) for one in (0, 1)]
@@ -56,7 +58,9 @@ def test_each_flipped_byte_of_ten_thousand_lines_is_found() -> None:
 
     def is_whole(text: bytes) -> bool:
         *whole, rest = text.split(b"\n")
-        found, _ = check([(str(n), line) for n, line in enumerate([*whole, *([rest] if rest else [])], 1)], Head(), head)
+        found, _ = check(
+            [(str(n), line) for n, line in enumerate([*whole, *([rest] if rest else [])], 1)], Head(), head
+        )
         return not found and not rest
 
     assert is_whole(raw)
@@ -112,7 +116,12 @@ def test_bytes_that_are_cut_off_the_end_are_found(tmp_path: Path, length: int) -
 def test_lines_that_change_places_or_come_twice_are_found(tmp_path: Path) -> None:
     audit = made(tmp_path)
     one, two, *others = file_of(audit).read_bytes().splitlines(keepends=True)
-    for order in ([two, one, *others], [one, one, two, *others], [one, b"\n", two, *others], [*others, one, two]):
+    for order in (
+        [two, one, *others],
+        [one, one, two, *others],
+        [one, b"\n", two, *others],
+        [*others, one, two],
+    ):
         file_of(audit).write_bytes(b"".join(order))
         assert faults(audit)
 
@@ -141,7 +150,9 @@ def test_rotation_keeps_the_chain_and_says_what_it_dropped(tmp_path: Path) -> No
     verdict = audit.verify()
     assert verdict.faults == ()
     assert verdict.dropped + verdict.entries == 40
-    assert audit.verify(Head(1, GENESIS)).notes == ("entry 1 was dropped by rotation: nothing is known of it",)
+    assert audit.verify(Head(1, GENESIS)).notes == (
+        "entry 1 was dropped by rotation: nothing is known of it",
+    )
     for number in range(4):
         held = file_of(audit, number)
         raw = held.read_bytes()
@@ -209,11 +220,13 @@ def test_a_state_that_is_gone_is_told(tmp_path: Path) -> None:
         audit.write("reclaim", {}, "")
 
 
-def test_a_disk_that_takes_half_an_entry_keeps_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_takes_half_an_entry_keeps_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     audit = made(tmp_path)
     raw, write = file_of(audit).read_bytes(), os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[: len(data) // 2]))
-    with pytest.raises(AuditRefused, match="No space left on device.*so nothing is done") as caught:
+    with pytest.raises(AuditRefused, match=r"No space left on device.*so nothing is done") as caught:
         audit.write("reclaim", {}, "")
     assert caught.value.remedy == "make room on its disk"
     assert file_of(audit).read_bytes() == raw
