@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from fairsched.protocol.client import ControlClient
     from fairsched.protocol.status import StatusReport
     from fairsched.reclaim.expression import Filter
-    from fairsched.reclaim.listing import GpuView, Lister
+    from fairsched.reclaim.holder import GpuView
+    from fairsched.reclaim.listing import Lister
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -131,7 +132,7 @@ def _rows(client: ControlClient) -> list[Any]:
 
 
 def _gpus(client: ControlClient) -> list[GpuView]:
-    from fairsched.reclaim.listing import GpuView
+    from fairsched.reclaim.holder import GpuView
 
     gpus = report_of(client.request("status")).gpus
     return [

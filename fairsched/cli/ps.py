@@ -20,7 +20,8 @@ from fairsched.cli.text import cut, duration, short_size, short_uuid, table
 
 if TYPE_CHECKING:
     from fairsched.reclaim.facts import Facts
-    from fairsched.reclaim.listing import GpuView, Holder, Lister, Listing
+    from fairsched.reclaim.holder import GpuView, Holder, Listing
+    from fairsched.reclaim.listing import Lister
 
 EPILOG = f"""\b
 Columns:
@@ -112,10 +113,12 @@ def command(
     if every_s is not None:
         _watch(lister, wanted, sort, every_s, is_tree=tree, as_json=as_json)
         return
+    from fairsched.reclaim.marks import plain_of
+
     listing = lister.look(has_openers=False)
     holders = choose(listing, wanted, sort)
     if as_json:
-        echo_json([holder.plain() for holder in holders])
+        echo_json([plain_of(holder) for holder in holders])
     else:
         echo_lines(_screen(listing, holders, wanted, is_tree=tree))
 
@@ -138,6 +141,8 @@ def _watch(
     from rich.live import Live
     from rich.text import Text
 
+    from fairsched.reclaim.marks import plain_of
+
     pause = threading.Event()
     console = Console()
     is_screen = sys.stdout.isatty() and not as_json
@@ -150,7 +155,7 @@ def _watch(
                 shown = [printable(line) for line in lines][: console.size.height]
                 live.update(Text("\n".join(shown), no_wrap=True), refresh=True)
             elif as_json:
-                click.echo(json.dumps([holder.plain() for holder in holders]))
+                click.echo(json.dumps([plain_of(holder) for holder in holders]))
             else:
                 echo_lines([*lines, ""])
             sys.stdout.flush()
@@ -182,7 +187,7 @@ def render(
 
     ``is_all``: nothing was filtered, so a GPU without a process is shown where it has memory in use.
     """
-    from fairsched.reclaim.listing import unseen_text
+    from fairsched.reclaim.holder import unseen_text
 
     views = {view.uuid: view for view in gpus}
     titles, *rows = table([_TITLES, *map(_row, holders)], right=(2, 3, 4, 5))

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import os
 import re
 import shlex
 from pathlib import Path
@@ -21,33 +19,34 @@ from fairsched.cli.holders import FILTER_HELP, Place, Wanted, place_options
 from fairsched.cli.text import short_size, short_uuid
 
 if TYPE_CHECKING:
-    from fairsched.reclaim.listing import GpuView, Holder, Lister, Listing
+    from fairsched.reclaim.holder import Holder, Listing
+    from fairsched.reclaim.listing import Lister
     from fairsched.reclaim.session import Outcome, Own, Prepared, Wish
 
 EPILOG = f"""\b
 Without --yes nothing is done. With it: SIGTERM, up to --grace for who saves
-what it has, then with --force SIGKILL. A process is ended with its descendants
-in the same cgroup. Its pid is pinned before the plan is made: no signal reaches
-another process that got it meanwhile. Afterwards NVML is asked whether the
-memory is back, and what still holds it is named.
+what it has, then with --force SIGKILL. A process is ended with those of its
+descendants that are in its cgroup. Each is pinned before the plan is made: no
+signal reaches another process that got its pid meanwhile. Afterwards NVML is
+asked whether the memory is back, and what still holds it is named.
 \b
-What somebody else froze or stopped (docker pause, Ctrl-Z) stays so: it is said
-how to thaw it; --force ends it all the same. Never ended: init, threads of the
-kernel, this command and its ancestors, fairsched's own processes.
+What somebody else froze or stopped (docker pause, Ctrl-Z) stays so: it is
+said how to thaw it; --force ends it all the same. Never ended: init, threads
+of the kernel, this command and its ancestors, fairsched's own processes.
 \b
---reset-gpu is done only where nothing runs and no device file is open; what is
-in the way (MIG, vGPU, a display) is said.
-Everything is in `fairsched audit show` before it is done. A log that cannot be
-written, as on a full disk, refuses.
+--reset-gpu is done only where nothing runs and no device file is open; what
+is in the way (MIG, vGPU, a display) is said.
+Everything is in `fairsched audit show` before it is done. A log that cannot
+be written, as on a full disk, refuses.
 
 {FILTER_HELP}
 \b
 Exit status: 0 done, or the plan was shown; 1 failed, or done in part: one of
-those chosen lives, was left with a reason, or its memory is not back; 2 usage;
-3 this host cannot.
+those chosen lives, was left with a reason, or its memory is not back; 2 wrong
+usage; 3 this host cannot.
 \b
 Examples:
-  fairsched reclaim --gpu 3                        what would be ended, and why
+  fairsched reclaim --gpu 3              what would be ended, and why
   fairsched reclaim --pid 4711 --yes --reason 'hangs since Monday'
   fairsched reclaim --filter 'orphan idle>2h' --yes
   fairsched reclaim --container chat --keep-parent --yes
@@ -122,7 +121,7 @@ def command(
     prepared = session.prepare(wish)
     with contextlib.closing(prepared):
         again = [*_again(prepared, pids), *(["--reset-gpu"] if reset_gpu else [])] if not yes else []
-        hurdles = _hurdles(lister, prepared, wish.gpu) if reset_gpu and wish.gpu is not None else []
+        hurdles = wrap(session.outlook(prepared, wish.gpu)) if reset_gpu and wish.gpu is not None else []
         plan = [*_plan_lines(prepared), *hurdles]
         if not yes:
             if as_json:
@@ -223,34 +222,6 @@ def _how_to(again: list[str], wish: Wish, prepared: Prepared) -> list[str]:
     if wish.named:
         return ["", "nothing was done; to do it:", f"  fairsched reclaim {' '.join(again)} --yes"]
     return ["", "nothing was done; to do it, say the same with --yes"]
-
-
-def _hurdles(lister: Lister, prepared: Prepared, gpu: str) -> list[str]:
-    """Whether the GPU can be reset once the plan is carried out."""
-    from fairsched.gpu.state import reset_facts
-    from fairsched.reclaim.reset import hints, obstacles
-
-    listing = prepared.listing
-    slot = listing.gpu(gpu).slot
-    if slot is None:
-        return ["no reset: NVML does not know that GPU here"]
-    facts = reset_facts(lister.nvml, slot)
-    ending = {one.pid for one in prepared.plan.targets}
-    rest = type(listing)(
-        tuple(one for one in listing.holders if one.pid not in ending),
-        tuple(_without(view, ending) for view in listing.gpus),
-        listing.table,
-    )
-    why = obstacles(facts, rest, is_root=os.geteuid() == 0)
-    if why:
-        return wrap(f"no reset of GPU {listing.gpu(gpu).index}: {'; '.join(why)}")
-    return wrap(
-        f"then a reset of GPU {listing.gpu(gpu).index}" + "".join(f"; {hint}" for hint in hints(facts))
-    )
-
-
-def _without(view: GpuView, ending: set[int]) -> GpuView:
-    return dataclasses.replace(view, openers=tuple(pid for pid in view.openers if pid not in ending))
 
 
 def _outcome_lines(outcome: Outcome, prepared: Prepared) -> list[str]:

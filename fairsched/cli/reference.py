@@ -26,8 +26,8 @@ Ctrl-C ends a command with 130. Where SIGINT is ignored at its start, as a scrip
 stays ignored: end it with SIGTERM.
 
 `status`, `top`, `ps`, `explain`, `events`, `tenant` and `config reload` ask the daemon over its control socket,
-which root and the members of the group `fairsched` (`control.group`) may use. `release`, `doctor`, `exec`, `report`
-and the rest of `config` need no daemon.
+which root and the members of the group `fairsched` (`control.group`) may use. `ps` and `reclaim` also work without it,
+from NVML and /proc, and say so. `release`, `doctor`, `exec`, `report`, `audit` and the rest of `config` need no daemon.
 
 Completion of commands and options, for bash (zsh and fish alike):
 

@@ -12,14 +12,15 @@ before the plan was made; and what the GPU says afterwards is *checked*. Each ac
 |---|---|
 | ``facts.py`` | a process as /proc has it |
 | ``expression.py`` | filters, of ``ps`` and of ``reclaim``; pure |
-| ``listing.py``, ``devices.py`` | who holds which GPU; whose device files are open |
+| ``holder.py``, ``listing.py``, ``devices.py`` | who holds which GPU; whose device files are open |
 | ``marks.py`` | what is odd about a holder; pure |
 | ``protect.py`` | what is never ended |
 | ``plan.py`` | who is ended and who is not, with reasons; pure |
 | ``pauses.py`` | who stands still, and by whom |
 | ``pin.py``, ``end.py`` | signals that reach the process that is meant, or none |
 | ``check.py``, ``reset.py`` | whether the GPU is free; a reset of one that is |
-| ``chain.py``, ``audit.py``, ``witness.py`` | the audit log; its hashes; a copy for the journal |
+| ``session.py`` | all of it in order |
+| ``chain.py``, ``audit.py``, ``who.py``, ``witness.py`` | the log, its hashes, the caller, a copy for the journal |
 
 Terms: a *holder* is a process with a context or memory on a GPU. A *target* is a process that is to end. *Left* is one
 that was chosen and is not ended, with the reason.

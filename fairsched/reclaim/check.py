@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairsched.base.text import counted
-from fairsched.reclaim.listing import UNSEEN_BYTES, Holder, Lister, Listing, unseen_text
+from fairsched.reclaim.holder import UNSEEN_BYTES, Holder, Listing, unseen_text
+from fairsched.reclaim.listing import Lister
 
 SETTLE_S = 5.0
 """For the driver to take contexts down."""

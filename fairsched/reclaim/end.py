@@ -2,9 +2,9 @@
 """Ends the targets of a plan: SIGTERM, a grace, and SIGKILL if that was asked for. Says of each what became of it.
 
 Approach: every signal goes through a pin that was open before the plan was made. Who is forked meanwhile by a target
-is looked for four times a second. After SIGTERM it is left to its parent, which may need it to save what it has, and is
-told to end when that has gone; SIGKILL it gets with the others. Clients of MPS are ended before their server. What does not
-end is explained by what it is doing then, not left as a number.
+is looked for four times a second. After SIGTERM it is left to its parent, which may need it to save what it has, and
+is told to end when that has gone; SIGKILL it gets with the others. Clients of MPS are ended before their server. What
+does not end is explained by what it is doing then, not left as a number.
 
 Accepted race: a child that is forked, leaves its group of processes and loses its parent within a quarter of a second
 is not found here. If it holds the GPU, the check afterwards names it (check.py).

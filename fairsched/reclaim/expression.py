@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from fairsched.errors import FairschedError
 
 if TYPE_CHECKING:
-    from fairsched.reclaim.listing import Holder
+    from fairsched.reclaim.holder import Holder
 
 MARKS = ("orphan", "zombie")
 _SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fairsched.base.text import counted
 from fairsched.cgroup.identity import Kind, layers_of
 from fairsched.reclaim.facts import Facts
-
-if TYPE_CHECKING:
-    from fairsched.reclaim.listing import Holder
+from fairsched.reclaim.holder import Holder
 
 IDLE_S = 600.0
 """From here on it is said that a holder launches nothing."""
@@ -59,3 +58,24 @@ def marks_of(holder: Holder) -> list[str]:
     if holder.mps is not None:
         said.append(f"{'the server' if holder.mps == 'server' else 'a client'} of MPS")
     return said
+
+
+def plain_of(holder: Holder) -> dict[str, Any]:
+    """For ``--json``."""
+    facts = holder.facts
+    return {
+        **dataclasses.asdict(holder.status),
+        "gpu_index": holder.gpu_index,
+        "user": holder.user,
+        "uid": None if facts is None else facts.uid,
+        "state": None if facts is None else facts.state,
+        "parent_pid": None if facts is None else facts.parent,
+        "start_ticks": None if facts is None else facts.start_ticks,
+        "age_s": None if holder.age_s is None else round(holder.age_s, 1),
+        "is_orphan": holder.is_orphan,
+        "is_zombie": holder.has_mark("zombie"),
+        "mps": holder.mps,
+        "marks": marks_of(holder),
+        "is_confirmed": holder.is_listed,
+        "source": holder.source,
+    }

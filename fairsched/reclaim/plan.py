@@ -18,7 +18,7 @@ from typing import Any
 from fairsched.base.text import counted
 from fairsched.cgroup.identity import Kind, layers_of
 from fairsched.reclaim.facts import Facts
-from fairsched.reclaim.listing import Holder, Listing
+from fairsched.reclaim.holder import Holder, Listing
 from fairsched.reclaim.marks import marks_of
 from fairsched.reclaim.pauses import Pause
 

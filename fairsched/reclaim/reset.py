@@ -18,12 +18,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
 from fairsched.gpu.nvml import Nvml
 from fairsched.gpu.state import ResetFacts, reset_facts, set_persistence
-from fairsched.reclaim.listing import Lister, Listing
+from fairsched.reclaim.holder import Listing
+from fairsched.reclaim.listing import Lister
 
 TIMEOUT_S = 120.0
 """A reset takes seconds; of eight GPUs joined by NVLink longer."""
@@ -79,6 +80,26 @@ def hints(facts: ResetFacts) -> list[str]:
     if facts.virtualization == "passthrough":
         found.append("passed through to this guest: the hypervisor may forbid it")
     return found
+
+
+def outlook(lister: Lister, listing: Listing, ending: Collection[int], uuid: str) -> str:
+    """Whether a GPU can be reset when these processes have ended, as far as is known before."""
+    view = listing.gpu(uuid)
+    if view.slot is None:
+        return "no reset: NVML does not know that GPU here"
+    rest = Listing(
+        tuple(one for one in listing.holders if one.pid not in ending),
+        tuple(
+            replace(one, openers=tuple(pid for pid in one.openers if pid not in ending))
+            for one in listing.gpus
+        ),
+        listing.table,
+    )
+    facts = reset_facts(lister.nvml, view.slot)
+    why = obstacles(facts, rest, is_root=os.geteuid() == 0)
+    if why:
+        return f"no reset of GPU {view.index}: {'; '.join(why)}"
+    return "; ".join([f"then a reset of GPU {view.index}", *hints(facts)])
 
 
 def reset(lister: Lister, listing: Listing, uuid: str, run: Run | None = None) -> ResetResult:

@@ -18,12 +18,13 @@ from fairsched.reclaim.audit import Audit
 from fairsched.reclaim.check import GpuCheck, check
 from fairsched.reclaim.end import GRACE_S, KILL_S, Ended, Ending
 from fairsched.reclaim.facts import Facts
-from fairsched.reclaim.listing import Holder, Lister, Listing
+from fairsched.reclaim.holder import Holder, Listing
+from fairsched.reclaim.listing import Lister
 from fairsched.reclaim.pauses import Pause, pauses_of, release_dead
 from fairsched.reclaim.pin import Pin
 from fairsched.reclaim.plan import Left, Plan, make_plan
 from fairsched.reclaim.protect import protected
-from fairsched.reclaim.reset import ResetResult, reset
+from fairsched.reclaim.reset import ResetResult, outlook, reset
 from fairsched.reclaim.who import who
 
 _LOOKS = 4
@@ -195,6 +196,10 @@ class Session:
         word = "whole" if outcome.is_whole else "partly"
         audit.write("outcome", {"of": head.seq, **outcome.plain()}, f"outcome of={head.seq} done={word}")
         return outcome
+
+    def outlook(self, prepared: Prepared, gpu: str) -> str:
+        """Whether a GPU can be reset once the plan is carried out."""
+        return outlook(self._lister, prepared.listing, {one.pid for one in prepared.plan.targets}, gpu)
 
     def _end(
         self, prepared: Prepared, wish: Wish, *, is_forced: bool, grace_s: float, kill_s: float

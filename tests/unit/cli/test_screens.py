@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from fairsched.base.text import counted, percent
-from fairsched.cli import doctor, explain, ps, status, text
+from fairsched.cli import doctor, explain, status, text
 from fairsched.cli.text import cut, duration, milliseconds, reason_text, short_size, short_uuid
 from fairsched.config import Config
 from fairsched.host.checks import checks
@@ -162,47 +162,6 @@ def extreme(report: StatusReport) -> StatusReport:
 
 def test_extremes_fit_too() -> None:
     narrow(status.render(extreme(fakes.status())))
-
-
-def test_the_ps_screen() -> None:
-    screen = narrow(ps.render(fakes.processes()))
-    assert screen == "\n".join(
-        [
-            "GPU-5f2c1a90: 2 processes",
-            "TENANT             PID  IN NS  CTX   VRAM   TIME  WHERE            COMMAND",
-            "chat           4194301      1    2  18.0G  2.2 h  0a1b2c3d/3f3f3f  python3 -m v…",
-            "a-tenant-wit…      812      -    1      0    n/a  a-tenant-wi…     train",
-            "  ! has a context, no launch of it was seen",
-            "  ! holds the GPU, nothing launched for 25 min",
-            "",
-            "GPU-99999999: 1 process",
-            "TENANT             PID  IN NS  CTX   VRAM   TIME  WHERE            COMMAND",
-            "-                   77      -  n/a    n/a  1.2 s  n/a              n/a",
-        ]
-    )
-
-
-@pytest.mark.parametrize(("idle_s", "said"), [(None, 0), (599.0, 0), (600.0, 1)])
-def test_ps_marks_who_has_held_a_gpu_for_ten_minutes_and_done_nothing(
-    idle_s: float | None, said: int
-) -> None:
-    process = replace(fakes.processes()[0], idle_s=idle_s)
-    assert narrow(ps.render([process])).count("  ! holds the GPU, nothing launched for 10 min") == said
-
-
-@pytest.mark.parametrize(
-    ("known_as", "shown"),
-    [
-        ("docker chat", "chat"),
-        ("pod ml/llama-0", "llama-0"),
-        ("unit a-very-long-name@instance.service", "a-very-long-na…"),
-        ("user \x1b[2J", r"\x1b[2J"),
-    ],
-)
-def test_ps_shows_the_name_that_people_know(known_as: str, shown: str) -> None:
-    process = replace(fakes.processes()[0], known_as=known_as)
-    assert f"  {shown}  " in narrow(ps.render([process]))
-    assert "0a1b2c3d/" not in narrow(ps.render([process]))
 
 
 def test_status_shows_the_names_that_people_know_where_there_is_room() -> None:

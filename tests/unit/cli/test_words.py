@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from fairsched.cli import cli, ps
+from fairsched.cli import cli
 from fairsched.config import from_bytes
 from fairsched.errors import ConfigError
 from fairsched.model import MisbehaviourKind
-from fairsched.protocol.status import GpuStatus, StatusReport, TenantState
+from fairsched.protocol.status import StatusReport, TenantState
+from fairsched.reclaim.holder import GpuView
+from fairsched.reclaim.listing import gpus_called
 from tests.unit.protocol import fakes
 from tests.unit.protocol.fakes import FakeDaemon, serving
 
@@ -93,14 +95,10 @@ def test_a_broken_file_keeps_nobody_from_asking_and_nobody_is_changed_by_guess(
 
 
 def test_a_gpu_is_named_by_its_index_or_by_how_its_uuid_begins() -> None:
-    gpus = (
-        GpuStatus("GPU-aa-1", 0),
-        GpuStatus("GPU-ab-1", 1),
-        GpuStatus("MIG-cc-1", 1, parent_uuid="GPU-zz", gpu_instance=2, compute_instance=0),
-    )
-    assert ps.uuids_of("1", gpus) == {"GPU-ab-1"}
-    assert ps.uuids_of("1/2/0", gpus) == {"MIG-cc-1"}
-    assert ps.uuids_of("GPU-a", gpus) == {"GPU-aa-1", "GPU-ab-1"}
+    gpus = (GpuView("GPU-aa-1", "0"), GpuView("GPU-ab-1", "1"), GpuView("MIG-cc-1", "1/2/0"))
+    assert gpus_called("1", gpus) == {"GPU-ab-1"}
+    assert gpus_called("1/2/0", gpus) == {"MIG-cc-1"}
+    assert gpus_called("GPU-a", gpus) == {"GPU-aa-1", "GPU-ab-1"}
 
 
 def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
