@@ -28,8 +28,8 @@ VERIFY_EPILOG = """\b
 Each line has the hash of the one before it, and state.json beside the log
 has the last one: a byte that was changed, a line that was cut or moved, also
 at the end, is found. Whoever may write both may write them anew: that is
-found by a head that was kept elsewhere. The journal has each (FAIRSCHED_AUDIT_HASH), and
-verify prints the last one for --head.
+found by a head that was kept elsewhere. The journal has each one
+(FAIRSCHED_AUDIT_HASH), and verify prints the last one for --head.
 \b
 Exit status: 0 whole, 1 changed, or it cannot be read.
 \b

@@ -51,15 +51,18 @@ class Wanted:
         return not self.words and self.expression is None and self.gpu is None
 
     def filter(self, gpus: tuple[GpuView, ...]) -> Filter:
-        """Raises FairschedError (status 2) for what cannot be understood, or a GPU that is not there."""
+        """Raises FilterError or click.BadParameter for what cannot be understood, or a GPU that is not there."""
         from fairsched.reclaim.expression import Filter, Term, both, parse, term
-        from fairsched.reclaim.listing import gpus_called
+        from fairsched.reclaim.listing import NoSuchGpu, gpus_called
 
         found = Filter(tuple(map(term, self.words)))
         if self.expression is not None:
             found = both(found, parse(self.expression))
         if self.gpu is not None:
-            uuids = gpus_called(self.gpu, gpus)
+            try:
+                uuids = gpus_called(self.gpu, gpus)
+            except NoSuchGpu as error:
+                raise click.BadParameter(str(error), param_hint="--gpu") from None
             found = both(found, [Term(f"gpu={self.gpu}", lambda holder: holder.status.gpu in uuids)])
         return found
 
