@@ -25,7 +25,7 @@ from fairsched.cgroup.path import Mount
 from fairsched.reclaim.facts import Facts, read_facts, read_table, waits_in
 from fairsched.reclaim.pauses import Pause
 from fairsched.reclaim.pin import Pin
-from fairsched.reclaim.plan import Target, newcomers, own_groups
+from fairsched.reclaim.plan import CLIENTS, Group, Target, newcomers, own_groups
 
 GRACE_S = 30.0
 KILL_S = 10.0
@@ -84,9 +84,8 @@ class Ending:
         self._pins, self._is_forced, self._mount = pins, is_forced, mount
         self._pauses, self._protected, self._tell, self._clock_s = pauses, protected, tell, clock_s
         self.results = {target.pid: Ended(target) for target in targets}
-        everybody = read_table(mount)
-        self._groups = own_groups([target.facts for target in targets], everybody)
-        self._since_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+        self._groups: frozenset[Group] = frozenset()
+        self._since_ticks = 0
         self._began_s = clock_s()
         self._sent: dict[int, signal.Signals] = {}
         self._looked_s = self._began_s
@@ -94,6 +93,10 @@ class Ending:
     def run(self, grace_s: float = GRACE_S, kill_s: float = KILL_S) -> list[Ended]:
         """Ends them, phase by phase."""
         self._began_s = self._clock_s()
+        self._since_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+        table = read_table(self._mount)
+        self._groups = own_groups([one.target.facts for one in self.results.values()], table)
+        self._track(CLIENTS, table)
         for phase in sorted({one.target.phase for one in self.results.values()}):
             self._signal(phase, signal.SIGTERM)
             self._wait(phase, grace_s, signal.SIGTERM)
@@ -140,26 +143,48 @@ class Ending:
     def _wait(self, phase: int, patience_s: float, number: signal.Signals) -> None:
         until_s = self._clock_s() + patience_s
         told_s = self._clock_s()
-        while (waiting := self._waiting(phase)) and (now_s := self._clock_s()) < until_s:
+        while True:
+            waiting = self._waiting(phase)
+            if not waiting:
+                if not self._find_newcomers(phase, number):
+                    return
+                continue
+            now_s = self._clock_s()
+            if now_s >= until_s:
+                break
             if now_s - told_s >= _TELL_S:
                 told_s = now_s
                 left = f"{until_s - now_s:.0f} s of {patience_s:.0f} s left"
                 names = ", ".join(f"{pid} ({self.results[pid].target.facts.name})" for pid in waiting[:4])
                 self._tell(f"{counted(len(waiting), 'process', 'processes')} not ended yet, {left}: {names}")
-            pins = [self._pins[pid] for pid in waiting]
-            wait_readable(pins, min(_LOOK_S, max(0.0, until_s - now_s)))
+            wait_readable([self._pins[pid] for pid in waiting], min(_LOOK_S, until_s - now_s))
             if self._clock_s() - self._looked_s >= _LOOK_S:
                 self._find_newcomers(phase, number)
         self._find_newcomers(phase, number)
 
     def _find_newcomers(self, phase: int, number: signal.Signals) -> bool:
-        """Pin who was forked meanwhile, make sure of it, and signal it; whether there was anybody."""
+        """Look for who was forked meanwhile, and signal it; whether there was anybody."""
         self._looked_s = self._clock_s()
         table = read_table(self._mount)
-        known = {pid: one.target.facts for pid, one in self.results.items() if not one.fate.is_over}
-        ended = {pid: one.target.facts for pid, one in self.results.items() if one.fate.is_over}
+        is_any = self._track(phase, table)
+        known = {pid for pid, one in self.results.items() if not one.fate.is_over and pid in table}
+        for pid in self._waiting(phase):
+            facts = table.get(pid)
+            is_late = pid not in self._sent or (number is signal.SIGKILL and self._sent[pid] is not number)
+            has_parent = facts is not None and facts.parent in known
+            if (
+                is_late
+                and (number is signal.SIGKILL or not has_parent)
+                and self._pins[pid].send(number) is None
+            ):
+                self._sent[pid] = number
+        return is_any
+
+    def _track(self, phase: int, table: Mapping[int, Facts]) -> bool:
+        """Pin who was forked meanwhile, and make sure of it; whether there was anybody."""
         is_any = False
-        for found in newcomers({**ended, **known}, table, self._groups, self._since_ticks):
+        known = {pid: one.target.facts for pid, one in self.results.items()}
+        for found in newcomers(known, table, self._groups, self._since_ticks):
             pin = None if found.pid in self._protected else Pin.open(found.pid, found.start_ticks)
             if pin is None:
                 continue
@@ -181,16 +206,6 @@ class Ending:
                 Target(now, "forked while its parent was being ended", phase=phase)
             )
             is_any = True
-        for pid in self._waiting(phase):
-            facts = table.get(pid)
-            is_late = pid not in self._sent or (number is signal.SIGKILL and self._sent[pid] is not number)
-            has_parent = facts is not None and facts.parent in known and facts.parent in table
-            if (
-                is_late
-                and (number is signal.SIGKILL or not has_parent)
-                and self._pins[pid].send(number) is None
-            ):
-                self._sent[pid] = number
         return is_any
 
     def _explain(self) -> None:

@@ -86,6 +86,8 @@ class Holder:
             return None if uid is None else frozenset(one for one in (self.user, str(uid)) if one)
         if key == "tenant":
             return frozenset((status.tenant or "-",)) if self.has_tenants else None
+        if status.cgroup is None:
+            return None
         name = (status.known_as or "").partition(" ")[2]
         ids = [one for one in (status.container_id, status.pod_uid) if one]
         said = [*ids, *(one[:12] for one in ids), *(one[:8] for one in ids)]

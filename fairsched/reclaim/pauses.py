@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells which processes stand still, by whom, and what a signal comes to there.
 
-A process that is frozen (cgroup.freeze, the freezer of cgroup v1) or stopped (SIGSTOP) gets a SIGTERM when it runs
-again. SIGKILL ends one that is stopped, or frozen by cgroup v2, at once; one in the freezer of v1 only after a thaw.
+A process that is frozen (cgroup.freeze, the freezer of cgroup v1) or stopped (SIGSTOP) and has a handler for SIGTERM
+gets it when it runs again; frozen by cgroup v2 and without a handler SIGTERM ends it at once (measured on Linux 6.18).
+SIGKILL ends one that is stopped, or frozen by cgroup v2, at once; one in the freezer of v1 only after a thaw.
 
 Our own holds are in the journal. Those of a daemon that runs end at their deadline, seconds away, and are left to it;
 those of one that has died are thawed as ``fairsched release`` does (:func:`release_dead`). What somebody else has

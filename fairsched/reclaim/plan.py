@@ -177,10 +177,11 @@ Group = tuple[int, "str | None", int]
 """Group of processes, cgroup, user."""
 
 
-def own_groups(targets: Iterable[Facts], table: Mapping[int, Facts]) -> frozenset[Group]:
-    """Groups of processes in which there is nobody but targets."""
+def own_groups(targets: Collection[Facts], table: Mapping[int, Facts]) -> frozenset[Group]:
+    """Groups of processes in which there is nobody but targets and their descendants."""
     found = {(facts.group, facts.cgroup, facts.uid) for facts in targets if facts.cgroup is not None}
     ending = {facts.pid for facts in targets}
+    ending |= {child for pid in tuple(ending) for child in descendants(pid, table)}
     shared = {facts.group for pid, facts in table.items() if pid not in ending and not facts.is_zombie}
     return frozenset(one for one in found if one[0] not in shared)
 
@@ -190,7 +191,7 @@ def newcomers(
 ) -> list[Facts]:
     """Who was forked by targets while they were being ended: to end, too.
 
-    ``known``: targets; ``groups``: of :func:`own_groups`, when the plan was made, at ``since_ticks``. It descends
+    ``known``: targets; ``groups``: of :func:`own_groups`, before the first signal, at ``since_ticks``. It descends
     from one that lives, in its cgroup; or it was started since in such a group, and has a parent outside of it, because
     its own has ended.
     """
@@ -203,7 +204,7 @@ def newcomers(
             if child not in known and is_inside(table[child].cgroup, facts.cgroup):
                 found[child] = table[child]
     for pid, facts in table.items():
-        is_of_group = (facts.group, facts.cgroup, facts.uid) in groups and facts.start_ticks > since_ticks
+        is_of_group = (facts.group, facts.cgroup, facts.uid) in groups and facts.start_ticks >= since_ticks
         parent = table.get(facts.parent)
         if pid not in known and is_of_group and (parent is None or parent.group != facts.group):
             found[pid] = facts

@@ -20,6 +20,13 @@ static void stand(void)
 		pause();
 }
 
+/* A handler: without one the kernel ends also who is frozen, or waits for a vfork, at once. */
+static void save(int number)
+{
+	(void)number;
+	_exit(0);
+}
+
 static void *go_on(void *unused)
 {
 	(void)unused;
@@ -27,7 +34,7 @@ static void *go_on(void *unused)
 	return NULL;
 }
 
-/* Each child forks the next one and leaves: no process is there for long, and all are of one group. */
+/* For four seconds; the children are deaf to SIGTERM. */
 static void fork_on(void)
 {
 	for (int child = 0; child < 200; child++) {
@@ -52,10 +59,18 @@ int main(int argc, char **argv)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (!strcmp(kind, "deaf"))
 		signal(SIGTERM, SIG_IGN);
+	if (!strcmp(kind, "frozen") || !strcmp(kind, "uninterruptible"))
+		signal(SIGTERM, save);
 	if (!strcmp(kind, "uninterruptible")) {
 		/* A parent in vfork(2) waits in state D: SIGTERM has to wait, SIGKILL has not. */
-		if (vfork() == 0)
+		if (vfork() == 0) {
+			signal(SIGTERM, SIG_IGN);
 			stand();
+		}
+	}
+	if (!strcmp(kind, "family") && fork() == 0) {
+		for (;;)
+			pause();
 	}
 	if (!strcmp(kind, "headless")) {
 		if (pthread_create(&thread, NULL, go_on, NULL))

@@ -81,12 +81,13 @@ def crowd(program: Path, cgroup: Path, request: pytest.FixtureRequest) -> Iterat
             found.bystanders.append(start("plain", cgroup).pid)
             found.bystanders.append(start("plain", frozen).pid)
             for kind in KINDS:
-                before = ("unshare", "--pid", "--fork", "--kill-child") if kind == "namespace" else ()
+                before = ("unshare", "--pid", "--fork") if kind == "namespace" else ()
                 parent = start(kind, frozen if kind == "frozen" else cgroup, *before).pid
                 if kind in ("zombie", "traced", "namespace"):
                     wait_until(lambda parent=parent: children_of(parent), 10, "it has its child")
                     found.targets[children_of(parent)[0]] = kind
-                    found.bystanders.append(parent)
+                    if kind != "namespace":  # unshare ends with its child
+                        found.bystanders.append(parent)
                 else:
                     found.targets[parent] = kind
                 if kind == "stopped":
@@ -196,7 +197,7 @@ def test_a_sigterm_that_waits_in_a_frozen_cgroup_is_delivered_at_the_thaw(
     def enter() -> None:
         (cgroup / "cgroup.procs").write_text("0")
 
-    with subprocess.Popen([program, "plain"], stdout=subprocess.PIPE, preexec_fn=enter) as process:
+    with subprocess.Popen([program, "frozen"], stdout=subprocess.PIPE, preexec_fn=enter) as process:
         assert process.stdout is not None and process.stdout.read(1) == b"x"
         (cgroup / "cgroup.freeze").write_text("1")
         wait_until(lambda: "frozen 1" in (cgroup / "cgroup.events").read_text(), 10, "it is frozen")
@@ -206,14 +207,14 @@ def test_a_sigterm_that_waits_in_a_frozen_cgroup_is_delivered_at_the_thaw(
         assert result.fate is Fate.ALIVE
         assert process.poll() is None and "frozen 1" in (cgroup / "cgroup.events").read_text()
         (cgroup / "cgroup.freeze").write_text("0")
-        assert process.wait(30) == -signal.SIGTERM
+        assert process.wait(30) == 0, "its handler ran"
 
 
 def test_keep_parent_ends_what_is_below(program: Path, mount: Mount, tmp_path: Path, cgroup: Path) -> None:
     def enter() -> None:
         (cgroup / "cgroup.procs").write_text("0")
 
-    with subprocess.Popen([program, "uninterruptible"], stdout=subprocess.PIPE, preexec_fn=enter) as process:
+    with subprocess.Popen([program, "family"], stdout=subprocess.PIPE, preexec_fn=enter) as process:
         assert process.stdout is not None and process.stdout.read(1) == b"x"
         (child,) = children_of(process.pid)
         assert cgroup_path_of(child, mount) == f"/{cgroup.name}"
