@@ -14,6 +14,7 @@ import click
 from fairsched.base.printable import printable
 from fairsched.base.text import counted, wrap
 from fairsched.cli.common import config_option, echo_json, echo_lines, json_option
+from fairsched.cli.text import short_command
 
 if TYPE_CHECKING:
     from fairsched.reclaim.audit import Audit
@@ -114,7 +115,9 @@ def _reclaim(entry: Mapping[str, Any]) -> list[str]:
         said = "; ".join([one.get("why", ""), *dict.fromkeys(marks)])
         whose = one.get("user") or f"uid {one.get('uid')}"
         lines += wrap(
-            printable(f"to end {one['pid']} {one['command'][:60]} ({whose}): {said}"), first="  ", rest="    "
+            printable(f"to end {one['pid']} {short_command(one['command'])[:60]} ({whose}): {said}"),
+            first="  ",
+            rest="    ",
         )
     for one in entry.get("left", ()):
         lines += wrap(printable(f"left {one['pid']} ({one['name']}): {one['why']}"), first="  ", rest="    ")
@@ -131,7 +134,11 @@ def _outcome(entry: Mapping[str, Any]) -> list[str]:
         for text in gpu.get("still", ()):
             lines += wrap(printable(f"GPU {gpu.get('index')}: {text}"), first="  ", rest="    ")
     if entry.get("reset"):
-        lines += wrap(printable(f"reset: {entry['reset']['text']}"), first="  ", rest="    ")
+        lines += wrap(
+            printable(f"{'reset' if entry['reset']['is_done'] else 'not reset'}: {entry['reset']['text']}"),
+            first="  ",
+            rest="    ",
+        )
     return lines
 
 

@@ -18,13 +18,14 @@ from fairsched.cli.text import gpu_index
 from fairsched.errors import ConfigError, ControlError
 
 if TYPE_CHECKING:
-    from fairsched.config import Config
+    from fairsched.config import CgroupOwners, Config
     from fairsched.protocol.client import ControlClient
     from fairsched.protocol.status import StatusReport
     from fairsched.reclaim.expression import Filter
     from fairsched.reclaim.holder import GpuView
     from fairsched.reclaim.listing import Lister
 
+_DEFAULT = Path("/etc/fairsched/config.yaml")
 F = TypeVar("F", bound=Callable[..., Any])
 
 FILTER_HELP = """\b
@@ -94,31 +95,45 @@ class Place:
         try:
             client.request("ping")
         except ControlError as error:
-            config = self.config()
+            config = self.config
             whose = "not known" if config is None else "the configuration's"
             why = printable(str(error))
             text = f"note: NVML and /proc tell, without launches; tenants are {whose}; {why}"
             click.echo("\n".join(wrap(text)), err=True)
             device_dir = DEVICE_DIR if config is None else config.gpu.device_dir
-            return Lister(None, None if config is None else _owner_in(config), device_dir)
-        config = self.config() if is_strict or self.config_path is not None else None
+            return Lister(None, None if config is None else self._tenant_of, device_dir)
+        config = self.config if is_strict or self.config_path is not None else None
+        has_file = self.config_path is not None or _DEFAULT.exists()
         return Lister(
             functools.partial(_rows, client),
+            self._tenant_of if has_file else None,
             device_dir=DEVICE_DIR if config is None else config.gpu.device_dir,
             told_gpus=functools.partial(_gpus, client),
         )
 
+    @functools.cached_property
     def config(self) -> Config | None:
         """None: there is none, or it cannot be read, which is said."""
         from fairsched.config import load
 
-        if self.config_path is None and not Path("/etc/fairsched/config.yaml").exists():
+        if self.config_path is None and not _DEFAULT.exists():
             return None
         try:
             return load(self.config_path)
         except ConfigError as error:
             click.echo(f"warning: {printable(str(error))}", err=True)
             return None
+
+    @functools.cached_property
+    def _owners(self) -> CgroupOwners | None:
+        from fairsched.config import CgroupOwners
+
+        return None if self.config is None else CgroupOwners(self.config)
+
+    def _tenant_of(self, cgroup: str) -> str | None:
+        """By the configuration, which is only read when somebody asks."""
+        found = None if self._owners is None else self._owners.owner(cgroup)
+        return None if found is None else found.tenant
 
     def status(self) -> StatusReport | None:
         """The daemon's; None: it does not answer."""
@@ -141,15 +156,3 @@ def _gpus(client: ControlClient) -> list[GpuView]:
     return [
         GpuView(gpu.uuid, gpu_index(gpu), None, gpu.memory_used_bytes, gpu.memory_total_bytes) for gpu in gpus
     ]
-
-
-def _owner_in(config: Config) -> Callable[[str], str | None]:
-    from fairsched.config import CgroupOwners
-
-    owners = CgroupOwners(config)
-
-    def tenant_of(cgroup: str) -> str | None:
-        found = owners.owner(cgroup)
-        return None if found is None else found.tenant
-
-    return tenant_of

@@ -16,7 +16,7 @@ from fairsched.base.text import NOT_KNOWN, WIDTH, counted, utc
 from fairsched.cli.common import echo_json, echo_lines, json_option
 from fairsched.cli.duration import seconds_of
 from fairsched.cli.holders import FILTER_HELP, Place, Wanted, place_options
-from fairsched.cli.text import cut, duration, short_size, short_uuid, table
+from fairsched.cli.text import cut, duration, short_command, short_size, short_uuid, table
 
 if TYPE_CHECKING:
     from fairsched.reclaim.facts import Facts
@@ -265,7 +265,7 @@ def _tree_row(pid: int, depth: int, here: Sequence[Holder], facts: Facts | None)
         ",".join(one.gpu_index for one in here) or "-",
         short_size(sum(sizes)) if sizes else "-" if not here else NOT_KNOWN,
         "-" if age_s is None else _age(age_s),
-        "  " * min(depth, 12) + _command(command),
+        "  " * min(depth, 12) + short_command(command),
     )
 
 
@@ -282,7 +282,7 @@ def _row(holder: Holder) -> tuple[str, ...]:
         NOT_KNOWN if status.gpu_time_s is None else _short(status.gpu_time_s),
         NOT_KNOWN if holder.age_s is None else _age(holder.age_s),
         where(holder),
-        _command(status.command),
+        short_command(status.command),
     )
 
 
@@ -296,14 +296,6 @@ def where(holder: Holder) -> str:
     if ids != ("-", "-"):
         return f"{ids[0][:8]}/{ids[1][:6]}"
     return NOT_KNOWN if status.cgroup is None else cut(printable(status.cgroup.rpartition("/")[2]) or "/", 12)
-
-
-def _command(command: str | None) -> str:
-    """Without the directory of the program: there is little room."""
-    if command is None:
-        return NOT_KNOWN
-    program, blank, words = command.partition(" ")
-    return printable((program.rpartition("/")[2] or program) + blank + words)
 
 
 def _short(seconds: float) -> str:

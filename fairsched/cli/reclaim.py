@@ -16,7 +16,7 @@ from fairsched.base.text import counted, wrap
 from fairsched.cli.common import echo_json, echo_lines, json_option
 from fairsched.cli.duration import seconds_of
 from fairsched.cli.holders import FILTER_HELP, Place, Wanted, place_options
-from fairsched.cli.text import short_size, short_uuid
+from fairsched.cli.text import short_command, short_size, short_uuid
 
 if TYPE_CHECKING:
     from fairsched.reclaim.holder import Holder, Listing
@@ -113,7 +113,7 @@ def command(
     from fairsched.reclaim.session import Session
 
     lister = place.lister(is_strict=True)
-    config = place.config()
+    config = place.config
     session = Session(lister, _own(place), lambda text: click.echo(printable(text), err=True))
     wish = _wish(
         lister, wanted, pids if len(words) == 1 and expression is None and gpu is None else (), keep_parent
@@ -175,7 +175,7 @@ def _own(place: Place) -> Own:
     """The daemon of this host: its processes, and where its journal is."""
     from fairsched.reclaim.session import Own
 
-    config, status = place.config(), place.status()
+    config, status = place.config, place.status()
     run_dir = Path("/run/fairsched") if config is None else config.run_dir
     own = None if status is None else status.own
     pids = [] if status is None else [status.pid, *(one.pid for one in (own.processes if own else ()))]
@@ -199,7 +199,7 @@ def _plan_lines(prepared: Prepared) -> list[str]:
         tenant = next((hold.status.tenant for hold in one.holds if hold.status.tenant), None)
         whose = user if tenant is None else f"{user}, tenant {tenant}"
         memory = f", {short_size(one.vram_bytes)}" if one.holds else ""
-        lines += wrap(printable(f"{one.pid} {one.facts.command[:120]}"), first="  ", rest="      ")
+        lines += wrap(f"{one.pid} {short_command(one.facts.command)[:120]}", first="  ", rest="      ")
         lines += wrap(printable(f"{whose}; {one.why}{memory}"), first="      ", rest="      ")
         for note in one.notes:
             lines += wrap(printable(f"! {note}"), first="      ", rest="        ")
@@ -246,7 +246,7 @@ def _outcome_lines(outcome: Outcome, prepared: Prepared) -> list[str]:
         for text in gpu.notes:
             lines += wrap(printable(text), first="  ", rest="    ")
     if outcome.reset is not None:
-        lines += wrap(printable(f"reset: {outcome.reset.text}"))
+        lines += wrap(printable(f"{'reset' if outcome.reset.is_done else 'not reset'}: {outcome.reset.text}"))
     over = sum(one.fate.is_over for one in outcome.ended)
     is_whole = outcome.is_whole and prepared.plan.is_whole
     left = sum(one.is_refused for one in prepared.plan.left)

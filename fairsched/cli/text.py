@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from fairsched.base.printable import printable
 from fairsched.base.text import NOT_KNOWN, counted, percent
 from fairsched.model import MisbehaviourKind, Reason, ReasonCode
 
@@ -90,6 +91,14 @@ def gpu_index(gpu: GpuStatus) -> str:
     """``0``; of a MIG instance ``0/1/0``: GPU, GPU instance, compute instance."""
     index = "-" if gpu.index is None else str(gpu.index)
     return index if gpu.parent_uuid is None else f"{index}/{gpu.gpu_instance}/{gpu.compute_instance}"
+
+
+def short_command(command: str | None) -> str:
+    """Without the directory of the program: there is little room."""
+    if command is None:
+        return NOT_KNOWN
+    program, blank, words = command.partition(" ")
+    return printable((program.rpartition("/")[2] or program) + blank + words)
 
 
 def cut(text: str, width: int) -> str:

@@ -22,6 +22,8 @@ SETTLE_S = 5.0
 _LOOK_S = 0.2
 _LATCHED = 0.95
 """Load of a GPU on which there is nobody."""
+_LOAD_S = 3.0
+"""NVML tells the load of the last second or so: what is left of it then is no more of those who have ended."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,12 @@ def judge(before: Listing, now: Listing, uuid: str, targets: Mapping[int, int]) 
 
 
 def _with_load(found: GpuCheck, lister: Lister, now: Listing) -> GpuCheck:
-    view = now.gpu(found.uuid)
-    load = None if view.slot is None else lister.nvml.load(view.slot)
-    if load is None or load < _LATCHED or found.others or found.still:
+    slot, until_s = now.gpu(found.uuid).slot, time.monotonic() + _LOAD_S
+    if slot is None or found.others or found.still:
+        return found
+    while (load := lister.nvml.load(slot)) is not None and load >= _LATCHED and time.monotonic() < until_s:
+        time.sleep(_LOOK_S)
+    if load is None or load < _LATCHED:
         return found
     note = (
         f"its load stays at {load:.0%} with nobody on it: some GPUs do so after a kernel was killed; to open and close "

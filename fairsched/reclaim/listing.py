@@ -36,7 +36,7 @@ TenantOf = Callable[[str], "str | None"]
 
 
 class Lister:
-    """Call :meth:`look`. ``ask``: the daemon's rows, or None without one; ``tenant_of``: of a cgroup, without one.
+    """Call :meth:`look`. ``ask``: the daemon's rows, or None without one; ``tenant_of``: of a cgroup, for others.
 
     Raises HostUnsupported where neither a daemon nor NVML tells of processes.
     """
@@ -101,7 +101,7 @@ class Lister:
                     mps="client" if (pid, uuid) in of_mps else "server" if _program(pid) == SERVER else None,
                     is_listed=(pid, uuid) in listed or uuid in opened.get(pid, ()),
                     source="daemon" if (pid, uuid) in told else "nvml",
-                    has_tenants=self._ask is not None or self._tenant_of is not None,
+                    has_tenants=(pid, uuid) in told or self._tenant_of is not None,
                 )
             )
         seen = {holder.pid for holder in holders}

@@ -50,7 +50,7 @@ def marks_of(holder: Holder) -> list[str]:
     if facts is not None and facts.is_zombie:
         said.append(f"defunct, and a context of it is listed: its parent {facts.parent} has not reaped it")
     if facts is not None and facts.is_headless:
-        said.append(f"defunct to look at, but {counted(facts.threads - 1, 'thread')} of it go on")
+        said.append(f"defunct to look at, and {counted(facts.threads - 1, 'thread')} of it left")
     if holder.is_orphan and facts is not None:
         said.append(f"its parent is gone: a child of {facts.parent} now")
     if facts is None:

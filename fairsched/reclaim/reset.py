@@ -28,6 +28,7 @@ from fairsched.reclaim.listing import Lister
 
 TIMEOUT_S = 120.0
 """A reset takes seconds; of eight GPUs joined by NVLink longer."""
+_NO_PROGRAM = "there is no nvidia-smi, by which the driver resets"
 _PERSISTENCED = "nvidia-persistenced"
 Run = Callable[[list[str]], tuple[int, str]]
 
@@ -97,6 +98,7 @@ def outlook(lister: Lister, listing: Listing, ending: Collection[int], uuid: str
     )
     facts = reset_facts(lister.nvml, view.slot)
     why = obstacles(facts, rest, is_root=os.geteuid() == 0)
+    why += [] if shutil.which("nvidia-smi") else [_NO_PROGRAM]
     if why:
         return f"no reset of GPU {view.index}: {'; '.join(why)}"
     return "; ".join([f"then a reset of GPU {view.index}", *hints(facts)])
@@ -110,11 +112,11 @@ def reset(lister: Lister, listing: Listing, uuid: str, run: Run | None = None) -
     facts = reset_facts(lister.nvml, view.slot)
     why = obstacles(facts, listing, is_root=os.geteuid() == 0)
     if why:
-        return ResetResult(False, f"not reset: {'; '.join(why)}")
+        return ResetResult(False, "; ".join(why))
     if run is None:
         program = shutil.which("nvidia-smi")
         if program is None:
-            return ResetResult(False, "not reset: there is no nvidia-smi, by which the driver resets")
+            return ResetResult(False, _NO_PROGRAM)
         run = _run
     if facts.is_persistent and (error := set_persistence(lister.nvml, view.slot, is_on=False)) is not None:
         # nvidia-smi then says itself whether that is in the way
@@ -133,7 +135,9 @@ def reset(lister: Lister, listing: Listing, uuid: str, run: Run | None = None) -
         return ResetResult(
             False, f"the driver refused: {said or f'status {status}'}" + (f" ({known})" if known else "")
         )
-    return ResetResult(back is None, "reset, and nothing is on it" if back is None else f"reset, but {back}")
+    return ResetResult(
+        back is None, "done, and nothing is on it" if back is None else f"it was reset, but {back}"
+    )
 
 
 def _verdict(lister: Lister, uuid: str) -> str | None:

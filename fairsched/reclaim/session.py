@@ -231,7 +231,7 @@ class Session:
 
     def _reset(self, outcome: Outcome, gpu: str) -> ResetResult:
         if not all(one.fate.is_over for one in outcome.ended):
-            return ResetResult(False, "not reset: not everything on it has ended")
+            return ResetResult(False, "not everything on it has ended")
         self._tell("resetting the GPU")
         return reset(self._lister, self._lister.look(), gpu)
 

@@ -184,7 +184,7 @@ def nvidia_smi(tmp_path: Path) -> Iterator[Path]:
 def test_a_gpu_is_reset_when_nothing_runs_there(site: Site, nvidia_smi: Path) -> None:
     site.spawn("chat", LOAD)
     said = run(site, "reclaim", "--gpu", "0", "--reset-gpu", "--yes", path=nvidia_smi)
-    assert "reset: reset, and nothing is on it" in said
+    assert "reset: done, and nothing is on it" in said
     assert (nvidia_smi / "asked").read_text() == f"--gpu-reset -i {site.host.uuids()[0]}\n"
     (nvidia_smi / "no").touch()
     said = run(site, "reclaim", "--gpu", "0", "--reset-gpu", "--yes", path=nvidia_smi, status=1)

@@ -56,7 +56,7 @@ def test_an_orphan_was_handed_to_an_init_and_is_no_service_of_it(
 
 def test_marks_say_what_is_odd() -> None:
     said = marks_of(replace(holder(process(10, state="Z", threads=3)), is_orphan=True))
-    assert said == ["defunct to look at, but 2 threads of it go on", "its parent is gone: a child of 1 now"]
+    assert said == ["defunct to look at, and 2 threads of it left", "its parent is gone: a child of 1 now"]
     assert marks_of(holder(process(10, 7, state="Z"))) == [
         "defunct, and a context of it is listed: its parent 7 has not reaped it"
     ]
