@@ -32,7 +32,6 @@ KILL_S = 10.0
 """For what SIGKILL does at once, unless the kernel is in the way."""
 _LOOK_S = 0.25
 _TELL_S = 5.0
-_ROUNDS = 50
 
 
 class Fate(str, Enum):
@@ -102,9 +101,6 @@ class Ending:
             self._wait(phase, grace_s, signal.SIGTERM)
             if self._is_forced and self._waiting(phase):
                 self._signal(phase, signal.SIGKILL)
-                for _ in range(_ROUNDS):  # who forks faster than we look
-                    if not self._find_newcomers(phase, signal.SIGKILL):
-                        break
                 self._wait(phase, kill_s, signal.SIGKILL)
         self._explain()
         return list(self.results.values())

@@ -192,8 +192,7 @@ def newcomers(
     """Who was forked by targets while they were being ended: to end, too.
 
     ``known``: targets; ``groups``: of :func:`own_groups`, before the first signal, at ``since_ticks``. It descends
-    from one that lives, in its cgroup; or it was started since in such a group, and has a parent outside of it, because
-    its own has ended.
+    from one that lives, in its cgroup; or it was started since in such a group, whoever its parent is by now.
     """
     found: dict[int, Facts] = {}
     for pid, facts in known.items():
@@ -204,9 +203,8 @@ def newcomers(
             if child not in known and is_inside(table[child].cgroup, facts.cgroup):
                 found[child] = table[child]
     for pid, facts in table.items():
-        is_of_group = (facts.group, facts.cgroup, facts.uid) in groups and facts.start_ticks >= since_ticks
-        parent = table.get(facts.parent)
-        if pid not in known and is_of_group and (parent is None or parent.group != facts.group):
+        is_of_group = (facts.group, facts.cgroup, facts.uid) in groups
+        if pid not in known and is_of_group and facts.start_ticks >= since_ticks:
             found[pid] = facts
     return [facts for facts in found.values() if not facts.is_zombie]
 

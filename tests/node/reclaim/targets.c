@@ -34,16 +34,15 @@ static void *go_on(void *unused)
 	return NULL;
 }
 
-/* For four seconds; the children are deaf to SIGTERM. */
-static void fork_on(void)
+/* Two hundred children, one after the other; all are deaf to SIGTERM. */
+static void fork_on(int pause_us)
 {
 	for (int child = 0; child < 200; child++) {
 		if (fork() == 0) {
-			signal(SIGTERM, SIG_IGN);
 			for (;;)
 				pause();
 		}
-		usleep(20000);
+		usleep(pause_us);
 	}
 	for (;;)
 		pause();
@@ -78,8 +77,14 @@ int main(int argc, char **argv)
 		pthread_exit(NULL);
 	}
 	if (!strcmp(kind, "forking") && write(1, "x", 1) == 1) {
+		signal(SIGTERM, SIG_IGN);
 		setpgid(0, 0);
-		fork_on();
+		fork_on(20000);
+	}
+	if (!strcmp(kind, "storm") && write(1, "x", 1) == 1) {
+		signal(SIGTERM, SIG_IGN);
+		setpgid(0, 0);
+		fork_on(2000);
 	}
 	if (!strcmp(kind, "zombie")) {
 		/* The child ends at once and is not reaped: its pid is printed by the parent of us. */

@@ -153,7 +153,7 @@ def test_two_hundred_targets_are_ended_or_explained_and_nobody_else(
         for kind in KINDS
     }
     assert kinds["plain"] == kinds["headless"] == {Fate.ENDED}
-    assert kinds["frozen"] == kinds["deaf"] == kinds["stopped"] == {Fate.KILLED}
+    assert kinds["frozen"] == kinds["deaf"] == kinds["stopped"] == kinds["forking"] == {Fate.KILLED}
     assert [pid for pid in crowd.bystanders if state_of(pid) == "gone"] == []
     assert [pid for pid in crowd.bystanders if state_of(pid) == "Z"] == []
     assert "frozen 1" in (cgroup / "frozen/cgroup.events").read_text(), "somebody else's pause stays"
@@ -179,7 +179,7 @@ def test_without_force_whoever_stays_is_explained(
         for one in results
         if one.fate is Fate.ALIVE and one.target.pid in crowd.targets
     }
-    assert set(why) == {"frozen", "stopped", "traced", "deaf", "uninterruptible", "namespace"}
+    assert set(why) == {*KINDS} - {"plain", "zombie", "headless"}
     frozen = f"{cgroup}/frozen"
     assert why["frozen"].endswith(f"and left so; to thaw it: echo 0 > {frozen}/cgroup.freeze; or --force")
     assert "kill -CONT" in why["stopped"]
@@ -208,6 +208,20 @@ def test_a_sigterm_that_waits_in_a_frozen_cgroup_is_delivered_at_the_thaw(
         assert process.poll() is None and "frozen 1" in (cgroup / "cgroup.events").read_text()
         (cgroup / "cgroup.freeze").write_text("0")
         assert process.wait(30) == 0, "its handler ran"
+
+
+def test_who_is_forked_while_its_parent_is_being_killed_ends_too(
+    program: Path, mount: Mount, tmp_path: Path, cgroup: Path
+) -> None:
+    def enter() -> None:
+        (cgroup / "cgroup.procs").write_text("0")
+
+    with subprocess.Popen([program, "storm"], stdout=subprocess.PIPE, preexec_fn=enter) as process:
+        assert process.stdout is not None and process.stdout.read(1) == b"x"
+        _, results = reclaim(Crowd({process.pid: "storm"}, []), mount, tmp_path, is_forced=True, grace_s=0.1)
+        process.wait(30)
+    assert all(one.fate.is_over for one in results) and len(results) > 1
+    wait_until(lambda: not (cgroup / "cgroup.procs").read_text(), 5, "all that it has forked has ended")
 
 
 def test_keep_parent_ends_what_is_below(program: Path, mount: Mount, tmp_path: Path, cgroup: Path) -> None:

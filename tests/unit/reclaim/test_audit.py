@@ -264,6 +264,13 @@ def test_the_journal_is_told_the_head_and_syslog_where_there_is_none(tmp_path: P
     assert witness.tell("reclaim", head, journal=path, syslog=path) is None
 
 
+def test_a_number_that_is_left_out_is_found() -> None:
+    line, head = link(Head(), {})
+    later, _ = link(Head(4, head.hash), {})
+    found, _ = check([("f:1", line[:-1]), ("f:2", later[:-1])], Head(), None)
+    assert [fault.what for fault in found] == ["entry 5 does not follow entry 1: cut or reordered"]
+
+
 def test_a_state_is_as_it_was_written_or_none() -> None:
     state = State(Head(3, "0" * 64), 12)
     assert State.of(state.to_bytes()) == state

@@ -125,6 +125,8 @@ def test_a_child_is_found_while_its_parent_lives_and_by_its_group_afterwards() -
     known = {10: process(10)}
     child = process(200, 10, group=10)
     assert newcomers(known, table_of(known[10], child), frozenset(), 0) == [child]
+    elsewhere = process(201, 10, cgroup="/b")
+    assert newcomers(known, table_of(known[10], elsewhere), frozenset(), 0) == []
     orphan = process(200, 1, group=10, start_ticks=500)
     groups = own_groups(list(known.values()), table_of(known[10]))
     assert newcomers(known, table_of(orphan), groups, 400) == [orphan]
