@@ -15,8 +15,8 @@ import pytest
 
 from fairsched.simgpu import Workload
 from fairsched.simgpu.mps import MpsServer
-from tests.node.daemon.site import GREEDY, PATIENCE_S, Site, freeze, is_asked, is_frozen
-from tests.support import wait_until
+from tests.node.daemon.site import COMMAND, GREEDY, PATIENCE_S, Site, freeze, is_asked, is_frozen
+from tests.support import end_child, wait_until
 
 GIB = 1 << 30
 LOAD = Workload("decode", gap_us=5000, alloc_bytes=2 * GIB)
@@ -67,6 +67,21 @@ def test_ps_lists_and_filters_without_a_daemon(site: Site) -> None:
     row = listed(site, "--tenant", "chat")[0]
     assert (row["source"], row["vram_bytes"], row["user"]) == ("nvml", 2 * GIB, "root")
     assert f"{chat.pid}" in run(site, "ps", "--tree")
+
+
+def test_ps_watches_until_it_is_interrupted(site: Site) -> None:
+    worker = site.spawn("chat", LOAD)
+    env = {**site.env(), "FAIRSCHED_CONFIG": str(site.config_path)}
+    for words in (["--json"], []):
+        command = [*COMMAND, "ps", "--watch", "0.1s", *words]
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            seen: list[str] = []
+            while sum(str(worker.pid) in line for line in seen) < 3:
+                seen.append(process.stdout.readline())
+            assert end_child(process) == 130
+        if words:
+            assert all(json.loads(line)[0]["pid"] == worker.pid for line in seen)
 
 
 def test_reclaim_prints_a_plan_and_does_nothing_until_it_is_told(site: Site) -> None:
