@@ -17,8 +17,8 @@ that fails twice has failed; so has a run in which more than SECOND_CHANCES need
 FAIRSCHED_SECOND_CHANCE=0 gives none.
 
 Some tests measure time: marked ``alone``, they have the machine for themselves. The others are played two files at a
-time (``scripts/test``). The longest are marked ``rest``: FAIRSCHED_REST=none leaves them out (``make test``), K/4
-plays one quarter, always the same for a K (``.ci/run`` takes K from the commit), and all is what pytest by itself does.
+time (``scripts/test``). The longest are marked ``rest``: FAIRSCHED_REST=none leaves them out (``make test``), K/N
+plays one of N parts, always the same for a K (``.ci/run`` takes it from the commit), all is pytest by itself.
 
 Property tests try the same examples in every run: a failure belongs to the change it is seen with. FAIRSCHED_FULL=1
 or ``--hypothesis-seed=N`` tries others.
@@ -70,7 +70,7 @@ def has_second_chance() -> bool:
 
 
 def is_chosen(nodeid: str, rest: str) -> bool:
-    """Whether a test marked ``rest`` is played. ``rest``: as FAIRSCHED_REST, all, none or K/4."""
+    """Whether a test marked ``rest`` is played. ``rest``: as FAIRSCHED_REST, all, none or K/N."""
     if rest in ("all", "none"):
         return rest == "all"
     part, _, parts = rest.partition("/")

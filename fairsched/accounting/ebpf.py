@@ -65,9 +65,7 @@ class EbpfAccount:
         self._started_ns, self.gpus = started_ns, gpus
         self._nature = nature
         self._engines: dict[int, Engine] = {}
-        self._pauses = Pauses()
-        self._contexts = Contexts()
-        self._dropped = 0
+        self._pauses, self._contexts, self._dropped = Pauses(), Contexts(), 0
         self._launches = LaunchMemory(REMEMBERED_TENANTS, self._owner)
         self.following = Following(self._engines)
         """GPUs that tell themselves whose turn it is."""
@@ -399,8 +397,8 @@ class EbpfAccount:
 
     def next_drain_end_ns(self) -> int | None:
         """When a GPU on which nothing but drains run falls idle; worth waking up for. None: none does."""
-        ends = (one.replay.drain_end_ns() for one in self._engines.values())
-        return min((end for end in ends if end is not None), default=None)
+        ends = [one.replay.drain_end_ns() for one in self._engines.values()]
+        return min((end for end in ends if end), default=None)
 
     def open_drains(self) -> dict[int, int]:
         """By GPU slot: how many held contexts have an interval open in BPF."""
@@ -410,9 +408,8 @@ class EbpfAccount:
 
     def error_points(self, window_s: float) -> float:
         """See :class:`GpuTimeSource`."""
-        return (
-            TRACED_POINTS if self.traced_gpus() >= self._engines.keys() > set() else probed_points(window_s)
-        )
+        is_traced = self.traced_gpus() >= self._engines.keys() > set()
+        return TRACED_POINTS if is_traced else probed_points(window_s)
 
     def error_ratio(self, tenant: str, gpu: int) -> float | None:
         """See :class:`GpuTimeSource`."""

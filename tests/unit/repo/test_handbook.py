@@ -30,6 +30,7 @@ PAGES = tuple(
         "docs/device-gate.md",
         "docs/long-work.md",
         "docs/mig-mps.md",
+        "docs/reclaim.md",
     )
 )
 OPERATING = ROOT / "docs/operating.md"
