@@ -17,9 +17,9 @@ half of it. A leaf whose logs tell nothing (``is_always_wanting``) wants from it
 more than one GPU, demand for one of them is further limited to when the leaf's contexts there had work.
 
 What comes from outside. Requests that come at times of their own do not become more by waiting. Served late, their leaf
-wants the GPU for longer, and would be owed for all that time more than was ever asked of it; served in time it would
-want nothing then. So such a leaf (all of its logs ``Recording.comes``) is owed no more than has come: it stands aside
-while it has been owed all of that.
+wants the GPU for longer, and would be owed for all that time more than was ever asked of it; served at once it would
+be owed nothing. So such a leaf (all of its logs ``Recording.comes``) wants the GPU here while it has not been owed all
+that has come.
 
 Entitlement. Shared out from the root: among siblings clamp(level x weight, low, high) with the level, found
 by bisection, that hands out just what the parent got. low: own min, at least the children's together. high:
@@ -315,7 +315,7 @@ def fluid(truth: Truth, gpu: int) -> Fluid:
     for column, leaf in enumerate(leaves):
         wants[:, column] = is_inside(demand[column], middle)
         delivered += np.diff(truth.received[leaf, gpu](edges))
-    due = _aside(wants, leaves, edges, delivered, truth)
+    due = _due(wants, leaves, edges, delivered, truth)
     cases, case = np.unique(due, axis=0, return_inverse=True)
     parts = entitled(cases, leaves, recording.specs)[case.reshape(-1)]
     pie = _pie(parts, delivered, lasted)
@@ -331,10 +331,11 @@ def fluid(truth: Truth, gpu: int) -> Fluid:
     )
 
 
-def _aside(
+def _due(
     wants: npt.NDArray[np.bool_], leaves: Sequence[str], edges: Array, delivered: Array, truth: Truth
 ) -> npt.NDArray[np.bool_]:
-    """``wants`` without those that have been owed all that has come; by interval, for one depends on those before."""
+    """Who is owed something: of those to whom work comes from outside, who has not been owed all of it; of the others,
+    who wants it. By interval, for one depends on those before."""
     limits = {
         column: asked(edges[1:]) - truth.service(leaf)(edges[0])
         for column, leaf in enumerate(leaves)
@@ -346,7 +347,7 @@ def _aside(
     owed, known = np.zeros(len(leaves)), dict[bytes, Array]()
     for row, ns in enumerate(delivered):
         for column, limit in limits.items():
-            due[row, column] &= bool(owed[column] < limit[row])
+            due[row, column] = owed[column] < limit[row]
         key = due[row].tobytes()
         if key not in known:
             known[key] = entitled(due[row : row + 1], leaves, truth.recording.specs)[0]

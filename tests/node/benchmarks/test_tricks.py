@@ -198,12 +198,12 @@ def test_a_fork_storm_is_many_processes_few_of_them_on_the_gpu(scene: Scene) -> 
     seen: set[int] = set()
 
     def is_storm() -> bool:
+        """On a busy machine most of those without a context come and go between two looks; of the others none does."""
         seen.update(scene.pids())
-        return len(seen) > 40 and len({context.pid for context in scene.contexts()}) >= 3
+        on_gpu = {context.pid for context in scene.contexts()}
+        return len(seen - on_gpu) > 40 and len(on_gpu) >= 3
 
-    wait_until(is_storm, PATIENCE_S, "processes come and go")
-    # On a busy machine many come and go between two looks: of those with a context none is missed.
-    assert len({context.pid for context in scene.contexts()}) < len(seen) / 2
+    wait_until(is_storm, PATIENCE_S, "processes come and go, and some of them on the GPU")
     steps = trick.step_count()
     wait_until(lambda: trick.step_count() > steps, PATIENCE_S, "the worker goes on")
 

@@ -315,5 +315,14 @@ def test_what_came_before_the_measured_part_and_was_not_served_is_asked_for_in_i
     before: list[Part] = [(-500 + n, n * 10 + 10) for n in range(40)]
     behind = Leaf(ran=[(0, 400)], steps=before, comes=(0.001, 10.0), present=(-500, 1000))
     other = Leaf(ran=[(400, 1000)], steps=[(0, 1000)])
-    assert owed_ms(behind, other)[0] == pytest.approx(200, abs=15), "half of the time in which it wants"
-    assert owed_ms(replace(behind, steps=before[:10], ran=[(0, 100)]), other)[0] == pytest.approx(50, abs=15)
+    assert owed_ms(behind, other)[0] == pytest.approx(400, abs=15), "later than it had it"
+    assert owed_ms(replace(behind, steps=before[:10], ran=[(0, 100)]), other)[0] == pytest.approx(100, abs=15)
+
+
+def test_requests_that_are_served_at_once_are_owed_what_they_ask_for() -> None:
+    """Weighted sharing would have taken twice as long for each, and would have served them all."""
+    prompt: list[Part] = [(n * 50, n * 50 + 10) for n in range(20)]
+    other = Leaf(ran=[(n * 50 + 10, n * 50 + 50) for n in range(20)], steps=[(0, 1000)])
+    assert owed_ms(Leaf(ran=prompt, steps=prompt, comes=(20.0, 10.0)), other) == pytest.approx(
+        (200, 800), abs=15
+    )
