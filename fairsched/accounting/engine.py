@@ -157,7 +157,10 @@ class Engine:
         launches = edge.seq - 1 - context.seq
         if launches > 0 and not is_first:
             graphs = self._graphs(context, context.seq, edge.seq - 1)
-            self._settle(context, self._owner_of(context.cgroup_id), launches, graphs)
+            if self.replay.is_traced:  # who is always held when its work ends never proves it otherwise
+                self._take_metered(context, launches, graphs)
+            else:
+                self._settle(context, self._owner_of(context.cgroup_id), launches, graphs)
         context.is_tainted = context.is_held or is_first
         context.seq = max(context.seq, edge.seq - 1)
         context.seq_exec_ns, context.seq_ns = self.replay.exec_ns(context.key), edge.t_ns
@@ -205,14 +208,20 @@ class Engine:
         context.seq_exec_ns = context.metered_ns = self.replay.exec_ns(context.key)
         return is_whole
 
-    def _meter(self, context: Context, edge: Edge, launches: int) -> bool:
-        """What was charged is what was had, whether or not it was held; when it was proven says less."""
-        exec_ns, owner = self.replay.exec_ns(context.key), self._owner_of(context.cgroup_id)
-        graphs = self._graphs(context, context.seq, edge.seq)
+    def _take_metered(self, context: Context, launches: int, graphs: Graphs) -> int:
+        """What was charged since the last proof is what these launches took."""
+        exec_ns = self.replay.exec_ns(context.key)
         spent_ns, context.metered_ns = max(0, exec_ns - context.metered_ns), exec_ns
         context.launch.meter(spent_ns, launches)
         if graphs and spent_ns and not context.is_tainted:
             context.graphs.learn(graphs, spent_ns)
+        return spent_ns
+
+    def _meter(self, context: Context, edge: Edge, launches: int) -> bool:
+        """What was charged is what was had, whether or not it was held; when it was proven says less."""
+        exec_ns, owner = self.replay.exec_ns(context.key), self._owner_of(context.cgroup_id)
+        graphs = self._graphs(context, context.seq, edge.seq)
+        spent_ns = self._take_metered(context, launches, graphs)
         if spent_ns and not context.is_tainted:
             self.costs.learn(owner, spent_ns, launches, graphs, is_alone=True, waited_ns=edge.arg)
         units, known = self._known(context, launches, graphs)
