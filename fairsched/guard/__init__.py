@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Judges who holds a GPU over minutes and days: rogue rules, and limits that a guard keeps (pure, but for its tape).
+
+Problem: one look at a GPU says who holds it, not whether it has worked for five minutes without progress, how much it
+has had today, or whether it may be there on a Sunday. And whoever writes such a rule wants to know what it would have
+done last week before it ends anybody.
+
+Approach: what is seen becomes *rounds* (sample.py), each a moment with a sample for every process on every GPU. Rules
+and limits are fed with rounds and keep their own state; time comes with the round, so that a week that was kept
+(tape.py) is played in seconds and comes to the same verdicts as the week itself. They return findings with numbers;
+whoever acts on one is elsewhere.
+
+| file | what |
+|---|---|
+| ``sample.py`` | a process, a sample, a round |
+| ``tape.py`` | rounds in a file, and back |
+
+Terms: a *round* is one moment of all GPUs. A *finding* is a rule or limit that matched, with evidence.
+"""

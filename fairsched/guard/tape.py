@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps rounds in a file, and plays them back: JSON lines, small enough for weeks and fast enough for replays.
+
+A process is written once, before the first round that has it: ``{"process": NUMBER, ...}``. A round is one line:
+``{"t": 1.5, "gpus": {UUID: [busy, used, total]}, "samples": [[NUMBER, UUID, ...]]}``, with the fields of
+:class:`Sample` after the GPU; those at the end that are not known are left out. A file that goes on from another
+begins with its processes anew, so that each can be played alone.
+
+Names of processes are what their owners wrote: they are data, escaped as JSON has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, TextIO
+
+from fairsched.errors import FairschedError
+from fairsched.guard.sample import GpuLoad, Process, Round, Sample
+
+_PROCESS_KEYS = tuple(field.name for field in fields(Process))
+_TUPLES = ("groups",)
+_SAMPLE_WIDTH = len(Sample._fields) - 2
+_PORTS = Sample._fields.index("remote_ports") - 2
+
+
+class TapeError(FairschedError):
+    """A tape that cannot be read."""
+
+
+class Recorder:
+    """Writes rounds to `file`, which starts empty."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._numbers: dict[tuple[str, int, int], int] = {}
+        self._processes: dict[int, Process] = {}
+        self._next = 0
+
+    def write(self, moment: Round) -> int:
+        """Append a round; returns the characters. Raises OSError. Processes that are not in it are forgotten."""
+        lines, rows, seen = [], [], {}
+        for sample in moment.samples:
+            key = sample.process.key
+            number = self._numbers.get(key)
+            if number is None or self._processes[number] != sample.process:
+                number, self._next = self._next, self._next + 1
+                self._processes[number] = sample.process
+                lines.append(json.dumps({"process": number, **_spare(asdict(sample.process))}))
+            seen[key] = number
+            rest = list(sample[2:])
+            while rest and rest[-1] is None:
+                rest.pop()
+            rows.append([number, sample.gpu, *rest])
+        self._numbers = seen
+        self._processes = {number: self._processes[number] for number in seen.values()}
+        gpus = {
+            uuid: [load.busy_ratio, load.used_bytes, load.total_bytes] for uuid, load in moment.gpus.items()
+        }
+        lines.append(json.dumps({"t": round(moment.t_s, 3), "gpus": gpus, "samples": rows}))
+        text = "\n".join(lines) + "\n"
+        self._file.write(text)
+        return len(text)
+
+
+def play(lines: Iterable[str], name: str = "the tape") -> Iterator[Round]:
+    """The rounds, in order. Raises TapeError with the line; half a last line, as a crash leaves it, is left out."""
+    processes: dict[int, Process] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            plain = json.loads(line)
+            if "process" in plain:
+                processes[plain.pop("process")] = _process(plain)
+            else:
+                yield _round(plain, processes)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            if not line.endswith("\n"):
+                return
+            raise TapeError(
+                f"{name}:{number}: not a line of a recording: {error!r}",
+                remedy="give a file that fairsched has written, or take the line out",
+            ) from None
+
+
+def play_files(paths: Iterable[Path]) -> Iterator[Round]:
+    """The rounds of one file after the other. Raises TapeError."""
+    for path in paths:
+        try:
+            with open(path, encoding="utf-8") as file:
+                yield from play(file, str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise TapeError(f"{path}: {error}", remedy="give a file that can be read") from None
+
+
+def _spare(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in plain.items() if value not in (None, "", ())}
+
+
+def _process(plain: dict[str, Any]) -> Process:
+    known = {key: plain[key] for key in _PROCESS_KEYS if key in plain}
+    for key in _TUPLES:
+        if key in known:
+            known[key] = tuple(known[key])
+    return Process(**known)
+
+
+def _round(plain: Mapping[str, Any], processes: Mapping[int, Process]) -> Round:
+    samples = []
+    for number, gpu, *rest in plain["samples"]:
+        if len(rest) > _PORTS and rest[_PORTS] is not None:
+            rest[_PORTS] = tuple(rest[_PORTS])
+        samples.append(Sample(processes[number], gpu, *rest[:_SAMPLE_WIDTH]))
+    return Round(
+        plain["t"], tuple(samples), {uuid: GpuLoad(*load) for uuid, load in plain.get("gpus", {}).items()}
+    )
