@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One real Kubernetes for a run of tests: etcd, the control plane, containerd and a kubelet; nothing of it is left.
+
+    with Cluster() as cluster:
+        cluster.apply(document)
+        cluster.kubectl("get", "pods")
+
+Approach. All files are in one temporary directory. Programs run in a mount and a network namespace of their own
+(settings.py), whose holder ends last: so ports, routes and mounts collide with nobody's and go with it. They are children
+of a cgroup of their own, and pods of /kubepods: in the end both are killed as cgroups, also what containerd's shims have
+left behind, and removed from every hierarchy. A run that was killed is tidied up after by the next.
+
+One at a time: the kubelet's /kubepods is the host's. Errors: ClusterError, with the end of the log that says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from tests.k8s import settings
+from tests.k8s.certificates import Authority
+from tests.k8s.places import BIN, CACHE, IMAGE, UNIFIED, write_image
+from tests.support import wait_until
+
+NODE = "node1"
+PODS = "kubepods"
+PREFIX = "fairsched-k8s."
+READY_S = 90.0
+END_S = 20.0
+HIERARCHIES = Path("/sys/fs/cgroup")
+
+
+class ClusterError(Exception):
+    """A part of the cluster did not come up, or a command failed."""
+
+
+class Cluster:
+    """A context manager."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self.cgroup = UNIFIED / f"{PREFIX}{os.getpid()}"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.took_s: dict[str, float] = {}
+        self._undo = contextlib.ExitStack()
+        self._undo.callback(shutil.rmtree, self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Cluster:
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends everything. May be called twice."""
+        self._undo.close()
+
+    # ---- its start ----
+
+    def _open(self) -> None:
+        self._lock()
+        sweep()
+        self.cgroup.mkdir()
+        self._undo.callback(sweep, os.getpid())
+        started = time.monotonic()
+        self._hold_namespace()
+        self._certify()
+        self._start_control_plane()
+        self.took_s["api"] = time.monotonic() - started
+        self._start_node()
+        self.took_s["node"] = time.monotonic() - started
+
+    def _lock(self) -> None:
+        lock: IO[str] = open(CACHE / "in-use", "w")
+        self._undo.callback(lock.close)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def _hold_namespace(self) -> None:
+        script = settings.NAMESPACE.format(top=self.directory, address=settings.ADDRESS)
+        command = ["unshare", "--mount", "--net", "--propagation", "private", "bash", "-c", script]
+        with open(self.directory / "namespace.log", "wb") as log:
+            holder = subprocess.Popen(self._enter(command), stdout=log, stderr=log, start_new_session=True)
+        self.processes["namespace"] = holder
+        self._wait("namespace", lambda: "ready" in self.log("namespace"), "its namespaces are made")
+
+    def _certify(self) -> None:
+        address = settings.ADDRESS
+        self.authority = Authority(
+            self.directory / "certificates", f"https://{address}:{settings.API_PORT}"
+        )
+        issue, conf = self.authority.issue, self.authority.kubeconfig
+        issue("apiserver", "kube-apiserver", addresses=f"IP:{address},IP:10.96.0.1,DNS:kubernetes.default.svc")
+        issue("apiserver-client", "kube-apiserver-kubelet-client", "system:masters")
+        issue("kubelet-server", f"system:node:{NODE}", "system:nodes", f"IP:{address},DNS:{NODE}")
+        self.kubeconfig = conf("admin", "admin", "system:masters")
+        conf("controllers", "system:kube-controller-manager")
+        conf("scheduler", "system:kube-scheduler")
+        conf("kubelet", f"system:node:{NODE}", "system:nodes")
+
+    def _start_control_plane(self) -> None:
+        top, authority = self.directory, self.authority
+        self.run("etcd", "--data-dir", f"{top}/etcd", "--unsafe-no-fsync", "--log-level", "warn")
+        client = "apiserver-client"
+        self.run(
+            "kube-apiserver",
+            "--etcd-servers=http://127.0.0.1:2379",
+            f"--bind-address={settings.ADDRESS}",
+            f"--secure-port={settings.API_PORT}",
+            f"--tls-cert-file={authority.certificate('apiserver')}",
+            f"--tls-private-key-file={authority.key('apiserver')}",
+            f"--client-ca-file={authority.certificate('ca')}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={authority.key('accounts')}",
+            f"--service-account-signing-key-file={authority.key('accounts')}",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged=true",
+            "--endpoint-reconciler-type=none",
+            f"--kubelet-certificate-authority={authority.certificate('ca')}",
+            f"--kubelet-client-certificate={authority.certificate(client)}",
+            f"--kubelet-client-key={authority.key(client)}",
+        )
+        self._wait("kube-apiserver", lambda: self._is_ok("get", "--raw", "/readyz"), "the API server is ready")
+        self.run(
+            "kube-controller-manager",
+            f"--kubeconfig={authority.directory}/controllers.conf",
+            f"--service-account-private-key-file={authority.key('accounts')}",
+            f"--root-ca-file={authority.certificate('ca')}",
+            "--use-service-account-credentials",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+        )
+        self.run(
+            "kube-scheduler",
+            f"--kubeconfig={authority.directory}/scheduler.conf",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+        )
+
+    def _start_node(self) -> None:
+        top = self.directory
+        (top / "cni").mkdir()
+        (top / "cni/10-test.conflist").write_text(json.dumps(settings.network()))
+        (top / "containerd.toml").write_text(settings.containerd(top))
+        (top / "kubelet.yaml").write_text(yaml.safe_dump(settings.kubelet(top)))
+        write_image(top / "busybox.tar")
+        self.run("containerd", "--config", f"{top}/containerd.toml")
+        self._wait("containerd", lambda: self._ctr("version"), "containerd answers")
+        if not self._ctr("images", "import", f"{top}/busybox.tar"):
+            raise ClusterError(f"{IMAGE} was not imported:\n{self.log_tail('containerd')}")
+        self.run(
+            "kubelet",
+            f"--config={top}/kubelet.yaml",
+            f"--kubeconfig={self.authority.directory}/kubelet.conf",
+            f"--hostname-override={NODE}",
+            f"--node-ip={settings.ADDRESS}",
+        )
+        self._wait("kubelet", self.is_node_ready, "the node is ready")
+
+    # ---- processes ----
+
+    def _enter(self, command: Sequence[str]) -> list[str]:
+        """In our cgroup from its first moment on."""
+        return ["bash", "-c", f'echo $$ >{self.cgroup}/cgroup.procs && exec "$@"', "_", *command]
+
+    def inside(self, *command: str) -> list[str]:
+        """What runs ``command`` as on the node: in its namespaces, with the host's processes and cgroups."""
+        return ["nsenter", "-t", str(self.processes["namespace"].pid), "-m", "-n", "--", *command]
+
+    def run(self, program: str, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+        """Starts a program of the cluster beside us; its log is PROGRAM.log."""
+        path = f"{BIN}:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}"
+        with open(self.directory / f"{program}.log", "ab") as log:
+            self.processes[program] = subprocess.Popen(
+                self._enter(self.inside(str(BIN / program), *arguments)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env={**os.environ, "PATH": path, **(env or {})},
+                start_new_session=True,
+            )
+
+    def log(self, program: str) -> str:
+        path = self.directory / f"{program}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def log_tail(self, program: str, lines: int = 15) -> str:
+        return "\n".join(self.log(program).splitlines()[-lines:])
+
+    def _wait(self, program: str, condition: Any, claim: str) -> None:
+        def is_so() -> bool:
+            status = self.processes[program].poll()
+            if status is not None:
+                raise ClusterError(f"{program} ended with {status}:\n{self.log_tail(program)}")
+            return bool(condition())
+
+        try:
+            wait_until(is_so, READY_S, claim)
+        except AssertionError as error:
+            raise ClusterError(f"{error}; {program} says:\n{self.log_tail(program)}") from error
+
+    # ---- questions ----
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60) -> str:
+        """What kubectl printed, as the administrator. Raises ClusterError."""
+        command = self.inside(str(BIN / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments)
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s)
+        if done.returncode:
+            raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def _is_ok(self, *arguments: str) -> bool:
+        try:
+            self.kubectl(*arguments)
+        except (ClusterError, subprocess.TimeoutExpired):
+            return False
+        return True
+
+    def _ctr(self, *arguments: str) -> bool:
+        command = self.inside(str(BIN / "ctr"), "-a", settings.SOCKET, "-n", "k8s.io", *arguments)
+        return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+
+    def apply(self, *documents: Mapping[str, Any]) -> None:
+        self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([dict(one) for one in documents]))
+
+    def get(self, *what: str) -> dict[str, Any]:
+        """``get("pod", "chat", "-n", "ml")``: the object."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", *what, "-o", "json"))
+        return found
+
+    def is_node_ready(self) -> bool:
+        if not self._is_ok("get", "node", NODE):
+            return False
+        conditions = self.get("node", NODE)["status"].get("conditions", [])
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    def phase(self, name: str, namespace: str = "default") -> str:
+        return str(self.get("pod", name, "-n", namespace)["status"].get("phase"))
+
+
+# ---- the end ----
+
+
+def sweep(own: int | None = None) -> None:
+    """Kills and removes what a cluster has left: the one of process ``own``, or those whose process is gone."""
+    for top in UNIFIED.glob(f"{PREFIX}*"):
+        pid = int(top.name.removeprefix(PREFIX))
+        if pid == own or not Path(f"/proc/{pid}").exists():
+            (top / "cgroup.kill").write_text("1")
+            _empty([top])
+    pods = [root / PODS for root in (*HIERARCHIES.iterdir(),) if (root / PODS).is_dir()]
+    for one in pods:
+        for file in one.rglob("cgroup.procs"):
+            for pid in _pids(file):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if (one / "cgroup.kill").exists():
+            (one / "cgroup.kill").write_text("1")
+    _empty(pods)
+
+
+def _pids(file: Path) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(line) for line in file.read_text().split()]
+    return []
+
+
+def _empty(tops: Sequence[Path]) -> None:
+    """Removes these cgroups with all below, as soon as the last process has left."""
+
+    def is_gone() -> bool:
+        for top in tops:
+            inner = sorted((one for one in top.rglob("*") if one.is_dir()), key=lambda one: -len(one.parts))
+            for one in (*inner, top):
+                with contextlib.suppress(OSError):
+                    one.rmdir()
+        return not any(top.exists() for top in tops)
+
+    wait_until(is_gone, END_S, f"the cgroups of the cluster are gone: {', '.join(map(str, tops))}")

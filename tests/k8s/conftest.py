@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tier of its own: one cluster for the whole run. ``sudo make setup-k8s`` once, then ``sudo make test-k8s``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.k8s.cluster import Cluster
+from tests.k8s.places import why_not
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    if reason := why_not():
+        pytest.skip(reason)
+    with Cluster() as running:
+        yield running
