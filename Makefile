@@ -43,6 +43,10 @@ test-vm-all: setup-vm ## The same under all four; docs/support-matrix.md (root)
 test-vm-rungs: setup-vm ## What it sees and holds with by kernel and boot (root)
 	@$(CLEAN_ENV) $(BIN)/python scripts/vm/matrix.py --rungs $(ARGS); $(OWN)
 
+.PHONY: test-k8s
+test-k8s: ## tests/k8s on a real Kubernetes; after setup-k8s (root)
+	@$(CLEAN_ENV) $(BIN)/python -m pytest tests/k8s $(ARGS); $(OWN)
+
 .PHONY: test-unit
 test-unit: setup ## The tests that need no root
 	@$(CLEAN_ENV) $(BIN)/python -m pytest tests/unit $(ARGS); $(OWN)
@@ -118,6 +122,11 @@ setup-run: # the smaller set-up: what `demo` and `doctor` need
 .PHONY: setup-vm
 setup-vm: # what test-vm needs besides: qemu, busybox, runc
 	@scripts/setup vm
+
+.PHONY: setup-k8s
+setup-k8s: ## Build Kubernetes and its parts from Go modules (root)
+	@scripts/setup k8s
+	@$(CLEAN_ENV) $(BIN)/python -B scripts/k8s/build.py $(ARGS)
 
 .PHONY: setup-numba
 setup-numba: ## Install numba-cuda (0.8 GB): a real client for tests

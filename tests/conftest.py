@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of the tiers, in one place.
 
-A test's tier is the directory it lies in: tests/unit, tests/node, tests/vm. The tier is also a pytest marker, so
+A test's tier is the directory it lies in: tests/unit, tests/node, tests/vm, tests/k8s. The tier is also a pytest marker, so
 ``-m node`` works. What a host cannot do is a skip that says why. What wants a GPU is no test but a program that
 judges (benchmarks/gpu, docs/gpu-validation.md).
 
@@ -42,7 +42,7 @@ import pytest
 from tests import support
 
 TESTS = Path(__file__).resolve().parent
-TIERS = ("node", "vm")
+TIERS = ("node", "vm", "k8s")
 HOST_REASON = "host:"
 EXTRA_REASON = "extra:"
 HOW_TO_FORCE = {
@@ -80,7 +80,7 @@ def is_chosen(nodeid: str, rest: str) -> bool:
 
 
 def tier_of(path: Path) -> str:
-    """'unit', 'node' or 'vm'."""
+    """'unit', 'node', 'vm' or 'k8s'."""
     try:
         return path.resolve().relative_to(TESTS).parts[0]
     except ValueError:

@@ -138,8 +138,9 @@ class Cluster:
             f"--kubelet-certificate-authority={authority.certificate('ca')}",
             f"--kubelet-client-certificate={authority.certificate(client)}",
             f"--kubelet-client-key={authority.key(client)}",
+            "--kubelet-preferred-address-types=InternalIP",  # no name server is there to ask for its name
         )
-        self._wait("kube-apiserver", lambda: self._is_ok("get", "--raw", "/readyz"), "the API server is ready")
+        self._wait("kube-apiserver", lambda: self.answers("get", "--raw", "/readyz"), "the API server is ready")
         self.run(
             "kube-controller-manager",
             f"--kubeconfig={authority.directory}/controllers.conf",
@@ -229,7 +230,7 @@ class Cluster:
             raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
-    def _is_ok(self, *arguments: str) -> bool:
+    def answers(self, *arguments: str) -> bool:
         try:
             self.kubectl(*arguments)
         except (ClusterError, subprocess.TimeoutExpired):
@@ -249,7 +250,7 @@ class Cluster:
         return found
 
     def is_node_ready(self) -> bool:
-        if not self._is_ok("get", "node", NODE):
+        if not self.answers("get", "node", NODE):
             return False
         conditions = self.get("node", NODE)["status"].get("conditions", [])
         return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that tests make, and their cgroups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.k8s.cluster import PODS, Cluster
+from tests.k8s.places import IMAGE, UNIFIED
+from tests.support import wait_until
+
+PATIENCE_S = 60.0
+
+
+def pod(name: str, **metadata: Any) -> dict[str, Any]:
+    """One container that waits to be ended, and goes at once."""
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", **metadata},
+        "spec": {
+            "terminationGracePeriodSeconds": 2,
+            "containers": [container],
+            "dnsPolicy": "Default",
+            # A node of seconds has taints yet that the controllers are about to remove.
+            "tolerations": [{"operator": "Exists"}],
+        },
+    }
+
+
+def run(cluster: Cluster, document: dict[str, Any]) -> dict[str, Any]:
+    """Makes the pod and returns it Running."""
+    name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
+    # The controllers give a new namespace its account, without which no pod is admitted.
+    wait_until(
+        lambda: cluster.answers("get", "serviceaccount", "default", "-n", namespace), PATIENCE_S, "an account"
+    )
+    cluster.apply(document)
+    try:
+        wait_until(lambda: cluster.phase(name, namespace) == "Running", PATIENCE_S, f"pod {name} runs")
+    except AssertionError as error:
+        told = cluster.kubectl("describe", "pod", name, "-n", namespace)
+        raise AssertionError(f"{error}\n{told[-1500:]}") from error
+    return cluster.get("pod", name, "-n", namespace)
+
+
+def cgroup_of(document: dict[str, Any]) -> Path:
+    """The pod's in cgroup v2, as the kubelet's cgroupfs driver names it."""
+    metadata, status = document["metadata"], document["status"]
+    quality = status["qosClass"].lower()
+    middle = "" if quality == "guaranteed" else f"{quality}/"
+    return UNIFIED / f"{PODS}/{middle}pod{metadata['uid']}"
+
+
+def container_cgroup_of(document: dict[str, Any]) -> Path:
+    (status,) = document["status"]["containerStatuses"]
+    return cgroup_of(document) / status["containerID"].partition("://")[2]
