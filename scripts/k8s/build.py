@@ -184,7 +184,9 @@ def main(names: list[str]) -> int:
             say(str(error))
             say("what was done stays done: the next run goes on from there")
             return 1
-    say(f"{len(made)} parts built, {len(names or known) - len(made)} were there; programs are in {CACHE / 'bin'}")
+    say(
+        f"{len(made)} parts built, {len(names or known) - len(made)} were there; programs are in {CACHE / 'bin'}"
+    )
     return 0
 
 

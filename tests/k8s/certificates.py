@@ -36,7 +36,9 @@ class Authority:
         subject = f"/O={group}/CN={user}" if group else f"/CN={user}"
         extensions = self.directory / f"{name}.ext"
         lines = ["extendedKeyUsage=clientAuth,serverAuth"]
-        extensions.write_text("\n".join(lines + ([f"subjectAltName={addresses}"] if addresses else [])) + "\n")
+        extensions.write_text(
+            "\n".join(lines + ([f"subjectAltName={addresses}"] if addresses else [])) + "\n"
+        )
         request = str(self.directory / f"{name}.csr")
         self._openssl(
             "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",

@@ -103,11 +103,11 @@ class Cluster:
 
     def _certify(self) -> None:
         address = settings.ADDRESS
-        self.authority = Authority(
-            self.directory / "certificates", f"https://{address}:{settings.API_PORT}"
-        )
+        self.authority = Authority(self.directory / "certificates", f"https://{address}:{settings.API_PORT}")
         issue, conf = self.authority.issue, self.authority.kubeconfig
-        issue("apiserver", "kube-apiserver", addresses=f"IP:{address},IP:10.96.0.1,DNS:kubernetes.default.svc")
+        issue(
+            "apiserver", "kube-apiserver", addresses=f"IP:{address},IP:10.96.0.1,DNS:kubernetes.default.svc"
+        )
         issue("apiserver-client", "kube-apiserver-kubelet-client", "system:masters")
         issue("kubelet-server", f"system:node:{NODE}", "system:nodes", f"IP:{address},DNS:{NODE}")
         self.kubeconfig = conf("admin", "admin", "system:masters")
@@ -140,7 +140,9 @@ class Cluster:
             f"--kubelet-client-key={authority.key(client)}",
             "--kubelet-preferred-address-types=InternalIP",  # no name server is there to ask for its name
         )
-        self._wait("kube-apiserver", lambda: self.answers("get", "--raw", "/readyz"), "the API server is ready")
+        self._wait(
+            "kube-apiserver", lambda: self.answers("get", "--raw", "/readyz"), "the API server is ready"
+        )
         self.run(
             "kube-controller-manager",
             f"--kubeconfig={authority.directory}/controllers.conf",
@@ -185,7 +187,15 @@ class Cluster:
 
     def inside(self, *command: str) -> list[str]:
         """What runs ``command`` as on the node: in its namespaces, with the host's processes and cgroups."""
-        return ["nsenter", "-t", str(self.processes["namespace"].pid), "-m", "-n", "--", *command]
+        return [
+            str(shutil.which("nsenter")),
+            "-t",
+            str(self.processes["namespace"].pid),
+            "-m",
+            "-n",
+            "--",
+            *command,
+        ]
 
     def run(self, program: str, *arguments: str, env: Mapping[str, str] | None = None) -> None:
         """Starts a program of the cluster beside us; its log is PROGRAM.log."""

@@ -51,7 +51,9 @@ def test_pods_are_tenants_by_name_and_their_shares_are_held(cluster: Cluster, si
     first.kill()
     for name in NAMES:
         site.spawn(name, STEADY, places[name])
-    wait_until(lambda: all(site.gpu_time_s(name) > 0 for name in NAMES), PATIENCE_S, "both pods are accounted")
+    wait_until(
+        lambda: all(site.gpu_time_s(name) > 0 for name in NAMES), PATIENCE_S, "both pods are accounted"
+    )
     shares = site.shares(list(NAMES), WATCHED_S)
     assert shares["heavy"] == pytest.approx(0.75, abs=TOLERATED), shares
     assert {name: cluster.phase(name) for name in NAMES} == dict.fromkeys(NAMES, "Running")
