@@ -16,7 +16,7 @@ OWN = status=$$?; scripts/own; exit $$status
 .PHONY: help
 help: ## Show this help
 	@printf 'usage: make TARGET [ARGS="..."]\n\n'
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile
 	@printf '\nThe first run as root sets up what it needs (Debian 12, Ubuntu 22.04 or later).\n'
 
 .PHONY: demo

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of the tiers, in one place.
 
-A test's tier is the directory it lies in: tests/unit, tests/node, tests/vm, tests/k8s. The tier is also a pytest marker, so
-``-m node`` works. What a host cannot do is a skip that says why. What wants a GPU is no test but a program that
-judges (benchmarks/gpu, docs/gpu-validation.md).
+A test's tier is the directory it lies in: tests/unit, tests/node, tests/vm, tests/k8s. The tier is also a pytest
+marker, so ``-m node`` works. What a host cannot do is a skip that says why. What wants a GPU is no test but a
+program that judges (benchmarks/gpu, docs/gpu-validation.md).
 
 A skip can also hide a broken set-up. FAIRSCHED_REQUIRE_NODE=1 (continuous integration sets it) therefore
 turns a skipped node test into a failure, unless its reason begins with ``host:``. That word is a claim

@@ -10,12 +10,12 @@ database, and the part's own sum is compared with the pinned one before anything
 directory with a name made of its entry and the Go that built it, and a link of its name points there: what is done is
 not done again, what was interrupted goes on with Go's cache, and a changed pin builds anew.
 
-Fields of an entry. module, version, sum: as in go.sum. programs: name -> package below the module. tags, set (variables
-of Go to set to a text), cgo. staging: version of the libraries that the module's own go.mod has as directories. godebug:
-of which Go the defaults are.
+Fields of an entry. module, version, sum: as in go.sum. programs: name -> package below the module. tags, cgo, set
+(variables of Go to set to a text). staging: version of the libraries that the module's own go.mod has as directories.
+godebug: of which Go the defaults are.
 
-Where. FAIRSCHED_K8S_CACHE, else /var/cache/fairsched-k8s: ``bin/`` has the programs, ``mod/`` Go's modules (their files,
-such as definitions of resources, are of use to tests), ``gocache/`` what was compiled: may be removed.
+Where. FAIRSCHED_K8S_CACHE, else /var/cache/fairsched-k8s: ``bin/`` has the programs, ``mod/`` Go's modules (tests may
+want their files, such as definitions of resources), ``gocache/`` what was compiled: may be removed.
 
 Exit: 0 all is there, 1 something failed, 2 usage, 3 no Go, with what to do.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A certificate authority for one cluster, and a kubeconfig for each of its users: who somebody is says its certificate."""
+"""A certificate authority for one cluster, and a kubeconfig for each of its users, whose certificate says who it is."""
 
 from __future__ import annotations
 

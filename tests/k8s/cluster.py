@@ -6,11 +6,12 @@
         cluster.kubectl("get", "pods")
 
 Approach. All files are in one temporary directory. Programs run in a mount and a network namespace of their own
-(settings.py), whose holder ends last: so ports, routes and mounts collide with nobody's and go with it. They are children
-of a cgroup of their own, and pods of /kubepods: in the end both are killed as cgroups, also what containerd's shims have
-left behind, and removed from every hierarchy. A run that was killed is tidied up after by the next.
+(settings.py), so that ports, routes and mounts collide with nobody's and go with it. They are in a cgroup of their own,
+pods in /kubepods: in the end both are killed as cgroups, with whatever containerd's shims have left, and removed from
+every hierarchy. The next run tidies up after one that was killed, whose cgroup names a process that is gone.
 
-One at a time: the kubelet's /kubepods is the host's. Errors: ClusterError, with the end of the log that says why.
+One at a time, and none where another kubelet has its /kubepods: that is nobody's to end.
+Errors: ClusterError, with the end of the log that says why.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 
@@ -51,7 +52,7 @@ class Cluster:
     """A context manager."""
 
     def __init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self.directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}."))
         self.cgroup = UNIFIED / f"{PREFIX}{os.getpid()}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.took_s: dict[str, float] = {}
@@ -78,6 +79,8 @@ class Cluster:
     def _open(self) -> None:
         self._lock()
         sweep()
+        if theirs := pod_trees():
+            raise ClusterError(f"{theirs[0]} is there: another kubelet runs on this host, end it first")
         self.cgroup.mkdir()
         self._undo.callback(sweep, os.getpid())
         started = time.monotonic()
@@ -89,8 +92,8 @@ class Cluster:
         self.took_s["node"] = time.monotonic() - started
 
     def _lock(self) -> None:
-        lock: IO[str] = open(CACHE / "in-use", "w")
-        self._undo.callback(lock.close)
+        lock = os.open(CACHE / "in-use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        self._undo.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX)
 
     def _hold_namespace(self) -> None:
@@ -274,20 +277,30 @@ class Cluster:
 
 def sweep(own: int | None = None) -> None:
     """Kills and removes what a cluster has left: the one of process ``own``, or those whose process is gone."""
-    for top in UNIFIED.glob(f"{PREFIX}*"):
-        pid = int(top.name.removeprefix(PREFIX))
-        if pid == own or not Path(f"/proc/{pid}").exists():
-            (top / "cgroup.kill").write_text("1")
-            _empty([top])
-    pods = [root / PODS for root in (*HIERARCHIES.iterdir(),) if (root / PODS).is_dir()]
-    for one in pods:
-        for file in one.rglob("cgroup.procs"):
+    ours = [top for top in UNIFIED.glob(f"{PREFIX}*") if _is_over(top.name, own)]
+    for top in ours:
+        (top / "cgroup.kill").write_text("1")
+    if ours:  # else /kubepods is somebody else's
+        for file in (file for tree in pod_trees() for file in tree.rglob("cgroup.procs")):
             for pid in _pids(file):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        if (one / "cgroup.kill").exists():
-            (one / "cgroup.kill").write_text("1")
-    _empty(pods)
+        _empty([*pod_trees(), *ours])
+    if own is None:
+        for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+            if _is_over(directory.name):
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def pod_trees() -> list[Path]:
+    """The kubelet's cgroup in each hierarchy where there is one."""
+    return [root / PODS for root in HIERARCHIES.iterdir() if (root / PODS).is_dir()]
+
+
+def _is_over(name: str, own: int | None = None) -> bool:
+    """Whether a cgroup or directory of ours is that of process ``own``, or of one that is gone."""
+    pid = int(name.removeprefix(PREFIX).partition(".")[0])
+    return pid == own or not Path(f"/proc/{pid}").exists()
 
 
 def _pids(file: Path) -> list[int]:

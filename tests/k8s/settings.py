@@ -2,7 +2,7 @@
 """What the programs of a node are told: containerd, its network, and the kubelet; and how a node's namespace is made.
 
 The node has a mount and a network namespace of its own. In it /run, /var/lib and /var/log are its own and have their
-usual paths, so that whoever looks for a node's files (fairsched, a device plugin) finds them where they are on any node.
+usual paths, so that whoever looks for a node's files (fairsched, a device plugin) finds them.
 Nothing that the kubelet or a plugin changes there (sysctls of the network, routes, mounts) reaches the host.
 """
 
