@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.k8s.cluster import PODS, PREFIX, pod_trees, sweep
-from tests.k8s.pods import PATIENCE_S
 from tests.k8s.places import UNIFIED, why_not
+from tests.k8s.pods import PATIENCE_S
 from tests.support import wait_until
 
 
