@@ -209,11 +209,21 @@ def render(
 
 def _heading(uuid: str, count: int, view: GpuView | None) -> str:
     text = f"{short_uuid(uuid)}: {counted(count, 'process', 'processes')}"
+    if view is not None and view.driver is not None:
+        return cut(_other_heading(view, count), WIDTH)
     if view is None or view.index == "-":
         return text
     memory = "" if view.used_bytes is None else f", {short_size(view.used_bytes)}"
     total = "" if not memory or view.total_bytes is None else f" of {short_size(view.total_bytes)}"
     return f"{text}; GPU {view.index}{memory}{total}{' in use' if memory else ''}"
+
+
+def _other_heading(view: GpuView, count: int) -> str:
+    """Of a GPU that is not NVIDIA's: ``card1 (amdgpu, 0000:03:00.0): 2 processes; listed only``."""
+    known = f"{view.index} ({view.driver}, {view.uuid.partition('-')[2]})"
+    has_memory = view.used_bytes is not None and view.total_bytes is not None
+    memory = f"; {short_size(view.used_bytes)} of {short_size(view.total_bytes)} in use" if has_memory else ""
+    return f"{known}: {counted(count, 'process', 'processes')}{memory}; listed only"
 
 
 def _marks(holder: Holder) -> list[str]:

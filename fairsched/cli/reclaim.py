@@ -238,7 +238,9 @@ def _outcome_lines(outcome: Outcome, prepared: Prepared) -> list[str]:
     for gpu in outcome.gpus:
         memory = f"{short_size(gpu.before_bytes)} -> {short_size(gpu.after_bytes)} in use"
         state = "free of them" if gpu.is_free else "NOT free"
-        lines.append(f"GPU {gpu.index} ({short_uuid(gpu.uuid)}): {memory}, {state}")
+        is_other = gpu.uuid.startswith("pci-")
+        name = f"{gpu.index} ({gpu.uuid})" if is_other else f"GPU {gpu.index} ({short_uuid(gpu.uuid)})"
+        lines.append(f"{name}: {memory}, {state}")
         for text in gpu.still:
             lines += wrap(printable(f"! {text}"), first="  ", rest="    ")
         if gpu.others:

@@ -13,6 +13,7 @@ before the plan was made; and what the GPU says afterwards is *checked*. Each ac
 | ``facts.py`` | a process as /proc has it |
 | ``expression.py`` | filters, of ``ps`` and of ``reclaim``; pure |
 | ``holder.py``, ``listing.py``, ``devices.py`` | who holds which GPU; whose device files are open |
+| ``vendor.py`` | GPUs of AMD and Intel, which are listed only |
 | ``marks.py`` | what is odd about a holder; pure |
 | ``protect.py`` | what is never ended |
 | ``plan.py`` | who is ended and who is not, with reasons; pure |

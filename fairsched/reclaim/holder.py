@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairsched.base.text import counted
 from fairsched.protocol.process import ProcessStatus
@@ -30,6 +30,10 @@ class GpuView:
     """In use, and of no process that is listed; None = not known."""
     openers: tuple[int, ...] = ()
     """Processes that are not listed and have its device file open."""
+    vendor: str = "nvidia"
+    """nvidia, amd or intel."""
+    driver: str | None = None
+    """Of a GPU that is listed only: amdgpu, i915 or xe."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,14 @@ class Holder:
     is_listed: bool = False
     """NVML lists it, or it has the device file open: seen by us, just now."""
     source: str = "nvml"
-    """daemon or nvml."""
+    """daemon, nvml or drm."""
+    vendor: str = "nvidia"
+    doubt: str | None = None
+    """Why it is not sure that this process holds the GPU; None: nothing speaks against it."""
+    regions: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by kind of memory, the host's too; as DRM drivers tell."""
+    busy: Mapping[str, float] = field(default_factory=dict)
+    """Part of the time since the look before, by engine; as DRM drivers tell."""
     has_tenants: bool = True
     """Tenants are known: one of none is of none."""
 
@@ -79,6 +90,8 @@ class Holder:
         status = self.status
         if key == "pid":
             return frozenset((str(self.pid),))
+        if key == "gpu" and self.vendor != "nvidia":  # no UUID, so nothing is cut off it
+            return frozenset((self.gpu_index, status.gpu, status.gpu.partition("-")[2]))
         if key == "gpu":
             return frozenset((self.gpu_index, status.gpu, status.gpu.partition("-")[2][:8], status.gpu[:12]))
         if key == "user":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists who holds which GPU: what the daemon, NVML and /proc say, joined.
+"""Lists who holds which GPU: what the daemon, NVML and /proc say, joined; those of other vendors beside.
 
 Problem: the daemon knows tenants, contexts and launches, and may not run. NVML knows processes and memory, and not
 whose they are. /proc knows users, parents and states, and nothing of GPUs.
@@ -7,6 +7,7 @@ whose they are. /proc knows users, parents and states, and nothing of GPUs.
 Approach: NVML is asked here, with a daemon or without; the daemon's rows are better where it has some. A row of the
 daemon that NVML does not confirm is kept and says so (``is_listed``): it is shown, and not acted on. Each is joined
 with /proc by pid. A pid may be another process's a moment later: whoever acts pins it first and lists again (pin.py).
+GPUs of other vendors come by a protocol (vendor.py) and are listed only.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from fairsched.reclaim.devices import open_devices
 from fairsched.reclaim.facts import Facts, read_facts, read_table
 from fairsched.reclaim.holder import UNSEEN_BYTES, GpuView, Holder, Listing
 from fairsched.reclaim.marks import is_orphan
+from fairsched.reclaim.vendor import UUID, DrmVendor, Held, Vendor, doubt_of
 
 DEVICE_DIR = Path("/dev")
 TenantOf = Callable[[str], "str | None"]
@@ -38,7 +40,7 @@ TenantOf = Callable[[str], "str | None"]
 class Lister:
     """Call :meth:`look`. ``ask``: the daemon's rows, or None without one; ``tenant_of``: of a cgroup, for others.
 
-    Raises HostUnsupported where neither a daemon nor NVML tells of processes.
+    Raises HostUnsupported where neither a daemon nor NVML nor another vendor's driver tells of processes.
     """
 
     def __init__(
@@ -49,17 +51,19 @@ class Lister:
         nvml: Nvml | None = None,
         names: Names | None = None,
         told_gpus: Callable[[], Iterable[GpuView]] = tuple,
+        others: Vendor | None = None,
     ) -> None:
         """``told_gpus``: the daemon's, for where NVML does not work here."""
         self._ask, self._tenant_of, self._device_dir = ask, tenant_of, device_dir
         self._told_gpus = told_gpus
         self.nvml = nvml or Nvml()
+        self._others = others or DrmVendor()
         self._names = names or known_names.shared()
         try:
             self.mount: Mount | None = find_mount()
         except HostUnsupported:
             self.mount = None
-        if ask is None and self.nvml.error is not None:
+        if ask is None and self.nvml.error is not None and not self._others.is_there:
             raise HostUnsupported(
                 f"no daemon answers, and NVML does not work ({self.nvml.error}): who is on a GPU is not known",
                 remedy="start the daemon, or install the driver's libnvidia-ml.so.1",
@@ -104,7 +108,10 @@ class Lister:
                     has_tenants=(pid, uuid) in told or self._tenant_of is not None,
                 )
             )
-        seen = {holder.pid for holder in holders}
+        seen_elsewhere = self._others.look()
+        views |= {view.uuid: view for view in seen_elsewhere.gpus}
+        holders += [self._held(one, views[one.gpu], table) for one in seen_elsewhere.held]
+        seen = {holder.pid for holder in holders if holder.vendor == "nvidia"}
         shown = [
             dataclasses.replace(
                 view,
@@ -115,6 +122,28 @@ class Lister:
             for view in views.values()
         ]
         return Listing(tuple(holders), tuple(shown), table)
+
+    def _held(self, one: Held, view: GpuView, table: Mapping[int, Facts]) -> Holder:
+        """A process on a GPU of another vendor."""
+        facts = table.get(one.pid) or read_facts(one.pid, self.mount)
+        doubt = doubt_of(one, table)
+        row = self._row(one.pid, one.gpu, one.vram_bytes, table)
+        user = None if facts is None else self._names.of(Book.USERS, str(facts.uid)) or str(facts.uid)
+        return Holder(
+            dataclasses.replace(row, gpu_time_s=one.gpu_time_s),
+            facts,
+            user=user,
+            gpu_index=view.index,
+            age_s=None if facts is None else facts.age_s(time.clock_gettime(time.CLOCK_BOOTTIME)),
+            is_orphan=None if facts is None else is_orphan(facts, table),
+            is_listed=doubt is None,
+            source="drm",
+            vendor=view.vendor,
+            doubt=doubt,
+            regions=one.regions,
+            busy=one.busy,
+            has_tenants=self._tenant_of is not None,
+        )
 
     def _views(
         self, gpus: Sequence[Gpu], by_slot: Mapping[int, Mapping[int, int | None]]
@@ -166,7 +195,11 @@ def gpus_called(name: str, gpus: Iterable[GpuView]) -> frozenset[str]:
     Raises FairschedError (exit status 2).
     """
     known = list(gpus)
-    found = frozenset(gpu.uuid for gpu in known if gpu.index == name or (name and gpu.uuid.startswith(name)))
+    found = frozenset(
+        gpu.uuid
+        for gpu in known
+        if gpu.index == name or gpu.uuid == UUID + name or (name and gpu.uuid.startswith(name))
+    )
     if not found:
         there = ", ".join(sorted(f"{gpu.index} ({gpu.uuid[:12]})" for gpu in known)) or "none"
         raise NoSuchGpu(

@@ -57,6 +57,8 @@ def marks_of(holder: Holder) -> list[str]:
         said.append("the driver lists it, and it is not in /proc")
     if holder.mps is not None:
         said.append(f"{'the server' if holder.mps == 'server' else 'a client'} of MPS")
+    if holder.doubt is not None:
+        said.append(holder.doubt)
     return said
 
 
@@ -66,6 +68,9 @@ def plain_of(holder: Holder) -> dict[str, Any]:
     return {
         **dataclasses.asdict(holder.status),
         "gpu_index": holder.gpu_index,
+        "vendor": holder.vendor,
+        "regions": dict(holder.regions),
+        "busy": {name: round(ratio, 3) for name, ratio in holder.busy.items()},
         "user": holder.user,
         "uid": None if facts is None else facts.uid,
         "state": None if facts is None else facts.state,

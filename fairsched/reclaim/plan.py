@@ -120,7 +120,10 @@ def make_plan(
     """The plan for these holders. ``named``: pids that were asked for, which may be parents of holders."""
     table, draft = listing.table, _Draft()
     holds: dict[int, list[Holder]] = {}
+    sure = {one.pid for one in chosen if one.doubt is None}
     for one in chosen:
+        if one.doubt is not None and sure & set(ancestors(one.pid, table)):
+            continue  # it inherited what its ancestor has, and ends with it
         holds.setdefault(one.pid, []).append(one)
     on_gpu = {one.pid for one in listing.holders if one.is_listed}
     for pid in sorted({*holds, *named}):
@@ -226,6 +229,9 @@ def _hurdle(
         parent = table.get(facts.parent)
         name = "" if parent is None else f" ({parent.name})"
         return f"defunct already: it goes when its parent {facts.parent}{name} reaps it, or ends: --pid {facts.parent}"
+    doubts = [one.doubt for one in holds if one.doubt is not None]
+    if doubts:
+        return f"{doubts[0]}; to end it all the same: kill(1)"
     if holds and not any(one.is_listed for one in holds):
         return "only the daemon lists it: NVML does not, nor has it the device file open; look again"
     if not holds and pid not in on_gpu and not set(descendants(pid, table)) & set(on_gpu):

@@ -86,6 +86,8 @@ def hints(facts: ResetFacts) -> list[str]:
 def outlook(lister: Lister, listing: Listing, ending: Collection[int], uuid: str) -> str:
     """Whether a GPU can be reset when these processes have ended, as far as is known before."""
     view = listing.gpu(uuid)
+    if view.driver is not None:
+        return f"no reset of {view.index}: a GPU of {view.driver} is listed only"
     if view.slot is None:
         return "no reset: NVML does not know that GPU here"
     rest = Listing(
@@ -107,6 +109,8 @@ def outlook(lister: Lister, listing: Listing, ending: Collection[int], uuid: str
 def reset(lister: Lister, listing: Listing, uuid: str, run: Run | None = None) -> ResetResult:
     """Resets the GPU with this UUID and verifies it. ``listing``: of just now."""
     view = listing.gpu(uuid)
+    if view.driver is not None:
+        return ResetResult(False, f"a GPU of {view.driver} is listed only")
     if view.slot is None:
         return ResetResult(False, "NVML does not know it here")
     facts = reset_facts(lister.nvml, view.slot)
