@@ -44,6 +44,16 @@ want more than there is. *Error*: the larger difference of a part of the GPU to 
 minute, by the simulated GPU's own books; without a daemon, with it, and what that source promises over ten seconds.
 *End*: how the daemon ended; nobody was frozen or stopped after it, and nobody was locked out before.
 """
+VENDORS = """## Vendors
+
+| vendor | driver | shared, held, accounted | listed | ended | reset | tried on |
+|---|---|---|---|---|---|---|
+| NVIDIA | nvidia | yes | NVML, calls of the driver | yes | yes | [gpu-validation.md](gpu-validation.md) |
+| AMD | amdgpu | no | DRM fdinfo, sysfs | yes | no | published fdinfo; no card |
+| Intel | i915, xe | no | DRM fdinfo | yes | no | documented fdinfo; no card |
+
+More: [reclaim.md](reclaim.md#other-vendors).
+"""
 YOUNGER = """These results are older than tests of the files named here: what those found out has no row, and they
 are not counted above. A node test runs them under 6.1 in each `sudo make test`; for the other kernels there is
 `make test-vm`.
@@ -157,6 +167,7 @@ def page(
         parts.append(YOUNGER + "\n".join(f"- `{file}`" for file in younger))
     if rungs:
         parts.append(ladder(rungs))
+    parts.append(VENDORS)
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

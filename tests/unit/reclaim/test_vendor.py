@@ -69,6 +69,11 @@ def on_card(pid: int, parent: int = 1, **changes: Any) -> Any:
     return replace(one, status=replace(one.status, gpu=CARD))
 
 
+def test_a_filter_takes_the_address_whole() -> None:
+    words = on_card(50).words("gpu")
+    assert words == {"card1", CARD, "0000:08:00.0"}
+
+
 def seen(*holders: Any) -> Listing:
     return listing(list(holders), table_of(*(one.facts for one in holders)), VIEW)
 
