@@ -26,7 +26,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
 _NUMBER = re.compile(r"(\d{1,20})(?:[ \t]+([A-Za-z]+))?", re.ASCII)
 """As long as 64 bits can be."""
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)

@@ -50,7 +50,7 @@ VENDORS = """## Vendors
 |---|---|---|---|---|---|---|
 | NVIDIA | nvidia | yes | NVML, calls of the driver | yes | yes | [gpu-validation.md](gpu-validation.md) |
 | AMD | amdgpu | no | DRM fdinfo, sysfs | yes | no | published fdinfo; no card |
-| Intel | i915, xe | no | DRM fdinfo | yes | no | documented fdinfo; no card |
+| Intel | i915, xe | no | DRM fdinfo | yes | no | documented keys; no card |
 
 More: [reclaim.md](reclaim.md#other-vendors).
 """
