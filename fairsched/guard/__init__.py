@@ -13,6 +13,7 @@ whoever acts on one is elsewhere.
 | file | what |
 |---|---|
 | ``sample.py`` | a process, a sample, a round |
+| ``hours.py`` | hours of the week in a time zone; windows of maintenance |
 | ``tape.py`` | rounds in a file, and back |
 
 Terms: a *round* is one moment of all GPUs. A *finding* is a rule or limit that matched, with evidence.
