@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fairsched.reclaim.expression import Filter
     from fairsched.reclaim.holder import GpuView
     from fairsched.reclaim.listing import Lister
+    from fairsched.reclaim.session import Own
 
 _DEFAULT = Path("/etc/fairsched/config.yaml")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -87,8 +88,11 @@ class Place:
     socket_path: Path | None
     config_path: Path | None
 
-    def lister(self, *, is_strict: bool = False) -> Lister:
-        """Who lists the holders; without a daemon it is said on stderr. ``is_strict``: the configuration is read."""
+    def lister(self, *, is_strict: bool = False, is_quiet: bool = False) -> Lister:
+        """Who lists the holders. ``is_strict``: the configuration is read.
+
+        Without a daemon that is said on stderr, unless ``is_quiet``.
+        """
         from fairsched.reclaim.listing import DEVICE_DIR, Lister
 
         client = connect(self.socket_path, self.config_path, only_asks=True)
@@ -99,7 +103,8 @@ class Place:
             whose = "not known" if config is None else "the configuration's"
             why = printable(str(error))
             text = f"note: NVML and /proc tell, without launches; tenants are {whose}; {why}"
-            click.echo("\n".join(wrap(text)), err=True)
+            if not is_quiet:
+                click.echo("\n".join(wrap(text)), err=True)
             device_dir = DEVICE_DIR if config is None else config.gpu.device_dir
             return Lister(None, None if config is None else self._tenant_of, device_dir)
         config = self.config if is_strict or self.config_path is not None else None
@@ -141,6 +146,17 @@ class Place:
             return report_of(connect(self.socket_path, self.config_path, only_asks=True).request("status"))
         except ControlError:
             return None
+
+
+def own_of(place: Place) -> Own:
+    """The daemon of this host: its processes, and where its journal is."""
+    from fairsched.reclaim.session import Own
+
+    config, status = place.config, place.status()
+    run_dir = Path("/run/fairsched") if config is None else config.run_dir
+    own = None if status is None else status.own
+    pids = [] if status is None else [status.pid, *(one.pid for one in (own.processes if own else ()))]
+    return Own(tuple(pid for pid in pids if pid), status is not None, run_dir)
 
 
 def _rows(client: ControlClient) -> list[Any]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,13 +14,13 @@ from fairsched.base.printable import printable
 from fairsched.base.text import counted, wrap
 from fairsched.cli.common import echo_json, echo_lines, json_option
 from fairsched.cli.duration import seconds_of
-from fairsched.cli.holders import FILTER_HELP, Place, Wanted, place_options
+from fairsched.cli.holders import FILTER_HELP, Place, Wanted, own_of, place_options
 from fairsched.cli.text import short_command, short_size, short_uuid
 
 if TYPE_CHECKING:
     from fairsched.reclaim.holder import Holder, Listing
     from fairsched.reclaim.listing import Lister
-    from fairsched.reclaim.session import Outcome, Own, Prepared, Wish
+    from fairsched.reclaim.session import Outcome, Prepared, Wish
 
 EPILOG = f"""\b
 Without --yes nothing is done. With it: SIGTERM, up to --grace for who saves
@@ -114,7 +113,7 @@ def command(
 
     lister = place.lister(is_strict=True)
     config = place.config
-    session = Session(lister, _own(place), lambda text: click.echo(printable(text), err=True))
+    session = Session(lister, own_of(place), lambda text: click.echo(printable(text), err=True))
     wish = _wish(
         lister, wanted, pids if len(words) == 1 and expression is None and gpu is None else (), keep_parent
     )
@@ -169,17 +168,6 @@ def _wish(
     )
     gpu = next(iter(gpus)) if len(gpus) == 1 else None
     return Wish(choose, text, dict(pids), keep_parent, gpu)
-
-
-def _own(place: Place) -> Own:
-    """The daemon of this host: its processes, and where its journal is."""
-    from fairsched.reclaim.session import Own
-
-    config, status = place.config, place.status()
-    run_dir = Path("/run/fairsched") if config is None else config.run_dir
-    own = None if status is None else status.own
-    pids = [] if status is None else [status.pid, *(one.pid for one in (own.processes if own else ()))]
-    return Own(tuple(pid for pid in pids if pid), status is not None, run_dir)
 
 
 def _plain(prepared: Prepared) -> dict[str, object]:
