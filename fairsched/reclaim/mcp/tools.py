@@ -3,8 +3,8 @@
 
 Acting goes by :meth:`Tools.confirm_reclaim` alone. It plans anew and acts only where that plan has exactly the
 processes of the old one that have not ended: nobody is added (a child forked since, a client that joined an MPS
-server), and nobody is ended who is no longer meant. What is signalled was pinned when the plan was made, and its pin still holds.
-Children that are forked from then on end with their parents, as with ``fairsched reclaim``.
+server), and nobody is ended who is no longer meant. What is signalled was pinned when the plan was made,
+and its pin still holds. Children that are forked from then on end with their parents, as with ``fairsched reclaim``.
 """
 
 from __future__ import annotations
