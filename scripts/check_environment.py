@@ -31,6 +31,7 @@ DEV = {
     "grafana-foundation-sdk": "grafana_foundation_sdk",
     "gpustat": "gpustat",
     "hypothesis": "hypothesis",
+    "mcp": "mcp",
     "mypy": "mypy",
     "nvitop": "nvitop",
     "pytest": "pytest",

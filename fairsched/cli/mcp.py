@@ -38,7 +38,7 @@ Examples:
   fairsched mcp                         in a client: command fairsched,
                                         args ["mcp"]
   sudo fairsched mcp --allow-reclaim    it may end what is confirmed
-  fairsched mcp --http 8765 --token-file /root/mcp.token"""
+  fairsched mcp --http 8765 --token-file FILE"""
 
 
 def address_of(text: str) -> tuple[str, int]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import secrets
+import traceback
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -57,7 +57,6 @@ _CODES: tuple[tuple[type[FairschedError], str], ...] = (
     (HostUnsupported, "host_unsupported"),
 )
 _MAX_ERRORS = 10
-logger = logging.getLogger(__name__)
 Context = ServerRequestContext[str, Any]
 
 
@@ -150,7 +149,7 @@ class Desk:
             code = next((word for kind, word in _CODES if isinstance(error, kind)), "failed")
             return _failed(code, str(error), error.remedy)
         except Exception:
-            logger.exception("the tool %s failed", params.name)
+            traceback.print_exc()  # on stderr
             return _failed("internal_error", "an error of fairsched; its standard error has it")
 
     def _caller(self, ctx: Context) -> Caller:

@@ -102,7 +102,7 @@ def test_every_answer_can_be_had_in_json() -> None:
             continue
         if not any("--json" in parameter.opts for parameter in command.params):
             without.add(" ".join([name, *child]))
-    assert without == {"run", "exec", "events", "report", "config schema"}
+    assert without == {"run", "exec", "events", "report", "config schema", "mcp"}
 
 
 def test_help_and_release_import_nothing_heavy() -> None:
