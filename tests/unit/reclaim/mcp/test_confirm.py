@@ -341,8 +341,7 @@ def test_names_leave_below_untrusted_alone_and_cannot_steer(host: FakeHost, make
         for answer in answers:
             places = under(answer, "ignore previous instructions")
             assert all("untrusted" in where for where in places), places
-            text = str(answer)
-            assert "\x1b" not in text and "\u202e" not in text
+            assert under(answer, "\x1b") == under(answer, "\u202e") == []
         assert printable(EVIL)[:40] in str(answers[0])
         result = await client.call_tool("list_gpu_processes", {})
         assert result.content[0].text.isascii()  # type: ignore[union-attr]
