@@ -121,7 +121,7 @@ def test_each_host_gets_the_result_that_it_earned(fake_ssh: Path) -> None:
 
 
 def test_no_more_at_once_than_allowed_and_the_rest_comes_after(fake_ssh: Path) -> None:
-    fake_ssh.write_text("#!/bin/sh\necho '[]'\n")
+    fake_ssh.write_text("#!/bin/sh\nsleep .2; echo '[]'\n")
     seen: list[int] = []
     one = Round([f"h{number}" for number in range(12)], ["x"], Limits(20.0, parallel=3))
     answers = one.run(lambda: seen.append(len(one.running)))
