@@ -170,5 +170,13 @@ def _gpus(client: ControlClient) -> list[GpuView]:
 
     gpus = report_of(client.request("status")).gpus
     return [
-        GpuView(gpu.uuid, gpu_index(gpu), None, gpu.memory_used_bytes, gpu.memory_total_bytes) for gpu in gpus
+        GpuView(
+            gpu.uuid,
+            gpu_index(gpu),
+            None,
+            gpu.memory_used_bytes,
+            gpu.memory_total_bytes,
+            busy_ratio=gpu.utilization_ratio,
+        )
+        for gpu in gpus
     ]

@@ -119,6 +119,9 @@ def build_processes(
                 contexts=has.contexts,
                 vram_bytes=vram_bytes,
                 gpu_time_s=sum(one.charged_ns for one in mine) / 1e9 if mine else None,
+                launches=sum(one.submitted for one in mine)
+                if launches is not None and (holds or mine)
+                else None,
                 idle_s=_idle_s(launches, mine, where, proc)
                 if launches is not None and (holds or mine)
                 else None,

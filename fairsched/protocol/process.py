@@ -35,6 +35,8 @@ class ProcessStatus:
     """From the driver's ioctls, else as NVML says."""
     gpu_time_s: float | None = None
     """Of the contexts it has now."""
+    launches: int | None = None
+    """Launches that were seen of the contexts it has now; None = they are not seen at all."""
     idle_s: float | None = None
     """For how long no launch of it was seen; None = it works, holds nothing, or launches are not seen at all."""
     command: str | None = None

@@ -21,6 +21,7 @@ before the plan was made; and what the GPU says afterwards is *checked*. Each ac
 | ``pin.py``, ``end.py`` | signals that reach the process that is meant, or none |
 | ``check.py``, ``reset.py`` | whether the GPU is free; a reset of one that is |
 | ``session.py`` | all of it in order |
+| ``rounds.py``, ``programs.py``, ``ports.py`` | rounds for the guard, with digests of programs and remote ports |
 | ``chain.py``, ``audit.py``, ``who.py``, ``witness.py`` | the log, its hashes, the caller, a copy for the journal |
 
 Terms: a *holder* is a process with a context or memory on a GPU. A *target* is a process that is to end. *Left* is one

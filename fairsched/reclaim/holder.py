@@ -34,6 +34,8 @@ class GpuView:
     """nvidia, amd or intel."""
     driver: str | None = None
     """Of a GPU that is listed only: amdgpu, i915 or xe."""
+    busy_ratio: float | None = None
+    """Part of NVML's last sampling period in which any kernel ran."""
 
 
 @dataclass(frozen=True)

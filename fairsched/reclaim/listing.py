@@ -158,7 +158,8 @@ class Lister:
             if gpu.mig is not None:
                 index = f"{index}/{gpu.mig.gpu_instance}/{gpu.mig.compute_instance}"
             unseen = max(0, (used or 0) - sum(known)) if is_known else None
-            yield GpuView(gpu.uuid, index, slot, used, gpu.memory_total_bytes, unseen)
+            busy = self.nvml.load(slot)
+            yield GpuView(gpu.uuid, index, slot, used, gpu.memory_total_bytes, unseen, busy_ratio=busy)
 
     def _opened(self, gpus: Sequence[Gpu]) -> Mapping[int, frozenset[str]]:
         minors = {

@@ -78,6 +78,7 @@ def test_each_column_comes_from_who_knows_it_best(tmp_path: Path) -> None:
         contexts=2,
         vram_bytes=100,
         gpu_time_s=0.007,
+        launches=6,
         command="serve -m x",
     )
 
@@ -117,6 +118,7 @@ def test_a_context_that_launches_nothing_that_is_seen_is_said_to(tmp_path: Path)
         {(11, 0): Held(1, 0), (12, 0): Held(1, 0), (13, 0): Held(0, 0)},
         {(14, 0): 1},
     )
+    assert {row.pid: row.launches for row in found} == {11: 3, 12: 0, 13: None, 14: 0}
     assert {row.pid: row.note for row in found} == {
         11: None,
         12: NO_LAUNCH_SEEN,
@@ -162,7 +164,7 @@ def test_a_process_is_not_idle_for_longer_than_it_lives() -> None:
 def test_where_launches_are_not_seen_nobody_is_accused_of_none(tmp_path: Path) -> None:
     made(tmp_path, 11)
     (row,) = build_processes(None, {(11, 0): Held(1, 100)}, {(11, 0): 100}, GPUS, TREE, MOUNT, str(tmp_path))
-    assert (row.note, row.idle_s, row.gpu_time_s, row.contexts) == (None, None, None, 1)
+    assert (row.note, row.idle_s, row.gpu_time_s, row.launches, row.contexts) == (None, None, None, None, 1)
 
 
 def test_what_a_process_has_is_added_up_over_the_cgroups_it_opened_the_driver_in() -> None:

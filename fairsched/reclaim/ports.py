@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the ports of other hosts that a process has a connection to.
+
+A connection counts when it is established, its other end is no loopback address, and nobody listens on its own port in
+that network namespace: then somebody else has called here, and the port at the other end is that caller's own. What
+cannot be read, or is too much to read, is None: no ports are known then, which is not the same as none.
+
+Source: proc_pid_net(5) (tcp, tcp6: addresses in the byte order of the host, state 01 established, 0A listening, the
+inode in the tenth field), proc_pid_fd(5) (``socket:[INODE]``).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+MOST_BYTES = 8 << 20
+"""Of a table of connections."""
+MOST_DESCRIPTORS = 8192
+MOST_PORTS = 32
+_ESTABLISHED, _LISTENING = "01", "0A"
+_MAPPED = bytes(10) + b"\xff\xff"
+
+_Table = dict[int, int]
+"""Remote ports by the inode of a socket."""
+
+
+class Ports:
+    """One look: each network namespace is read once. Make another for the next."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._tables: dict[int, _Table | None] = {}
+
+    def of(self, pid: int) -> tuple[int, ...] | None:
+        """Sorted, each once, at most 32; None = not known."""
+        try:
+            namespace = os.stat(f"{self._proc}/{pid}/ns/net").st_ino
+            if namespace not in self._tables:
+                self._tables[namespace] = self._read(pid)
+            table = self._tables[namespace]
+            return None if table is None else self._own(pid, table)
+        except OSError:
+            return None
+
+    def _read(self, pid: int) -> _Table | None:
+        rows, listening = list[tuple[int, int, int]](), set[int]()
+        for name in ("tcp", "tcp6"):
+            try:
+                with open(f"{self._proc}/{pid}/net/{name}", encoding="ascii") as file:
+                    text = file.read(MOST_BYTES)
+            except FileNotFoundError:
+                continue  # a kernel without IPv6
+            if len(text) >= MOST_BYTES:
+                return None
+            for line in text.splitlines()[1:]:
+                fields = line.split()
+                local, remote, state = fields[1], fields[2], fields[3]
+                own_port = int(local.rpartition(":")[2], 16)
+                if state == _LISTENING:
+                    listening.add(own_port)
+                elif state == _ESTABLISHED and not _is_loopback(remote.rpartition(":")[0]):
+                    rows.append((int(fields[9]), own_port, int(remote.rpartition(":")[2], 16)))
+        return {inode: remote for inode, own, remote in rows if own not in listening}
+
+    def _own(self, pid: int, table: _Table) -> tuple[int, ...] | None:
+        if not table:
+            return ()
+        directory, found = f"{self._proc}/{pid}/fd", set[int]()
+        names = os.listdir(directory)
+        if len(names) > MOST_DESCRIPTORS:
+            return None
+        for name in names:
+            try:
+                link = os.readlink(f"{directory}/{name}")
+            except OSError:
+                continue  # closed meanwhile
+            if link.startswith("socket:["):
+                found |= {table[inode] for inode in (int(link[8:-1]),) if inode in table}
+        return tuple(sorted(found)[:MOST_PORTS])
+
+
+def _is_loopback(address: str) -> bool:
+    """Of the hexadecimal words of the kernel, each in the byte order of this host."""
+    words = (int(address[at : at + 8], 16) for at in range(0, len(address), 8))
+    packed = b"".join(struct.pack("=I", word) for word in words)
+    if len(packed) == 16:
+        if packed[:12] != _MAPPED:
+            return packed == bytes(15) + b"\x01"
+        packed = packed[12:]
+    return packed[0] == 127
