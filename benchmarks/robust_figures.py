@@ -263,7 +263,7 @@ def _seed_section(summary: Summary) -> str:
     )
     return "\n\n".join(
         (
-            f"### Seed {summary['seed']}, {summary['played']} draws",
+            f"### Seed {summary['seed']}, {summary['played']} draws{', with the trace' * bool(summary.get('trace'))}",
             marked.table(("figure", "policy", "median", "p90", "worst"), _spread_rows(summary)),
             marked.table(("bar", "measured", "limit", "met"), _bar_rows(summary)),
             marked.table(("draw", BASELINE, OURS, "what it is"), _worst_rows(summary)),
