@@ -15,6 +15,12 @@ whoever acts on one is elsewhere.
 | ``sample.py`` | a process, a sample, a round |
 | ``hours.py`` | hours of the week in a time zone; windows of maintenance |
 | ``tape.py`` | rounds in a file, and back |
+| ``allow.py`` | whom no rule may accuse |
+| ``thresholds.py`` | the kinds of rogue rules, and what they compare with |
+| ``step.py`` | what a process did between two rounds |
+| ``judges.py``, ``miner.py``, ``evasion.py`` | the kinds |
+| ``finding.py`` | findings, and the verdict that they come to |
+| ``rogue.py`` | rogue rules: rounds in, findings out |
 
 Terms: a *round* is one moment of all GPUs. A *finding* is a rule or limit that matched, with evidence.
 """
