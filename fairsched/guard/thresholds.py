@@ -85,8 +85,8 @@ class Miner:
     kind: ClassVar[str] = "miner"
     score: float = 0.8
     """Of two kinds of evidence."""
-    shape_score: float = 0.3
-    """Of one alone."""
+    shape_score: float = 0.1
+    """Of its shape alone: no_progress has counted most of that already."""
     hint_score: float = 0.2
     """Of a name or a port alone."""
     load: float = 0.8
