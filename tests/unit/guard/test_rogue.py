@@ -123,6 +123,11 @@ def test_a_counter_that_begins_anew_ends_the_streak() -> None:
 
     assert feed(NoProgress(), look(every(10, 490), anew)) == []
 
+    def launches_anew(t: float) -> Sample:
+        return at(0.99, 0, launches=900 if t < 200 else 3)(t)
+
+    assert feed(NoProgress(), look(every(10, 490), launches_anew)) == []
+
 
 def test_one_that_was_away_begins_anew_and_so_does_another_of_its_pid() -> None:
     rounds = look(every(10, 400), at(0.99, 900))
@@ -241,7 +246,7 @@ def test_a_hidden_miner_is_not_told_from_a_benchmark() -> None:
 
 def test_uneven_large_idle_or_growing_is_no_miners_shape() -> None:
     def uneven(t: float) -> Sample:
-        return at(0.97, 100 if t % 20 else 110, 2.0)(t)
+        return at(0.97, 0, 2.0, launches=int(100 * t + (400 if t % 20 else 0)))(t)
 
     assert score(Miner(), look(every(10, 400), uneven)) == 0
     assert score(Miner(), look(every(10, 400), at(0.97, 100, 20.0))) == 0
