@@ -100,16 +100,30 @@ def render(entries: Iterable[Mapping[str, Any]]) -> list[str]:
     return lines or ["nothing was reclaimed"]
 
 
-def _reclaim(entry: Mapping[str, Any]) -> list[str]:
+def _heading(entry: Mapping[str, Any]) -> str:
+    """Number, time, what and by whom; what a client of MCP calls itself is a claim."""
     by = entry.get("who") or {}
     login = by.get("login") or "no login"
-    who = f"{by.get('user') or by.get('uid')} ({login})"
-    lines = [f"{entry['seq']} {entry.get('time')} reclaim by {who}"]
+    client = str(entry.get("claims_client") or "an assistant")[:40]
+    via = f", via {entry['via']}: {client!r}" if entry.get("via") else ""
+    who = f"{by.get('user') or by.get('uid')} ({login}){via}"
+    return printable(f"{entry['seq']} {entry.get('time')} {entry.get('event')} by {who}")
+
+
+def _asked(entry: Mapping[str, Any]) -> list[str]:
     why = f", because: {entry['why']}" if entry.get("why") else ""
-    lines += wrap(
-        printable(f"asked {entry.get('asked')}{' --force' if entry.get('is_forced') else ''}{why}"),
-        first="  ",
-    )
+    said = f"asked {entry.get('asked')}{' --force' if entry.get('is_forced') else ''}{why}"
+    return [*wrap(_heading(entry), rest="    "), *wrap(printable(said), first="  ")]
+
+
+def _plan(entry: Mapping[str, Any]) -> list[str]:
+    """Of an assistant: it waits to be confirmed."""
+    pids = ", ".join(str(one["pid"]) for one in entry.get("targets", ()))
+    return [*_asked(entry), *wrap(f"would end {pids}", first="  ", rest="    ")]
+
+
+def _reclaim(entry: Mapping[str, Any]) -> list[str]:
+    lines = _asked(entry)
     for one in entry.get("targets", ()):
         marks = [mark for has in one.get("evidence", ()) for mark in has.get("marks", ())]
         said = "; ".join([one.get("why", ""), *dict.fromkeys(marks)])
@@ -142,11 +156,19 @@ def _outcome(entry: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _refused(entry: Mapping[str, Any]) -> list[str]:
+    pids = ", ".join(map(str, entry.get("pids", ()))) or "nobody"
+    return [
+        *wrap(_heading(entry), rest="    "),
+        *wrap(printable(f"to end {pids}: {entry.get('code')}"), first="  ", rest="    "),
+    ]
+
+
 def _plain(entry: Mapping[str, Any]) -> list[str]:
     return [f"{entry.get('seq')} {entry.get('time')} {entry.get('event')}"]
 
 
-_RENDERERS = {"reclaim": _reclaim, "outcome": _outcome}
+_RENDERERS = {"reclaim": _reclaim, "plan": _plan, "refused": _refused, "outcome": _outcome}
 
 
 def _audit(config_path: Path | None) -> Audit:

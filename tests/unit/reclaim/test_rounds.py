@@ -26,6 +26,8 @@ from tests.unit.reclaim import made
 
 DOCKER = f"/system.slice/docker-{'3f' * 32}.scope"
 Child = subprocess.Popen[str]
+PATIENT_S = 60.0
+"""Of reading in a look: so long as a test may take on a busy machine."""
 
 
 @pytest.fixture
@@ -53,6 +55,7 @@ def test_a_round_has_what_is_known_and_none_for_the_rest(child: Child) -> None:
     lost = replace(made.holder(replace(facts, pid=2)), facts=None)
     view = replace(made.VIEW, busy_ratio=0.5)
     collector = Collector(cast(Any, None))
+    collector.programs = Programs(look_s=PATIENT_S)
     for _ in range(2):
         found = collector.round_of(made.listing([known, lost], {}, view), 50.0)
         collector.programs.join(10)
@@ -79,34 +82,38 @@ def test_a_process_is_the_same_in_each_round(child: Child) -> None:
 
 
 def test_a_program_that_changed_has_another_digest(child: Child, tmp_path: Path) -> None:
-    programs = Programs()
+    programs = Programs(look_s=PATIENT_S)
     first = digests(programs, child.pid)
     child.kill()
     child.wait()
     with open(tmp_path / "sleep", "ab") as file:
         file.write(b"x")
     with subprocess.Popen([str(tmp_path / "sleep"), "300"]) as other:
-        assert digests(programs, other.pid) not in (None, first)
-        other.kill()
+        try:
+            assert digests(programs, other.pid) not in (None, first)
+        finally:
+            other.kill()
 
 
 def test_a_process_that_runs_another_program_has_no_digest_of_the_first() -> None:
     """It was allowed, and has become something else: the next look finds out."""
     words = "import os, sys; sys.stdin.readline(); os.execv('/bin/sleep', ['x', '300'])"
     with subprocess.Popen([sys.executable, "-c", words], stdin=subprocess.PIPE, text=True) as process:
-        programs = Programs()
-        first = digests(programs, process.pid)
-        assert first is not None and process.stdin is not None
-        link = os.readlink(f"/proc/{process.pid}/exe")
-        process.stdin.write("\n")
-        process.stdin.flush()
-        while os.readlink(f"/proc/{process.pid}/exe") == link:
-            pass
-        assert programs.digests([((process.pid, 7), "/bin/sleep")]) == {}
-        programs.join(10)
-        second = digests(programs, process.pid)
-        assert second not in (None, first)
-        process.kill()
+        try:
+            programs = Programs(look_s=PATIENT_S)
+            first = digests(programs, process.pid)
+            assert first is not None and process.stdin is not None
+            link = os.readlink(f"/proc/{process.pid}/exe")
+            process.stdin.write("\n")
+            process.stdin.flush()
+            while os.readlink(f"/proc/{process.pid}/exe") == link:
+                pass
+            assert programs.digests([((process.pid, 7), "/bin/sleep")]) == {}
+            programs.join(10)
+            second = digests(programs, process.pid)
+            assert second not in (None, first)
+        finally:
+            process.kill()
 
 
 def test_large_and_slow_programs_have_no_digest_or_a_later_one(child: Child) -> None:
