@@ -29,6 +29,7 @@ from fairsched.config.models import (
     TenantDefaults,
 )
 from fairsched.config.outward import History, Metrics, Slis
+from fairsched.config.reclaim import Reclaim, ReclaimRule
 from fairsched.config.yamlfile import MAX_BYTES, Document, KeyPath, dotted, parse, too_large
 from fairsched.errors import ConfigError
 
@@ -44,6 +45,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "metrics": Metrics,
     "history": History,
     "escalation": Escalation,
+    "reclaim": Reclaim,
     "slis": Slis,
     "log": Log,
 }
@@ -198,4 +200,6 @@ def known_keys(section: KeyPath) -> list[str]:
             below = model.model_fields.get(str(part))
             if below is not None and isinstance(below.annotation, type):
                 model = below.annotation
+        if section[:2] == ("reclaim", "rules") and len(section) > 2:
+            model = ReclaimRule
     return [field.alias or name for name, field in model.model_fields.items()]

@@ -22,6 +22,7 @@ from fairsched.config.escalation import Escalation
 from fairsched.config.gpus import GpuWish, Under
 from fairsched.config.match import Match
 from fairsched.config.outward import History, Metrics, Slis
+from fairsched.config.reclaim import Reclaim
 from fairsched.config.section import AbsolutePath, Section
 from fairsched.config.tokens import AUTO, TokenMetric, TokenUrls
 from fairsched.config.values import Ratio, Size, listed
@@ -353,6 +354,7 @@ class Config(Section):
     escalation: Escalation = Field(
         default_factory=Escalation, description="What is done when fairness stays bad."
     )
+    reclaim: Reclaim = Field(default_factory=Reclaim, description="Rogue rules, and whom none may accuse.")
     slis: Slis = Field(default_factory=Slis, description="Service levels and token counters.")
     log: Log = Field(default_factory=Log, description="The daemon's log.")
 

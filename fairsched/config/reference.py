@@ -96,7 +96,8 @@ def _section(prefix: str, model: type[Section]) -> Iterator[str]:
         key = field.alias or name
         section = _section_of(field)
         if section is not None and key not in ("tenants", "children"):
-            below.append((f"{prefix}{key}.", section))
+            each = "NAME." if typing.get_origin(field.annotation) is dict else ""
+            below.append((f"{prefix}{key}.{each}", section))
             continue
         description = (field.description or "").replace("|", "\\|")
         yield f"| `{key}` | {_kind(field)} | {_default(field)} | {description} |"

@@ -137,6 +137,10 @@ def _tenant_settings(
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, Section):  # of a mapping: what stands in the file
+        return {name: _plain(getattr(value, name)) for name in sorted(value.model_fields_set)}
     return str(value) if isinstance(value, Path) else value
 
 
