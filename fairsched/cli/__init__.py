@@ -27,7 +27,7 @@ COMMANDS = {
     "top": ("fairsched.cli.top.command", "The same and more, live."),
     "ps": ("fairsched.cli.ps", "Which processes use the GPUs, and whose they are."),
     "reclaim": ("fairsched.cli.reclaim", "End who holds a GPU, and check that it is free."),
-    "audit": ("fairsched.cli.audit", "Who ended what, and why."),
+    "audit": ("fairsched.cli.audit", "Who ended what, and why; who looks like a rogue."),
     "mcp": ("fairsched.cli.mcp", "A door for assistants (MCP): read, and end only what is confirmed."),
     "explain": ("fairsched.cli.explain", "Why a tenant was held, in the last minute."),
     "events": ("fairsched.cli.events", "Holds, thaws and terminations as JSON lines."),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``fairsched audit show|verify``: who ended what and why, and whether that record is whole."""
+"""``fairsched audit show|verify``: who ended what and why, and whether that is whole; ``rogue`` is in rogue.py."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import click
 from fairsched.base.printable import printable
 from fairsched.base.text import counted, wrap
 from fairsched.cli.common import config_option, echo_json, echo_lines, json_option
+from fairsched.cli.rogue import command as rogue_command
 from fairsched.cli.text import short_command
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ Examples:
 
 @click.group("audit")
 def command() -> None:
-    """Who ended what, and why: a log that shows when it was changed."""
+    """Who ended what, and why: a log that shows when it was changed. And who looks like a rogue."""
+
+
+command.add_command(rogue_command)
 
 
 @command.command("show", epilog=SHOW_EPILOG)
