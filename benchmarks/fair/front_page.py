@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks import core as core_suite
 from benchmarks import scale_figures
 from benchmarks.bars import Bar, show
-from benchmarks.fair import honest, marked, quoted, results, summary
+from benchmarks.fair import honest, marked, results, summary
 from benchmarks.fair.bars import BASELINE, OURS
 from benchmarks.fair.results import Document, by_policy
 from benchmarks.fair.rows import mean_text, spread_of
@@ -37,7 +37,6 @@ HEADLINE = (
 _WORD = "figures"
 _COST = ("probe_ratio", "observe_throughput_ratio", "daemon_cpu_ratio", "daemon_rss_bytes")
 """Of the core figures those that docs/overhead.md has."""
-_NATURE = "nature-"
 
 
 def runs_of(scenario: str, root: Path = results.ROOT) -> dict[str, list[Document]]:
@@ -88,13 +87,6 @@ def _judged(bars: Sequence[tuple[str, Bar]], path: Path) -> str:
     where = f"{values['machine']}, {values['cpus']} CPUs, Linux {values['kernel']}"
     made = f"- {where}; commit {values['commit']}, {values['started'][:10]}"
     return f"{marked.table(('figure', 'measured', 'bar', 'met'), rows)}\n\n{made}"
-
-
-def natures(root: Path = results.ROOT) -> tuple[list[str], list[str]]:
-    """(scenarios with a GPU of another nature, those of them on which shares are off by more than the bar)."""
-    documents = summary.read(root)
-    every = {str(one["scenario"]) for one in documents if one["policy"] == OURS}
-    return sorted(name for name in every if name.startswith(_NATURE)), quoted.unfair_natures(documents)
 
 
 def filled(text: str, root: Path = results.ROOT, name: str = "the text") -> str:

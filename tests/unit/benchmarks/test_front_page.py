@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fair import front_page, results, summary
+from benchmarks import robustness
+from benchmarks.fair import front_page, quoted, results, summary
 from benchmarks.fair.results import ResultError
 from tests.unit.benchmarks.made_results import document
 
@@ -38,9 +39,16 @@ def test_readme_is_one_page_with_one_table_of_four_rows_and_five_limits() -> Non
 
 
 def test_numbers_in_the_limits_are_measured_and_name_their_command() -> None:
-    every, unfair = front_page.natures()
-    (nature,) = [line for line in limits() if "natures" in line]
-    assert f"more than 5 points off on {len(unfair)} of {len(every)} natures (`sudo make bench`" in nature
+    traced, replayed = (
+        [
+            f"{summary[key]:.1f}".removeprefix("0")
+            for key in ("share_error_median_points", "share_error_worst_points")
+        ]
+        for summary in robustness.committed()[-2:]
+    )
+    (drawn,) = [line for line in limits() if "`sudo make bench-robust`" in line]
+    assert f"{replayed[0]} points off in the median, {replayed[1]} at worst" in drawn
+    assert f"with the GPU's trace {traced[0]} and {traced[1]}." in drawn
     scale = json.loads((results.ROOT / "scale.json").read_text(encoding="utf-8"))
     (many,) = [line for line in limits() if "% of a core" in line]
     assert f"{100 * scale['cpu_ratio_8x64']:.1f} % of a core (`sudo make bench-scale`" in many
@@ -91,7 +99,7 @@ def test_a_nature_is_unfair_by_the_mean_of_its_seeds(tmp_path: Path) -> None:
         for seed, value in ((1, 0.0), (2, second)):
             results.write(document(name, seed=seed, whole={"share_error_max_points": value}), tmp_path)
         summary.update([name], tmp_path)
-    assert front_page.natures(tmp_path) == (["nature-copy", "nature-jitter"], ["nature-copy"])
+    assert quoted.unfair_natures(summary.read(tmp_path)) == ["nature-copy"]
 
 
 def test_writing_changes_what_is_between_the_markers_only(tmp_path: Path) -> None:
