@@ -3,12 +3,16 @@
 
 Each carries what a person at 3 a.m. needs: what is wrong (``str(error)``), where (path, key) and
 ``remedy``, one sentence that says what to do next. The CLI prints both and exits with
-``exit_status``: 1 failed, 2 usage or configuration, 3 this host cannot.
+``exit_status``: 1 failed, 2 usage or configuration, 3 this host cannot. A command on several hosts (``--host``) has
+one more, SOME_HOSTS_FAILED: some of them did not answer ok.
 """
 
 from __future__ import annotations
 
 import os
+
+SOME_HOSTS_FAILED = 4
+"""Exit status of a command on several hosts: some answered ok, some did not."""
 
 
 class FairschedError(Exception):

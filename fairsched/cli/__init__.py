@@ -78,7 +78,8 @@ Examples:
   fairsched tenant set chat --weight 6  at once, no restart
   fairsched release                     let go of everything
 \b
-Exit status: 0 ok, 1 failed, 2 usage or configuration, 3 this host cannot."""
+Exit status: 0 ok, 1 failed, 2 usage or configuration, 3 this host cannot,
+4 some of several hosts failed (--host)."""
 
 
 @click.group(

@@ -14,6 +14,7 @@ import click
 from fairsched.base.printable import printable
 from fairsched.base.text import counted, wrap
 from fairsched.cli.common import config_option, echo_json, echo_lines, json_option
+from fairsched.cli.remote import RemoteCommand
 from fairsched.cli.rogue import command as rogue_command
 from fairsched.cli.text import short_command
 
@@ -48,7 +49,7 @@ def command() -> None:
 command.add_command(rogue_command)
 
 
-@command.command("show", epilog=SHOW_EPILOG)
+@command.command("show", cls=RemoteCommand, epilog=SHOW_EPILOG)
 @click.option(
     "-n", "--last", type=click.IntRange(min=1), default=20, show_default=True, help="So many entries."
 )
@@ -63,7 +64,7 @@ def show_command(last: int, config_path: Path | None, as_json: bool) -> None:
     echo_lines(render(entries))
 
 
-@command.command("verify", epilog=VERIFY_EPILOG)
+@command.command("verify", cls=RemoteCommand, epilog=VERIFY_EPILOG)
 @click.option("--head", metavar="SEQ:HASH", help="What an entry was, as noted elsewhere.")
 @config_option
 @json_option

@@ -12,6 +12,7 @@ import click
 from fairsched.base.printable import printable
 from fairsched.base.text import wrap
 from fairsched.cli.common import config_option, echo_json, json_option
+from fairsched.cli.remote import RemoteCommand
 from fairsched.errors import FairschedError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _NAME_WIDTH = 20
 _RUNGS = "  source     1 s  10 s 1 min  +- points of a GPU, in 19 of 20 windows"
 
 
-@click.command("doctor", epilog=EPILOG)
+@click.command("doctor", cls=RemoteCommand, epilog=EPILOG)
 @config_option
 @click.option("--no-bpf", is_flag=True, help="Do not try to load BPF programs.")
 @json_option

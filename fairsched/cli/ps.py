@@ -16,6 +16,7 @@ from fairsched.base.text import NOT_KNOWN, WIDTH, counted, utc
 from fairsched.cli.common import echo_json, echo_lines, json_option
 from fairsched.cli.duration import seconds_of
 from fairsched.cli.holders import FILTER_HELP, Place, Wanted, place_options
+from fairsched.cli.remote import RemoteCommand
 from fairsched.cli.text import cut, duration, short_command, short_size, short_uuid, table
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ Examples:
   fairsched ps --orphans --tree        whose parent is gone
   fairsched ps --filter 'user=ann vram>20G !orphan'
   fairsched ps --watch --sort vram
+  fairsched ps --hosts gpus.txt --orphans
   fairsched ps --json | jq '.[] | select(.marks != [])'"""
 
 SORTS: Mapping[str, Callable[[Holder], float | str]] = {
@@ -58,7 +60,7 @@ SORTS: Mapping[str, Callable[[Holder], float | str]] = {
 }
 
 
-@click.command("ps", epilog=EPILOG)
+@click.command("ps", cls=RemoteCommand, epilog=EPILOG)
 @click.option("--user", metavar="NAME", help="Only this user's; a name or a uid.")
 @click.option("--tenant", metavar="NAME", help="Only this tenant's; '-' = those of none.")
 @click.option("--container", metavar="NAME", help="Only this container's or pod's; a name or an id.")

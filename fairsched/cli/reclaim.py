@@ -15,6 +15,7 @@ from fairsched.base.text import counted, wrap
 from fairsched.cli.common import echo_json, echo_lines, json_option
 from fairsched.cli.duration import seconds_of
 from fairsched.cli.holders import FILTER_HELP, Place, Wanted, own_of, place_options
+from fairsched.cli.remote import RemoteCommand
 from fairsched.cli.text import short_command, short_size, short_uuid
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ Examples:
   fairsched reclaim --pid 4711 --yes --reason 'hangs since Monday'
   fairsched reclaim --filter 'orphan idle>2h' --yes
   fairsched reclaim --container chat --keep-parent --yes
+  fairsched reclaim --hosts gpus.txt --remote-sudo --filter orphan --yes
   fairsched reclaim --gpu 3 --yes --force --reset-gpu"""
 
 
@@ -60,7 +62,7 @@ def pid_of(text: str) -> tuple[int, int | None]:
     return int(match[1]), None if match[2] is None else int(match[2])
 
 
-@click.command("reclaim", epilog=EPILOG)
+@click.command("reclaim", cls=RemoteCommand, epilog=EPILOG)
 @click.option(
     "--pid", "pids", type=pid_of, multiple=True, metavar="PID[:START]", help="This and its descendants."
 )

@@ -19,8 +19,8 @@ Stdout is the answer, stderr the log. `--json` gives every answer a machine may 
 document; `events` and `config schema` speak JSON without it, and `report` writes a page. `run` and `exec`
 have no answer to give: the one logs (`status --json` asks it), and what the other prints is its command's.
 
-Exit status: 0 ok, 1 failed, 2 usage or configuration, 3 this host cannot; `exec` ends with the status of
-its command. Errors name what is wrong and the remedy.
+Exit status: 0 ok, 1 failed, 2 usage or configuration, 3 this host cannot, 4 some of several
+hosts failed (`--host`); `exec` ends with the status of its command. Errors name what is wrong and the remedy.
 
 Ctrl-C ends a command with 130. Where SIGINT is ignored at its start, as a script's `fairsched events -f &` has it, it
 stays ignored: end it with SIGTERM.

@@ -18,6 +18,7 @@ import click
 from fairsched.base.printable import printable
 from fairsched.base.text import WIDTH, counted, percent, wrap
 from fairsched.cli.common import daemon_options, echo_json, echo_lines, json_option, report_of
+from fairsched.cli.remote import RemoteCommand
 from fairsched.cli.text import (
     cut,
     duration,
@@ -74,7 +75,7 @@ Examples:
   fairsched status --json | jq '.tenants[] | {name, used_ratio}'"""
 
 
-@click.command("status", epilog=EPILOG)
+@click.command("status", cls=RemoteCommand, epilog=EPILOG)
 @click.option("--full", is_flag=True, help="Every reason, however long.")
 @daemon_options
 @json_option
