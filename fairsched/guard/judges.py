@@ -167,8 +167,12 @@ class IdleHoarderJudge:
         idle_s, vram = sample.idle_s, sample.vram_bytes
         if idle_s is None or vram is None or vram < limits.vram_bytes or idle_s < limits.for_s:
             return None
-        is_bad = sample.launches == 0 or idle_s >= limits.long_s
-        ever = ", and none was seen before" if sample.launches == 0 else ""
+        started_s = sample.process.started_s
+        # a daemon that was started again counts anew: 0 alone does not mean that it has never worked
+        is_first = started_s is not None and now_s - started_s - idle_s <= limits.start_s
+        never = sample.launches == 0 and is_first
+        is_bad = never or idle_s >= limits.long_s
+        ever = ", nor any since it was started" if never else ""
         said = (f"holds {gib(vram)}, and no launch of it was seen for {lasting(idle_s)}{ever}",)
         return limits.score if is_bad else limits.idle_score, said, now_s - idle_s
 

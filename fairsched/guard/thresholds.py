@@ -62,6 +62,8 @@ class IdleHoarder:
     long_s: float = 14 * 3600.0
     vram_bytes: int = _GIB
     """One that holds less is let be."""
+    start_s: float = 900.0
+    """Idle since it began, but for this: else it may have worked before launches were counted."""
     watch_s: float = 30.0
     """So long the load of the GPU must be seen to be that of others."""
     slack: float = 0.1

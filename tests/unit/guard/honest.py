@@ -140,6 +140,9 @@ HONEST: dict[str, Callable[[Maker], Trace]] = {
     "LLM server, not one request at night": _one(
         lambda m: m.server((H, 10 * H)), long_s=11 * H, every_s=30.0, launches=5000, **_old(40)
     ),
+    "LLM server at night, whose daemon is started again at dusk": _one(
+        lambda m: m.server((H, 10 * H)), long_s=11 * H, every_s=30.0, reset_s=H + 900, **_old(40)
+    ),
     "LLM server whose launches are not seen": _one(
         lambda m: _no_launches_seen(m.server((1e9, 1e9))), long_s=5 * H, every_s=30.0
     ),

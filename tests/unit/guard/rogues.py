@@ -90,7 +90,7 @@ ROGUE: dict[str, Callable[[Maker], Trace]] = {
     "an uneven miner": _one(
         lambda m: m.miner((3333,), 0.9, 0.3), command="./t --url stratum+ssl://1.2.3.4:3333"
     ),
-    "memory for nothing": _one(lambda m: m.nothing(), 3 * H, every_s=30.0),
+    "memory for nothing": _one(lambda m: m.nothing(), 3 * H, every_s=30.0, idle_s=60.0),
     "memory for nothing, seen late": _one(lambda m: m.nothing(), 600.0, idle_s=5 * H),
     "memory for nothing, beside a trainer": _beside,
     "a notebook of yesterday": _one(lambda m: m.nothing(), 900.0, idle_s=20 * H, launches=4000),

@@ -170,6 +170,10 @@ def test_an_image_is_unknown_only_to_one_who_has_a_list() -> None:
 # idle hoarder
 
 
+def begun(started_s: float | None) -> Process:
+    return replace(PROCESS, started_s=started_s)
+
+
 def idle(idle_s: float, launches: int = 9, **about: Any) -> At:
     return at(0, 0, idle_s=idle_s, launches=launches, **about)
 
@@ -177,7 +181,10 @@ def idle(idle_s: float, launches: int = 9, **about: Any) -> At:
 def test_one_that_has_worked_may_rest_longer_than_one_that_never_has() -> None:
     times = every(10, 60)
     assert score(IdleHoarder(), look(times, idle(7200))) == 0.5
-    assert score(IdleHoarder(), look(times, idle(7200, 0))) == 0.8
+    assert score(IdleHoarder(), look(times, idle(7200, 0, process=begun(-7500)))) == 0.8
+    for started_s in (-86400, None):
+        old = idle(7200, 0, process=begun(started_s))
+        assert score(IdleHoarder(), look(times, old)) == 0.5, "it may have worked before it was counted"
     assert score(IdleHoarder(), look(times, idle(15 * 3600))) == 0.8
     assert score(IdleHoarder(), look(times, idle(7100))) == 0
     assert score(IdleHoarder(), look(times, idle(9e9, vram_bytes=GIB // 2))) == 0

@@ -87,7 +87,7 @@ class Trace:
             if not now.is_here:
                 continue
             if is_reset:
-                actor.ran_s, actor.launches = 0.0, 0.0
+                actor.ran_s, actor.launches, actor.idle_s = 0.0, 0.0, 0.0
             actor.ran_s += now.share * step
             made = (now.rate or 0.0) * step
             actor.launches += made
@@ -141,7 +141,7 @@ class Maker:
             "program": "/usr/bin/python3.11",
             "program_digest": PYTHON,
             "command": "python train.py --config big.yaml",
-            "started_s": T0 - self.rng.uniform(0, 3600),
+            "started_s": T0 - float(str(outer.get("idle_s", 3000))) - self.rng.uniform(0, 600),
         }
         return Actor(Process(**{**plain, **about}), behave, is_rogue, **outer)  # type: ignore[arg-type]
 
