@@ -23,6 +23,7 @@ from fairsched.guard.thresholds import Miner
 
 _LEAST_STEPS = 8
 _WELL_KNOWN = 1024
+_MOST_KNOWN = 4096
 
 
 @dataclass
@@ -46,6 +47,8 @@ class MinerJudge:
         self._words = [re.compile(word, re.IGNORECASE) for word in limits.words]
         self._ports = frozenset(port for port in limits.ports if port >= _WELL_KNOWN)
         self._past: dict[Key, _Past] = {}
+        self._said: dict[str, str | None] = {}
+        """By command: the same ones come again and again."""
 
     def feed(self, look: Look) -> Iterator[Finding]:
         past = self._past
@@ -86,6 +89,8 @@ class MinerJudge:
         limits = self._limits
         if past.long_s < limits.for_s or len(past.steps) < _LEAST_STEPS:
             return None
+        if past.steps[-1][3] > limits.vram_bytes:
+            return None  # most are: no need to look at all steps
         high = max(vram for *_, vram in past.steps)
         low = min(vram for *_, vram in past.steps)
         load = sum(dt_s * share for dt_s, _, share, _ in past.steps) / past.long_s
@@ -115,8 +120,11 @@ class MinerJudge:
         return None
 
     def _word(self, step: Step) -> str | None:
-        for word in self._words:
-            match = word.search(step.sample.process.command)
-            if match is not None:
-                return f"its command says {match[0]!r}"
-        return None
+        command = step.sample.process.command
+        if command not in self._said:
+            if len(self._said) >= _MOST_KNOWN:
+                self._said.clear()
+            matches = (word.search(command) for word in self._words)
+            match = next((one for one in matches if one is not None), None)
+            self._said[command] = None if match is None else f"its command says {match[0]!r}"
+        return self._said[command]
