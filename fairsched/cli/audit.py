@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fairsched.base.printable import printable
 from fairsched.base.text import counted, wrap
+from fairsched.cli.audit_text import render
 from fairsched.cli.common import config_option, echo_json, echo_lines, json_option
 from fairsched.cli.remote import RemoteCommand
 from fairsched.cli.rogue import command as rogue_command
-from fairsched.cli.text import short_command
 
 if TYPE_CHECKING:
     from fairsched.reclaim.audit import Audit
@@ -95,85 +94,6 @@ def verify_command(ctx: click.Context, head: str | None, config_path: Path | Non
     lines += ["to note elsewhere:", f"  {verdict.head}"] if verdict.entries else []
     echo_lines(lines)
     ctx.exit(0 if is_whole else 1)
-
-
-def render(entries: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A few lines an entry, at most 80 columns wide."""
-    lines: list[str] = []
-    for entry in entries:
-        lines += _RENDERERS.get(entry.get("event", ""), _plain)(entry)
-    return lines or ["nothing was reclaimed"]
-
-
-def _heading(entry: Mapping[str, Any]) -> str:
-    """Number, time, what and by whom; what a client of MCP calls itself is a claim."""
-    by = entry.get("who") or {}
-    login = by.get("login") or "no login"
-    client = str(entry.get("claims_client") or "an assistant")[:40]
-    via = f", via {entry['via']}: {client!r}" if entry.get("via") else ""
-    who = f"{by.get('user') or by.get('uid')} ({login}){via}"
-    return printable(f"{entry['seq']} {entry.get('time')} {entry.get('event')} by {who}")
-
-
-def _asked(entry: Mapping[str, Any]) -> list[str]:
-    why = f", because: {entry['why']}" if entry.get("why") else ""
-    said = f"asked {entry.get('asked')}{' --force' if entry.get('is_forced') else ''}{why}"
-    return [*wrap(_heading(entry), rest="    "), *wrap(printable(said), first="  ")]
-
-
-def _plan(entry: Mapping[str, Any]) -> list[str]:
-    """Of an assistant: it waits to be confirmed."""
-    pids = ", ".join(str(one["pid"]) for one in entry.get("targets", ()))
-    return [*_asked(entry), *wrap(f"would end {pids}", first="  ", rest="    ")]
-
-
-def _reclaim(entry: Mapping[str, Any]) -> list[str]:
-    lines = _asked(entry)
-    for one in entry.get("targets", ()):
-        marks = [mark for has in one.get("evidence", ()) for mark in has.get("marks", ())]
-        said = "; ".join([one.get("why", ""), *dict.fromkeys(marks)])
-        whose = one.get("user") or f"uid {one.get('uid')}"
-        lines += wrap(
-            printable(f"to end {one['pid']} {short_command(one['command'])[:60]} ({whose}): {said}"),
-            first="  ",
-            rest="    ",
-        )
-    for one in entry.get("left", ()):
-        lines += wrap(printable(f"left {one['pid']} ({one['name']}): {one['why']}"), first="  ", rest="    ")
-    return lines
-
-
-def _outcome(entry: Mapping[str, Any]) -> list[str]:
-    word = "done" if entry.get("is_whole") else "done in part"
-    lines = [f"{entry['seq']} {entry.get('time')} outcome of {entry.get('of')}: {word}"]
-    for one in entry.get("processes", ()):
-        why = f": {one['why']}" if one.get("why") else ""
-        lines += wrap(printable(f"{one['fate']} {one['pid']}{why}"), first="  ", rest="    ")
-    for gpu in entry.get("gpus", ()):
-        for text in gpu.get("still", ()):
-            lines += wrap(printable(f"GPU {gpu.get('index')}: {text}"), first="  ", rest="    ")
-    if entry.get("reset"):
-        lines += wrap(
-            printable(f"{'reset' if entry['reset']['is_done'] else 'not reset'}: {entry['reset']['text']}"),
-            first="  ",
-            rest="    ",
-        )
-    return lines
-
-
-def _refused(entry: Mapping[str, Any]) -> list[str]:
-    pids = ", ".join(map(str, entry.get("pids", ()))) or "nobody"
-    return [
-        *wrap(_heading(entry), rest="    "),
-        *wrap(printable(f"to end {pids}: {entry.get('code')}"), first="  ", rest="    "),
-    ]
-
-
-def _plain(entry: Mapping[str, Any]) -> list[str]:
-    return [f"{entry.get('seq')} {entry.get('time')} {entry.get('event')}"]
-
-
-_RENDERERS = {"reclaim": _reclaim, "plan": _plan, "refused": _refused, "outcome": _outcome}
 
 
 def _audit(config_path: Path | None) -> Audit:

@@ -172,7 +172,7 @@ def _status(document: Any, is_full: bool) -> list[str]:
 
 
 def _audit(document: Any) -> list[str]:
-    from fairsched.cli.audit import render
+    from fairsched.cli.audit_text import render
 
     return render(_list(document))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairsched.cli.audit import render
+from fairsched.cli.audit_text import render
 
 CALLER = {"via": "mcp", "transport": "stdio", "claims_client": "\x1b[2Jroot " + "x" * 200, "plan": "ab" * 8}
 WHO = {"uid": 0, "user": "root", "login": "alice"}
