@@ -166,7 +166,7 @@ def _outcome(outcome: Any) -> list[str]:
 
 def _status(document: Any, is_full: bool) -> list[str]:
     from fairsched.cli.common import report_of
-    from fairsched.cli.status import Detail, render
+    from fairsched.cli.status_text import Detail, render
 
     return render(report_of(document), Detail.FULL if is_full else Detail.HELD)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fairsched.cli import explain, status
-from fairsched.cli.status import SCREEN_LINES, Detail
+from fairsched.cli.status_text import SCREEN_LINES, Detail
 from fairsched.model import ActionKind, MisbehaviourKind, Reason, ReasonCode
 from fairsched.protocol.status import (
     DecisionRecord,

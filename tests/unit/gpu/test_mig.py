@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fairsched.bpf import abi
-from fairsched.cli.status import Detail, _gpu_lines
+from fairsched.cli.status_text import Detail, _gpu_lines
 from fairsched.cli.text import gpu_index, gpu_name, short_uuid
 from fairsched.gpu.nvml import MAX_SLOTS, ONLY_MIG, Gpu, Mig, Nvml
 from fairsched.gpu.sampler import open_readers
