@@ -108,7 +108,7 @@ def command(
 
     if weekly + bool(replay) + (record is not None) > 1:
         raise click.UsageError("--weekly, --replay and --record exclude each other")
-    lasting_s, pause_s = seconds_of(for_s), seconds_of(every_s)
+    lasting_s, pause_s = seconds_of(for_s), _pause_s(every_s)
     config = load(place.config_path)  # strictly: without its allow-list an innocent might be named
     least = config.reclaim.min_score if min_score is None else min_score
     if weekly:
@@ -127,6 +127,19 @@ def command(
         echo_json(plain_of(seen, least))
     else:
         echo_lines(render(seen, least, is_explained=explain))
+
+
+def _pause_s(every: str) -> float:
+    """Raises click.BadParameter where every look would come after a gap: then no rule sees anything last."""
+    from fairsched.guard.step import GAP_S
+
+    pause_s = seconds_of(every)
+    if pause_s > GAP_S / 2:
+        raise click.BadParameter(
+            f"{every}: {GAP_S / 2:g} s at most, or nothing is seen to last",
+            param_hint="--every",
+        )
+    return pause_s
 
 
 def _judge(config: Config, rounds: Iterable[Round], seen: Seen | None = None) -> Seen:

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from fairsched.guard.finding import Finding, Rule, lasting
 from fairsched.guard.sample import Process
 from fairsched.guard.step import Look, Step
-from fairsched.guard.thresholds import Evasion
+from fairsched.guard.thresholds import WELL_KNOWN, Evasion
 
-_WELL_KNOWN = 1024
 Group = tuple[str, str, int | None]
 """``program`` or ``image``, its digest, the port; None: whatever its ports."""
 
@@ -59,7 +58,7 @@ class EvasionJudge:
         return {
             port
             for port in step.sample.remote_ports or ()
-            if port >= _WELL_KNOWN and port not in limits.common_ports
+            if port >= WELL_KNOWN and port not in limits.common_ports
         }
 
     def _exceeding(self, steps: Sequence[Step]) -> float | None:

@@ -19,10 +19,9 @@ from math import sqrt
 
 from fairsched.guard.finding import Finding, Rule, gib, lasting
 from fairsched.guard.step import Key, Look, Step
-from fairsched.guard.thresholds import Miner
+from fairsched.guard.thresholds import WELL_KNOWN, Miner
 
 _LEAST_STEPS = 8
-_WELL_KNOWN = 1024
 _MOST_KNOWN = 4096
 
 
@@ -45,7 +44,7 @@ class MinerJudge:
     def __init__(self, rule: Rule, limits: Miner) -> None:
         self._rule, self._limits = rule, limits
         self._words = [re.compile(word, re.IGNORECASE) for word in limits.words]
-        self._ports = frozenset(port for port in limits.ports if port >= _WELL_KNOWN)
+        self._ports = frozenset(port for port in limits.ports if port >= WELL_KNOWN)
         self._past: dict[Key, _Past] = {}
         self._said: dict[str, str | None] = {}
         """By command: the same ones come again and again."""

@@ -18,7 +18,7 @@ from statistics import median
 from fairsched.guard.sample import GpuLoad, Round, Sample
 
 _GAP_INTERVALS = 3.0
-_GAP_S = 120.0
+GAP_S = 120.0
 Key = tuple[tuple[str, int, int], str]
 """A process, by its identity, on a GPU, by its UUID."""
 
@@ -45,9 +45,6 @@ class Look:
     t_s: float
     steps: tuple[Step, ...]
     gpus: Mapping[str, GpuLoad]
-
-    def on(self, gpu: str) -> list[Step]:
-        return [step for step in self.steps if step.sample.gpu == gpu]
 
 
 class Stepper:
@@ -80,7 +77,7 @@ class Stepper:
             return dt_s
         usual_s = median(self._intervals) if self._intervals else dt_s
         self._intervals.append(dt_s)
-        return None if dt_s > min(_GAP_S, _GAP_INTERVALS * usual_s) else dt_s
+        return None if dt_s > min(GAP_S, _GAP_INTERVALS * usual_s) else dt_s
 
 
 def _step(key: Key, sample: Sample, before: Sample | None, dt_s: float | None) -> Step:

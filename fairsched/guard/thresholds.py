@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 _GIB = 1 << 30
+WELL_KNOWN = 1024
+"""Ports below are of services that everybody uses: they prove nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +100,11 @@ class Miner:
     vram_bytes: int = 8 * _GIB
     vram_change: float = 0.01
     ports: tuple[int, ...] = (3333, 4444, 7777, 10128, 14433, 14444, 20535, 20580, 45560, 45700)
-    """Of pools, and of few others. One that everybody uses proves nothing, so those below 1024 never count."""
+    """Of pools, and of few others."""
     words: tuple[str, ...] = (
         r"stratum\d?\+(?:tcp|ssl|tls)://",
-        r"(?<![\w.-])(?:xmrig|ethminer|nbminer|lolminer|gminer|bminer|phoenixminer|teamredminer|srbminer"
-        r"|ccminer|cgminer|bfgminer|rigel|wildrig|onezerominer|xmr-stak|xmr-cuda)(?![\w])",
+        r"(?<![\w.-])(?:xmr(?:ig|-\w+)|ethminer|nbminer|lolminer|gminer|bminer|phoenixminer|teamredminer|srbminer"
+        r"|ccminer|cgminer|bfgminer|rigel|wildrig|onezerominer)(?![\w])",
     )
     """Regular expressions for the command, in any case."""
 
@@ -121,30 +123,14 @@ class Evasion:
     gpus: float = 1.0
     """GPUs that one may use on average; each is below, all of them together above."""
     for_s: float = 300.0
+    # fmt: off
     common_ports: tuple[int, ...] = (
-        *(
-            1080,
-            2049,
-            2379,
-            3000,
-            3128,
-            3306,
-            4317,
-            4318,
-            5000,
-            5432,
-            5555,
-            5672,
-            6006,
-            6379,
-            6443,
-            6817,
-            6818,
-        ),
-        *(6819, 7000, 8000, 8080, 8081, 8265, 8443, 8786, 8787, 8888, 9000, 9090, 9092, 9200, 10001, 11211),
-        *(27017, 29400, 29500),
+        1080, 2049, 2379, 3000, 3128, 3306, 4317, 4318, 5000, 5432, 5555, 5672, 6006, 6379, 6443,
+        6817, 6818, 6819, 7000, 8000, 8080, 8081, 8265, 8443, 8786, 8787, 8888, 9000, 9090, 9092,
+        9200, 10001, 11211, 27017, 29400, 29500,
     )
-    """Of services that a site shares; with them those below 1024 prove nothing."""
+    # fmt: on
+    """Of services that a site shares."""
 
 
 Thresholds = NoProgress | Orphan | Age | IdleHoarder | UnknownImage | Miner | Evasion

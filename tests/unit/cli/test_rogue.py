@@ -150,6 +150,13 @@ def test_ways_exclude_each_other(tmp_path: Path) -> None:
     assert run("--weekly", "--replay", tape(tmp_path / "a", [])).exit_code == 2
 
 
+@pytest.mark.parametrize("every", ["61s", "5m"])
+def test_looks_too_far_apart_for_anything_to_last_are_refused(every: str) -> None:
+    done = run("--for", "1h", "--every", every)
+    assert done.exit_code == 2
+    assert "60 s at most" in done.output
+
+
 class Node:
     """Stands for a collector: rounds that were made before."""
 

@@ -236,10 +236,21 @@ def test_a_port_that_everybody_uses_proves_nothing_even_if_configured(port: int)
 
 @pytest.mark.parametrize(
     "command",
-    ["python process_miner.py", "t-rex.py --pool mean", "python x.py --algo ppo", "python -m my-xmrig-study"],
+    [
+        "python process_miner.py",
+        "t-rex.py --pool mean",
+        "python x.py --algo ppo",
+        "python -m my-xmrig-study",
+        "xmrna-seq",
+    ],
 )
 def test_words_of_honest_work(command: str) -> None:
     assert score(Miner(), look([0.0], at(0, 0, **named(command)))) == 0
+
+
+@pytest.mark.parametrize("command", ["/opt/xmr-stak -c x", "xmr-anything", "x stratum2+ssl://pool:443"])
+def test_words_of_a_miner(command: str) -> None:
+    assert score(Miner(), look([0.0], at(0, 0, **named(command)))) == 0.2
 
 
 def test_a_hidden_miner_is_not_told_from_a_benchmark() -> None:
