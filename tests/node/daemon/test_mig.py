@@ -67,6 +67,7 @@ def both_shares(site: Site, seconds: float) -> tuple[dict[str, float], dict[str,
     return parts(ON_FIRST), parts(ON_SECOND)
 
 
+@pytest.mark.rest
 def test_each_instance_is_shared_by_the_weights_of_those_on_it(make_site: MakeSite) -> None:
     site = make_site(mig=(3, 3))
     first, second = site.host.mig_uuids()

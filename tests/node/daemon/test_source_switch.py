@@ -94,6 +94,7 @@ def load(site: Site) -> None:
     site.spawn("greedy", GREEDY)
 
 
+@pytest.mark.rest
 def test_probes_that_are_killed_under_load_come_back_without_a_jump(site: Site) -> None:
     site.configure(TENANTS, mechanisms={"ebpf": "auto"})
     site.start()

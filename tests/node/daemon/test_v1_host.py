@@ -19,6 +19,7 @@ pytestmark = pytest.mark.alone
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@pytest.mark.rest
 def test_shares_are_kept_on_a_host_without_cgroup_v2(mount: Mount, tmp_path: Path) -> None:
     systemd = find_v1_mount(SYSTEMD)
     if systemd is None or find_v1_mount(FREEZER) is None:

@@ -55,6 +55,7 @@ def _is_removed(path: Path) -> bool:
     return True
 
 
+@pytest.mark.rest
 def test_who_walks_through_12000_cgroups_is_one_tenant_all_the_time(wide: Site, tmp_path: Path) -> None:
     site = wide
     workers = [site.spawn(name, STEADY) for name in DUE]
