@@ -195,6 +195,8 @@ class Draft:
         """How much it may queue before it is held again; None: as much as it likes."""
         if self.params.frame_ns or row.account.refill_ns <= self.params.threshold_floor_ns:
             return None  # nobody sees queues fill, or the least grant; nearly everybody, at every decision
+        if not row.use.may_be_owed:
+            return None  # nobody sees this one fill, and a look for it would be in vain thirty times a second
         return deep.grant_ns(*self.queue_arguments(row)) if self.has_rival(row) else None
 
     def was_long(self, tenant: str) -> bool:

@@ -134,6 +134,15 @@ def test_while_it_runs_its_queue_is_looked_at_soon_and_often() -> None:
     assert judge(running, deep(20, a=0, b=0)).quiet_until_ns is not None
 
 
+def test_nothing_is_granted_to_a_queue_that_nobody_sees() -> None:
+    """It is over its budget: a look just after the grant would know no more than this one."""
+    state = deep(a=-1, b=1)
+    for may_be_owed in (True, False):
+        hidden = use("a")._replace(may_be_owed=may_be_owed, most_ns=0)
+        action = only(judge(snapshot(100, hidden, use("b", 20), holds=[hold("a")]), state))
+        assert (action.kind, action.grant_ns is not None) == (ActionKind.THAW, may_be_owed)
+
+
 def test_alone_on_its_gpu_even_one_of_deep_queues_may_queue_at_any_moment() -> None:
     assert judge(snapshot(100, use("a", 20, queued=5)), deep(600, a=0)).quiet_until_ns is not None
 
