@@ -49,6 +49,11 @@ MIXES: dict[str, list[TenantLoad]] = {
         TenantLoad("chat", _DECODE, 2),
         TenantLoad("train", Workload("trainer", kernels=30, kernel_us=500, jitter_ratio=0.1), 1, "batch"),
     ],
+    "service": [
+        TenantLoad("chat", Workload("step", kernels=20, kernel_us=250, arrival="poisson", rate_per_s=40), 2),
+        TenantLoad("flood", _GREEDY, 1, "batch"),
+        TenantLoad("flood2", _GREEDY, 1, "batch"),
+    ],
     "launch-bound": [
         TenantLoad("eager", Workload("step", kernels=40, kernel_us=150, launch_gap_us=250), 2),
         TenantLoad("chat", _DECODE, 1),

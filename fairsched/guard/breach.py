@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 
 from fairsched.guard.sample import Process
 
 
-class Per(StrEnum):
+class Per(str, Enum):
     """Whose use a limit adds up: each of these is a subject of its own."""
 
     USER = "user"
@@ -19,7 +19,7 @@ class Per(StrEnum):
     GPU = "gpu"
 
 
-class What(StrEnum):
+class What(str, Enum):
     """What is limited."""
 
     VRAM = "vram"
@@ -31,7 +31,7 @@ class What(StrEnum):
     MAINTENANCE = "maintenance"
 
 
-class Act(StrEnum):
+class Act(str, Enum):
     """What is to be done, mildest first."""
 
     WARN = "warn"
@@ -54,7 +54,7 @@ class Subject:
 
     @property
     def text(self) -> str:
-        return f"{self.per} {self.name}"
+        return f"{self.per.value} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
