@@ -24,6 +24,7 @@ from fairsched.base.package import with_package
 from fairsched.cgroup import tree
 from fairsched.errors import FairschedError
 from fairsched.simgpu import build
+from fairsched.simgpu.daemon_process import COMMAND
 from fairsched.simgpu.node import PARENT
 from fairsched.simgpu.workload import enter_command
 
@@ -55,8 +56,8 @@ def record(host: Real, tape: Path, seconds: int, python: str) -> None:
             subprocess.Popen(command, env=env, cwd=Path(__file__).parents[2], start_new_session=True)
         look = ["audit", "rogue", "--for", f"{seconds}s", "--every", f"{_EVERY_S}s", "--record", str(tape)]
         place = ["--config", str(daemon.config_path), "--socket", str(daemon.socket_path)]
-        subprocess.run([sys.executable, "-m", "fairsched", *look, *place, "--explain"], check=True)
-        subprocess.run([sys.executable, "-m", "fairsched", "ps", *place], check=True)
+        subprocess.run([*COMMAND, *look, *place, "--explain"], check=True)
+        subprocess.run([*COMMAND, "ps", *place], check=True)
 
 
 def _clear(cgroup: Path) -> None:
