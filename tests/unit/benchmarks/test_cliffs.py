@@ -48,9 +48,10 @@ def test_the_worst_seed_is_held_against_the_bar_and_a_miss_stands_out() -> None:
             "slice-10": [],
         }
     )
-    seven, unequal = cliffs.rows(summary)
-    assert seven[1:] == ["1.40", "1.60", "<= 1.5", "**2 of 3**", "2.0"]
-    assert unequal[1:] == ["4.90", "4.90", "<= 5", "1 of 1", "12.0"]
+    traced = cliffs.summary_of({"seven": [document(1, 0.2, 0.01)]})
+    seven, unequal = cliffs.rows(summary, traced)
+    assert seven[1:] == ["<= 1.5", "1.40", "1.60", "**2 of 3**", "2.0", "0.20", "0.20", "1 of 1", "1.0"]
+    assert unequal[1:] == ["<= 5", "4.90", "4.90", "1 of 1", "12.0", "-", "-", "-", "-"]
 
 
 def test_a_trial_of_few_seeds_does_not_replace_what_is_committed() -> None:
@@ -63,4 +64,4 @@ def test_a_trial_of_few_seeds_does_not_replace_what_is_committed() -> None:
 def test_the_page_is_up_to_date(tmp_path: Path) -> None:
     copy = tmp_path / cliffs.PAGE.name
     copy.write_text(cliffs.PAGE.read_text(encoding="utf-8"), encoding="utf-8")
-    assert not cliffs.write_page(copy, cliffs.committed()), "run: python -m benchmarks.cliffs --write"
+    assert not cliffs.write_page(copy), "run: python -m benchmarks.cliffs --write"
