@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -140,6 +140,13 @@ class Place:
         found = None if self._owners is None else self._owners.owner(cgroup)
         return None if found is None else found.tenant
 
+    def tenants(self) -> Mapping[str, Mapping[str, float]]:
+        """GPU seconds by tenant and GPU; none without a daemon."""
+        try:
+            return tenant_seconds(connect(self.socket_path, self.config_path, only_asks=True))
+        except ControlError:
+            return {}
+
     def status(self) -> StatusReport | None:
         """The daemon's; None: it does not answer."""
         try:
@@ -157,6 +164,11 @@ def own_of(place: Place) -> Own:
     own = None if status is None else status.own
     pids = [] if status is None else [status.pid, *(one.pid for one in (own.processes if own else ()))]
     return Own(tuple(pid for pid in pids if pid), status is not None, run_dir)
+
+
+def tenant_seconds(client: ControlClient) -> Mapping[str, Mapping[str, float]]:
+    """GPU seconds by tenant and GPU, as the daemon counts. Raises ControlError."""
+    return {one.name: one.gpu_time_by_gpu_s for one in report_of(client.request("status")).tenants}
 
 
 def _rows(client: ControlClient) -> list[Any]:

@@ -71,6 +71,8 @@ class GpuLoad:
     busy_ratio: float | None = None
     used_bytes: int | None = None
     total_bytes: int | None = None
+    index: int | None = None
+    """As the driver counts; of a MIG instance that of its GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +84,5 @@ class Round:
     samples: tuple[Sample, ...]
     gpus: Mapping[str, GpuLoad] = field(default_factory=dict)
     """By UUID."""
+    tenants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Counters of GPU seconds by tenant and GPU (UUID), of short processes too; empty where they are not known."""

@@ -2,9 +2,10 @@
 """Keeps rounds in a file, and plays them back: JSON lines, small enough for weeks and fast enough for replays.
 
 A process is written once, before the first round that has it: ``{"process": NUMBER, ...}``. A round is one line:
-``{"t": 1.5, "gpus": {UUID: [busy, used, total]}, "samples": [[NUMBER, UUID, ...]]}``, with the fields of
-:class:`Sample` after the GPU; those at the end that are not known are left out. A file that goes on from another
-begins with its processes anew, so that each can be played alone.
+``{"t": 1.5, "gpus": {UUID: [busy, used, total, index]}, "samples": [[NUMBER, UUID, ...]]}``, with the fields of
+:class:`Sample` after the GPU; those at the end that are not known are left out. ``"tenants": {NAME: {UUID: seconds}}``
+is there where it is known. A file that goes on from another begins with its processes anew, so that each can be played
+alone.
 
 Names of processes are what their owners wrote: they are data, escaped as JSON has it.
 """
@@ -57,9 +58,13 @@ class Recorder:
         self._numbers = seen
         self._processes = {number: self._processes[number] for number in seen.values()}
         gpus = {
-            uuid: [load.busy_ratio, load.used_bytes, load.total_bytes] for uuid, load in moment.gpus.items()
+            uuid: [load.busy_ratio, load.used_bytes, load.total_bytes, load.index]
+            for uuid, load in moment.gpus.items()
         }
-        lines.append(json.dumps({"t": round(moment.t_s, 3), "gpus": gpus, "samples": rows}))
+        plain = {"t": round(moment.t_s, 3), "gpus": gpus, "samples": rows}
+        if moment.tenants:
+            plain["tenants"] = {name: dict(by_gpu) for name, by_gpu in moment.tenants.items()}
+        lines.append(json.dumps(plain))
         text = "\n".join(lines) + "\n"
         self._file.write(text)
         return len(text)
@@ -113,5 +118,8 @@ def _round(plain: Mapping[str, Any], processes: Mapping[int, Process]) -> Round:
             rest[_PORTS] = tuple(rest[_PORTS])
         samples.append(Sample(processes[number], gpu, *rest[:_SAMPLE_WIDTH]))
     return Round(
-        plain["t"], tuple(samples), {uuid: GpuLoad(*load) for uuid, load in plain.get("gpus", {}).items()}
+        plain["t"],
+        tuple(samples),
+        {uuid: GpuLoad(*load) for uuid, load in plain.get("gpus", {}).items()},
+        {name: dict(by_gpu) for name, by_gpu in plain.get("tenants", {}).items()},
     )

@@ -5,7 +5,8 @@ A listing says who holds which GPU. Here each holder gets what allow-lists and r
 of systemd, the image of its container, the digest of its program, the ports it is connected to. What is not known stays
 None: it matches nothing. One whose /proc entry was not seen is left out, for it has no identity.
 
-With a daemon counters are those of the kernel's account; without one only memory is known.
+With a daemon counters are those of the kernel's account, of processes and of whole tenants; without one only memory is
+known.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import grp
 import os
 import pwd
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fairsched.cgroup.identity import Kind, layers_of
@@ -30,6 +31,8 @@ _GROUPS_S = 600.0
 """How long the groups of a user are believed."""
 _COMMAND_CHARS = 512
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+TenantSeconds = Callable[[], Mapping[str, Mapping[str, float]]]
+"""GPU seconds by tenant and GPU, as the daemon counts."""
 
 
 class Collector:
@@ -42,8 +45,9 @@ class Collector:
         images: Images | None = None,
         proc: str = "/proc",
         now_s: Callable[[], float] = time.monotonic,
+        tenants: TenantSeconds = dict,
     ) -> None:
-        self._lister, self._proc, self._now_s = lister, proc, now_s
+        self._lister, self._proc, self._now_s, self._tenants = lister, proc, now_s, tenants
         self.programs, self._images = programs or Programs(proc), images or Images()
         self._boot_id = _boot_id(proc)
         self._booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -78,9 +82,10 @@ class Collector:
                 owner = (holder.pid, holder.facts.start_ticks)
                 samples.append(_sample(holder, processes[owner], ports[holder.pid]))
         gpus = {
-            view.uuid: GpuLoad(view.busy_ratio, view.used_bytes, view.total_bytes) for view in listing.gpus
+            view.uuid: GpuLoad(view.busy_ratio, view.used_bytes, view.total_bytes, index_of(view.index))
+            for view in listing.gpus
         }
-        return Round(time.time() if now_s is None else now_s, tuple(samples), gpus)
+        return Round(time.time() if now_s is None else now_s, tuple(samples), gpus, self._tenants())
 
     def _process(self, holder: Holder, owner: Owner, link: str | None, digest: str | None) -> Process:
         facts, status = holder.facts, holder.status
@@ -117,6 +122,12 @@ class Collector:
         if known is None or self._now_s() - known[0] > _GROUPS_S:
             known = self._groups[uid] = (self._now_s(), groups_of(uid))
         return known[1]
+
+
+def index_of(index: str) -> int | None:
+    """``0`` of ``0``, and of the MIG instance ``0/1/0``; None: it is not known."""
+    first = index.partition("/")[0]
+    return int(first) if first.isascii() and first.isdigit() else None
 
 
 def unit_of(cgroup: str) -> str | None:
