@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fairsched.config import escalation, patterns, reclaim
+from fairsched.config import escalation, guard, patterns, reclaim
 from fairsched.config.match import in_words
 from fairsched.config.tokens import MAX_ALL_URLS
 from fairsched.config.yamlfile import KeyPath
@@ -37,6 +37,7 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _overlaps(config)
     yield from escalation.problems(config.escalation)
     yield from reclaim.problems(config.reclaim)
+    yield from guard.problems(config.guard)
 
 
 def _modes(config: Config) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from fairsched.config import consistency
 from fairsched.config.escalation import Escalation
+from fairsched.config.guard import Guard, GuardLimit, GuardMaintenance, GuardProject
 from fairsched.config.match import Match
 from fairsched.config.models import (
     Child,
@@ -46,9 +47,18 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "history": History,
     "escalation": Escalation,
     "reclaim": Reclaim,
+    "guard": Guard,
     "slis": Slis,
     "log": Log,
 }
+
+_NAMED: Mapping[tuple[str, str], type[Any]] = {
+    ("reclaim", "rules"): ReclaimRule,
+    ("guard", "limits"): GuardLimit,
+    ("guard", "projects"): GuardProject,
+    ("guard", "maintenance"): GuardMaintenance,
+}
+"""Sections whose own sections have names that a person gave."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +210,5 @@ def known_keys(section: KeyPath) -> list[str]:
             below = model.model_fields.get(str(part))
             if below is not None and isinstance(below.annotation, type):
                 model = below.annotation
-        if section[:2] == ("reclaim", "rules") and len(section) > 2:
-            model = ReclaimRule
+        model = _NAMED.get((str(section[0]), str(section[1])), model) if len(section) > 2 else model
     return [field.alias or name for name, field in model.model_fields.items()]

@@ -20,6 +20,7 @@ from fairsched.config.cgpu import CgpuKeys
 from fairsched.config.dcgm import DcgmKeys
 from fairsched.config.escalation import Escalation
 from fairsched.config.gpus import GpuWish, Under
+from fairsched.config.guard import Guard
 from fairsched.config.match import Match
 from fairsched.config.outward import History, Metrics, Slis
 from fairsched.config.reclaim import Reclaim
@@ -355,6 +356,7 @@ class Config(Section):
         default_factory=Escalation, description="What is done when fairness stays bad."
     )
     reclaim: Reclaim = Field(default_factory=Reclaim, description="Rogue rules, and whom none may accuse.")
+    guard: Guard = Field(default_factory=Guard, description="Limits on who may have how much, and when.")
     slis: Slis = Field(default_factory=Slis, description="Service levels and token counters.")
     log: Log = Field(default_factory=Log, description="The daemon's log.")
 

@@ -23,7 +23,7 @@ from fairsched.config.models import (
 from fairsched.config.runtimes import by_name
 from fairsched.config.section import Section
 from fairsched.config.tokens import _urls
-from fairsched.config.values import Ratio, ratio
+from fairsched.config.values import Ratio, ratio, seconds
 from fairsched.config.views import _scalar
 
 _INTRO = """\
@@ -50,7 +50,8 @@ The file is read strictly. Unknown and duplicate keys, aliases, tags, tabs and v
 are errors that name file, line, key and remedy (exit status 2), and nothing changes: a daemon that is
 told to reload a bad file keeps the running configuration and says so in its log and in
 `fairsched status`. Words such as `off` and `no` are words, not booleans; write `true` or `false`. A ratio is
-a number from 0 to 1 or a percentage such as `30%`, always of one GPU.
+a number from 0 to 1 or a percentage such as `30%`, always of one GPU. A duration is a number of seconds, or one
+with its unit, such as `90s`, `15m`, `1h`, `7d`.
 
 ## Layers
 
@@ -101,7 +102,7 @@ def _section(prefix: str, model: type[Section]) -> Iterator[str]:
             continue
         description = (field.description or "").replace("|", "\\|")
         yield f"| `{key}` | {_kind(field)} | {_default(field)} | {description} |"
-        if key == "tenants":
+        if key == "tenants" and section is not None:
             below.append((f"{prefix}tenants.NAME.", Tenant))
         elif key == "children" and model is Tenant:
             below.append((f"{prefix}children.NAME.", Child))
@@ -117,6 +118,8 @@ def _section_of(field: FieldInfo) -> type[Section] | None:
 
 
 def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "none: it is needed"
     if field.default_factory is not None:
         return "`{}`"
     default = field.default
@@ -129,12 +132,14 @@ def _default(field: FieldInfo) -> str:
 
 def _kind(field: FieldInfo) -> str:
     validators = {getattr(item, "func", None) for item in field.metadata}
-    words = "ratio" if ratio in validators else _words(field.annotation)
+    words = (
+        "ratio" if ratio in validators else "duration" if seconds in validators else _words(field.annotation)
+    )
     if _urls in validators:
         words = "address or list of addresses"
     bounds = {type(item).__name__: item for item in field.metadata}
     lower, upper = bounds.get("Ge"), bounds.get("Le")
-    if lower is not None and upper is not None and words != "ratio":
+    if lower is not None and upper is not None and words not in ("ratio", "duration"):
         words = words.replace("number", f"number {lower.ge} to {upper.le}", 1)
     return words
 
@@ -158,6 +163,8 @@ def _words(annotation: Any) -> str:
     if annotation in (NameGlobs, PodGlobs, UnitGlobs):
         return "name or list of names"
     if origin is typing.Annotated:
+        if any(getattr(item, "func", None) is seconds for item in arguments[1:]):
+            return "duration"
         return _words(arguments[0])
     if origin is tuple:
         words = _words(arguments[0])

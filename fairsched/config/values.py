@@ -11,6 +11,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?)?B?")
 _SIZES = {"": 1, **{f"{unit}i": 1024 ** (n + 1) for n, unit in enumerate("KMGT")}}
 _SIZES |= {unit: 1000 ** (n + 1) for n, unit in enumerate("KMGT")}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d|w)")
+_DURATIONS_S = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*%")
 
 
@@ -28,6 +30,18 @@ def size(value: Any) -> Any:
         if match is None:
             raise ValueError(f"{value[:40]!r} is not a size: a number of bytes, or one with MiB, GiB, MB, GB")
         return round(float(match.group(1)) * _SIZES[match.group(2) or ""])
+    return value
+
+
+def seconds(value: Any) -> Any:
+    """``10s`` or ``5m`` as a number of seconds; anything else unchanged."""
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value.strip())
+        if match is None:
+            raise ValueError(
+                f"{value[:40]!r} is not a duration: write 90s, 15m, 1h, 7d, or a number of seconds"
+            )
+        return float(match.group(1)) * _DURATIONS_S[match.group(2)]
     return value
 
 
@@ -57,3 +71,17 @@ Size = Annotated[
         }
     ),
 ]
+Duration = Annotated[
+    float,
+    BeforeValidator(seconds),
+    Field(allow_inf_nan=False),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0},
+                {"type": "string", "pattern": "^[0-9.]+ *(s|min|m|h|d|w)$"},
+            ]
+        }
+    ),
+]
+"""Seconds."""

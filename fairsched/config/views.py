@@ -140,7 +140,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, Section):  # of a mapping: what stands in the file
-        return {name: _plain(getattr(value, name)) for name in sorted(value.model_fields_set)}
+        known = type(value).model_fields
+        return {
+            known[name].alias or name: _plain(getattr(value, name)) for name in sorted(value.model_fields_set)
+        }
     return str(value) if isinstance(value, Path) else value
 
 
