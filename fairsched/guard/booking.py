@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Books the GPU time of a round to the ledger: of processes, and of tenants what their processes did not show (pure).
+
+A process that is shorter than a round is in none, but its tenant's counter has it. So a tenant's counter is compared
+with what was booked of its processes since it was read last; what it has beyond that is booked to the tenant.
+
+Terms: *lead* is what processes have shown beyond their tenant's counter, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fairsched.guard.breach import Per, Subject, What
+from fairsched.guard.ledger import Ledger, grown
+from fairsched.guard.sample import Round
+from fairsched.guard.subjects import SubjectKey, Subjects
+from fairsched.guard.tally import TIME, Bucket, Sum
+
+
+class Booking:
+    """``sum_of``: of a subject."""
+
+    def __init__(
+        self, ledger: Ledger, subjects: Subjects, sum_of: Callable[[Subject], Sum], has_gpus: bool
+    ) -> None:
+        """``has_gpus``: some bound is of GPUs."""
+        self._ledger, self._subjects, self._sum, self._gpu_sums = ledger, subjects, sum_of, has_gpus
+        self._tenants: dict[tuple[str, str], list[float]] = {}
+        """By tenant and GPU: its counter, when it was read, and the lead."""
+
+    def set_back(self, t_s: float) -> None:
+        """The clock shows less than before."""
+        for known in self._tenants.values():
+            known[1] = min(known[1], t_s)
+
+    def state(self) -> list[list[Any]]:
+        return [[*key, *known] for key, known in self._tenants.items()]
+
+    def restore(self, rows: Iterable[Any]) -> None:
+        """Raises ValueError or TypeError for what is none."""
+        for tenant, gpu, counter, read_s, lead_s in rows:
+            self._tenants[str(tenant), str(gpu)] = [float(counter), float(read_s), float(lead_s)]
+
+    def late(self, bucket: Bucket, gpu: str, seconds: float, begin_s: float, end_s: float) -> None:
+        """A difference that began before the last round."""
+        if self._ledger.is_needed:
+            self._ledger.book(self._booked(bucket, gpu), gpu, seconds, begin_s, end_s)
+            self._lead(bucket.tenant, gpu, seconds)
+
+    def book(self, active: Iterable[Bucket], moment: Round, last_s: float | None) -> None:
+        """``last_s``: when the round before was."""
+        if not self._ledger.is_needed:
+            return
+        t_s = moment.t_s
+        begin_s = t_s if last_s is None else min(last_s, t_s)
+        for bucket in active:
+            for gpu, cell in bucket.cells.items():
+                if cell[TIME] > 0:
+                    self._ledger.book(self._booked(bucket, gpu), gpu, cell[TIME], begin_s, t_s)
+                    self._lead(bucket.tenant, gpu, cell[TIME])
+        for tenant, by_gpu in moment.tenants.items():
+            for gpu, counter in by_gpu.items():
+                self._top_up(tenant, gpu, counter, t_s)
+
+    def _booked(self, bucket: Bucket, gpu: str) -> list[SubjectKey]:
+        """Whose days are counted."""
+        keys = [one.key for one in bucket.subjects if _has_days(one)]
+        if self._gpu_sums and _has_days(one := self._sum(Subject(Per.GPU, gpu))):
+            keys.append(one.key)
+        return keys
+
+    def _lead(self, tenant: str | None, gpu: str, seconds: float) -> None:
+        known = None if tenant is None else self._tenants.get((tenant, gpu))
+        if known is not None:
+            known[2] += seconds
+
+    def _top_up(self, tenant: str, gpu: str, counter: float, t_s: float) -> None:
+        """Book what a tenant's processes did not show: those that were shorter than a round."""
+        known = self._tenants.get((tenant, gpu))
+        if known is None:
+            self._tenants[tenant, gpu] = [counter, t_s, 0.0]
+            return
+        rest = grown(known[0], counter, t_s - known[1]) - known[2]
+        if rest > 0:
+            sums = map(self._sum, self._subjects.of_tenant(tenant))
+            keys = [one.key for one in sums if _has_days(one)]
+            self._ledger.book(keys, gpu, rest, known[1], t_s)
+        known[0], known[1], known[2] = counter, t_s, max(0.0, -rest)
+
+
+def _has_days(one: Sum) -> bool:
+    return any(bound.what is What.GPU_SECONDS for bound in one.bounds)
