@@ -19,9 +19,10 @@ from fairsched.companion.escalate.mig import LabelMigStep, LabelSettings, MigSet
 from fairsched.companion.escalate.model import QUEUE_DELAY, TOKEN_CV, EscalationLimits, Rung
 from fairsched.companion.escalate.part import EscalationPart
 from fairsched.companion.escalate.pods import EvictionRules
-from fairsched.companion.escalate.quota import Daemon, QuotaStep
+from fairsched.companion.escalate.quota import QuotaStep
 from fairsched.companion.escalate.steps import NotNow, Step
 from fairsched.companion.escalate.store import Store
+from fairsched.companion.values import Daemon
 from fairsched.config import Config
 from fairsched.config.escalation import Escalation
 from fairsched.errors import ConfigError

@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from fairsched.companion.escalate.model import Order
 from fairsched.companion.escalate.steps import CheckOrder, NotNow, Plan, StepFailed
+from fairsched.companion.values import Daemon, PutBack, Settings, number, put_back, settings_of
 from fairsched.errors import ControlError
 from fairsched.model import TenantSpec
 from fairsched.policy.shares import entitlements
@@ -37,23 +37,6 @@ _NEAR_RATIO = 0.02
 _LEAST_RAISE_RATIO = 0.005
 """Less is not worth an action."""
 _DIGITS = 4
-
-
-class Daemon(Protocol):
-    """The daemon's control socket."""
-
-    def request(self, name: str, **args: Any) -> Any:
-        """As ControlClient.request; raises ControlError."""
-
-
-@dataclass(frozen=True)
-class _Value:
-    value: Any
-    is_override: bool
-
-
-Settings = Mapping[str, Mapping[str, _Value]]
-"""By tenant and key."""
 
 
 class QuotaStep:
@@ -77,7 +60,7 @@ class QuotaStep:
         tenant = next((one for one in report.tenants if one.name == order.tenant), None)
         if tenant is None:
             raise NotNow(f"tenant {order.tenant} is gone")
-        change = self._choose(order, tenant, self._settings())
+        change = self._choose(order, tenant, settings_of(self._daemon))
         was = "not set" if change["before"] is None else f"{change['before']:.2%}"
         detail = f"raise {change['key']} of {change['tenant']} from {was} to {change['set']:.2%} of a GPU"
         return Plan(detail, undo=change)
@@ -93,36 +76,30 @@ class QuotaStep:
 
     def rollback(self, order: Order, report: StatusReport | None, check_order: CheckOrder) -> str:
         change = order.undo or {}
-        tenant, key = str(change.get("tenant")), str(change.get("key"))
+        tenant, key = change.get("tenant"), change.get("key")
         try:
-            found = self._settings().get(tenant, {}).get(key)
-            if found is None:
-                return f"nothing to do: tenant {tenant} is gone"
-            if not found.is_override or not _is_same(found.value, change.get("set")):
-                return f"left alone: {key} of {tenant} is {found.value} now, which is not what it was set to here"
-            check_order()
-            if change.get("was_override"):
-                self._daemon.request("tenant_set", tenant=tenant, values={key: change["before"]})
-            else:
-                self._daemon.request("tenant_unset", tenant=tenant, keys=[key])
+            done, value = put_back(self._daemon, change, check_order)
         except ControlError as error:
             raise StepFailed(f"the daemon refused to put {key} of {tenant} back: {error}") from error
-        before = change.get("before")
-        return f"{key} of {tenant} is {'not set' if before is None else format(before, '.2%')} again"
+        if done is PutBack.GONE:
+            return f"nothing to do: tenant {tenant} is gone"
+        if done is PutBack.CHANGED:
+            return f"left alone: {key} of {tenant} is {value} now, which is not what it was set to here"
+        return f"{key} of {tenant} is {'not set' if value is None else format(value, '.2%')} again"
 
     def _choose(self, order: Order, tenant: TenantStatus, settings: Settings) -> dict[str, Any]:
         """The change: tenant, key, base, set, before, was_override."""
-        quota = _number(settings, tenant.name, "quota")
+        quota = number(settings, tenant.name, "quota")
         if quota is not None and tenant.used_ratio is not None and tenant.used_ratio >= quota - _NEAR_RATIO:
             return self._change(order, settings, tenant.name, "quota", quota, 1.0)
         top = tenant.name.split("/")[0]
         if top not in settings:
             raise NotNow(f"tenant {top} is not in the configuration")
         others = math.fsum(
-            _number(settings, name, "min") or 0.0 for name in settings if "/" not in name and name != top
+            number(settings, name, "min") or 0.0 for name in settings if "/" not in name and name != top
         )
-        ceiling = min(1.0 - others, 1.0 if (cap := _number(settings, top, "quota")) is None else cap)
-        base = max(_number(settings, top, "min") or 0.0, _owed(settings)[top])
+        ceiling = min(1.0 - others, 1.0 if (cap := number(settings, top, "quota")) is None else cap)
+        base = max(number(settings, top, "min") or 0.0, _owed(settings)[top])
         return self._change(order, settings, top, "min", base, ceiling)
 
     def _change(
@@ -146,35 +123,17 @@ class QuotaStep:
             "was_override": now.is_override,
         }
 
-    def _settings(self) -> Settings:
-        answer = self._daemon.request("tenant_list")
-        found: dict[str, dict[str, _Value]] = {}
-        for row in answer["settings"]:
-            *path, key = (str(part) for part in row["key"])
-            name = "/".join(path[1::2])  # tenants, NAME, children, NAME, ...
-            found.setdefault(name, {})[key] = _Value(row["value"], row["origin"] == "override")
-        return found
-
-
-def _number(settings: Settings, tenant: str, key: str) -> float | None:
-    found = settings.get(tenant, {}).get(key)
-    return float(found.value) if found is not None and isinstance(found.value, (int, float)) else None
-
 
 def _owed(settings: Settings) -> Mapping[str, float]:
     """What each tenant that is nobody's child is entitled to when all of them want the GPU."""
     specs = {
         name: TenantSpec(
             name,
-            weight=_number(settings, name, "weight") or 0.0,
-            quota_ratio=_number(settings, name, "quota"),
-            min_ratio=_number(settings, name, "min") or 0.0,
+            weight=number(settings, name, "weight") or 0.0,
+            quota_ratio=number(settings, name, "quota"),
+            min_ratio=number(settings, name, "min") or 0.0,
         )
         for name in settings
         if "/" not in name
     }
     return entitlements(specs, specs)
-
-
-def _is_same(left: Any, right: Any) -> bool:
-    return isinstance(left, (int, float)) and isinstance(right, (int, float)) and abs(left - right) < 1e-9

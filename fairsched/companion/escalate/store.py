@@ -11,17 +11,13 @@ escalation until a person has looked: to act without the memory of what was done
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from fairsched.base.files import replace_file
 from fairsched.companion.escalate.model import State
+from fairsched.companion.locked import LockedFile
 from fairsched.errors import FairschedError
 
 VERSION = 1
@@ -59,13 +55,11 @@ def decode(raw: bytes) -> State:
     return document.state
 
 
-class Store:
+class Store(LockedFile):
     """The file ``state.json`` in `directory`, which is made when it is first written to."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.path = directory / "state.json"
-        self._lock_fd: int | None = None
+        super().__init__(directory, "state.json")
 
     def load(self) -> State:
         """The state; a new one when there is no file. Raises StateDamaged."""
@@ -81,49 +75,6 @@ class Store:
             first = str(error).splitlines()[0]
             raise StateDamaged(self.path, f"cannot be understood: {first}") from None
 
-    def stamp(self) -> tuple[int, int, int] | None:
-        """Changes whenever somebody saves; None = there is no file."""
-        try:
-            found = self.path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
-
     def save(self, state: State, *, is_durable: bool = True) -> None:
         """Replace the file; with `is_durable` it outlives a power cut. Raises OSError."""
-        self._make_directory()
-        replace_file(self.path, encode(state), is_durable=is_durable)
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[bool]:
-        """Whether the lock was free; it is held until the block is left. Raises OSError."""
-        is_ours = self.lock()
-        try:
-            yield is_ours
-        finally:
-            if is_ours:
-                self.unlock()
-
-    def lock(self) -> bool:
-        """Take the lock, without waiting; False = somebody else has it. Raises OSError."""
-        self._make_directory()
-        descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return False
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._lock_fd = descriptor
-        return True
-
-    def unlock(self) -> None:
-        """Give it back; harmless when it is not held."""
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
-            self._lock_fd = None
-
-    def _make_directory(self) -> None:
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.write(encode(state), is_durable=is_durable)
