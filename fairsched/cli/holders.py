@@ -14,7 +14,6 @@ import click
 from fairsched.base.printable import printable
 from fairsched.base.text import wrap
 from fairsched.cli.common import config_option, connect, report_of, socket_option
-from fairsched.cli.text import gpu_index
 from fairsched.errors import ConfigError, ControlError
 
 if TYPE_CHECKING:
@@ -142,10 +141,10 @@ class Place:
 
     def tenants(self) -> Mapping[str, Mapping[str, float]]:
         """GPU seconds by tenant and GPU; none without a daemon."""
-        try:
-            return tenant_seconds(connect(self.socket_path, self.config_path, only_asks=True))
-        except ControlError:
-            return {}
+        from fairsched.reclaim.told import tenant_seconds
+
+        status = self.status()
+        return {} if status is None else tenant_seconds(status)
 
     def status(self) -> StatusReport | None:
         """The daemon's; None: it does not answer."""
@@ -158,17 +157,11 @@ class Place:
 def own_of(place: Place) -> Own:
     """The daemon of this host: its processes, and where its journal is."""
     from fairsched.reclaim.session import Own
+    from fairsched.reclaim.told import own_of as own_of_report
 
     config, status = place.config, place.status()
     run_dir = Path("/run/fairsched") if config is None else config.run_dir
-    own = None if status is None else status.own
-    pids = [] if status is None else [status.pid, *(one.pid for one in (own.processes if own else ()))]
-    return Own(tuple(pid for pid in pids if pid), status is not None, run_dir)
-
-
-def tenant_seconds(client: ControlClient) -> Mapping[str, Mapping[str, float]]:
-    """GPU seconds by tenant and GPU, as the daemon counts. Raises ControlError."""
-    return {one.name: one.gpu_time_by_gpu_s for one in report_of(client.request("status")).tenants}
+    return Own(run_dir=run_dir) if status is None else own_of_report(status, run_dir)
 
 
 def _rows(client: ControlClient) -> list[Any]:
@@ -178,17 +171,6 @@ def _rows(client: ControlClient) -> list[Any]:
 
 
 def _gpus(client: ControlClient) -> list[GpuView]:
-    from fairsched.reclaim.holder import GpuView
+    from fairsched.reclaim.told import gpu_views
 
-    gpus = report_of(client.request("status")).gpus
-    return [
-        GpuView(
-            gpu.uuid,
-            gpu_index(gpu),
-            None,
-            gpu.memory_used_bytes,
-            gpu.memory_total_bytes,
-            busy_ratio=gpu.utilization_ratio,
-        )
-        for gpu in gpus
-    ]
+    return gpu_views(report_of(client.request("status")))

@@ -88,9 +88,8 @@ def gpu_name(gpu: GpuStatus) -> str:
 
 
 def gpu_index(gpu: GpuStatus) -> str:
-    """``0``; of a MIG instance ``0/1/0``: GPU, GPU instance, compute instance."""
-    index = "-" if gpu.index is None else str(gpu.index)
-    return index if gpu.parent_uuid is None else f"{index}/{gpu.gpu_instance}/{gpu.compute_instance}"
+    """As people number it."""
+    return gpu.index_text
 
 
 def short_command(command: str | None) -> str:

@@ -125,6 +125,16 @@ def parts_of(config: Config, node: Node) -> list[Part]:
         escalation = part_of(config)
         parts.append(escalation)
         others.append(escalation.rows)
+    if config.guard.is_kept:
+        from fairsched.companion.guard.setup import part_of as guard_of
+
+        guard = guard_of(config, node)
+        parts.append(guard)
+        others.append(guard.rows)
+    elif "guard" in wishes(config):
+        from fairsched.companion.guard.setup import left_part_of
+
+        parts.append(left_part_of(config))
     if config.metrics.listen is not None:
         from fairsched.companion.exporter.part import Exporter
 

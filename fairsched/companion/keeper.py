@@ -21,6 +21,7 @@ from typing import Any
 
 from fairsched.base.package import with_package
 from fairsched.companion.address import address_of, check_free
+from fairsched.companion.guard import is_left
 from fairsched.config import Config
 from fairsched.config.models import walk
 from fairsched.errors import ConfigError
@@ -58,6 +59,10 @@ def wishes(config: Config) -> Mapping[str, Any]:
         found["metrics"] = config.metrics.model_dump()
     if config.escalation.enabled:
         found["escalation"] = config.escalation.model_dump()
+    if config.guard.is_kept:
+        found["guard"] = config.guard.model_dump()
+    elif is_left(config.state_dir):
+        found["guard"] = {}  # what it has lowered is to be given back
     if config.history.enabled:
         found["history"] = config.history.model_dump()
     tokens = {

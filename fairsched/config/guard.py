@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from fairsched.config.reclaim import ReclaimAllow, RuleName
 from fairsched.config.section import Section
-from fairsched.config.values import Duration, Size, listed
+from fairsched.config.values import Duration, Ratio, Size, listed
 from fairsched.config.yamlfile import KeyPath
 from fairsched.guard.allow import Allow
 from fairsched.guard.breach import Act, Per, What
@@ -161,6 +161,15 @@ class GuardAllow(ReclaimAllow):
     """Whom no limit ends; they count all the same. Never by a name: anybody may choose one."""
 
 
+class GuardTape(Section):
+    """What was looked at, kept in `state_dir/guard` for `--replay`; the oldest tapes go."""
+
+    max_bytes: Annotated[Size, Field(ge=1 << 20)] = Field(
+        default=256 << 20, description="Of all tapes together."
+    )
+    keep_days: int = Field(default=14, ge=1, le=3650, description="Tapes that ended earlier go.")
+
+
 class Guard(Section):
     """Limits that are kept while the daemon runs; see docs/guard.md."""
 
@@ -184,6 +193,16 @@ class Guard(Section):
         default_factory=dict, max_length=MAX_LIMITS, description="Windows of maintenance by name."
     )
     allow: GuardAllow = Field(default_factory=GuardAllow, description="Whom no limit ends.")
+    hold_quota: Ratio = Field(
+        default=0.05,
+        description="`soft: hold`: quota of a tenant that is held, of one GPU; never less than its `min`.",
+    )
+    tape: GuardTape = Field(default_factory=GuardTape, description="What was looked at.")
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is anything to look for."""
+        return self.mode != "off" and bool(self.limits or self.maintenance)
 
     def rules(self) -> GuardRules:
         """What a judge goes by. Only of a section that has no :func:`problems`."""

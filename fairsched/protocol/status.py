@@ -110,6 +110,12 @@ class GpuStatus:
     is_traced: bool | None = None
     """Whether it tells itself whose turn it is; else turns are replayed. None = no calls are seen."""
 
+    @property
+    def index_text(self) -> str:
+        """``0``; of a MIG instance ``0/1/0``: GPU, GPU instance, compute instance."""
+        index = "-" if self.index is None else str(self.index)
+        return index if self.parent_uuid is None else f"{index}/{self.gpu_instance}/{self.compute_instance}"
+
 
 @dataclass(frozen=True)
 class TenantGpuStatus:

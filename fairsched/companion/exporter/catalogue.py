@@ -15,7 +15,7 @@ _WHERE = ("tenant", "gpu_uuid")
 _GPU = ("gpu_uuid",)
 _ACCOUNT, _POLICY, _NVML, _IOCTLS = "account", "policy", "NVML", "driver's ioctls"
 _DAEMON, _BPF, _PROC, _EXPORTER = "daemon", "BPF counters", "/proc", "exporter"
-_FREEZER, _COMPANION = "freezer", "companion"
+_FREEZER, _COMPANION, _GUARD = "freezer", "companion", "guard"
 
 
 def _gauge(name: str, source: str, labels: tuple[str, ...], about: str) -> Family:
@@ -279,6 +279,21 @@ ESCALATION = (
     ),
 )
 
+GUARD = (
+    _gauge("guard_over", _GUARD, ("limit", "what"), "Subjects that are over a limit now."),
+    _counter(
+        "guard_deeds",
+        _GUARD,
+        ("limit", "act", "outcome"),
+        "What limits asked for (warn, hold, end), and whether it was done, refused or only a dry_run.",
+    ),
+    _gauge("guard_held_tenants", _GUARD, (), "Tenants whose quota the guard has lowered for the time being."),
+    _gauge("guard_troubles", _GUARD, (), "What the guard cannot do now; fairsched status says it."),
+    _counter("guard_rounds", _GUARD, (), "Looks at everybody on the GPUs since the companion began."),
+    _gauge("guard_round_age_seconds", _GUARD, (), "Since the last such look."),
+    _gauge("guard_tape_bytes", _GUARD, (), "Tapes of the past, without the one that is written."),
+)
+
 EXPORTER = (
     _counter("exporter_requests", _EXPORTER, ("code",), "Answers by HTTP status."),
     _counter(
@@ -302,6 +317,7 @@ CHAPTERS: Mapping[str, tuple[Family, ...]] = {
     "GPUs": GPUS,
     "Service levels": SLIS,
     "Escalation": ESCALATION,
+    "Guard": GUARD,
     "Driver and memory": DRIVER,
     "Daemon": DAEMON,
     "What fairsched costs, and what it missed": COST,

@@ -19,7 +19,6 @@ import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -29,7 +28,6 @@ from fairsched.companion.locked import LockedFile
 from fairsched.companion.values import Daemon, PutBack, Settings, put_back
 from fairsched.errors import ControlError, FairschedError
 
-FILE = "lowered.json"
 VERSION = 1
 Place = tuple[str, str]
 """Tenant, key."""
@@ -191,8 +189,3 @@ class Lowered:
             return
         document = _Document(VERSION, tuple(self._changes.values()))
         self._file.write(_DOCUMENT.dump_json(document, indent=1) + b"\n")
-
-
-def is_left(directory: Path) -> bool:
-    """Whether something is on record as lowered."""
-    return (directory / FILE).exists()

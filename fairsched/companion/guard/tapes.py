@@ -56,6 +56,8 @@ class Tapes:
     def __init__(self, directory: Path, limits: TapeLimits = TapeLimits()) -> None:
         self._directory, self._limits = directory, limits
         self._file: TextIO | None = None
+        self.path: Path | None = None
+        """Of the tape that is written."""
         self._recorder: Recorder | None = None
         self._day = -1
         self._chars = 0
@@ -78,7 +80,7 @@ class Tapes:
 
     def close(self) -> None:
         """End the tape."""
-        file, self._file, self._recorder = self._file, None, None
+        file, self._file, self._recorder, self.path = self._file, None, None, None
         if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
@@ -91,7 +93,7 @@ class Tapes:
         # only root may read it: it has the commands of everybody
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._file, self._chars = os.fdopen(descriptor, "w", encoding="utf-8"), 0
-        self._recorder = Recorder(self._file)
+        self._recorder, self.path = Recorder(self._file), path
 
     def _new_path(self, now_s: float) -> Path:
         stem = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_s))
