@@ -83,8 +83,33 @@ def _refused(entry: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _guard(entry: Mapping[str, Any]) -> list[str]:
+    """What limits came to: told, lowered, given back, or what would have been done."""
+    limit = f" ({entry['limit']})" if entry.get("limit") else ""
+    change = f" {entry['key']} of {entry['tenant']}" if entry.get("key") else ""
+    if "set" in entry:
+        change += f" from {_value(entry.get('before'))} to {_value(entry['set'])}"
+    elif "now" in entry:
+        change += f", now {_value(entry['now'])}"
+    head = f"{entry['seq']} {entry.get('time')} guard: {entry.get('did')}{change}{limit}"
+    lines = wrap(printable(head), rest="    ")
+    for text in (entry.get("text"), entry.get("detail")):
+        lines += wrap(printable(str(text)), first="  ", rest="    ") if text else []
+    return lines
+
+
+def _value(value: object) -> str:
+    return "not set" if value is None else str(value)
+
+
 def _plain(entry: Mapping[str, Any]) -> list[str]:
     return [f"{entry.get('seq')} {entry.get('time')} {entry.get('event')}"]
 
 
-_RENDERERS = {"reclaim": _reclaim, "plan": _plan, "refused": _refused, "outcome": _outcome}
+_RENDERERS = {
+    "reclaim": _reclaim,
+    "plan": _plan,
+    "refused": _refused,
+    "outcome": _outcome,
+    "guard": _guard,
+}

@@ -32,7 +32,11 @@ class GuardPart:
         self._end = threading.Event()
         self._helper: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="guard-look", daemon=True)
+
+    def start(self) -> GuardPart:
+        """Begin to look."""
         self._thread.start()
+        return self
 
     def take(self, moment: Moment) -> Finding | None:
         """What is wrong, now. Never waits for a look."""
@@ -48,7 +52,8 @@ class GuardPart:
         """Give back what is lowered; the thread ends with its look."""
         self._end.set()
         self._watch.give_back("its companion ends", is_end=True)
-        self._thread.join(_JOIN_S)
+        if self._thread.ident is not None:
+            self._thread.join(_JOIN_S)
         if not self._thread.is_alive():
             self._watch.close()
 

@@ -75,7 +75,7 @@ def part_of(config: Config, node: Node) -> GuardPart:
         status_path=config.run_dir / STATUS_FILE,
         notes=tuple(notes(guard, tenants, _is_user, _is_group)),
     )
-    return GuardPart(Watch(watch, tools), guard.interval)
+    return GuardPart(Watch(watch, tools), guard.interval).start()
 
 
 def left_part_of(config: Config) -> LeftPart:

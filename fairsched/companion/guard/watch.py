@@ -272,7 +272,8 @@ class Watch:
 
 def _what_now(breach: Breach, *, is_dry: bool) -> str:
     """``; it is held; end comes at 14:05:00Z``, as far as there is something to say."""
-    words = {Act.WARN: f"warned {breach.warnings} times", Act.HOLD: "slowed down", Act.END: "to be ended"}
+    times = "once" if breach.warnings == 1 else f"{breach.warnings} times"
+    words = {Act.WARN: f"warned {times}", Act.HOLD: "slowed down", Act.END: "to be ended"}
     now = words[breach.act]
     if is_dry and breach.act is not Act.WARN:
         now = f"would be {now.removeprefix('to be ')}"

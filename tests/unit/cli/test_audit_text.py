@@ -33,3 +33,35 @@ def test_a_refused_confirmation_says_which_and_why() -> None:
 def test_what_a_person_asked_is_via_nobody() -> None:
     mine = {key: value for key, value in entry("reclaim", asked="pid=7").items() if key not in CALLER}
     assert render([mine])[0] == "4 2026-11-27T02:29:59.653Z reclaim by root (alice)"
+
+
+def test_entries_of_the_guard_say_what_was_done_and_why() -> None:
+    text = "user eve\x1b[2J has 30.0 GiB"
+    entries = [
+        {"seq": 7, "time": "T", "event": "guard", "did": "warned", "limit": "people", "text": text},
+        {
+            "seq": 8,
+            "time": "T",
+            "event": "guard",
+            "did": "lower",
+            "key": "quota",
+            "tenant": "chat",
+            "set": 0.05,
+        }
+        | {"before": None, "limit": "people", "text": "why"},
+        {"seq": 9, "time": "T", "event": "guard", "did": "gave back", "key": "quota", "tenant": "chat"}
+        | {"now": 0.5, "text": "it is under its limit again"},
+        {"seq": 10, "time": "T", "event": "guard", "did": "would end", "limit": "people", "text": text}
+        | {"detail": "would end 100 (python)"},
+    ]
+    assert render(entries) == [
+        "7 T guard: warned (people)",
+        "  user eve\\x1b[2J has 30.0 GiB",
+        "8 T guard: lower quota of chat from not set to 0.05 (people)",
+        "  why",
+        "9 T guard: gave back quota of chat, now 0.5",
+        "  it is under its limit again",
+        "10 T guard: would end (people)",
+        "  user eve\\x1b[2J has 30.0 GiB",
+        "  would end 100 (python)",
+    ]

@@ -25,6 +25,7 @@ WARNED = {
     "fairsched/companion/keeper.py": ("_is_alive",),
     "fairsched/companion/history/part.py": ("_write",),
     "fairsched/companion/escalate/part.py": ("_finding",),
+    "fairsched/companion/guard/watch.py": ("faults",),
 }
 """The functions that make the warnings of ``fairsched status``."""
 

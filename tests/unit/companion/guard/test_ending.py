@@ -25,6 +25,7 @@ from tests.unit.companion.guard.made import GPU, T_S, breach, moment
 from tests.unit.reclaim.made import holder, listing, process, table_of
 
 FATHER = process(10, cgroup="/a")
+NOBODY = Allow()
 OTHER = process(20, uid=1002, cgroup="/a")
 
 
@@ -42,7 +43,7 @@ def prepared(asked: EndOrder, now: Listing) -> Prepared:
     return Prepared(plan, now, {1: "the init of this host"}, {})
 
 
-def ended(asked: EndOrder, now: Listing, allow: Allow = Allow()) -> tuple[set[int], dict[int, str]]:
+def ended(asked: EndOrder, now: Listing, allow: Allow = NOBODY) -> tuple[set[int], dict[int, str]]:
     """Pids of targets, and of those left with the reason."""
     found = spare(prepared(asked, now), asked, allow)
     assert set(found.protected) >= {one.pid for one in found.plan.left if one.why.startswith("a desc")}

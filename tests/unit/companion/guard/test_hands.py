@@ -81,9 +81,7 @@ def test_a_warning_is_told_once_where_people_look(made: Made, caplog: pytest.Log
         False,
     )
     assert dict(made.records.counts) == {("people", "warn", "done"): 1}
-    assert [record.getMessage() for record in caplog.records][0].startswith(
-        "guard=warn outcome=done limit=people"
-    )
+    assert caplog.records[0].getMessage().startswith("guard=warn outcome=done limit=people")
     assert [deed.t_s for deed in made.records.deeds] == [T_S + 10]
 
 
