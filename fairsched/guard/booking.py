@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fairsched.guard.breach import Per, Subject, What
+from fairsched.guard.breach import Per, Subject
 from fairsched.guard.ledger import Ledger, grown
 from fairsched.guard.sample import Round
 from fairsched.guard.subjects import SubjectKey, Subjects
@@ -29,6 +29,14 @@ class Booking:
         self._ledger, self._subjects, self._sum, self._gpu_sums = ledger, subjects, sum_of, has_gpus
         self._tenants: dict[tuple[str, str], list[float]] = {}
         """By tenant and GPU: its counter, when it was read, and the lead."""
+        self._keys: dict[str, list[SubjectKey]] = {}
+        """By tenant: whose days are counted."""
+        self._gpu_keys: dict[str, list[SubjectKey]] = {}
+
+    def forget_subjects(self) -> None:
+        """Bounds may be others now."""
+        self._keys.clear()
+        self._gpu_keys.clear()
 
     def set_back(self, t_s: float) -> None:
         """The clock shows less than before."""
@@ -66,10 +74,13 @@ class Booking:
 
     def _booked(self, bucket: Bucket, gpu: str) -> list[SubjectKey]:
         """Whose days are counted."""
-        keys = [one.key for one in bucket.subjects if _has_days(one)]
-        if self._gpu_sums and _has_days(one := self._sum(Subject(Per.GPU, gpu))):
-            keys.append(one.key)
-        return keys
+        if not self._gpu_sums:
+            return bucket.day_keys
+        keys = self._gpu_keys.get(gpu)
+        if keys is None:
+            one = self._sum(Subject(Per.GPU, gpu))
+            keys = self._gpu_keys[gpu] = [one.key] if one.days else []
+        return bucket.day_keys + keys if keys else bucket.day_keys
 
     def _lead(self, tenant: str | None, gpu: str, seconds: float) -> None:
         known = None if tenant is None else self._tenants.get((tenant, gpu))
@@ -84,11 +95,9 @@ class Booking:
             return
         rest = grown(known[0], counter, t_s - known[1]) - known[2]
         if rest > 0:
-            sums = map(self._sum, self._subjects.of_tenant(tenant))
-            keys = [one.key for one in sums if _has_days(one)]
+            keys = self._keys.get(tenant)
+            if keys is None:
+                sums = map(self._sum, self._subjects.of_tenant(tenant))
+                keys = self._keys[tenant] = [one.key for one in sums if one.days]
             self._ledger.book(keys, gpu, rest, known[1], t_s)
         known[0], known[1], known[2] = counter, t_s, max(0.0, -rest)
-
-
-def _has_days(one: Sum) -> bool:
-    return any(bound.what is What.GPU_SECONDS for bound in one.bounds)

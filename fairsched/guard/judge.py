@@ -23,12 +23,12 @@ from fairsched.guard.choice import youngest_first
 from fairsched.guard.ladder import GAP_S, LAPSE_S, Ladders, RungKey, Step, upcoming
 from fairsched.guard.ledger import Ledger
 from fairsched.guard.meant import blamed, ended, holdable
-from fairsched.guard.measure import COLUMNS, Measure
+from fairsched.guard.measure import Measure
 from fairsched.guard.report import SubjectUse, by_nearness
 from fairsched.guard.rules import Bound, GuardRules
 from fairsched.guard.sample import Process, Round
 from fairsched.guard.subjects import Gpus, SubjectKey, Subjects, key_of
-from fairsched.guard.tally import Sum, Tally
+from fairsched.guard.tally import PROCESSES, Sum, Tally
 from fairsched.guard.words import excess_text, presence_text
 
 VERSION = 1
@@ -42,6 +42,7 @@ class Judge:
         self.rules = rules
         self._subjects, self._gpus = Subjects(rules), Gpus()
         self._sums: dict[SubjectKey, Sum] = {}
+        self._gpu_sums: dict[str, Sum] = {}
         self._has_gpus = any(bound.per is Per.GPU for bound in rules.bounds)
         self._ladders = Ladders()
         self._ledger = Ledger({one.zone for one in rules.bounds if one.what is What.GPU_SECONDS})
@@ -69,14 +70,10 @@ class Judge:
             self._booking.set_back(t_s)
             self._measure.set_back()
             self._pruned_s = t_s
-        seen: dict[str, int | None] = dict.fromkeys((sample.gpu for sample in moment.samples), None)
-        seen.update((uuid, load.index) for uuid, load in moment.gpus.items())
-        if self._gpus.learn(seen) or self._is_renamed:
-            self._is_renamed = False
-            self._tally.forget_subjects()
-            self._sums.clear()
+        if self._gpus.learn({uuid: load.index for uuid, load in moment.gpus.items()}) or self._is_renamed:
+            self._forget_subjects()
         self._tally.feed(moment, last_s)
-        self._there = self._present()
+        self._there = self._tally.present + (self._present_gpus() if self._has_gpus else [])
         self._booking.book(self._tally.active, moment, last_s)
         self._last_s = t_s
         if t_s - self._pruned_s >= _PRUNE_S:
@@ -84,7 +81,12 @@ class Judge:
             self._ladders.lapse(t_s)
             self._tally.prune_counters(t_s)
         dt_s = 0.0 if last_s is None else t_s - last_s
-        return self._breaches(t_s, dt_s if 0 < dt_s <= GAP_S else 0.0)
+        found = self._breaches(t_s, dt_s if 0 < dt_s <= GAP_S else 0.0)
+        # one that has samples and no load, as old tapes have it, is known from the next round on
+        unknown = {gpu for bucket in self._tally.active for gpu in bucket.cells if gpu not in self._gpus.seen}
+        if self._gpus.learn(dict.fromkeys(unknown)):
+            self._forget_subjects()
+        return found
 
     def state(self) -> dict[str, Any]:
         """All that must outlive a restart, as JSON has it."""
@@ -142,35 +144,43 @@ class Judge:
             self._is_renamed = True
         return found
 
-    def _present(self) -> list[Sum]:
-        """Subjects of this round."""
-        found: dict[SubjectKey, Sum] = {}
+    def _forget_subjects(self) -> None:
+        """Bounds may be others now."""
+        self._is_renamed = False
+        self._tally.forget_subjects()
+        self._booking.forget_subjects()
+        self._sums.clear()
+        self._gpu_sums.clear()
+
+    def _present_gpus(self) -> list[Sum]:
+        """GPUs of this round that have bounds."""
+        found, number, known = [], self._tally.number, self._gpu_sums
         for bucket in self._tally.active:
-            for one in bucket.subjects:
-                found[one.key] = one
-        if self._has_gpus:
-            for bucket in self._tally.active:
-                for gpu, cell in bucket.cells.items():
-                    one = self._sum(Subject(Per.GPU, gpu))
-                    if not one.bounds:
-                        continue
-                    if one.seen != self._tally.number:
-                        one.start(self._tally.number)
-                        found[one.key] = one
-                    one.buckets.append(bucket)
-                    for column, value in enumerate(cell):
-                        one.total[column] += value
-        return list(found.values())
+            for gpu, cell in bucket.cells.items():
+                one = known.get(gpu)
+                if one is None:
+                    one = known[gpu] = self._sum(Subject(Per.GPU, gpu))
+                if not one.bounds:
+                    continue
+                if one.seen != number:
+                    one.seen = number
+                    one.buckets, one.total = [bucket], list(cell)
+                    found.append(one)
+                    continue
+                one.buckets.append(bucket)
+                for column, value in enumerate(cell):
+                    one.total[column] += value
+        return found
 
     def _breaches(self, t_s: float, dt_s: float) -> list[Breach]:
         found = []
         for one in self._there:
-            for bound in one.bounds:
-                columns = COLUMNS.get(bound.what)
-                if columns is not None and bound.gpus is None and not bound.each_gpu:
-                    assert bound.amount is not None
-                    if one.total[columns[0]] <= bound.amount:
-                        continue
+            for column, bound in one.plain:
+                used = one.total[column]
+                if bound.amount is not None and used > bound.amount:
+                    is_least = column != PROCESSES and one.total[column + 1] > 0
+                    found.append(self._breach(one, bound, None, used, is_least, t_s, dt_s))
+            for bound in one.others:
                 for gpu, used, is_least in self._measure.excesses(one, bound, t_s):
                     found.append(self._breach(one, bound, gpu, used, is_least, t_s, dt_s))
         return found

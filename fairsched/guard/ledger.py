@@ -15,7 +15,7 @@ Units: seconds, Unix seconds; dates as ``2026-11-27``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta, tzinfo
 from typing import Any
 
@@ -26,7 +26,8 @@ KEEP_S = 3600.0
 _DATES = 4
 """Days that are kept."""
 Use = dict[str, float]
-"""Seconds by GPU."""
+"""Seconds by GPU, and of all together."""
+_ALL = ""
 
 
 def grown(before: float, now: float, elapsed_s: float) -> float:
@@ -87,22 +88,32 @@ class Ledger:
         return bool(self._calendars)
 
     def book(
-        self, keys: Iterable[SubjectKey], gpu: str, seconds: float, begin_s: float, end_s: float
+        self, keys: Sequence[SubjectKey], gpu: str, seconds: float, begin_s: float, end_s: float
     ) -> None:
         """`seconds` that each of `keys` has had of a GPU, evenly between the two moments."""
+        if not keys:
+            return
         for zone, calendar in self._calendars.items():
-            days = self._days[zone]
             for day, part in calendar.split(begin_s, end_s):
-                book = days.get(day)
-                if book is None:
-                    book = days[day] = {}
-                    self._prune(days, calendar.day(end_s))
+                book = self._book_of(zone, day, end_s)
+                some = seconds * part
                 for key in keys:
-                    use = book.setdefault(key, {})
-                    use[gpu] = use.get(gpu, 0.0) + seconds * part
+                    use = book.get(key)
+                    if use is None:
+                        use = book[key] = {_ALL: 0.0}
+                    use[_ALL] += some
+                    use[gpu] = use.get(gpu, 0.0) + some
+
+    def _book_of(self, zone: str, day: str, t_s: float) -> dict[SubjectKey, Use]:
+        days = self._days[zone]
+        book = days.get(day)
+        if book is None:
+            book = days[day] = {}
+            self._prune(days, self._calendars[zone].day(t_s))
+        return book
 
     def used(self, key: SubjectKey, zone: str, t_s: float) -> Mapping[str, float]:
-        """Seconds by GPU, on the day that the zone has at `t_s`."""
+        """Seconds by GPU, on the day that the zone has at `t_s`; those of all together are under ``""``."""
         return self._days[zone].get(self._calendars[zone].day(t_s), {}).get(key, {})
 
     def keys(self, t_s: float) -> set[SubjectKey]:

@@ -65,11 +65,14 @@ class Measure:
         counted = self.counted(bound, None)
         if bound.what is What.GPU_SECONDS:
             use = self._ledger.used(one.key, str(bound.zone), t_s)
-            by_gpu = {gpu: seconds for gpu, seconds in use.items() if counted is None or gpu in counted}
-            if not bound.each_gpu:
-                yield None, math.fsum(by_gpu.values()), False
+            if counted is None and not bound.each_gpu:
+                yield None, use.get("", 0.0), False
+                return
+            by_gpu = {gpu: some for gpu, some in use.items() if gpu and (counted is None or gpu in counted)}
+            if bound.each_gpu:
+                yield from ((gpu, some, False) for gpu, some in by_gpu.items())
             else:
-                yield from ((gpu, seconds, False) for gpu, seconds in by_gpu.items())
+                yield None, math.fsum(by_gpu.values()), False
             return
         if not bound.each_gpu:
             cell = one.total if counted is None else one.sums(_mine(one, counted))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from fairsched.guard.allow import Allow
-from fairsched.guard.breach import Subject
+from fairsched.guard.breach import Subject, What
 from fairsched.guard.ledger import KEEP_S, grown
 from fairsched.guard.rules import Bound
 from fairsched.guard.sample import Process, Round, Sample
@@ -26,7 +26,9 @@ ProcessKey = tuple[str, int, int]
 Cell = list[float]
 """Sums on one GPU."""
 VRAM, VRAM_UNKNOWN, CONTEXTS, CONTEXTS_UNKNOWN, PROCESSES, TIME = range(6)
+_PLAIN = {What.VRAM: VRAM, What.CONTEXTS: CONTEXTS, What.PROCESSES: PROCESSES}
 _NOTHING = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+_COLUMNS = range(6)
 _SPARE = 64
 Late = Callable[["Bucket", str, float, float, float], None]
 """Told of a difference that began before the last round: bucket, GPU, seconds, since when, until when."""
@@ -52,10 +54,11 @@ class Seat:
 class Bucket:
     """Processes of the same user, groups and tenant."""
 
-    __slots__ = ("cells", "rows", "seats", "seen", "subjects", "tenant", "total")
+    __slots__ = ("cells", "day_keys", "rows", "seats", "seen", "subjects", "tenant", "total")
 
     def __init__(self, tenant: str | None, subjects: tuple[Sum, ...]) -> None:
         self.tenant, self.subjects = tenant, subjects
+        self.day_keys = [one.key for one in subjects if one.days]
         self.cells: dict[str, Cell] = {}
         self.total: Cell = list(_NOTHING)
         self.rows: list[Row] = []
@@ -66,19 +69,21 @@ class Bucket:
 class Sum:
     """One subject: its buckets in this round."""
 
-    __slots__ = ("bounds", "buckets", "gpu", "key", "seen", "subject", "total")
+    __slots__ = ("bounds", "buckets", "days", "gpu", "key", "others", "plain", "seen", "subject", "total")
 
     def __init__(self, subject: Subject, bounds: tuple[Bound, ...], gpu: str | None = None) -> None:
         self.subject, self.bounds, self.key = subject, bounds, key_of(subject)
         self.gpu = gpu
         """UUID, of a subject that is a GPU."""
+        simple = [one for one in bounds if one.amount is not None and one.gpus is None and not one.each_gpu]
+        self.plain = [(_PLAIN[one.what], one) for one in simple if one.what in _PLAIN]
+        """Columns of the total, and the bounds that they are compared with."""
+        self.others = [one for one in bounds if one not in simple or one.what not in _PLAIN]
+        self.days = any(one.what is What.GPU_SECONDS for one in bounds)
+        """GPU seconds a day are counted."""
         self.buckets: list[Bucket] = []
         self.total: Cell = list(_NOTHING)
         self.seen = 0
-
-    def start(self, number: int) -> None:
-        """Of a round that has it."""
-        self.seen, self.buckets, self.total = number, [], list(_NOTHING)
 
     def rows(self, gpus: Collection[str] | None = None) -> Iterator[Row]:
         """On these GPUs; None = on all."""
@@ -121,6 +126,8 @@ class Tally:
         """When the first round was."""
         self.number = 0
         self.active: list[Bucket] = []
+        self.present: list[Sum] = []
+        """Subjects of the round, without GPUs."""
 
     def forget_subjects(self) -> None:
         """Bounds may be others now, as a GPU was seen: who belongs to whom is worked out anew."""
@@ -248,6 +255,7 @@ class Tally:
         return bucket
 
     def _add_up(self, number: int) -> None:
+        present = self.present = []
         for bucket in self.active:
             cells = list(bucket.cells.values())
             if len(cells) == 1:
@@ -257,10 +265,13 @@ class Tally:
             total[PROCESSES] = bucket.seats
             for subject in bucket.subjects:
                 if subject.seen != number:
-                    subject.start(number)
+                    subject.seen = number
+                    subject.buckets, subject.total = [bucket], list(total)
+                    present.append(subject)
+                    continue
                 subject.buckets.append(bucket)
                 sums = subject.total
-                for column in range(6):
+                for column in _COLUMNS:
                     sums[column] += total[column]
 
     def _prune(self, number: int) -> None:
