@@ -69,7 +69,7 @@ class Judge:
             self._ladders.set_back(t_s)
             self._booking.set_back(t_s)
             self._measure.set_back()
-            self._pruned_s = t_s
+            self._pruned_s = last_s = t_s
         if self._gpus.learn({uuid: load.index for uuid, load in moment.gpus.items()}) or self._is_renamed:
             self._forget_subjects()
         self._tally.feed(moment, last_s)

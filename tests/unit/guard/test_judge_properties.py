@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every judge and every recording: nobody innocent, nothing too soon, the same live, played, restarted."""
+"""What holds for every judge and recording: nobody innocent, nothing too soon, the same live, played, restarted."""
 
 from __future__ import annotations
 
