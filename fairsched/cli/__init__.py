@@ -28,6 +28,7 @@ COMMANDS = {
     "ps": ("fairsched.cli.ps", "Which processes use the GPUs, and whose they are."),
     "reclaim": ("fairsched.cli.reclaim", "End who holds a GPU, and check that it is free."),
     "audit": ("fairsched.cli.audit", "Who ended what, and why; who looks like a rogue."),
+    "guard": ("fairsched.cli.guard", "Limits, who is over them, and what is done about it."),
     "mcp": ("fairsched.cli.mcp", "A door for assistants (MCP): read, and end only what is confirmed."),
     "explain": ("fairsched.cli.explain", "Why a tenant was held, in the last minute."),
     "events": ("fairsched.cli.events", "Holds, thaws and terminations as JSON lines."),

@@ -27,7 +27,8 @@ stays ignored: end it with SIGTERM.
 
 `status`, `top`, `ps`, `explain`, `events`, `tenant` and `config reload` ask the daemon over its control socket,
 which root and the members of the group `fairsched` (`control.group`) may use. `ps` and `reclaim` also work without it,
-from NVML and /proc, and say so. `release`, `doctor`, `exec`, `report`, `audit` and the rest of `config` need no daemon.
+from NVML and /proc, and say so. `guard` shows what the companion counts, and works without one. `release`,
+`doctor`, `exec`, `report`, `audit` and the rest of `config` need no daemon.
 
 Completion of commands and options, for bash (zsh and fish alike):
 

@@ -21,6 +21,14 @@ whoever acts on one is elsewhere.
 | ``judges.py``, ``miner.py``, ``evasion.py`` | the kinds |
 | ``finding.py`` | findings, and the verdict that they come to |
 | ``rogue.py`` | rogue rules: rounds in, findings out |
+| ``rules.py``, ``breach.py`` | limits, and what is said of who is over one |
+| ``subjects.py`` | whom a process counts for, and which limits hold for them |
+| ``tally.py``, ``ledger.py``, ``booking.py`` | sums of a round, GPU seconds of a day |
+| ``measure.py``, ``ladder.py`` | who is over; warnings, grace, end |
+| ``choice.py``, ``meant.py`` | whom an end hits, who is named, who may be held |
+| ``judge.py`` | limits: rounds in, breaches out |
+| ``forecast.py`` | what would have been, and what would come |
+| ``report.py``, ``words.py`` | what the guard tells of itself |
 
 Terms: a *round* is one moment of all GPUs. A *finding* is a rule or limit that matched, with evidence.
 """
