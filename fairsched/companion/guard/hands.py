@@ -4,15 +4,16 @@
 Problem: what is done to people must be explainable later, must hit nobody else, and must end with its reason.
 
 Approach: once a round the hands are given all breaches of it. Those that are news are told. Holds (slowing.py) follow
-the breaches of this very round. An end (ending.py) is begun when the one before is over, and only if this round still
-asks for it. What cannot be written in the audit log is not done, and tried again as long as it is asked for. In a dry
-run all of it is written down as what would be done, and nothing is done; one is also while the daemon's own mode is
-``dry_run``, which promises to touch nothing.
+the breaches of this very round. An end (ending.py) is begun when the one before is over, and only if it is still no
+more than is needed. What cannot be written in the audit log is not done, and tried again in the next round. In a dry
+run people are warned, and the rest is written down as what would be done; so it is while the daemon's own mode is
+``dry_run``, too, which promises to touch nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from fairsched.companion.guard.ending import Ender, EndOrder
 from fairsched.companion.guard.records import Cause, Records, cause_of
@@ -35,17 +36,16 @@ class Hands:
     ) -> None:
         self._records, self._slowing, self._ender = records, slowing, ender
         self._is_acting, self._is_forced = is_acting, is_forced
-        self._waiting: dict[Cause, None] = {}
+        self._waiting: dict[Cause, Breach] = {}
         """Ends that were asked for and are not begun, oldest first."""
 
     def carry_out(self, breaches: Sequence[Breach], moment: Round, mode: str) -> None:
         """All that this round asks for. ``mode``: the daemon's, in effect. Returns soon."""
         is_acting, now_s = self._is_acting and mode != "dry_run", moment.t_s
         for breach in breaches:
-            is_told = breach.act is Act.WARN or (breach.act is Act.HOLD and is_acting)
-            if breach.is_news and is_told:
-                self._records.write_breach("warned", breach, is_dry=not is_acting)
-                self._records.deed(breach, now_s, "told", word="done" if is_acting else "dry_run")
+            if breach.is_news and breach.act is not Act.END:  # a hold is a warning as well
+                self._records.write_breach("warned", breach)
+                self._records.deed(replace(breach, act=Act.WARN), now_s, "told")
         if is_acting:
             self._slowing.step(breaches, mode, now_s)
         else:
@@ -54,17 +54,17 @@ class Hands:
         self._end(breaches, moment, is_dry=not is_acting)
 
     def _end(self, breaches: Sequence[Breach], moment: Round, *, is_dry: bool) -> None:
-        due = {cause_of(one): one for one in breaches if one.act is Act.END and one.processes}
-        for cause, breach in due.items():
-            if breach.is_news:
-                self._waiting.setdefault(cause)
-        self._waiting = {cause: None for cause in self._waiting if cause in due}
+        now = {cause_of(one): one for one in breaches}
+        self._waiting = {
+            cause: then for cause, then in self._waiting.items() if cause in now and _is_due(then, now[cause])
+        }
+        for cause, breach in now.items():
+            if breach.act is Act.END and breach.is_news and breach.processes:
+                self._waiting[cause] = breach
         self._records.over("end ", {matter_of(cause) for cause in self._waiting})
         if self._ender.is_busy or not self._waiting:
             return
-        cause = next(iter(self._waiting))
-        del self._waiting[cause]
-        breach = due[cause]
+        breach = self._waiting.pop(next(iter(self._waiting)))
         self._ender.start(EndOrder(breach, moment, is_forced=self._is_forced(breach), is_dry=is_dry))
 
     def _collect(self, now_s: float) -> None:
@@ -74,7 +74,7 @@ class Hands:
         order = result.order
         cause = cause_of(order.breach)
         if result.is_refused:
-            self._waiting.setdefault(cause)  # tried again while it is asked for
+            self._waiting.setdefault(cause, order.breach)  # tried again while it is due
             self._records.refused(matter_of(cause), f"nobody is ended: {result.text}", order.breach, now_s)
             return
         self._records.trouble(matter_of(cause), None)
@@ -84,6 +84,13 @@ class Hands:
             )
         word = "dry_run" if order.is_dry else "done"
         self._records.deed(order.breach, now_s, result.text, word=word, pids=result.pids)
+
+
+def _is_due(then: Breach, now: Breach) -> bool:
+    """Whether an end that was asked for a while ago is still no more than is needed: nothing has become less."""
+    there = {one.key for one in now.processes}
+    is_less = then.used is not None and now.used is not None and now.used < then.used
+    return not is_less and all(one.key in there for one in then.processes)
 
 
 def matter_of(cause: Cause) -> str:

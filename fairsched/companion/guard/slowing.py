@@ -13,7 +13,7 @@ the daemon would hold or end it without the guard's warnings and grace.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fairsched.companion.guard.lowered import Lowered, NotLowered
 from fairsched.companion.guard.records import Cause, Records, cause_of, text_of
@@ -41,6 +41,8 @@ class Slowing:
         self._hold_quota, self._tenant_vram = hold_quota, tenant_vram or {}
         self._causes: dict[str, set[Cause]] = {}
         """By tenant that is slowed down."""
+        self._next: dict[str, set[Cause]] = {}
+        """The same, of the round that is carried out."""
 
     @property
     def held(self) -> tuple[str, ...]:
@@ -49,6 +51,7 @@ class Slowing:
 
     def step(self, breaches: Sequence[Breach], mode: str, now_s: float) -> None:
         """As the breaches of this round ask. ``mode``: the daemon's."""
+        self._next = {}
         wanted = self._wanted(breaches)
         is_any = bool(wanted or self._lowered.changes or self._tenant_vram)
         try:
@@ -69,12 +72,7 @@ class Slowing:
                 self._records.deed(breach, now_s, text, word="refused")
         self._limit_memory(settings)
         self._forget(wanted)
-        held = self.held
-        self._causes = {
-            tenant: {cause_of(one) for one in breaches if tenant in one.tenants and self._asks(tenant, one)}
-            for tenant in wanted
-            if tenant in held
-        }
+        self._causes = {tenant: causes for tenant, causes in self._next.items() if tenant in self.held}
 
     def pretend(self, breaches: Sequence[Breach], now_s: float) -> None:
         """In a dry run: what would be done is written down, and what is in force given back."""
@@ -88,19 +86,23 @@ class Slowing:
                 text = f"would slow down {names}" if names else "nobody can be slowed down alone"
                 self._records.deed(breach, now_s, text, word="dry_run", tenants=breach.tenants)
 
-    def _asks(self, tenant: str, breach: Breach) -> bool:
-        """Whether this breach wants the tenant slow; one that ends processes keeps slow whom it held before."""
-        return breach.act is Act.HOLD or (
-            breach.act is Act.END and cause_of(breach) in self._causes.get(tenant, ())
-        )
-
     def _wanted(self, breaches: Sequence[Breach]) -> dict[str, Breach]:
-        """Tenants that are to be slow, each with the first breach that asks for it."""
+        """Tenants that are to be slow, each with the first breach that asks for it.
+
+        While processes are ended, those that the same cause has slowed down before stay so.
+        """
         found: dict[str, Breach] = {}
         for breach in breaches:
-            for tenant in breach.tenants:
-                if self._asks(tenant, breach):
-                    found.setdefault(tenant, breach)
+            cause = cause_of(breach)
+            if breach.act is Act.HOLD:
+                names: Iterable[str] = breach.tenants
+            elif breach.act is Act.END:
+                names = [tenant for tenant, causes in self._causes.items() if cause in causes]
+            else:
+                continue
+            for tenant in names:
+                found.setdefault(tenant, breach)
+                self._next.setdefault(tenant, set()).add(cause)
         return found
 
     def _slow_down(self, tenant: str, breach: Breach, settings: Settings, mode: str, now_s: float) -> None:

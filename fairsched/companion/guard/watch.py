@@ -23,6 +23,7 @@ from typing import Any
 
 from fairsched.base.files import replace_file
 from fairsched.base.printable import printable
+from fairsched.base.text import counted
 from fairsched.companion.guard import STATE_FILE
 from fairsched.companion.guard.hands import Hands
 from fairsched.companion.guard.lowered import Lowered
@@ -238,13 +239,28 @@ class Watch:
         found = [f"guard: {text}" for text in self._tools.records.troubles]
         if self.is_lost:
             found.append(f"guard: no look for {self.age_s:.0f} s, so nothing is kept")
-        is_dry = self._rules.mode != "act"
         for breach in self._breaches[:_FAULTS]:
-            found.append(f"guard: {printable(breach.text)}{_what_now(breach, is_dry=is_dry)}")
+            found.append(f"guard: {printable(breach.text)}; {self._what_now(breach)}")
         more = len(self._breaches) - _FAULTS
         if more > 0:
             found.append(f"guard: {more} more are over a limit: fairsched guard show")
         return found
+
+    def _what_now(self, breach: Breach) -> str:
+        """What is done, and what comes if it goes on."""
+        is_dry, held = self._rules.mode != "act", self._tools.slowing.held
+        if breach.act is Act.END:
+            return f"{'would end' if is_dry else 'ends'} {counted(len(breach.processes), 'process', 'processes')}"
+        said = f"warned {'once' if breach.warnings == 1 else f'{breach.warnings} times'}"
+        if breach.act is Act.HOLD and is_dry and breach.tenants:
+            said += f", would slow down {', '.join(breach.tenants)}"
+        slow = [tenant for tenant in breach.tenants if tenant in held]
+        if breach.act is Act.HOLD and slow:
+            said += f", {printable(', '.join(slow))} slowed down"
+        if breach.next_act is Act.END and breach.next_s is not None:
+            at = time.strftime("%H:%M:%SZ", time.gmtime(breach.next_s))
+            said += f", {'would end' if is_dry else 'ends'} from {at} on"
+        return said
 
     def rows(self) -> list[tuple[str, tuple[str, ...], float]]:
         """For the exporter: family, labels, value. Called from its thread."""
@@ -268,16 +284,3 @@ class Watch:
         """The tape ends, the lock is given back."""
         self._tools.tapes.close()
         self._tools.file.unlock()
-
-
-def _what_now(breach: Breach, *, is_dry: bool) -> str:
-    """``; it is held; end comes at 14:05:00Z``, as far as there is something to say."""
-    times = "once" if breach.warnings == 1 else f"{breach.warnings} times"
-    words = {Act.WARN: f"warned {times}", Act.HOLD: "slowed down", Act.END: "to be ended"}
-    now = words[breach.act]
-    if is_dry and breach.act is not Act.WARN:
-        now = f"would be {now.removeprefix('to be ')}"
-    if breach.next_act is None or breach.next_s is None or breach.next_act is Act.WARN:
-        return f"; {now}"
-    at = time.strftime("%H:%M:%SZ", time.gmtime(breach.next_s))
-    return f"; {now}, {'would be ' if is_dry else ''}{breach.next_act.value} from {at} on"

@@ -31,7 +31,7 @@ LIMIT: dict[str, Any] = {
     "vram": "5GiB",
     "warnings": 2,
     "every": "1s",
-    "grace": "1s",
+    "grace": "3s",
     "soft": "hold",
     "hard": "end",
 }
@@ -45,9 +45,12 @@ def spawn(site: Site, tenant: str, uid: int, gib: float) -> subprocess.Popen[byt
     argv = [*user, str(site.host._parts.load), *load.arguments()]
     process = site.host.popen(argv, cgroup_path=site.cgroup(tenant))
     wait_until(
-        lambda: any(one["pid"] == process.pid and one["contexts"] for one in site.ask("processes")),
+        lambda: any(
+            one["pid"] == process.pid and (one["vram_bytes"] or 0) >= load.alloc_bytes
+            for one in site.ask("processes")
+        ),
         PATIENCE_S,
-        f"{tenant} has a context",
+        f"{tenant} has its memory",
     )
     return process
 
@@ -88,7 +91,7 @@ def test_who_is_over_is_warned_slowed_down_and_ended_and_its_neighbour_is_not(si
     old, adam = spawn(site, "eve", EVE, 3), spawn(site, "adam", ADAM, 9)
     young = spawn(site, "eve", EVE, 3)
     wait_held(site)
-    assert "guard: " in warnings(site) and str(EVE) in warnings(site)
+    wait_until(lambda: f"guard: user {EVE} " in warnings(site), PATIENCE_S, "it is said")
     assert quota(site, "adam") is None
     wait_until(lambda: not is_running(young.pid), PATIENCE_S, "the youngest is ended")
     wait_until(lambda: quota(site) is None, PATIENCE_S, "what is left is within the limit")

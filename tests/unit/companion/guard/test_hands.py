@@ -18,7 +18,7 @@ from fairsched.companion.guard.slowing import Slowing
 from fairsched.companion.locked import LockedFile
 from fairsched.guard.breach import Act, Breach, What
 from tests.unit.companion.daemon import SettingsDaemon
-from tests.unit.companion.guard.made import T_S, breach, moment
+from tests.unit.companion.guard.made import GIB, T_S, breach, moment, process
 from tests.unit.companion.guard.test_slowing import CONFIG, FakeAudit
 
 END = breach(Act.END)
@@ -139,6 +139,21 @@ def test_what_was_refused_is_tried_again_while_it_is_asked_for_and_said_once(mad
     assert made.records.counts["people", "end", "done"] == 1
 
 
+def test_an_end_that_waited_is_no_more_than_is_needed_by_then(made: Made) -> None:
+    less = breach(Act.HOLD, is_news=False, used=25.0 * GIB)
+    others = breach(Act.HOLD, is_news=False, processes=(process(101),))
+    for later in (less, others):
+        made.round(END)
+        made.ender.finish("the audit log cannot be written", is_refused=True)
+        made.round(later)
+        made.round(breach(Act.HOLD, is_news=False))
+    assert len(made.ender.orders) == 2
+    made.round(END)
+    made.ender.finish("the audit log cannot be written", is_refused=True)
+    made.round(breach(Act.HOLD, is_news=False, used=31.0 * GIB, processes=(process(101), process())))
+    assert [one.breach for one in made.ender.orders[3:]] == [END]
+
+
 def test_a_refusal_is_forgotten_with_its_limit(made: Made) -> None:
     made.round(END)
     made.ender.finish("the audit log cannot be written", is_refused=True)
@@ -158,10 +173,15 @@ def test_a_dry_run_writes_down_what_it_would_do(tmp_path: Path, is_acting: bool,
     assert made.ender.orders[0].is_dry
     made.ender.finish("would end 100 (python)", pids=(100,), plan={"targets": [1], "left": []})
     made.round(mode=mode)
-    assert made.audit.did == ["warned", "would hold", "would end"]
-    assert all(entry["is_dry"] for entry in made.audit.entries)
+    assert made.audit.did == ["warned", "warned", "would hold", "would end"]
+    assert [entry["is_dry"] for entry in made.audit.entries] == [False, False, True, True]
     assert made.audit.entries[-1]["targets"] == [1]
-    assert all(deed.is_dry for deed in made.records.deeds) and len(made.records.deeds) == 3
+    assert [(deed.act, deed.is_dry) for deed in made.records.deeds] == [
+        (Act.WARN, False),
+        (Act.WARN, False),
+        (Act.HOLD, True),
+        (Act.END, True),
+    ]
     assert not made.daemon.settings.overrides.tenants
 
 

@@ -98,7 +98,7 @@ def test_it_is_slow_while_the_limit_asks_for_it_and_no_longer(make: MakeHold) ->
     assert one.record.exists()
     one.step(HOLD)
     assert one.audit.did == ["lower"], "once"
-    one.step(breach(Act.END))
+    one.step(breach(Act.END, tenants=()))
     assert one.quota() == 0.05, "while its processes are ended it goes on"
     one.step(breach(Act.WARN))
     assert (one.quota(), one.slowing.held) == (None, ()), "its count has lapsed"

@@ -126,17 +126,19 @@ def test_a_round_is_recorded_judged_and_told(site: Site) -> None:
     assert found.is_running and found.uses == (USE,) and found.deeds[0].limit == "people"
     assert found.notes == ("there is no user x",)
     assert site.watch.faults() == [
-        "guard: user alice has 30.0 GiB of GPU memory, and 20.0 are allowed (people); slowed down"
+        "guard: user alice has 30.0 GiB of GPU memory, and 20.0 are allowed (people); warned once, "
+        "chat slowed down"
     ]
     rows = {(name, *labels): value for name, labels, value in site.watch.rows()}
     assert rows["fairsched_guard_over", "people", "vram"] == 1
     assert rows["fairsched_guard_held_tenants",] == rows["fairsched_guard_rounds",] == 1
-    assert rows["fairsched_guard_deeds", "people", "hold", "done"] == 2
+    assert rows["fairsched_guard_deeds", "people", "hold", "done"] == 1
+    assert rows["fairsched_guard_deeds", "people", "warn", "done"] == 1
 
 
 def test_what_comes_next_is_said_with_its_time(site: Site) -> None:
     site.turn(breach(next_act=Act.END, next_s=T_S + 3600))
-    assert site.watch.faults()[0].endswith("; warned once, end from 09:00:00Z on")
+    assert site.watch.faults()[0].endswith("; warned once, ends from 09:00:00Z on")
 
 
 def test_many_breaches_leave_room_for_others_in_the_status(site: Site) -> None:
