@@ -9,14 +9,16 @@ Terms: *lead* is what processes have shown beyond their tenant's counter, in sec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fairsched.guard.breach import Per, Subject
-from fairsched.guard.ledger import Ledger, grown
-from fairsched.guard.sample import Round
+from fairsched.guard.ledger import KEEP_S, Ledger, grown
 from fairsched.guard.subjects import SubjectKey, Subjects
 from fairsched.guard.tally import TIME, Bucket, Sum
+
+Counters = Mapping[str, Mapping[str, float]]
+"""GPU seconds by tenant and GPU."""
 
 
 class Booking:
@@ -43,6 +45,10 @@ class Booking:
         for known in self._tenants.values():
             known[1] = min(known[1], t_s)
 
+    def prune(self, t_s: float) -> None:
+        """Forget tenants that were not told of for long."""
+        self._tenants = {key: known for key, known in self._tenants.items() if t_s - known[1] <= KEEP_S}
+
     def state(self) -> list[list[Any]]:
         return [[*key, *known] for key, known in self._tenants.items()]
 
@@ -57,20 +63,19 @@ class Booking:
             self._ledger.book(self._booked(bucket, gpu), gpu, seconds, begin_s, end_s)
             self._lead(bucket.tenant, gpu, seconds)
 
-    def book(self, active: Iterable[Bucket], moment: Round, last_s: float | None) -> None:
-        """``last_s``: when the round before was."""
+    def book(self, active: Iterable[Bucket], tenants: Counters, t_s: float, last_s: float | None) -> None:
+        """Of a round at `t_s`; ``last_s``: when the one before was."""
         if not self._ledger.is_needed:
             return
-        t_s = moment.t_s
         begin_s = t_s if last_s is None else min(last_s, t_s)
         for bucket in active:
             for gpu, cell in bucket.cells.items():
                 if cell[TIME] > 0:
                     self._ledger.book(self._booked(bucket, gpu), gpu, cell[TIME], begin_s, t_s)
                     self._lead(bucket.tenant, gpu, cell[TIME])
-        for tenant, by_gpu in moment.tenants.items():
+        for tenant, by_gpu in tenants.items():
             for gpu, counter in by_gpu.items():
-                self._top_up(tenant, gpu, counter, t_s)
+                self._top_up(tenant, gpu, counter, t_s, last_s)
 
     def _booked(self, bucket: Bucket, gpu: str) -> list[SubjectKey]:
         """Whose days are counted."""
@@ -87,10 +92,10 @@ class Booking:
         if known is not None:
             known[2] += seconds
 
-    def _top_up(self, tenant: str, gpu: str, counter: float, t_s: float) -> None:
+    def _top_up(self, tenant: str, gpu: str, counter: float, t_s: float, last_s: float | None) -> None:
         """Book what a tenant's processes did not show: those that were shorter than a round."""
         known = self._tenants.get((tenant, gpu))
-        if known is None:
+        if known is None or (last_s is not None and last_s - known[1] > KEEP_S):
             self._tenants[tenant, gpu] = [counter, t_s, 0.0]
             return
         rest = grown(known[0], counter, t_s - known[1]) - known[2]

@@ -61,7 +61,7 @@ class Judge:
     def feed(self, moment: Round) -> list[Breach]:
         """Everybody who is over a limit in this round; one that is of the same moment as the last is left out. One
         that is earlier means that the clock was set back."""
-        t_s, last_s = moment.t_s, self._last_s
+        t_s, last_s = round(moment.t_s, 3), self._last_s  # as on a tape
         if t_s == last_s:
             return []
         if last_s is not None and t_s < last_s:
@@ -72,14 +72,15 @@ class Judge:
             self._pruned_s = last_s = t_s
         if self._gpus.learn({uuid: load.index for uuid, load in moment.gpus.items()}) or self._is_renamed:
             self._forget_subjects()
-        self._tally.feed(moment, last_s)
+        self._tally.feed(moment, t_s, last_s)
         self._there = self._tally.present + (self._present_gpus() if self._has_gpus else [])
-        self._booking.book(self._tally.active, moment, last_s)
+        self._booking.book(self._tally.active, moment.tenants, t_s, last_s)
         self._last_s = t_s
         if t_s - self._pruned_s >= _PRUNE_S:
             self._pruned_s = t_s
             self._ladders.lapse(t_s)
             self._tally.prune_counters(t_s)
+            self._booking.prune(t_s)
         dt_s = 0.0 if last_s is None else t_s - last_s
         found = self._breaches(t_s, dt_s if 0 < dt_s <= GAP_S else 0.0)
         # one that has samples and no load, as old tapes have it, is known from the next round on
@@ -110,6 +111,7 @@ class Judge:
     def subjects(self, now_s: float) -> list[SubjectUse]:
         """How much everybody uses of each limit, as of the last round; the nearest to a limit first. Those that are
         not there are told of if they have had GPU time today."""
+        now_s = round(now_s, 3)
         found = [use for one in self._there for bound in one.bounds for use in self._uses(one, bound, now_s)]
         there = {one.key for one in self._there}
         for key in sorted(self._ledger.keys(now_s) - there):
@@ -282,8 +284,9 @@ def _rung_key(one: Sum, bound: Bound, gpu: str | None) -> RungKey:
 
 
 def _mark(bound: Bound) -> str:
-    """What a bound says; another amount begins with its warnings."""
+    """What a bound says; one that says something else begins with its warnings."""
     hours = None if bound.hours is None else (bound.hours.windows, str(bound.hours.zone))
     dates = None if bound.maintenance is None else (bound.maintenance.begin_s, bound.maintenance.end_s)
-    said = (bound.amount, bound.each_gpu, bound.gpus, bound.allowed_gpus, hours, dates, bound.is_hard)
+    steps = (bound.warnings, bound.every_s, bound.grace_s, bound.is_hard)
+    said = (bound.amount, bound.each_gpu, bound.gpus, bound.allowed_gpus, hours, dates, steps)
     return repr(said)

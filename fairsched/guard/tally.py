@@ -135,10 +135,10 @@ class Tally:
         self._by_id.clear()
         self._by_key.clear()
 
-    def feed(self, moment: Round, last_s: float | None) -> None:
-        """``last_s``: when the round before was."""
+    def feed(self, moment: Round, t_s: float, last_s: float | None) -> None:
+        """``t_s``: when it was, ``last_s``: when the round before was."""
         self.number += 1
-        number, t_s = self.number, moment.t_s
+        number = self.number
         before_s = -1.0 if last_s is None else last_s
         elapsed_s = max(0.0, t_s - before_s)
         if self.begun_s is None:

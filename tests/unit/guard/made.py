@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fairsched.guard.allow import Allow
 from fairsched.guard.breach import Act, Breach, Per, What
+from fairsched.guard.hours import parse_hours
 from fairsched.guard.judge import Judge
 from fairsched.guard.rules import Bound, GuardRules, Project
 from fairsched.guard.sample import GpuLoad, Process, Round, Sample
@@ -64,7 +65,7 @@ def rounds(draw: st.DrawFn, steps: st.SearchStrategy[float] = STEPS) -> list[Rou
     """Up to 30; counters grow, and now and then begin anew."""
     found, t_s, counters = [], 0.0, dict[tuple[int, str], float]()
     for _ in range(draw(st.integers(1, 30))):
-        t_s += draw(steps)
+        t_s += draw(steps) + draw(st.sampled_from((0.0, 0.00049, 0.0004)))
         samples = []
         for one in draw(st.lists(st.sampled_from(POOL), max_size=6, unique_by=lambda one: one.pid)):
             for gpu in draw(st.sampled_from((("GPU-a",), ("GPU-b",), GPUS))):
@@ -86,19 +87,21 @@ def rounds(draw: st.DrawFn, steps: st.SearchStrategy[float] = STEPS) -> list[Rou
 
 
 def _bound(draw: st.DrawFn, number: int) -> Bound:
-    what = draw(st.sampled_from((What.VRAM, What.CONTEXTS, What.PROCESSES, What.GPU_SECONDS, What.GPUS)))
+    what = draw(st.sampled_from([one for one in What if one is not What.MAINTENANCE]))
+    has_amount = what not in (What.GPUS, What.HOURS)
     per = draw(st.sampled_from(tuple(Per) if what not in (What.GPUS, What.GPU_SECONDS) else tuple(Per)[:4]))
     return Bound(
         limit=f"l{number}",
         per=per,
         what=what,
-        amount=None if what is What.GPUS else draw(st.sampled_from((0.0, 1.0, 5.0, 12.0))),
+        amount=None if not has_amount else draw(st.sampled_from((0.0, 1.0, 5.0, 12.0))),
         of=None
         if per is Per.GPU
         else draw(st.sampled_from((None, None, frozenset({"alice", "lab", "all", "p"})))),
         gpus=draw(st.sampled_from((None, None, ("0",), ("GPU-b",)))),
-        each_gpu=what is not What.GPUS and draw(st.booleans()),
+        each_gpu=has_amount and draw(st.booleans()),
         allowed_gpus=("0",) if what is What.GPUS else (),
+        hours=parse_hours(["mon 16:02-17:00", "tue 00:00-12:00"], "UTC") if what is What.HOURS else None,
         warnings=draw(st.integers(1, 3)),
         every_s=draw(st.sampled_from((1.0, 20.0, 300.0))),
         grace_s=draw(st.sampled_from((0.0, 15.0, 300.0))),
