@@ -30,6 +30,8 @@ _PLAIN = {What.VRAM: VRAM, What.CONTEXTS: CONTEXTS, What.PROCESSES: PROCESSES}
 _NOTHING = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 _COLUMNS = range(6)
 _SPARE = 64
+SETTLE_S = 120.0
+"""A digest is worked out in the background. As long as it may come, whoever may be allowed by it is taken to be."""
 Late = Callable[["Bucket", str, float, float, float], None]
 """Told of a difference that began before the last round: bucket, GPU, seconds, since when, until when."""
 
@@ -41,12 +43,14 @@ Row = tuple["Seat", Sample, float]
 class Seat:
     """One process, as it was told last."""
 
-    __slots__ = ("bucket", "counters", "is_allowed", "process", "seen")
+    __slots__ = ("bucket", "counters", "first_s", "is_allowed", "process", "seen")
 
     def __init__(
         self, process: Process, bucket: Bucket, counters: dict[str, list[float]], is_allowed: bool
     ) -> None:
         self.process, self.bucket, self.counters, self.is_allowed = process, bucket, counters, is_allowed
+        self.first_s = 0.0
+        """When it was seen first."""
         self.seen = 0
         """Number of the round."""
 
@@ -119,6 +123,7 @@ class Tally:
         self._allow, self._subjects_of, self._late = allow, subjects_of, late
         self._by_id: dict[int, Seat] = {}
         self._by_key: dict[ProcessKey, Seat] = {}
+        self._unsettled: list[Seat] = []
         self._buckets: dict[tuple[object, ...], Bucket] = {}
         self.counters: dict[ProcessKey, dict[str, list[float]]] = {}
         """By process and GPU: the counter of GPU time, and when it was read."""
@@ -134,6 +139,7 @@ class Tally:
         self._buckets.clear()
         self._by_id.clear()
         self._by_key.clear()
+        self._unsettled.clear()
 
     def feed(self, moment: Round, t_s: float, last_s: float | None) -> None:
         """``t_s``: when it was, ``last_s``: when the round before was."""
@@ -143,13 +149,14 @@ class Tally:
         elapsed_s = max(0.0, t_s - before_s)
         if self.begun_s is None:
             self.begun_s = t_s
+        self._settle(t_s)
         by_id = self._by_id
         active = self.active = []
         for sample in moment.samples:
             process, gpu, vram, contexts, counter, _, _, _, _ = sample
             seat = by_id.get(id(process))
             if seat is None or seat.process is not process:
-                seat = self._seat(process)
+                seat = self._seat(process, t_s)
             bucket = seat.bucket
             if bucket.seen != number:
                 bucket.seen = number
@@ -230,7 +237,24 @@ class Tally:
             self._late(seat.bucket, gpu, worked_s, min(begin_s, t_s), t_s)
         return worked_s
 
-    def _seat(self, process: Process) -> Seat:
+    def _settle(self, t_s: float) -> None:
+        """Whoever has had the time to become known is on no list."""
+        waiting = []
+        for seat in self._unsettled:
+            if 0 <= t_s - seat.first_s < SETTLE_S:
+                waiting.append(seat)
+            else:
+                seat.is_allowed = False
+        self._unsettled = waiting
+
+    def _may_be_allowed(self, process: Process) -> bool:
+        """Once its digest is known."""
+        allow = self._allow
+        return bool(allow.programs and process.program_digest is None) or bool(
+            allow.images and process.container_id is not None and process.image_digest is None
+        )
+
+    def _seat(self, process: Process, t_s: float) -> Seat:
         key = process.key
         seat = self._by_key.get(key)
         if seat is None or seat.process != process:
@@ -239,8 +263,12 @@ class Tally:
             is_allowed = self._allow.why(process) is not None
             old = seat
             seat = self._by_key[key] = Seat(process, bucket, counters, is_allowed)
+            seat.first_s = t_s if old is None else old.first_s
             if old is not None:
                 self._by_id.pop(id(old.process), None)
+            if not is_allowed and t_s - seat.first_s < SETTLE_S and self._may_be_allowed(process):
+                seat.is_allowed = True
+                self._unsettled.append(seat)
         else:  # the same, in another object
             self._by_id.pop(id(seat.process), None)
             seat.process = process

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from fairsched.guard.allow import Allow
 from fairsched.guard.breach import Act, Per, What
 from fairsched.guard.hours import parse_hours, parse_maintenance
 from fairsched.guard.judge import Judge
-from fairsched.guard.rules import Bound, Project
+from fairsched.guard.rules import Bound, GuardRules, Project
 from fairsched.guard.sample import GpuLoad, Round, Sample
 from tests.unit.guard.made import T0, at, judge_of, news, process, vram
 
@@ -86,6 +87,21 @@ def test_whoever_is_allowed_counts_and_stays() -> None:
     alone = [Sample(spared, "GPU-a", 11)]
     acts = {one.act for t_s in range(100, 400, 10) for one in judge.feed(at(t_s, *alone))}
     assert acts == {Act.WARN}
+
+
+def test_whoever_may_be_allowed_by_a_digest_is_spared_until_that_had_the_time_to_be_known() -> None:
+    digest = f"sha256:{'0f' * 32}"
+    bound = vram(amount=10, warnings=1, grace_s=10.0, is_hard=True)
+    rules = GuardRules((bound,), allow=Allow(programs=(digest,)))
+    unknown, known = process(1), process(1, program_digest=digest)
+    for last, acts in ((known, {Act.WARN}), (unknown, {Act.WARN, Act.END})):
+        judge = Judge(rules)
+        found = [
+            one for t_s in range(0, 110, 10) for one in judge.feed(at(t_s, Sample(unknown, "GPU-a", 15)))
+        ]
+        assert {one.act for one in found} == {Act.WARN}
+        found = [one for t_s in range(110, 200, 10) for one in judge.feed(at(t_s, Sample(last, "GPU-a", 15)))]
+        assert {one.act for one in found} == acts
 
 
 def test_a_process_on_two_gpus_is_one_process() -> None:

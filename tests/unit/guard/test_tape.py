@@ -17,6 +17,7 @@ ROUNDS = [
     Round(2.0, (Sample(A, "GPU-0"), Sample(A, "GPU-1", 9), Sample(B, "GPU-1", gpu_time_s=2.5))),
     Round(3.0, ()),
     Round(4.0, (Sample(A, "GPU-0", is_orphan=False),)),
+    Round(5.0, (), {"GPU-0": GpuLoad(index=3)}, {"lab/x": {"GPU-0": 1.25, "GPU-1": 0.0}}),
 ]
 
 
@@ -40,6 +41,11 @@ def test_a_process_whose_facts_become_known_is_written_anew() -> None:
     for one in rounds:
         recorder.write(one)
     assert list(play(io.StringIO(file.getvalue()))) == rounds
+
+
+def test_a_tape_of_before_indexes_and_tenants_is_read() -> None:
+    (found,) = play(['{"t": 1, "gpus": {"g": [0.5, 1, 2]}, "samples": []}\n'])
+    assert (found.gpus, found.tenants) == ({"g": GpuLoad(0.5, 1, 2)}, {})
 
 
 def test_half_a_last_line_is_left_out() -> None:

@@ -69,6 +69,14 @@ def test_a_round_has_what_is_known_and_none_for_the_rest(child: Child) -> None:
     assert found.t_s == 50.0
 
 
+def test_a_round_has_the_counters_of_tenants_and_the_indexes_of_gpus() -> None:
+    counters = {"chat": {made.GPU: 1.5}}
+    collector = Collector(cast(Any, None), tenants=lambda: counters)
+    for index, number in (("3", 3), ("3/1/0", 3), ("-", None), ("", None), ("²", None)):
+        found = collector.round_of(made.listing([], {}, replace(made.VIEW, index=index)), 1.0)
+        assert (found.tenants, found.gpus[made.GPU].index) == (counters, number)
+
+
 def test_a_process_is_the_same_in_each_round(child: Child) -> None:
     """Else a tape would have it anew each time."""
     facts = read_facts(child.pid)
