@@ -26,6 +26,7 @@ from fairsched.config import Config
 from fairsched.config.guard import notes
 from fairsched.config.models import walk
 from fairsched.guard.sample import Round
+from fairsched.guard.words import limit_texts
 from fairsched.protocol.client import ControlClient
 from fairsched.protocol.process import process_from_plain
 from fairsched.reclaim.audit import Audit
@@ -73,6 +74,7 @@ def part_of(config: Config, node: Node) -> GuardPart:
         mode=guard.mode,
         interval_s=guard.interval,
         status_path=config.run_dir / STATUS_FILE,
+        limits=limit_texts(rules),
         notes=tuple(notes(guard, tenants, _is_user, _is_group)),
     )
     return GuardPart(Watch(watch, tools), guard.interval).start()

@@ -208,7 +208,7 @@ class Watch:
             held=tools.slowing.held,
             deeds=tuple(tools.records.deeds),
             tape=None if tape is None else str(tape),
-            notes=(*self._rules.notes, *tools.records.troubles),
+            notes=(*self._rules.notes, *self._judge.notes(), *tools.records.troubles),
         )
 
     # ---- for the companion ----

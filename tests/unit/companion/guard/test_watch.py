@@ -62,6 +62,9 @@ class FakeJudge:
         del now_s
         return [USE]
 
+    def notes(self) -> list[str]:
+        return ["people: there is no GPU 7"]
+
 
 class Site:
     """A guard with everything but a GPU."""
@@ -124,7 +127,7 @@ def test_a_round_is_recorded_judged_and_told(site: Site) -> None:
     found = site.status()
     assert (found.mode, found.rounds, found.held, found.tape) == ("act", 1, ("chat",), str(tape))
     assert found.is_running and found.uses == (USE,) and found.deeds[0].limit == "people"
-    assert found.notes == ("there is no user x",)
+    assert found.notes == ("there is no user x", "people: there is no GPU 7")
     assert site.watch.faults() == [
         "guard: user alice has 30.0 GiB of GPU memory, and 20.0 are allowed (people); warned once, "
         "chat slowed down"
