@@ -159,7 +159,9 @@ def _judge(config: Config, rounds: Iterable[Round], seen: Seen | None = None) ->
 def _collector(place: Place) -> Collector:
     from fairsched.reclaim.rounds import Collector
 
-    return Collector(place.lister())
+    config = place.config
+    lister = place.lister()
+    return Collector(lister) if config is None else Collector(lister, run_dir=config.run_dir)
 
 
 def _live(collector: Collector, for_s: float, every_s: float, record: Path | None) -> Iterator[Round]:

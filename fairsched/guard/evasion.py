@@ -3,11 +3,14 @@
 
 Evidence is one program, or one image, over several users or tenants at once, whose processes are all connected to the
 same uncommon ports. A shared ``python`` proves nothing, so a program that also runs without such a port is left, and
-a port of a service that a site shares does not count. An image alone is worth little: base images are everybody's.
+a port of a service that a site shares does not count. An image alone is worth little: base images are everybody's. Nor
+is a program with a port of its own evidence of one work where its commands differ: each that asks a server for its
+licence, or for its data, looks so. And tenants that share a user are one: a job of several ranks.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from fairsched.guard.finding import Finding, Rule, lasting
@@ -15,6 +18,7 @@ from fairsched.guard.sample import Process
 from fairsched.guard.step import Look, Step
 from fairsched.guard.thresholds import WELL_KNOWN, Evasion
 
+_NUMBER = re.compile(r"[0-9]+")
 Group = tuple[str, str, int | None]
 """``program`` or ``image``, its digest, the port; None: whatever its ports."""
 
@@ -64,8 +68,9 @@ class EvasionJudge:
     def _exceeding(self, steps: Sequence[Step]) -> float | None:
         """GPUs that they use together; None: not above what one may have, or one of them is above by itself."""
         used: dict[str, float] = {}
+        heads = _heads([step.sample.process for step in steps])
         for step in steps:
-            whose = owner(step.sample.process)
+            whose = heads.get(owner(step.sample.process))
             if whose is not None and step.share is not None:
                 used[whose] = used.get(whose, 0.0) + step.share
         if len(used) < self._limits.users or max(used.values()) > self._limits.gpus:
@@ -79,11 +84,14 @@ class EvasionJudge:
         word, digest, port = group
         whose = sorted({name for step in steps if (name := owner(step.sample.process)) is not None})
         also = f", all connected to port {port}" if port is not None else "; alone it proves nothing"
-        said = (
+        said: tuple[str, ...] = (
             f"{len(whose)} users or tenants run the {word} {digest[:19]}{also}: {', '.join(whose[:8])}",
             f"together {total:.1f} GPUs for {lasting(now_s - begun)}, and one may have {self._limits.gpus:g}",
         )
         score = self._limits.image_score if port is None else self._limits.score
+        if port is not None and len({_shape(step.sample.process) for step in steps}) > 1:
+            score = min(score, self._limits.unlike_score)
+            said += ("their commands differ: each that asks one server for its licence or its data looks so",)
         for step in steps:
             one = step.sample
             yield Finding(self._rule.name, self._rule.kind, one.process, one.gpu, score, said, begun)
@@ -94,3 +102,21 @@ def owner(process: Process) -> str | None:
     if process.tenant is not None:
         return process.tenant
     return process.user if process.user is not None or process.uid is None else str(process.uid)
+
+
+def _heads(processes: Sequence[Process]) -> dict[str | None, str]:
+    """By owner, one that stands for all that share a user with it. Root is no user: it is everybody in containers."""
+    heads: dict[str | None, str] = {name: name for one in processes if (name := owner(one)) is not None}
+    first: dict[int, str] = {}
+    for one in processes:
+        name = owner(one)
+        if name is not None and one.uid:
+            old, new = heads[name], heads[first.setdefault(one.uid, name)]
+            heads = {key: new if head == old else head for key, head in heads.items()}
+    return heads
+
+
+def _shape(process: Process) -> str:
+    """Its command without numbers and directories: what the parts of one work have in common."""
+    words = (word.rpartition("/")[2] for word in process.command.split())
+    return _NUMBER.sub("0", " ".join(words))

@@ -12,6 +12,10 @@ from fairsched.guard.thresholds import Thresholds
 
 MIN_SCORE = 0.6
 """A verdict below is not reported."""
+_STRONG = 0.5
+"""Findings below are circumstances: an honest job may have all of them."""
+_WEAK_TOGETHER = 0.55
+"""What circumstances come to at most, however many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ def verdicts(findings: Iterable[Finding], t_s: float = 0.0) -> list[Verdict]:
     """One for each process, the weightiest first.
 
     Of a kind only the weightiest counts: a process on eight GPUs is no eight witnesses, nor are two rules of one kind.
+    Circumstances alone (a busy GPU, no parent, days of age, a port) come together in good trainers: they are bounded.
     """
     mine: dict[tuple[str, int, int], list[Finding]] = {}
     for finding in findings:
@@ -70,6 +75,8 @@ def verdicts(findings: Iterable[Finding], t_s: float = 0.0) -> list[Verdict]:
         for finding in several:
             best.setdefault(finding.kind, finding.score)
         score = round(1 - prod(1 - one for one in best.values()), 4)
+        if several[0].score < _STRONG:
+            score = min(score, _WEAK_TOGETHER)
         found.append(Verdict(several[0].process, score, tuple(several), t_s))
     return sorted(found, key=lambda one: -one.score)
 

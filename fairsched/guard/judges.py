@@ -7,7 +7,7 @@ a streak is what was seen without a break.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fairsched.guard.finding import Finding, Rule, gib, lasting
@@ -36,17 +36,24 @@ class _Flat:
 
 
 class NoProgressJudge:
-    """Two streaks: busy, and one launch open."""
+    """Two streaks: busy, and one launch open.
+
+    An open launch is no hang by itself: a program may run kernels of ten minutes, or a server one for all its life. So
+    it counts when it lasts longer than those that were seen to end, and less of one that listens for others.
+    """
 
     def __init__(self, rule: Rule, limits: NoProgress) -> None:
         self._rule, self._limits = rule, limits
         self._busy: dict[Key, _Flat] = {}
         self._open: dict[Key, _Flat] = {}
+        self._longest_s: dict[Key, float] = {}
+        """Of open launches that have ended."""
 
     def feed(self, look: Look) -> Iterator[Finding]:
         limits = self._limits
         busy, open_ = self._busy, self._open
         self._busy, self._open = {}, {}
+        self._longest_s = {step.key: self._ended_s(step, open_, look.t_s) for step in look.steps}
         for step in look.steps:
             is_busy = step.share is not None and step.share >= limits.load
             was_busy = self._goes_on(busy.get(step.key), step, look.t_s) if is_busy else None
@@ -55,13 +62,27 @@ class NoProgressJudge:
                 self._busy[step.key] = was_busy
             if was_open is not None:
                 self._open[step.key] = was_open
-            if was_open is not None and was_open.reaches(look.t_s, limits.for_s):
+            if was_open is not None and was_open.reaches(look.t_s, self._due_s(step.key)):
                 yield _finding(self._rule, step, self._hangs(was_open, step, look.t_s))
             elif was_busy is not None and was_busy.reaches(look.t_s, limits.for_s):
                 yield _finding(self._rule, step, self._works(was_busy, look.t_s))
 
+    def _due_s(self, key: Key) -> float:
+        return max(self._limits.for_s, self._limits.usual * self._longest_s[key])
+
+    def _ended_s(self, step: Step, before: Mapping[Key, _Flat], now_s: float) -> float:
+        """How long the longest launch of it was open that was seen to end."""
+        longest_s, flat = self._longest_s.get(step.key, 0.0), before.get(step.key)
+        has_ended = flat is not None and step.dt_s is not None and bool(step.launched)
+        return longest_s if flat is None or not has_ended else max(longest_s, now_s - flat.since_s)
+
     def _is_open(self, step: Step) -> bool:
-        """Time passes on the GPU and nothing is launched, by one whose launches are seen: not so an MPS server's."""
+        """Time passes on the GPU and nothing is launched, by one whose launches are seen: not so an MPS server's.
+
+        One that is stopped cannot launch.
+        """
+        if step.sample.is_paused:
+            return False
         share, launches = step.share, step.sample.launches
         is_seen = launches is not None and launches > 0
         return is_seen and step.launched == 0 and share is not None and share >= self._limits.open_load
@@ -93,7 +114,10 @@ class NoProgressJudge:
             f"and its GPU time grew by {lasting(flat.ran_s)}: a launch that does not end",
             f"its memory stayed at {gib(flat.high)}",
         )
-        return self._limits.score, said, flat.since_s
+        if not step.sample.is_serving:
+            return self._limits.score, said, flat.since_s
+        serves = "it listens for others: a server may run one kernel for all its life"
+        return self._limits.serving_score, (*said, serves), flat.since_s
 
 
 class OrphanJudge:
@@ -131,16 +155,21 @@ class AgeJudge:
 class IdleHoarderJudge:
     """By the daemon's word for how long nothing was launched, while what the GPU does is the work of others.
 
-    Otherwise it may be its own, by a way on which launches are not seen.
+    Otherwise it may be its own, by a way on which launches are not seen. Nor is it idle while somebody has stopped it.
     """
 
     def __init__(self, rule: Rule, limits: IdleHoarder) -> None:
         self._rule, self._limits = rule, limits
         self._since: dict[Key, float] = {}
+        self._paused_s: dict[Key, float] = {}
+        """When it was last seen to be stopped: it may have worked since then only."""
 
     def feed(self, look: Look) -> Iterator[Finding]:
         since = self._since
         self._since = {}
+        paused_s = self._paused_s
+        self._paused_s = {step.key: paused_s[step.key] for step in look.steps if step.key in paused_s}
+        self._paused_s |= {step.key: look.t_s for step in look.steps if step.sample.is_paused}
         shares: dict[str, float] = {}
         for step in look.steps:
             shares[step.sample.gpu] = shares.get(step.sample.gpu, 0.0) + (step.share or 0.0)
@@ -154,6 +183,7 @@ class IdleHoarderJudge:
                 or not is_explained
                 or step.is_reset
                 or step.launched
+                or step.sample.is_paused
                 or (step.share or 0) > 0.01
             ):
                 continue
@@ -165,6 +195,8 @@ class IdleHoarderJudge:
     def _case(self, step: Step, now_s: float) -> Case | None:
         limits, sample = self._limits, step.sample
         idle_s, vram = sample.idle_s, sample.vram_bytes
+        if idle_s is not None and step.key in self._paused_s:
+            idle_s = min(idle_s, now_s - self._paused_s[step.key])
         if idle_s is None or vram is None or vram < limits.vram_bytes or idle_s < limits.for_s:
             return None
         started_s = sample.process.started_s
@@ -173,7 +205,15 @@ class IdleHoarderJudge:
         never = sample.launches == 0 and is_first
         is_bad = never or idle_s >= limits.long_s
         ever = ", nor any since it was started" if never else ""
-        said = (f"holds {gib(vram)}, and no launch of it was seen for {lasting(idle_s)}{ever}",)
+        said: tuple[str, ...] = (
+            f"holds {gib(vram)}, and no launch of it was seen for {lasting(idle_s)}{ever}",
+        )
+        if sample.is_serving:
+            return (
+                limits.serving_score,
+                (*said, "it listens for others: a server waits for requests"),
+                now_s - idle_s,
+            )
         return limits.score if is_bad else limits.idle_score, said, now_s - idle_s
 
 

@@ -62,6 +62,10 @@ class Sample(NamedTuple):
     is_orphan: bool | None = None
     remote_ports: tuple[int, ...] | None = None
     """Of its established TCP connections that leave the host."""
+    is_paused: bool | None = None
+    """Somebody stopped it or froze it (a batch system, docker pause, a debugger), and it was not fairsched."""
+    is_serving: bool | None = None
+    """It listens for other hosts, or is a worker of one that does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class Round:
     """One moment. A process that is not in it was not on a GPU then."""
 
     t_s: float
-    """Unix time. Rounds come in order; one that is not later than the last is left out by whoever is fed."""
+    """Unix time. Rounds come in order; one that is a little before the last is left out by whoever is fed."""
     samples: tuple[Sample, ...]
     gpus: Mapping[str, GpuLoad] = field(default_factory=dict)
     """By UUID."""

@@ -2,7 +2,8 @@
 """Makes steps of rounds: what a process did on a GPU between two rounds, so far as that was seen.
 
 A process that was not in the round before begins anew, and so does everybody after a gap: what happened meanwhile
-was not seen, and may have been anything. A counter that is smaller than before has begun anew.
+was not seen, and may have been anything. A counter that is smaller than before has begun anew. A clock that was set
+back by more than two minutes is a gap, too: else nobody would be looked at until it has caught up.
 
 Terms: a *step* is one process on one GPU from one round to the next. A *gap* is more than three intervals between two
 rounds, or more than two minutes; an interval is the median of the last ones.
@@ -57,6 +58,8 @@ class Stepper:
 
     def feed(self, moment: Round) -> Look | None:
         """None: the round is not later than the last, and left out."""
+        if self._t_s is not None and moment.t_s < self._t_s - GAP_S:
+            self._t_s = None
         dt_s = self._seen_s(moment.t_s)
         if dt_s is not None and dt_s <= 0:
             return None

@@ -25,6 +25,10 @@ class NoProgress:
     """Of a launch that stays open."""
     busy_score: float = 0.3
     """Of a GPU that is busy with memory that stays as it is."""
+    serving_score: float = 0.45
+    """Of a launch that stays open in a server: one kernel that reads requests from memory may be all that it runs."""
+    usual: float = 2.0
+    """A launch must be open so many times as long as the longest of that process that was seen to end."""
     load: float = 0.95
     open_load: float = 0.2
     """Of one with an open launch: others may have their turns beside it."""
@@ -60,6 +64,8 @@ class IdleHoarder:
     """Of one that has never launched, or idles for ``long_s``."""
     idle_score: float = 0.5
     """Of one that has worked before: a server may have no request at night."""
+    serving_score: float = 0.2
+    """Of one that waits for requests: nothing to do is no misuse."""
     for_s: float = 2 * 3600.0
     long_s: float = 14 * 3600.0
     vram_bytes: int = _GIB
@@ -103,10 +109,10 @@ class Miner:
     """Of pools, and of few others."""
     words: tuple[str, ...] = (
         r"stratum\d?\+(?:tcp|ssl|tls)://",
-        r"(?<![\w.-])(?:xmr(?:ig|-\w+)|ethminer|nbminer|lolminer|gminer|bminer|phoenixminer|teamredminer|srbminer"
-        r"|ccminer|cgminer|bfgminer|rigel|wildrig|onezerominer)(?![\w])",
+        r"^(?:\S*/)?(?:xmr(?:ig|-\w+)|ethminer|nbminer|lolminer|gminer|bminer|phoenixminer|teamredminer|srbminer"
+        r"|ccminer|cgminer|bfgminer|rigel|wildrig|onezerominer)(?!\w)(?!\S*/)",
     )
-    """Regular expressions for the command, in any case."""
+    """Regular expressions for the command, in any case. A name counts as the program's alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,8 @@ class Evasion:
     """Of one program or image that is connected to the same uncommon ports."""
     image_score: float = 0.2
     """Of one image alone: a base image is everybody's."""
+    unlike_score: float = 0.4
+    """Of one program whose commands differ: software that calls a server for licences looks so."""
     users: int = 3
     """Users or tenants, at least."""
     gpus: float = 1.0

@@ -2,7 +2,8 @@
 """Collects rounds for the guard: a listing, joined with what rules and limits ask of a process.
 
 A listing says who holds which GPU. Here each holder gets what allow-lists and rules go by: groups of its user, the unit
-of systemd, the image of its container, the digest of its program, the ports it is connected to. What is not known stays
+of systemd, the image of its container, the digest of its program, the ports it is connected to, whether somebody has
+stopped it, whether it waits for requests. What is not known stays
 None: it matches nothing. One whose /proc entry was not seen is left out, for it has no identity.
 
 With a daemon counters are those of the kernel's account, of processes and of whole tenants; without one only memory is
@@ -16,20 +17,26 @@ import grp
 import os
 import pwd
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from fairsched.cgroup import names as known_names
 from fairsched.cgroup.identity import Kind, layers_of
 from fairsched.cgroup.images import Image, Images
 from fairsched.guard.sample import GpuLoad, Process, Round, Sample
+from fairsched.reclaim.facts import Facts
 from fairsched.reclaim.holder import Holder, Listing
 from fairsched.reclaim.listing import Lister
+from fairsched.reclaim.pauses import pauses_of
+from fairsched.reclaim.plan import ancestors
 from fairsched.reclaim.ports import Ports
 from fairsched.reclaim.programs import Owner, Programs
 
 _GROUPS_S = 600.0
 """How long the groups of a user are believed."""
 _COMMAND_CHARS = 512
+_MOST_ANCESTORS = 8
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 TenantSeconds = Callable[[], Mapping[str, Mapping[str, float]]]
 """GPU seconds by tenant and GPU, as the daemon counts."""
@@ -46,8 +53,11 @@ class Collector:
         proc: str = "/proc",
         now_s: Callable[[], float] = time.monotonic,
         tenants: TenantSeconds = dict,
+        run_dir: Path = Path("/run/fairsched"),
     ) -> None:
+        """``run_dir``: of the daemon, whose holds are no pauses."""
         self._lister, self._proc, self._now_s, self._tenants = lister, proc, now_s, tenants
+        self._run_dir = run_dir
         self.programs, self._images = programs or Programs(proc), images or Images()
         self._boot_id = _boot_id(proc)
         self._booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -73,19 +83,29 @@ class Collector:
             for owner, holder in there.items()
         }
         self._started = {owner: at_s for owner, at_s in self._started.items() if owner in there}
-        looked, ports = Ports(self._proc), dict[int, tuple[int, ...] | None]()
+        pauses = self._pauses([holder.facts for holder in there.values() if holder.facts is not None])
+        looked, seen = Ports(self._proc), dict[int, _Seen]()
         samples = []
         for holder in listing.holders:
             if holder.facts is not None:
-                if holder.pid not in ports:
-                    ports[holder.pid] = looked.of(holder.pid)
+                if holder.pid not in seen:
+                    lineage = _lineage(holder.facts, listing.table)
+                    is_serving = looked.is_serving(holder.pid, lineage)
+                    seen[holder.pid] = _Seen(looked.of(holder.pid), holder.pid in pauses, is_serving)
                 owner = (holder.pid, holder.facts.start_ticks)
-                samples.append(_sample(holder, processes[owner], ports[holder.pid]))
+                samples.append(_sample(holder, processes[owner], seen[holder.pid]))
         gpus = {
             view.uuid: GpuLoad(view.busy_ratio, view.used_bytes, view.total_bytes, index_of(view.index))
             for view in listing.gpus
         }
         return Round(time.time() if now_s is None else now_s, tuple(samples), gpus, self._tenants())
+
+    def _pauses(self, facts: Sequence[Facts]) -> set[int]:
+        """Pids of those that somebody has stopped, and not fairsched."""
+        mount = None if self._lister is None else self._lister.mount
+        found = pauses_of(facts, mount, self._run_dir, known_names.shared())
+        traced = {one.pid for one in facts if one.state == "t"}
+        return traced | {pid for pid, pause in found.items() if not pause.is_ours}
 
     def _process(self, holder: Holder, owner: Owner, link: str | None, digest: str | None) -> Process:
         facts, status = holder.facts, holder.status
@@ -155,18 +175,46 @@ def groups_of(uid: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _sample(holder: Holder, process: Process, ports: tuple[int, ...] | None) -> Sample:
-    status = holder.status
+@dataclass(frozen=True)
+class _Seen:
+    """What was looked up of a process."""
+
+    ports: tuple[int, ...] | None
+    is_paused: bool
+    is_serving: bool | None
+
+
+def _lineage(facts: Facts, table: Mapping[int, Facts]) -> list[int]:
+    """Its ancestors of the same user in the same cgroup, the nearest first; not the inits above them."""
+    found = list[int]()
+    for pid in ancestors(facts.pid, table):
+        one = table.get(pid)
+        if (
+            one is None
+            or pid <= 1
+            or facts.cgroup is None
+            or (one.cgroup, one.uid) != (facts.cgroup, facts.uid)
+        ):
+            break
+        found.append(pid)
+    return found[:_MOST_ANCESTORS]
+
+
+def _sample(holder: Holder, process: Process, seen: _Seen) -> Sample:
+    """An MPS server launches nothing itself: of it that says nothing, so it is not known."""
+    status, is_server = holder.status, holder.mps == "server"
     return Sample(
         process,
         status.gpu,
         status.vram_bytes,
         status.contexts,
         status.gpu_time_s,
-        status.launches,
-        status.idle_s,
+        None if is_server else status.launches,
+        None if is_server else status.idle_s,
         holder.is_orphan,
-        ports,
+        seen.ports,
+        seen.is_paused,
+        seen.is_serving,
     )
 
 

@@ -15,7 +15,6 @@ from fairsched.guard.rogue import RogueRules
 from fairsched.guard.sample import GpuLoad, Process, Round, Sample
 from fairsched.guard.thresholds import (
     Age,
-    Evasion,
     IdleHoarder,
     Miner,
     NoProgress,
@@ -103,6 +102,28 @@ def test_without_a_sight_of_launches_memory_or_time_none_is_open(about: dict[str
     assert score(NoProgress(), look(every(10, 600), at(1.0, 0, **about))) < 0.9
 
 
+def test_one_launch_may_be_all_that_a_server_ever_runs() -> None:
+    (found,) = feed(NoProgress(), look(every(10, 600), at(1.0, 0, is_serving=True)))
+    assert found.score == 0.45
+    assert "it listens for others" in found.evidence[2]
+    assert score(NoProgress(), look(every(10, 600), at(1.0, 0, is_serving=False))) == 0.9
+
+
+def test_a_launch_is_open_for_long_where_others_of_it_have_ended_sooner() -> None:
+    """It runs kernels of 250 s; the one after t = 1000 does not end."""
+
+    def kernels(t: float) -> Sample:
+        return at(1.0, 0, launches=5 + int(min(t, 1000.0)) // 250)(t)
+
+    assert score(NoProgress(), look(every(10, 1480), kernels)) == 0.3, "busy, and not twice as long as usual"
+    assert score(NoProgress(), look(every(10, 1510), kernels)) == 0.9
+
+
+def test_who_is_stopped_cannot_launch() -> None:
+    assert score(NoProgress(), look(every(10, 600), at(1.0, 0, is_paused=True))) == 0.3
+    assert score(NoProgress(), look(every(10, 600), at(1.0, 0, is_paused=False))) == 0.9
+
+
 def test_memory_that_changes_is_progress() -> None:
     def grows(t: float) -> Sample:
         return at(0.99, 900, 4.0 + t / 1000)(t)
@@ -135,6 +156,12 @@ def test_one_that_was_away_begins_anew_and_so_does_another_of_its_pid() -> None:
     assert feed(NoProgress(), rounds) == []
     other = at(0.99, 900, process=replace(PROCESS, start_ticks=71))
     assert feed(NoProgress(), look(every(10, 200), at(0.99, 900)) + look(every(10, 400, 210), other)) == []
+
+
+def test_a_clock_that_is_set_back_is_a_gap_and_blinds_nobody() -> None:
+    back = [Round(one.t_s - 3600.0, one.samples, one.gpus) for one in look(every(10, 300), at(1.0, 0))]
+    assert score(NoProgress(), [*look([0.0, 10.0], at(1.0, 0)), *back]) == 0.9
+    assert feed(NoProgress(), [*look(every(10, 290), at(1.0, 0)), *back[:2]]) == []
 
 
 def test_a_round_that_is_not_later_is_left_out() -> None:
@@ -195,6 +222,22 @@ def test_what_is_not_known_is_not_idle(about: dict[str, Any]) -> None:
     assert score(IdleHoarder(), look(every(10, 60), at(0, 0, **{"idle_s": 1e6, **about}))) == 0
 
 
+def test_a_server_waits_for_requests() -> None:
+    times = every(10, 60)
+    (found,) = feed(IdleHoarder(), look(times, idle(20 * 3600, is_serving=True)))
+    assert (found.score, found.evidence[1]) == (0.2, "it listens for others: a server waits for requests")
+    assert score(IdleHoarder(), look(times, idle(20 * 3600, is_serving=False))) == 0.8
+
+
+def test_who_was_stopped_has_not_idled_meanwhile() -> None:
+    def until(t_s: float) -> At:
+        return lambda t: idle(20 * 3600 + t, is_paused=t < t_s)(t)
+
+    assert score(IdleHoarder(), look(every(60, 7200), until(1e9))) == 0
+    assert score(IdleHoarder(), look(every(60, 7200), until(600))) == 0, "less than two hours since"
+    assert score(IdleHoarder(), look(every(60, 8400), until(600))) == 0.5
+
+
 def test_load_that_nobody_explains_may_be_its_own() -> None:
     times = every(10, 60)
     assert score(IdleHoarder(), look(times, idle(1e6), busy=0.5)) == 0
@@ -242,6 +285,9 @@ def test_a_port_that_everybody_uses_proves_nothing_even_if_configured(port: int)
         "python x.py --algo ppo",
         "python -m my-xmrig-study",
         "xmrna-seq",
+        "python detect.py --model rigel",
+        "/srv/ann/xmrig/bin/python detect.py",
+        "./bench --baseline gminer",
     ],
 )
 def test_words_of_honest_work(command: str) -> None:
@@ -273,50 +319,17 @@ def test_uneven_large_idle_or_growing_is_no_miners_shape() -> None:
     assert score(Miner(), look(every(10, 400), lambda t: at(0.97, 100, 2 + t / 5000)(t))) == 0
 
 
-# evasion
-
-
-def copies(count: int, share: float = 0.8, **about: Any) -> list[At]:
-    return [
-        at(
-            share,
-            100,
-            gpu=f"GPU-{n}",
-            remote_ports=about.get("ports", (5123,)),
-            process=replace(PROCESS, pid=10 + n, tenant=f"t{n}", image_digest=about.get("image")),
-        )
-        for n in range(count)
-    ]
-
-
-def test_one_program_at_one_port_over_three_tenants() -> None:
-    found = feed(Evasion(), look(every(10, 310), *copies(3)))
-    assert {one.process.pid for one in found} == {10, 11, 12}
-    assert found[0].score == 0.7
-    assert "together 2.4 GPUs for 5.2 min, and one may have 1" in found[0].evidence[1]
-    assert feed(Evasion(), look(every(10, 200), *copies(3))) == []
-
-
-@pytest.mark.parametrize(
-    "of",
-    [
-        copies(2),
-        copies(3, share=0.3),
-        copies(3, ports=(443, 6379)),
-        copies(3, ports=None),
-        [*copies(3), at(0.1, 1, process=replace(PROCESS, pid=99), remote_ports=())],
-    ],
-    ids=["two", "below", "common ports", "not known", "also without"],
-)
-def test_what_is_no_evasion(of: list[At]) -> None:
-    assert score(Evasion(), look(every(10, 600), *of)) == 0
-
-
-def test_an_image_alone_is_worth_little() -> None:
-    assert score(Evasion(), look(every(10, 600), *copies(3, ports=(443,), image="sha256:5"))) == 0.2
-
-
-# together
+def test_circumstances_alone_accuse_nobody() -> None:
+    orphan, age, busy = Orphan(), Age(for_s=1), NoProgress()
+    rules = [Rule("o", orphan), Rule("a", age), Rule("n", busy), Rule("m", Miner())]
+    found = list[Finding]()
+    judge = RogueRules(rules)
+    for moment in look(every(10, 400), at(0.99, 900, 20.0, is_orphan=True, remote_ports=(7777,))):
+        found = judge.feed(moment)
+    assert len(found) == 4
+    assert verdicts(found)[0].score == 0.55
+    strong = [*found[1:], replace(found[0], score=0.5)]
+    assert verdicts(strong)[0].score > 0.6, "with one that is more than that they count"
 
 
 def test_kinds_add_up_and_gpus_and_rules_of_a_kind_do_not() -> None:

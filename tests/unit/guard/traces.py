@@ -32,6 +32,8 @@ class Now:
     ports: tuple[int, ...] | None = (443,)
     is_here: bool = True
     is_seen: bool = True
+    is_paused: bool | None = False
+    is_serving: bool | None = False
 
 
 @dataclass
@@ -114,6 +116,8 @@ def _sample(actor: Actor, now: Now) -> Sample:
         actor.idle_s if has_counters and actor.has_idle and actor.idle_s > 0 else None,
         actor.is_orphan,
         now.ports,
+        now.is_paused,
+        now.is_serving,
     )
 
 

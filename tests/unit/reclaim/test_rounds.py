@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,7 +18,10 @@ from typing import Any, cast
 
 import pytest
 
+from fairsched.base.process import ProcessId
 from fairsched.cgroup.images import Image, Images
+from fairsched.cgroup.journal import BrakeName, Entry, Journal, read_boot_id
+from fairsched.guard.sample import Sample
 from fairsched.reclaim.facts import read_facts
 from fairsched.reclaim.ports import Ports
 from fairsched.reclaim.programs import Programs
@@ -187,6 +191,86 @@ def test_without_connections_there_are_no_ports_and_of_who_is_gone_none_are_know
         assert Ports().of(process.pid) == ()
         process.kill()
     assert Ports().of(process.pid) is None
+
+
+@pytest.mark.parametrize(("host", "is_server"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_a_server_listens_for_other_hosts_and_so_do_its_workers(
+    child: Child, host: str, is_server: bool
+) -> None:
+    with socket.create_server((host, 0)):
+        assert Ports().is_serving(os.getpid()) is is_server
+        assert Ports().is_serving(child.pid, [os.getpid()]) is is_server, "a worker of it"
+        assert Ports().is_serving(child.pid) is False
+    assert Ports().is_serving(2**22, [os.getpid()]) is None
+
+
+def test_the_kernel_of_a_notebook_is_no_server_for_its_own_is_one() -> None:
+    """It listens on loopback, for a front that listens for all."""
+    script = "import socket; s = socket.create_server(('127.0.0.1', 0)); print('up', flush=True); input()"
+    words = [sys.executable, "-c", script]
+    with (
+        socket.create_server(("0.0.0.0", 0)),
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as kernel,
+    ):
+        assert kernel.stdout is not None and kernel.stdout.readline() == "up\n"
+        assert Ports().is_serving(kernel.pid, [os.getpid()]) is False
+        kernel.kill()
+
+
+def test_a_worker_serves_with_those_above_it_in_its_cgroup_alone(child: Child) -> None:
+    facts, me = read_facts(child.pid), read_facts(os.getpid())
+    assert facts is not None and me is not None
+    facts, me = replace(facts, cgroup="/a"), replace(me, cgroup="/a")
+    collector = Collector(cast(Any, None))
+    with socket.create_server(("0.0.0.0", 0)):
+        for above, is_serving in ((me, True), (replace(me, cgroup="/b"), False), (replace(me, uid=9), False)):
+            table = {os.getpid(): above, child.pid: facts}
+            found = collector.round_of(made.listing([made.holder(facts)], table), 1.0)
+            assert found.samples[0].is_serving is is_serving
+
+
+def test_who_is_stopped_is_told_and_a_hold_of_fairsched_is_none(child: Child, tmp_path: Path) -> None:
+    collector = Collector(cast(Any, None), run_dir=tmp_path)
+
+    def sample(**changes: Any) -> Sample:
+        facts = read_facts(child.pid)
+        assert facts is not None
+        return collector.round_of(made.listing([made.holder(replace(facts, **changes))], {}), 1.0).samples[0]
+
+    assert sample(state="S").is_paused is False
+    assert sample(state="T").is_paused is True
+    assert sample(state="t").is_paused is True, "at a breakpoint"
+    (tmp_path / "holds").mkdir(mode=0o700)
+    facts = read_facts(child.pid)
+    assert facts is not None
+    with contextlib.closing(Journal(str(tmp_path / "holds"))) as journal:
+        journal.write(
+            Entry(
+                cgroup_id=7,
+                path="/a",
+                tenant="a",
+                boot_id=read_boot_id(),
+                reason="over_entitlement",
+                since_ns=1,
+                deadline_ns=2,
+                daemon=ProcessId.me(),
+                brake=BrakeName.SIGSTOP,
+                stopped=(facts.id,),
+            )
+        )
+    assert sample(state="T").is_paused is False
+
+
+def test_what_an_mps_server_launches_is_not_known(child: Child) -> None:
+    """It launches nothing itself: its clients do."""
+    facts = read_facts(child.pid)
+    assert facts is not None
+    status = replace(made.holder(facts).status, launches=0, idle_s=9e5)
+    collector = Collector(cast(Any, None))
+    for mps, known in (("server", (None, None)), ("client", (0, 9e5)), (None, (0, 9e5))):
+        holder = replace(made.holder(facts), status=status, mps=mps)
+        (sample,) = collector.round_of(made.listing([holder], {}), 1.0).samples
+        assert (sample.launches, sample.idle_s) == known
 
 
 def test_a_unit_is_the_hosts_and_not_one_that_a_user_made() -> None:
