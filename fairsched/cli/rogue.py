@@ -56,8 +56,13 @@ class Seen:
     last_s: float = 0.0
     processes: set[tuple[str, int, int]] = field(default_factory=set)
     gpus: set[str] = field(default_factory=set)
+    gaps: int = 0
+    """Rounds that came so long after the one before that nothing is known to have lasted."""
 
     def feed(self, moment: Round, findings: Iterable[Finding]) -> None:
+        from fairsched.guard.step import GAP_S
+
+        self.gaps += self.rounds > 0 and moment.t_s - self.last_s > GAP_S
         self.first_s = self.first_s if self.rounds else moment.t_s
         self.last_s = max(self.last_s, moment.t_s)
         self.rounds += 1
@@ -114,12 +119,14 @@ def command(
     if weekly:
         seen = _week(config)
         found = seen.worst.verdicts(least)
+        _note_gaps(seen)
         echo_json(weekly_rows(found)) if as_json else echo_lines(render_week(found, seen))
         return
     if replay:
         from fairsched.guard.tape import play_files
 
         seen = _judge(config, play_files(replay))
+        _note_gaps(seen)
     else:
         seen = _judge(config, _live(_collector(place), lasting_s, pause_s, record))
         _note_short(config, seen)
@@ -222,6 +229,27 @@ def _note_short(config: Config, seen: Seen) -> None:
         click.echo("\n".join(wrap(printable(text))), err=True)
 
 
+def _note_gaps(seen: Seen) -> None:
+    """Most rules could not match, for nothing was seen to last."""
+    from fairsched.guard.step import GAP_S
+
+    if not seen.rounds:
+        text = "note: there is no round on it, so nothing can be found"
+    elif seen.rounds > 1 and seen.gaps <= (seen.rounds - 1) / 2:
+        return
+    else:
+        far = (
+            "there is one round on it"
+            if seen.rounds == 1
+            else f"{seen.gaps} of {seen.rounds - 1} rounds come more than {duration(GAP_S)} after the one before"
+        )
+        text = (
+            f"note: {far}: what lasts is not seen then, and no_progress, orphan, idle_hoarder, evasion and the shape "
+            f"of a miner cannot be found; record with --every {GAP_S / 2:g}s or less"
+        )
+    click.echo("\n".join(wrap(text)), err=True)
+
+
 def _week(config: Config) -> Seen:
     from fairsched.guard.finding import Worst
     from fairsched.guard.tape import TapeError, play_files
@@ -301,6 +329,7 @@ def plain_of(seen: Seen, least: float) -> dict[str, Any]:
     return {
         "rounds": seen.rounds,
         "seconds": round(seen.last_s - seen.first_s, 3),
+        "gaps": seen.gaps,
         "processes": len(seen.processes),
         "min_score": least,
         "reported": [_plain(verdict) for verdict in seen.worst.verdicts(least)],

@@ -7,7 +7,8 @@ A process is written once, before the first round that has it: ``{"process": NUM
 is there where it is known. A file that goes on from another begins with its processes anew, so that each can be played
 alone.
 
-Names of processes are what their owners wrote: they are data, escaped as JSON has it.
+Names of processes are what their owners wrote: they are data, escaped as JSON has it. A tape may have been made or broken
+by anybody: each value is of its kind and no number beyond 1e18, or the line is refused.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ _PROCESS_KEYS = tuple(field.name for field in fields(Process))
 _TUPLES = ("groups",)
 _SAMPLE_WIDTH = len(Sample._fields) - 2
 _PORTS = Sample._fields.index("remote_ports") - 2
+_NUMBERS = Sample._fields.index("is_orphan") - 2
+"""So many fields after the GPU are numbers; the others are truth values, and the ports."""
+_MOST = 1e18
+_INTEGERS = ("pid", "start_ticks", "uid")
 
 
 class TapeError(FairschedError):
@@ -105,6 +110,14 @@ def _spare(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 def _process(plain: dict[str, Any]) -> Process:
     known = {key: plain[key] for key in _PROCESS_KEYS if key in plain}
+    for key, value in known.items():
+        if (key in _INTEGERS and type(value) is int) or key == "started_s":
+            _number(value)
+        elif key in _TUPLES:
+            if not all(isinstance(name, str) for name in value):
+                raise ValueError(f"{key}: a name is no text")
+        elif key in _INTEGERS or not isinstance(value, str):
+            raise ValueError(f"{key}: {str(value)[:40]!r} is of another kind")
     for key in _TUPLES:
         if key in known:
             known[key] = tuple(known[key])
@@ -115,11 +128,43 @@ def _round(plain: Mapping[str, Any], processes: Mapping[int, Process]) -> Round:
     samples = []
     for number, gpu, *rest in plain["samples"]:
         if len(rest) > _PORTS and rest[_PORTS] is not None:
-            rest[_PORTS] = tuple(rest[_PORTS])
+            rest[_PORTS] = tuple(map(_integer, rest[_PORTS]))
+        _check(gpu, rest)
         samples.append(Sample(processes[number], gpu, *rest[:_SAMPLE_WIDTH]))
+    for load in plain.get("gpus", {}).values():
+        for value in load:
+            _number(value)
     return Round(
-        plain["t"],
+        float(_number(plain["t"])),
         tuple(samples),
         {uuid: GpuLoad(*load) for uuid, load in plain.get("gpus", {}).items()},
-        {name: dict(by_gpu) for name, by_gpu in plain.get("tenants", {}).items()},
+        {
+            name: {gpu: _number(seconds) for gpu, seconds in by_gpu.items()}
+            for name, by_gpu in plain.get("tenants", {}).items()
+        },
     )
+
+
+def _check(gpu: Any, rest: list[Any]) -> None:
+    """Of a sample. Raises ValueError, TypeError."""
+    if not isinstance(gpu, str):
+        raise ValueError("a GPU is no text")
+    for value in rest[:_NUMBERS]:
+        if value is not None and not (0 <= value < _MOST and value is not True and value is not False):
+            raise ValueError(f"{value!r} is no count")
+    for value in rest[_NUMBERS:]:
+        if not (value is None or value is True or value is False or isinstance(value, tuple)):
+            raise ValueError(f"{str(value)[:40]!r} is no truth value")
+
+
+def _number(value: Any) -> Any:
+    """None, too. Raises ValueError."""
+    if value is not None and (type(value) not in (int, float) or not -_MOST < value < _MOST):
+        raise ValueError(f"{str(value)[:40]!r} is no number")
+    return value
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{str(value)[:40]!r} is no port")
+    return value

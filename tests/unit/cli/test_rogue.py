@@ -19,7 +19,7 @@ from fairsched.cli import rogue
 from fairsched.cli.audit import command
 from fairsched.errors import FairschedError
 from fairsched.guard.sample import Round
-from fairsched.guard.tape import Recorder, play_files
+from fairsched.guard.tape import Recorder, TapeError, play_files
 from tests.unit.guard.honest import HONEST
 from tests.unit.guard.rogues import ROGUE
 from tests.unit.guard.traces import Maker
@@ -192,3 +192,48 @@ def test_an_interrupted_look_shows_what_was_seen(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(rogue, "_collector", lambda _place: Interrupted(rounds(MINER)))
     done = run("--for", "1d", "--every", "0.0001s")
     assert "1 of them reported" in " ".join(done.output.split())
+
+
+def test_a_tape_of_rounds_too_far_apart_says_that_it_can_find_nothing(tmp_path: Path) -> None:
+    moments = rounds("a launch that does not end")
+    apart = [replace(one, t_s=moments[0].t_s + 130.0 * number) for number, one in enumerate(moments)]
+    done = run("--replay", tape(tmp_path / "apart", apart))
+    text = " ".join(done.output.split())
+    count = len(apart) - 1
+    assert done.exit_code == 0
+    assert f"note: {count} of {count} rounds come more than 2 min after the one before" in text
+    assert "none of them reported" in text
+    assert json.loads(run("--replay", tmp_path / "apart", "--json").stdout)["gaps"] == count
+    one = run("--replay", tape(tmp_path / "one", apart[:1]))
+    assert "there is one round on it" in one.output
+    (tmp_path / "empty").write_text("")
+    assert "there is no round on it" in run("--replay", tmp_path / "empty").output
+    assert "note" not in run("--replay", tape(tmp_path / "near", moments)).output
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"t": "soon", "samples": []},
+        {"t": None, "samples": []},
+        {"t": 10**400, "samples": []},
+        {"t": 1, "gpus": {"GPU-0": ["much"]}, "samples": []},
+        {"t": 1, "samples": [[0, "GPU-0", "much"]]},
+        {"t": 1, "samples": [[0, "GPU-0", -1]]},
+        {"t": 1, "samples": [[0, "GPU-0", True]]},
+        {"t": 1, "samples": [[0, ["GPU-0"], 1]]},
+        {"t": 1, "samples": [[0, "GPU-0", 1, 1, 1, 1, 1, "no"]]},
+        {"t": 1, "samples": [[0, "GPU-0", 1, 1, 1, 1, 1, None, ["http"]]]},
+        {"process": 1, "pid": "seven", "start_ticks": 1},
+        {"process": 1, "pid": 7, "start_ticks": 1, "command": 7},
+        {"process": 1, "pid": 7, "start_ticks": 1, "groups": [7]},
+        {"process": 1, "pid": 7, "start_ticks": 1, "started_s": "noon"},
+    ],
+)
+def test_values_of_another_kind_are_refused_with_their_line(tmp_path: Path, line: dict[str, Any]) -> None:
+    first = {"process": 0, "pid": 7, "start_ticks": 70}
+    path = tmp_path / "tape"
+    path.write_text("".join(json.dumps(one) + "\n" for one in (first, line, {"t": 2, "samples": []})))
+    done = run("--replay", path)
+    assert isinstance(done.exception, TapeError)
+    assert f"{path}:2: not a line of a recording" in str(done.exception)
