@@ -109,7 +109,7 @@ def _audit(config_path: Path | None) -> Audit:
 def _head(text: str) -> Head:
     from fairsched.reclaim.chain import Head
 
-    match = re.fullmatch(r"(\d+):([0-9a-f]{64})", text)
+    match = re.fullmatch(r"([0-9]{1,18}):([0-9a-f]{64})", text)
     if match is None:
-        raise click.BadParameter(f"{text!r} is not SEQ:HASH, as verify prints it", param_hint="--head")
+        raise click.BadParameter(f"{text[:80]!r} is not SEQ:HASH, as verify prints it", param_hint="--head")
     return Head(int(match[1]), match[2])

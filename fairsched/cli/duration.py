@@ -8,6 +8,7 @@ import re
 import click
 
 _UNITS_S = {"s": 1, "": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+MOST_S = 100 * 365 * 86400.0
 _FORM = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d|w|)")
 
 
@@ -15,6 +16,6 @@ def seconds_of(text: str) -> float:
     """Seconds, from a number with a unit; the type of an option. Raises click.BadParameter."""
     match = _FORM.fullmatch(str(text).strip())
     seconds = float(match.group(1)) * _UNITS_S[match.group(2)] if match is not None else 0.0
-    if not seconds:
+    if not 0 < seconds <= MOST_S:
         raise click.BadParameter(f"{text!r} is not a time: write 90s, 15m, 1h, 7d")
     return seconds

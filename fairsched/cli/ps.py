@@ -246,16 +246,23 @@ def render_tree(holders: Sequence[Holder], processes: Mapping[int, Facts]) -> li
         mine.setdefault(holder.pid, []).append(holder)
     children: dict[int, set[int]] = {}
     for pid in mine:
-        child = pid
+        child, seen = pid, {pid}
         while (facts := processes.get(child)) is not None and facts.parent > 1 and facts.parent in processes:
+            if facts.parent in seen:  # its pid was given to a descendant while /proc was read
+                break
+            seen.add(facts.parent)
             children.setdefault(facts.parent, set()).add(child)
             child = facts.parent
         children.setdefault(0, set()).add(child)
     rows: list[tuple[str, ...]] = [("USER", "PID", "GPU", "VRAM", "AGE", "COMMAND")]
     notes = [list[str]()]
     pending = [(pid, 0) for pid in sorted(children[0], reverse=True)]
+    shown = set[int]()
     while pending:
         pid, depth = pending.pop()
+        if pid in shown:
+            continue
+        shown.add(pid)
         here = mine.get(pid, [])
         rows.append(_tree_row(pid, depth, here, processes.get(pid)))
         notes.append(list(dict.fromkeys(line for holder in here for line in _marks(holder))))

@@ -7,8 +7,8 @@ A process is written once, before the first round that has it: ``{"process": NUM
 is there where it is known. A file that goes on from another begins with its processes anew, so that each can be played
 alone.
 
-Names of processes are what their owners wrote: they are data, escaped as JSON has it. A tape may have been made or broken
-by anybody: each value is of its kind and no number beyond 1e18, or the line is refused.
+Names of processes are what their owners wrote: they are data, escaped as JSON has it. A tape may have been made or
+broken by anybody: each value is of its kind and no number beyond 1e18, or the line is refused.
 """
 
 from __future__ import annotations

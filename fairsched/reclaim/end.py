@@ -22,6 +22,7 @@ from enum import Enum
 from fairsched.base.text import counted
 from fairsched.base.wait import wait_readable
 from fairsched.cgroup.path import Mount
+from fairsched.errors import FairschedError
 from fairsched.reclaim.facts import Facts, read_facts, read_table, waits_in
 from fairsched.reclaim.pauses import Pause
 from fairsched.reclaim.pin import Pin
@@ -181,7 +182,7 @@ class Ending:
         is_any = False
         known = {pid: one.target.facts for pid, one in self.results.items()}
         for found in newcomers(known, table, self._groups, self._since_ticks):
-            pin = None if found.pid in self._protected else Pin.open(found.pid, found.start_ticks)
+            pin = None if found.pid in self._protected else self._pin(found)
             if pin is None:
                 continue
             # only what is read while the pin holds is about this process
@@ -203,6 +204,13 @@ class Ending:
             )
             is_any = True
         return is_any
+
+    def _pin(self, facts: Facts) -> Pin | None:
+        try:
+            return Pin.open(facts.pid, facts.start_ticks)
+        except FairschedError as error:
+            self._tell(f"{error}; it is left")  # the others are ended all the same
+            return None
 
     def _explain(self) -> None:
         alive = [one for pid, one in self.results.items() if one.fate is Fate.ALIVE and not self._settle(pid)]

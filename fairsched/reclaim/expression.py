@@ -72,7 +72,7 @@ def parse(text: str) -> Filter:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise FilterError(f"the filter {text!r}: {error}", remedy="close the quotes") from None
+        raise FilterError(f"the filter {text[:60]!r}: {error}", remedy="close the quotes") from None
     return Filter(tuple(map(term, words)))
 
 
@@ -117,8 +117,10 @@ def _known(value: object, judge: Callable[..., bool]) -> bool | None:
 def _named(word: str, value: str, *, is_pattern: bool, is_contrary: bool) -> Callable[[Holder], bool | None]:
     try:
         pattern = re.compile(value if is_pattern else re.escape(value))
-    except re.error as error:
-        raise FilterError(f"{word!r}: {error}", remedy="write a regular expression: name~^train") from None
+    except (re.error, RecursionError, OverflowError) as error:
+        raise FilterError(
+            f"{word[:60]!r}: {error}", remedy="write a regular expression: name~^train"
+        ) from None
 
     def holds(holder: Holder) -> bool | None:
         if holder.command is None:
@@ -148,13 +150,13 @@ def _amount(word: str, value: str, form: re.Pattern[str], units: dict[str, int])
     match = form.fullmatch(value.strip())
     if match is None:
         what = "a size: 20G, 512M" if units is _SIZES else "a time: 90s, 15m, 1h, 7d"
-        raise FilterError(f"{word!r}: {value!r} is not {what}", remedy="see: fairsched ps --help")
+        raise FilterError(f"{word[:60]!r}: {value[:60]!r} is not {what}", remedy="see: fairsched ps --help")
     unit = match[2].upper() if units is _SIZES else match[2]
     return float(match[1]) * units[unit]
 
 
 def _unknown(word: str) -> FilterError:
     return FilterError(
-        f"the filter does not know {word!r}",
+        f"the filter does not know {word[:60]!r}",
         remedy="write user= tenant= container= gpu= pid= name~ vram> age> idle> orphan zombie",
     )

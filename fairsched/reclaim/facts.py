@@ -18,6 +18,8 @@ from fairsched.cgroup.tree import cgroup_path_of
 
 _PF_KTHREAD = 0x00200000
 _COMMAND_BYTES = 4096
+_STATUS_BYTES = 1 << 20
+"""A user may be in 65536 groups, which stand before NSpid and SigIgn."""
 _TERM_BIT = 1 << (signal.SIGTERM - 1)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _FIELD = re.compile(rb"^(Uid|NSpid|TracerPid|SigIgn|SigCgt|ShdPnd):\s+(.*)$", re.MULTILINE)
@@ -79,7 +81,8 @@ def read_facts(pid: int, mount: Mount | None = None, proc: str = "/proc") -> Fac
     """One process; None when it is gone, or not ours to look at. Without a mount its cgroup is None."""
     directory = f"{proc}/{pid}"
     try:
-        stat, status, words = (_read(f"{directory}/{name}") for name in ("stat", "status", "cmdline"))
+        stat, words = _read(f"{directory}/stat"), _read(f"{directory}/cmdline")
+        status = _read(f"{directory}/status", _STATUS_BYTES)
         # the command name in parentheses may itself contain blanks and parentheses
         name, _, rest = stat.partition(b"(")[2].rpartition(b")")
         fields = rest.split()
@@ -125,6 +128,6 @@ def waits_in(pid: int, proc: str = "/proc") -> str | None:
     return None if text in ("", "0") else text
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, most_bytes: int = _COMMAND_BYTES) -> bytes:
     with open(path, "rb") as file:
-        return file.read(_COMMAND_BYTES)
+        return file.read(most_bytes)

@@ -191,16 +191,17 @@ class Lister:
 
 
 def gpus_called(name: str, gpus: Iterable[GpuView]) -> frozenset[str]:
-    """UUIDs of the GPUs meant by an index (of a GPU, or of a MIG instance), or by how their UUIDs begin.
+    """UUIDs of the GPUs meant by an index (of a GPU, or of a MIG instance), or by how the UUID of one begins.
 
-    Raises FairschedError (exit status 2).
+    Raises FairschedError (exit status 2), also where several begin so: ``GPU-$ID`` with an empty ID is no wish for all.
     """
     known = list(gpus)
-    found = frozenset(
-        gpu.uuid
-        for gpu in known
-        if gpu.index == name or gpu.uuid == UUID + name or (name and gpu.uuid.startswith(name))
-    )
+    whole = frozenset(gpu.uuid for gpu in known if name in (gpu.index, gpu.uuid) or gpu.uuid == UUID + name)
+    found = whole or frozenset(gpu.uuid for gpu in known if name and gpu.uuid.startswith(name))
+    if len(found) > 1 and not whole:
+        raise NoSuchGpu(
+            f"'{name}' is the beginning of {len(found)} GPUs", remedy="name one by its index or UUID"
+        )
     if not found:
         there = ", ".join(sorted(f"{gpu.index} ({gpu.uuid[:12]})" for gpu in known)) or "none"
         raise NoSuchGpu(

@@ -13,6 +13,7 @@ paused stays as it is (law 4): it is said who, as far as the path tells, and how
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,13 +133,14 @@ def _held(entry: Entry) -> str:
 
 
 def _frozen_text(mount: Mount, path: str, file: str, is_v1: bool, names: Names) -> str:
+    """Names in what is to be typed are quoted: whoever may make a cgroup chooses them."""
     value = "THAWED" if is_v1 else "0"
-    remedy = f"echo {value} > {mount.absolute(path)}/{file}"
+    remedy = f"echo {value} > {shlex.quote(f'{mount.absolute(path)}/{file}')}"
     for layer in layers_of(path):
         if layer.cgroup == path and layer.kind in CONTAINERS:
             kind, _, name = (known_as(path, names) or "").partition(" ")
             tool = kind if kind in ("docker", "podman") else "docker, podman or nerdctl"
-            remedy = f"{tool} unpause {name or (layer.container_id or '')[:12]}"
+            remedy = f"{tool} unpause {shlex.quote(name or (layer.container_id or '')[:12])}"
         elif layer.cgroup == path and layer.kind is Kind.UNIT:
-            remedy = f"systemctl thaw {layer.unit}"
+            remedy = f"systemctl thaw {shlex.quote(layer.unit or '')}"
     return f"frozen by somebody else ({path}), and left so; to thaw it: {remedy}"

@@ -16,7 +16,7 @@ import signal
 
 from fairsched.base.process import ProcessId
 from fairsched.base.wait import is_readable
-from fairsched.errors import HostUnsupported
+from fairsched.errors import FairschedError, HostUnsupported
 
 
 class Pin:
@@ -28,13 +28,21 @@ class Pin:
 
     @classmethod
     def open(cls, pid: int, start_ticks: int) -> Pin | None:
-        """The process with this pid and start time; None: it is gone, or is another. Raises HostUnsupported."""
+        """The process with this pid and start time; None: it is gone, or is another.
+
+        Raises HostUnsupported; FairschedError where no more descriptors can be had: nobody is taken for gone by that.
+        """
         try:
             fd = os.pidfd_open(pid)
         except OSError as error:
             if error.errno in (errno.ENOSYS, errno.EPERM):
                 raise HostUnsupported(
                     "the kernel has no pidfd_open, or a filter forbids it", remedy="use Linux 5.3 or later"
+                ) from None
+            if error.errno not in (errno.ESRCH, errno.EINVAL):
+                raise FairschedError(
+                    f"process {pid} cannot be pinned: {error.strerror}",
+                    remedy="choose fewer processes at once, or raise the limit of open files: ulimit -n",
                 ) from None
             return None
         if ProcessId.of(pid) != ProcessId(pid, start_ticks):

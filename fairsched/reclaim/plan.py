@@ -11,6 +11,7 @@ with it. With them it is ended after them.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -267,11 +268,16 @@ def _judge_servers(listing: Listing, draft: _Draft) -> None:
     for pid, target in list(draft.targets.items()):
         if not any(one.mps == "server" for one in target.holds):
             continue
+        # a server serves its own user, and one of root everybody; else anybody could hide behind the clients of others
+        served = None if target.facts.uid == 0 else target.facts.uid
         gpus = {one.status.gpu for one in target.holds}
         stay = [
             one.pid
             for one in listing.holders
-            if one.mps == "client" and one.status.gpu in gpus and one.pid not in draft.targets
+            if one.mps == "client"
+            and one.status.gpu in gpus
+            and one.pid not in draft.targets
+            and (served is None or one.facts is None or one.facts.uid == served)
         ]
         if stay:
             del draft.targets[pid]
@@ -322,7 +328,7 @@ def starter_of(cgroup: str | None) -> str | None:
         return "its pod's controller (kubectl delete pod)"
     for layer in layers:
         if layer.kind is Kind.UNIT and layer.unit is not None and layer.unit.endswith(".service"):
-            return f"unit {layer.unit} (systemctl stop {layer.unit})"
+            return f"unit {layer.unit} (systemctl stop {shlex.quote(layer.unit)})"
         if layer.container_id is not None:
             return f"its container's restart policy ({layer.container_id[:12]})"
     return None

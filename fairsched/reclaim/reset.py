@@ -29,7 +29,10 @@ from fairsched.reclaim.listing import Lister
 TIMEOUT_S = 120.0
 """A reset takes seconds; of eight GPUs joined by NVLink longer."""
 _NO_PROGRAM = "there is no nvidia-smi, by which the driver resets"
-_PERSISTENCED = "nvidia-persistenced"
+_PERSISTENCED = "nvidia-persistenced"[:15]
+"""As the kernel keeps the name of a program."""
+_SYSTEM_UIDS = 1000
+"""Users below are of services; a person's program that calls itself so keeps the GPU as any other does."""
 Run = Callable[[list[str]], tuple[int, str]]
 
 
@@ -49,7 +52,7 @@ def obstacles(facts: ResetFacts, listing: Listing, *, is_root: bool) -> list[str
         found.append(
             f"in use by {', '.join(sorted({f'{one.pid} ({_name(one.pid, listing)})' for one in holders}))}"
         )
-    opened = [pid for pid in listing.gpu(facts.uuid).openers if _name(pid, listing) != _PERSISTENCED]
+    opened = [pid for pid in listing.gpu(facts.uuid).openers if not _is_persistenced(pid, listing)]
     if opened:
         found.append(
             f"its device file is open in {', '.join(f'{pid} ({_name(pid, listing)})' for pid in opened)}"
@@ -164,6 +167,13 @@ def _run(command: list[str]) -> tuple[int, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, str(error)
     return done.returncode, " ".join((done.stdout + done.stderr).split())[:600]
+
+
+def _is_persistenced(pid: int, listing: Listing) -> bool:
+    facts = listing.table.get(pid)
+    if facts is None or facts.name != _PERSISTENCED or facts.uid >= _SYSTEM_UIDS:
+        return False
+    return len(facts.namespace_pids) <= 1
 
 
 def _name(pid: int, listing: Listing) -> str:

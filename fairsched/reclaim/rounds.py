@@ -85,6 +85,7 @@ class Collector:
         self._started = {owner: at_s for owner, at_s in self._started.items() if owner in there}
         pauses = self._pauses([holder.facts for holder in there.values() if holder.facts is not None])
         looked, seen = Ports(self._proc), dict[int, _Seen]()
+        of_mps = {holder.status.gpu for holder in listing.holders if holder.mps == "client"}
         samples = []
         for holder in listing.holders:
             if holder.facts is not None:
@@ -93,7 +94,10 @@ class Collector:
                     is_serving = looked.is_serving(holder.pid, lineage)
                     seen[holder.pid] = _Seen(looked.of(holder.pid), holder.pid in pauses, is_serving)
                 owner = (holder.pid, holder.facts.start_ticks)
-                samples.append(_sample(holder, processes[owner], seen[holder.pid]))
+                is_server = (
+                    holder.mps == "server" and holder.status.gpu in of_mps and not holder.status.launches
+                )
+                samples.append(_sample(holder, processes[owner], seen[holder.pid], is_server=is_server))
         gpus = {
             view.uuid: GpuLoad(view.busy_ratio, view.used_bytes, view.total_bytes, index_of(view.index))
             for view in listing.gpus
@@ -200,9 +204,12 @@ def _lineage(facts: Facts, table: Mapping[int, Facts]) -> list[int]:
     return found[:_MOST_ANCESTORS]
 
 
-def _sample(holder: Holder, process: Process, seen: _Seen) -> Sample:
-    """An MPS server launches nothing itself: of it that says nothing, so it is not known."""
-    status, is_server = holder.status, holder.mps == "server"
+def _sample(holder: Holder, process: Process, seen: _Seen, *, is_server: bool) -> Sample:
+    """An MPS server launches nothing itself: of it that says nothing, so it is not known.
+
+    A name alone makes none: it has clients on that GPU, and was never seen to launch.
+    """
+    status = holder.status
     return Sample(
         process,
         status.gpu,

@@ -8,12 +8,14 @@ cannot be written nothing is done.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fairsched.cgroup import names as known_names
+from fairsched.errors import FairschedError
 from fairsched.reclaim.audit import Audit
 from fairsched.reclaim.check import GpuCheck, check
 from fairsched.reclaim.end import GRACE_S, KILL_S, Ended, Ending
@@ -77,12 +79,15 @@ class Outcome:
     gpus: tuple[GpuCheck, ...]
     reset: ResetResult | None = None
     warnings: tuple[str, ...] = ()
+    is_written: bool = True
+    """It is in the audit log."""
 
     @property
     def is_whole(self) -> bool:
-        """All has ended, and nothing of it holds a GPU."""
+        """All has ended, nothing of it holds a GPU, and that is written down."""
         return (
-            all(one.fate.is_over for one in self.ended)
+            self.is_written
+            and all(one.fate.is_over for one in self.ended)
             and all(one.is_free for one in self.gpus)
             and (self.reset is None or self.reset.is_done)
         )
@@ -115,7 +120,9 @@ class Session:
         self._lister, self._own, self._tell = lister, own, tell
 
     def prepare(self, wish: Wish) -> Prepared:
-        """The plan, with pins. Raises HostUnsupported, FairschedError."""
+        """The plan, with pins: a descriptor for each target. Raises HostUnsupported, FairschedError."""
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         pins: dict[int, Pin] = {}
         try:
             for _ in range(_LOOKS):
@@ -194,7 +201,15 @@ class Session:
         if has_reset and wish.gpu is not None:
             outcome = Outcome(outcome.ended, outcome.gpus, self._reset(outcome, wish.gpu), outcome.warnings)
         word = "whole" if outcome.is_whole else "partly"
-        audit.write("outcome", {"of": head.seq, **outcome.plain()}, f"outcome of={head.seq} done={word}")
+        try:
+            audit.write("outcome", {"of": head.seq, **outcome.plain()}, f"outcome of={head.seq} done={word}")
+        except FairschedError as error:
+            # it is done: who asked must not be told that it is not
+            why = getattr(error.__cause__, "strerror", None) or error
+            warning = (
+                f"this outcome could not be written into the audit log ({why}): its entry {head.seq} has none"
+            )
+            return replace(outcome, warnings=(*outcome.warnings, warning), is_written=False)
         return outcome
 
     def outlook(self, prepared: Prepared, gpu: str) -> str:

@@ -19,13 +19,15 @@ from fairsched.reclaim.chain import Head
 MESSAGE_ID = "b5c1a9f36d3e4c7f9a52f0e1d47c8b60"
 """Of entries of the audit: journalctl MESSAGE_ID=..."""
 SYSLOG = "/dev/log"
+MOST_CHARS = 4000
+"""Of a message: a datagram that is too long would reach nobody, and somebody might want that."""
 _NOTICE = 5
 _AUTHPRIV = 10 << 3
 
 
 def tell(text: str, head: Head, journal: str = JOURNAL_SOCKET, syslog: str = SYSLOG) -> str | None:
     """Who was told: ``journal`` or ``syslog``; None = neither is there."""
-    said = printable(text)
+    said = printable(text[:MOST_CHARS])
     fields = {
         "MESSAGE": f"{said} audit={head}",
         "MESSAGE_ID": MESSAGE_ID,

@@ -116,7 +116,7 @@ def test_what_is_in_the_way_of_a_reset_is_said(changes: dict[str, Any], said: st
 
 
 def test_no_gpu_is_reset_under_somebody() -> None:
-    table = table_of(process(10), process(77, name="worker"), process(78, name="nvidia-persistenced"))
+    table = table_of(process(10), process(77, name="worker"), process(78, name="nvidia-persiste", uid=0))
     assert obstacles(FREE, listing([holder(table[10])], table), is_root=True) == ["in use by 10 (p10)"]
     opened = listing([], table, replace(VIEW, openers=(77, 78)))
     assert obstacles(FREE, opened, is_root=True) == ["its device file is open in 77 (worker)"]

@@ -267,10 +267,17 @@ def test_what_an_mps_server_launches_is_not_known(child: Child) -> None:
     assert facts is not None
     status = replace(made.holder(facts).status, launches=0, idle_s=9e5)
     collector = Collector(cast(Any, None))
-    for mps, known in (("server", (None, None)), ("client", (0, 9e5)), (None, (0, 9e5))):
-        holder = replace(made.holder(facts), status=status, mps=mps)
-        (sample,) = collector.round_of(made.listing([holder], {}), 1.0).samples
-        assert (sample.launches, sample.idle_s) == known
+    client = made.holder(replace(facts, pid=2), mps="client")
+    for mps, launches, others, known in (
+        ("server", 0, [client], None),
+        ("server", 7, [client], 7),
+        ("server", 0, [], 0),
+        ("client", 0, [client], 0),
+        (None, 0, [client], 0),
+    ):
+        holder = replace(made.holder(facts), status=replace(status, launches=launches), mps=mps)
+        sample = collector.round_of(made.listing([holder, *others], {}), 1.0).samples[0]
+        assert (sample.launches, sample.idle_s is None) == (known, known is None)
 
 
 def test_a_unit_is_the_hosts_and_not_one_that_a_user_made() -> None:
