@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
@@ -57,12 +59,21 @@ def test_over_stdio_a_process_is_ended_after_two_steps(site: Site) -> None:
     assert verdict.stdout.startswith("whole: 3 entries"), verdict
 
 
-def test_over_http_only_with_the_token_and_from_here(site: Site, tmp_path: Path) -> None:
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("address", ["0", "[::1]:0"])
+def test_over_http_only_with_the_token_and_from_here(site: Site, tmp_path: Path, address: str) -> None:
+    if address != "0" and not has_ipv6():
+        pytest.skip("host: it has no IPv6")
     worker = site.spawn("chat", LOAD)
     file = tmp_path / "token"
     file.touch(mode=0o600)
     file.write_text(TOKEN)
-    command = [*COMMAND, "mcp", "--allow-reclaim", "--http", "0", "--token-file", str(file)]
+    command = [*COMMAND, "mcp", "--allow-reclaim", "--http", address, "--token-file", str(file)]
     with ExitStack() as stack:
         process = stack.enter_context(
             subprocess.Popen(command, env=env_of(site), stderr=subprocess.PIPE, text=True)
@@ -70,6 +81,7 @@ def test_over_http_only_with_the_token_and_from_here(site: Site, tmp_path: Path)
         stack.callback(end_child, process)
         assert process.stderr is not None
         url = process.stderr.readline().strip()
+        assert url.startswith("http://127.0.0.1:" if address == "0" else "http://[::1]:")
 
         async def run() -> None:
             bearer = {"Authorization": f"Bearer {TOKEN}"}
@@ -98,3 +110,35 @@ def test_a_token_that_others_can_read_is_refused(site: Site, tmp_path: Path) -> 
     file.chmod(0o644)
     done = site.cli("mcp", "--http", "0", "--token-file", str(file), env=env_of(site))
     assert done.returncode == 2 and "others can read or change it" in done.stderr
+
+
+def test_a_full_disk_refuses_a_confirmation_and_says_so(site: Site) -> None:
+    """Its plan was written down; then somebody filled the disk."""
+    worker = site.spawn("chat", LOAD)
+    directory = site.state_dir / "audit"
+    directory.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "none", directory], check=True)
+
+    async def run() -> dict[str, Any]:
+        command = [*COMMAND, "mcp", "--allow-reclaim"]
+        server = StdioServerParameters(command=command[0], args=command[1:], env=env_of(site))
+        async with Client(server) as client:
+            plan = (await client.call_tool("plan_reclaim", {"pids": [worker.pid]})).structured_content
+            assert isinstance(plan, dict) and plan["plan_id"], plan
+            with contextlib.suppress(OSError), open(directory / "fill", "wb", buffering=0) as fill:
+                while True:
+                    fill.write(b"x" * 4096)
+            asked = {"plan_id": plan["plan_id"], "pids": [worker.pid]}
+            done = (await client.call_tool("confirm_reclaim", asked)).structured_content
+            assert isinstance(done, dict)
+            return done
+
+    try:
+        said = anyio.run(run)
+        assert said["error"] == "audit_refused", said
+        assert "No space left on device" in said["untrusted"]["message"]
+        assert said["untrusted"]["remedy"] == "make room on its disk"
+        assert worker.is_running
+        assert site.cli("audit", "verify", env=env_of(site)).stdout.startswith("whole: 1 entry")
+    finally:
+        subprocess.run(["umount", directory], check=True)
