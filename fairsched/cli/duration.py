@@ -8,7 +8,8 @@ import re
 import click
 
 _UNITS_S = {"s": 1, "": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
-MOST_S = 100 * 365 * 86400.0
+MOST_S = 250 * 365 * 86400.0
+"""threading refuses to wait for 293 years."""
 _FORM = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d|w|)")
 
 

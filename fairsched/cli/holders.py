@@ -101,7 +101,7 @@ class Place:
             config = self.config
             whose = "not known" if config is None else "the configuration's"
             why = printable(str(error))
-            text = f"note: NVML and /proc tell, without launches; tenants are {whose}; {why}"
+            text = f"note: the drivers and /proc tell, without launches; tenants are {whose}; {why}"
             if not is_quiet:
                 click.echo("\n".join(wrap(text)), err=True)
             device_dir = DEVICE_DIR if config is None else config.gpu.device_dir

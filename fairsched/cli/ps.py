@@ -34,8 +34,9 @@ Columns:
   WHERE   the name of its container, pod, job, unit or user; else the ids of
           pod/container, as its cgroup says, else the name of the cgroup
 n/a = not known, which is not 0. Names are cut; --json has them whole, and the
-pid it has in its own container. Without the daemon NVML and /proc tell, and
-stderr says so: no GPU time then, no launches, tenants by the configuration.
+pid it has in its own container. Without the daemon the drivers (NVML, and of
+AMD and Intel DRM) and /proc tell, and stderr says so: no launches then, GPU
+time of AMD and Intel alone, tenants by the configuration.
 
 {FILTER_HELP}
 \b

@@ -27,8 +27,9 @@ EPILOG = f"""\b
 Without --yes nothing is done. With it: SIGTERM, up to --grace for who saves
 what it has, then with --force SIGKILL. A process is ended with those of its
 descendants that are in its cgroup. Each is pinned before the plan is made: no
-signal reaches another process that got its pid meanwhile. Afterwards NVML is
-asked whether the memory is back, and what still holds it is named.
+signal reaches another process that got its pid meanwhile. Afterwards the
+driver (NVML; of AMD and Intel DRM) is asked whether the memory is back, and
+what still holds it is named.
 \b
 What somebody else froze or stopped (docker pause, Ctrl-Z) stays so: it is
 said how to thaw it; --force ends it all the same. Never ended: init, threads
@@ -157,7 +158,7 @@ def _wish(
 
     listing = lister.look(has_openers=False)
     wanted.filter(listing.gpus)  # a mistake in it is told before anything is done
-    gpus = frozenset() if wanted.gpu is None else gpus_called(wanted.gpu, listing.gpus)
+    gpus = frozenset() if wanted.gpu is None else gpus_called(wanted.gpu, listing.gpus, is_one=True)
 
     def choose(now: Listing) -> list[Holder]:
         passes = wanted.filter(now.gpus)

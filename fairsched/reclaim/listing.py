@@ -65,7 +65,8 @@ class Lister:
             self.mount = None
         if ask is None and self.nvml.error is not None and not self._others.is_there:
             raise HostUnsupported(
-                f"no daemon answers, and NVML does not work ({self.nvml.error}): who is on a GPU is not known",
+                f"no daemon answers, NVML does not work ({self.nvml.error}), and there is no card of AMD or Intel: "
+                "who is on a GPU is not known",
                 remedy="start the daemon, or install the driver's libnvidia-ml.so.1",
             )
 
@@ -190,15 +191,16 @@ class Lister:
         )
 
 
-def gpus_called(name: str, gpus: Iterable[GpuView]) -> frozenset[str]:
-    """UUIDs of the GPUs meant by an index (of a GPU, or of a MIG instance), or by how the UUID of one begins.
+def gpus_called(name: str, gpus: Iterable[GpuView], *, is_one: bool = False) -> frozenset[str]:
+    """UUIDs of the GPUs meant by an index (of a GPU, or of a MIG instance), or by how their UUIDs begin.
 
-    Raises FairschedError (exit status 2), also where several begin so: ``GPU-$ID`` with an empty ID is no wish for all.
+    ``is_one``: several are refused. Whoever ends processes asks for it: ``GPU-$ID`` without an ID is no wish for all.
+    Raises NoSuchGpu.
     """
     known = list(gpus)
     whole = frozenset(gpu.uuid for gpu in known if name in (gpu.index, gpu.uuid) or gpu.uuid == UUID + name)
     found = whole or frozenset(gpu.uuid for gpu in known if name and gpu.uuid.startswith(name))
-    if len(found) > 1 and not whole:
+    if is_one and len(found) > 1:
         raise NoSuchGpu(
             f"'{name}' is the beginning of {len(found)} GPUs", remedy="name one by its index or UUID"
         )

@@ -139,7 +139,7 @@ class PlanArguments(Selectors):
         named = {pid: self.start_ticks.get(str(pid)) for pid in self.pids} if is_alone else {}
         if self.start_ticks and not is_alone:
             choose = _only(choose, self.start_ticks)
-        uuids = frozenset[str]() if self.gpu is None else gpus_called(self.gpu, listing.gpus)
+        uuids = frozenset[str]() if self.gpu is None else gpus_called(self.gpu, listing.gpus, is_one=True)
         gpu = next(iter(uuids)) if len(uuids) == 1 else None
         return Wish(choose, self.text(), named, self.keep_parent, gpu)
 

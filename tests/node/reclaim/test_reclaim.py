@@ -100,6 +100,15 @@ def test_reclaim_prints_a_plan_and_does_nothing_until_it_is_told(site: Site) -> 
     assert run(site, "audit", "verify").startswith("whole: 2 entries")
 
 
+def test_the_beginning_of_all_uuids_ends_nobody(site: Site) -> None:
+    worker = site.spawn("chat", LOAD)
+    env = {**site.env(), "FAIRSCHED_CONFIG": str(site.config_path)}
+    done = site.cli("reclaim", "--gpu", "GPU-", "--yes", env=env)
+    assert done.returncode == 2 and "the beginning of 2 GPUs" in done.stderr
+    assert pids(site, "--gpu", "GPU-") == {worker.pid}, "to look at them it is good enough"
+    assert worker.is_running
+
+
 def test_a_start_time_of_another_process_is_refused(site: Site) -> None:
     worker = site.spawn("chat", LOAD)
     said = " ".join(run(site, "reclaim", "--pid", f"{worker.pid}:1", "--yes", status=1).split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from fairsched.config import (
 from fairsched.config.overrides import check_set
 from fairsched.config.reference import reference
 from fairsched.errors import ConfigError
+from fairsched.guard.thresholds import KINDS
 
 ROOT = Path(__file__).resolve().parents[3]
 TEAM = """
@@ -228,12 +230,14 @@ def test_the_whole_example_is_valid_also_what_is_commented_out() -> None:
     lines = (ROOT / "packaging/config.example.yaml").read_text(encoding="utf-8").splitlines()
     start = lines.index("  # lab:")
     unhidden = [
-        line.replace("# ", "", 1) if index >= start and line.startswith("  # ") and (":" in line) else line
+        line.replace("# ", "", 1) if index >= start and re.match(r"  # .*:|# ( |reclaim:)", line) else line
         for index, line in enumerate(lines)
     ]
     found = from_bytes("\n".join(unhidden).encode(), "example")
     assert set(found.tenants) == {"chat", "batch", "lab", "web", "research", "monitoring"}
     assert found.tenants["lab"].children
+    assert {rule.name for rule in found.reclaim.rogue_rules()} == {*KINDS, "our-miners"} - {"orphan"}
+    assert found.reclaim.allow.cgroups == ("/gpu.slice/chat",)
 
 
 def test_the_reference_is_up_to_date() -> None:

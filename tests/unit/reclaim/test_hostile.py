@@ -14,10 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from fairsched.cgroup.names import Names
 from fairsched.cgroup.path import Mount
+from fairsched.cli.audit import command as audit_command
+from fairsched.cli.duration import seconds_of
 from fairsched.cli.ps import render_tree
 from fairsched.errors import FairschedError
 from fairsched.gpu.state import ResetFacts
@@ -26,8 +30,9 @@ from fairsched.reclaim.chain import Head
 from fairsched.reclaim.end import Ending, Fate
 from fairsched.reclaim.expression import FilterError, parse
 from fairsched.reclaim.facts import read_facts
-from fairsched.reclaim.holder import GpuView
+from fairsched.reclaim.holder import GpuView, Listing
 from fairsched.reclaim.listing import NoSuchGpu, gpus_called
+from fairsched.reclaim.mcp.arguments import PlanArguments
 from fairsched.reclaim.pauses import pauses_of
 from fairsched.reclaim.pin import Pin
 from fairsched.reclaim.plan import Target, make_plan, starter_of
@@ -68,11 +73,33 @@ def test_the_beginning_of_several_gpus_names_none() -> None:
     gpus = [GpuView("GPU-aaaa", "0"), GpuView("GPU-aabb", "1"), GpuView("GPU-aaaa1", "2")]
     for name in ("GPU-", "G", "GPU-aa"):
         with pytest.raises(NoSuchGpu, match="the beginning of 3 GPUs"):
-            gpus_called(name, gpus)
-    assert gpus_called("GPU-aab", gpus) == {"GPU-aabb"}
-    assert gpus_called("GPU-aaaa", gpus) == {"GPU-aaaa"}, "a whole one is no beginning"
+            gpus_called(name, gpus, is_one=True)
+    assert gpus_called("GPU-aab", gpus, is_one=True) == {"GPU-aabb"}
+    assert gpus_called("GPU-aaaa", gpus, is_one=True) == {"GPU-aaaa"}, "a whole one is no beginning"
+    assert len(gpus_called("GPU-", gpus)) == 3, "to look at them"
     with pytest.raises(NoSuchGpu):
         gpus_called("", gpus)
+
+
+def test_an_assistant_names_one_gpu() -> None:
+    now = Listing((), (GpuView("GPU-aaaa", "0"), GpuView("GPU-aabb", "1")), {})
+    with pytest.raises(NoSuchGpu, match="the beginning of 2 GPUs"):
+        PlanArguments(gpu="GPU-").wish(now)
+    assert PlanArguments(gpu="1").wish(now).gpu == "GPU-aabb"
+
+
+@pytest.mark.parametrize("text", ["0s", "9" * 400 + "d", "101w" * 2, "999999w", "nan", "-5s", "inf"])
+def test_a_time_that_is_none_or_never_ends_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        seconds_of(text)
+    assert seconds_of("7d") == 604800
+
+
+@pytest.mark.parametrize("head", ["9" * 5000 + ":" + "0" * 64, "1:0", "\u0663:" + "0" * 64])
+def test_a_head_that_is_none_is_wrong_usage(head: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("{}\n")
+    done = CliRunner().invoke(audit_command, ["verify", "-c", str(tmp_path / "c.yaml"), "--head", head])
+    assert done.exit_code == 2 and "is not SEQ:HASH" in done.output
 
 
 # what tenants name
