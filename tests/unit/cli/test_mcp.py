@@ -9,7 +9,8 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from fairsched.cli.mcp import address_of, command
+from fairsched.cli import cli
+from fairsched.cli.mcp import address_of
 
 RUN = "import sys; sys.modules[{missing!r}] = None; from fairsched.cli import main; main()"
 
@@ -36,7 +37,7 @@ def test_without_the_sdk_it_says_how_to_get_it(missing: str) -> None:
     ],
 )
 def test_what_cannot_be_meant(words: list[str], said: str) -> None:
-    done = CliRunner().invoke(command, words)
+    done = CliRunner().invoke(cli, ["mcp", *words])
     assert done.exit_code == 2
     assert said in " ".join(done.output.split())
 
