@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "dcgm_int.h"
+#include "nvml_int.h"
 #include "simos.h"
 
 static bool is_profiling_supported(void)
@@ -19,23 +20,6 @@ static bool is_profiling_supported(void)
 }
 
 /* ---- looking ---- */
-
-/* How long a GPU has executed, and until when that is known; see SimReader. */
-static void read_busy(const struct sim_gpu *shm, uint64_t *busy_ns, uint64_t *at_ns)
-{
-	struct sim_gpu *gpu = (struct sim_gpu *)shm;
-	uint64_t now_ns = sim_now_ns();
-	uint32_t seq;
-
-	do {
-		seq = atomic_load(&gpu->lock_seq);
-		*at_ns = now_ns < shm->limit_ns ? now_ns : shm->limit_ns;
-		if (*at_ns < shm->charged_ns)
-			*at_ns = shm->charged_ns;
-		*busy_ns = shm->busy_ns + (shm->phase == SIM_EXEC ? *at_ns - shm->charged_ns : 0);
-		atomic_thread_fence(memory_order_seq_cst);
-	} while (seq & 1 || atomic_load(&gpu->lock_seq) != seq);
-}
 
 static void sample_all(struct connection *c)
 {

@@ -84,6 +84,8 @@ struct process_use {
 
 unsigned int read_processes(const struct sim_gpu *shm, struct process_use *out, unsigned int max,
 			    bool only_running);
+/* How long a GPU has executed, and until when that is known; see SimReader. */
+void read_busy(const struct sim_gpu *shm, uint64_t *busy_ns, uint64_t *at_ns);
 /* See nvml_read.c. */
 unsigned int read_utilization(const struct sim_gpu *shm, struct sim_sample *out, uint64_t after_us);
 

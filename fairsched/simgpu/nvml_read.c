@@ -146,3 +146,18 @@ unsigned int read_utilization(const struct sim_gpu *shm, struct sim_sample *out,
 
 	return reading && !strcmp(reading, "each") ? each_sample(out, count) : averaged(out, count);
 }
+
+void read_busy(const struct sim_gpu *shm, uint64_t *busy_ns, uint64_t *at_ns)
+{
+	uint64_t now_ns = sim_now_ns();
+	uint32_t seq;
+
+	do {
+		while (!read_begin(shm, &seq))
+			;
+		*at_ns = now_ns < shm->limit_ns ? now_ns : shm->limit_ns;
+		if (*at_ns < shm->charged_ns)
+			*at_ns = shm->charged_ns;
+		*busy_ns = shm->busy_ns + (shm->phase == SIM_EXEC ? *at_ns - shm->charged_ns : 0);
+	} while (!read_was_clean(shm, seq));
+}

@@ -236,12 +236,21 @@ GPUS = [
             "{{gpu_uuid}}": f"fairsched_gpu_power_watts{{{G}}}",
             "{{gpu_uuid}} limit": f"fairsched_gpu_power_limit_watts{{{G}}}",
         },
+        width=8,
     ),
     Picture(
         "PCIe",
         "Traffic to and from the GPU, by NVML: 20 ms of every few seconds, so peaks are missed. Gen5 x16 has 64 GB/s.",
         "Bps",
         {"{{gpu_uuid}} {{direction}}": f"fairsched_gpu_pcie_bytes_per_second{{{G}}}"},
+        width=8,
+    ),
+    Picture(
+        "SMs and tensor cores",
+        "Part of the time in which they worked, by NVML (GPM). No data: a GPU before Hopper, in MIG mode, or virtual.",
+        "percentunit",
+        {"{{gpu_uuid}} {{part}}": f"fairsched_gpu_active_ratio{{{G}}}"},
+        width=8,
     ),
     Picture(
         "Fairness of each GPU (Jain)",

@@ -234,6 +234,13 @@ GPUS = (
         ("gpu_uuid", "direction"),
         "Traffic over PCIe, to_gpu and from_gpu, in 20 ms of the last seconds.",
     ),
+    _gauge(
+        "gpu_active_ratio",
+        _NVML,
+        ("gpu_uuid", "part"),
+        "Part of the time since the page before in which its engine for graphics and compute (graphics), its SMs (sm: "
+        "their mean) and their tensor cores (tensor) worked. Hopper and later, not in MIG mode.",
+    ),
 )
 
 SLIS = (

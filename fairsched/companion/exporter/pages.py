@@ -54,8 +54,8 @@ class _Snapshot:
 class Pages:
     """``ask`` gives the status, at most ``SHARED_S`` old, and raises ControlError when there is none.
 
-    ``others``: what other parts of the companion have to say, asked for at each page. ``counts`` are those of the
-    server: answers by status, and connections refused.
+    ``others``: what other parts of the companion have to say, asked for at each page of a daemon that answers.
+    ``counts`` are those of the server: answers by status, and connections refused.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Pages:
         requests, refused = self.counts()
         age_s = None if report is None else max(0.0, time.monotonic() - report.t_ns / 1e9)
         book = read(report, Own(requests, refused, self._render_s, age_s), self._most)
-        for rows in self._others:
+        for rows in self._others if report is not None else ():
             for name, labels, value in rows():
                 book.add(name, labels, value)
         page = write(book, content_type)

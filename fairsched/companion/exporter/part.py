@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from fairsched.companion.address import IN_USE, address_of, refused
+from fairsched.companion.exporter.gpm import GpmRows
 from fairsched.companion.exporter.http import Server
 from fairsched.companion.exporter.pages import Checks, MetricRow, Pages, Site
 from fairsched.companion.exporter.webconfig import WebConfig
@@ -32,12 +33,16 @@ class Exporter:
         listen = metrics.listen or ""
         host, port = address_of(listen)
         self._web, self._checks = WebConfig(metrics.web_config), Checks()
-        pages = self._pages = Pages(node.report, others=others, most_tenants=metrics.max_tenants)
+        self._gpm = GpmRows()
+        pages = self._pages = Pages(
+            node.report, others=(*others, self._gpm.rows), most_tenants=metrics.max_tenants
+        )
         try:
             self._server = Server(
                 host, port, Site(pages, self._web, self._checks).answer, tls=lambda: self._web.tls
             )
         except OSError as error:
+            self._gpm.close()
             raise refused(listen, error.strerror or str(error), IN_USE) from error
         pages.counts = lambda: (self._server.answered, self._server.refused)
         scheme = "http" if self._web.tls is None else "https"
@@ -51,4 +56,5 @@ class Exporter:
         """Give the port back."""
         self._server.close()
         self._pages.close()
+        self._gpm.close()
         self._checks.close()

@@ -45,6 +45,7 @@ WANTED = {
     "gpu_power_watts",
     "gpu_power_limit_watts",
     "gpu_pcie_bytes_per_second",
+    "gpu_active_ratio",
     "tick_duration_seconds",
     "process_cpu_seconds",
     "process_resident_bytes",
