@@ -27,20 +27,25 @@ _STYLE = """
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1040px;padding:28px 20px 60px;background:var(--bg);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-serif}
-h1{font-size:25px;margin:0 0 2px}h2{font-size:18px;margin:36px 0 4px}
+section{display:flow-root}
+h1{font-size:25px;margin:0 0 2px}h2{font-size:18px;margin:32px 0 4px}
 h3{font-size:14px;margin:0 0 2px;overflow-wrap:anywhere}
 p{margin:0 0 10px;color:var(--soft)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:10px;margin:18px 0 0}
 .tile{background:var(--card);border-radius:8px;padding:10px 14px}
-.tile b{display:block;font-size:21px;font-weight:600;font-variant-numeric:tabular-nums}
+.tile b{display:block;font-size:19px;font-weight:600;font-variant-numeric:tabular-nums}
 .tile span{color:var(--soft);font-size:13px}
 .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(225px,1fr));gap:16px}
-svg{display:block;width:100%%;height:auto;overflow:visible}
-svg text{font:11px system-ui,sans-serif;fill:var(--soft)}
-.v{text-anchor:end}.t{text-anchor:middle}
-.cards path{vector-effect:non-scaling-stroke}
+.plot{position:relative;margin:12px 18px 28px 54px;font-size:12px;line-height:1;color:var(--soft)}
+.large{height:200px}.small{height:116px;margin-left:36px}
+.plot svg{position:absolute;inset:0;width:100%%;height:100%%;overflow:visible}
+.plot span{position:absolute;white-space:nowrap;font-variant-numeric:tabular-nums}
+.v{right:100%%;margin-right:7px;transform:translateY(-50%%)}
+.t{top:100%%;margin-top:9px;transform:translateX(-50%%)}
+.t::before{content:"";position:absolute;left:50%%;top:-9px;height:5px;border-left:1px solid var(--soft)}
+path{vector-effect:non-scaling-stroke}
 .line{fill:none;stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}
-path.grid{stroke:var(--rule);stroke-width:1}.zero,.tick{stroke:var(--soft);stroke-width:1}
+path.grid{stroke:var(--rule);stroke-width:1}.zero{stroke:var(--soft);stroke-width:1}
 .line.due{stroke:var(--ink);stroke-width:1.4}.line.other{stroke:var(--soft);stroke-width:1;opacity:.6}
 .area.other{fill:var(--soft);opacity:.2}
 .mark{stroke:var(--ink);stroke-width:1;stroke-dasharray:2 4}
@@ -52,6 +57,7 @@ table{border-collapse:collapse;width:100%%;font-size:14px;font-variant-numeric:t
 th,td{text-align:right;padding:5px 10px;border-bottom:1px solid var(--rule);white-space:nowrap}
 th{color:var(--soft);font-weight:600}th:first-child,td:first-child{text-align:left}
 footer{margin-top:40px;font-size:13px;color:var(--soft)}
+@media (max-width:600px){.large .odd{display:none}body{padding:20px 14px 40px}}
 @media print{body{max-width:none}section{break-inside:avoid}}
 """
 

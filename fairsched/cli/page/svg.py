@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plot as SVG that takes its colours from the page's style sheet. Pure."""
+"""A plot that takes its colours and its size from the page's style sheet. Pure.
+
+Problem: a picture that is scaled as a whole to the width of a telephone has letters of four pixels.
+
+Approach: only lines and bars are SVG, in units of their own, and stretched to whatever room there is. What is written
+beside them is text of the page, placed by percent, so that it has one size everywhere.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +19,30 @@ from fairsched.cli.page.scale import log_ticks, number_text, ticks, time_ticks
 
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 """By colour: neighbours that look alike to somebody are dashed differently."""
+WIDTH, HEIGHT = 1000, 200
+"""Of what is drawn, in its own units."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of a plot, in units that the page scales."""
+    """Of a plot."""
 
-    width: int
-    height: int
-    left: int
+    name: str
+    """Its class in the style sheet."""
     time_ticks: int
     value_ticks: int
-    top: int = 10
-    right: int = 14
-    bottom: int = 24
+    letters: int
+    """For so many there is room below it."""
 
 
-LARGE = Size(width=960, height=230, left=56, time_ticks=9, value_ticks=5)
-SMALL = Size(width=310, height=150, left=38, time_ticks=3, value_ticks=4)
+LARGE = Size("large", time_ticks=9, value_ticks=5, letters=80)
+SMALL = Size("small", time_ticks=4, value_ticks=4, letters=21)
 
 
 @dataclass(frozen=True)
 class _Axes:
     """From time and value to a place."""
 
-    size: Size
     begin_s: float
     end_s: float
     values: list[float]
@@ -45,24 +50,26 @@ class _Axes:
     is_log: bool = False
 
     def x(self, t: float) -> float:
-        room = self.size.width - self.size.left - self.size.right
         part = (t - self.begin_s) / max(1e-9, self.end_s - self.begin_s)
-        return self.size.left + room * min(1.0, max(0.0, part))
+        return WIDTH * min(1.0, max(0.0, part))
 
     def y(self, value: float) -> float:
-        room = self.size.height - self.size.top - self.size.bottom
         low, high = self.values[0], self.values[-1]
         if self.is_log:  # what is below the axis lies on it
             value, low, high = math.log10(max(value, low)), math.log10(low), math.log10(high)
-        return self.size.top + room * (1 - (value - low) / (high - low))
+        return HEIGHT * (1 - (value - low) / (high - low))
 
 
 def draw(chart: Chart, begin_s: float, end_s: float, step_s: float, gap_s: float, size: Size = LARGE) -> str:
-    """One ``<svg>`` element."""
-    axes = _Axes(size, begin_s, end_s, _value_ticks(chart, size), chart.is_log)
+    """One element: an ``<svg>`` and what is written beside it."""
+    axes = _Axes(begin_s, end_s, _value_ticks(chart, size), chart.is_log)
     parts = [
-        f'<svg viewBox="0 0 {size.width} {size.height}" role="img" aria-label="{escape(_label(chart))}">',
-        *_grid(axes),
+        f'<div class="plot {size.name}"><svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(_label(chart))}">',
+        *(
+            f'<path class="{"zero" if value == 0 else "grid"}" d="M0 {axes.y(value):.1f}H{WIDTH}"/>'
+            for value in axes.values
+        ),
     ]
     for number, line in enumerate(chart.bars):
         parts.append(_bars(chart.bars[:number], line, axes, step_s))
@@ -70,8 +77,8 @@ def draw(chart: Chart, begin_s: float, end_s: float, step_s: float, gap_s: float
         parts += _line(line, axes, gap_s)
     if chart.mark is not None:
         y = axes.y(chart.mark)
-        parts.append(f'<path class="mark" d="M{size.left} {y:.1f}H{size.width - size.right}"/>')
-    return "".join([*parts, "</svg>"])
+        parts.append(f'<path class="mark" d="M0 {y:.1f}H{WIDTH}"/>')
+    return "".join([*parts, "</svg>", *_words(axes, size), "</div>"])
 
 
 def _value_ticks(chart: Chart, size: Size) -> list[float]:
@@ -85,16 +92,17 @@ def _label(chart: Chart) -> str:
     return f"{chart.title}, {chart.unit}: {', '.join(line.label for line in (*chart.lines, *chart.bars))}"
 
 
-def _grid(axes: _Axes) -> Iterator[str]:
-    size = axes.size
-    below = size.height - size.bottom
+def _words(axes: _Axes, size: Size) -> Iterator[str]:
+    """Ticks of both axes. Where there is little room for it every other time is left out."""
     for value in axes.values:
-        name = "zero" if value == 0 else "grid"
-        yield f'<path class="{name}" d="M{size.left} {axes.y(value):.1f}H{size.width - size.right}"/>'
-        yield f'<text x="{size.left - 6}" y="{axes.y(value) + 4:.1f}" class="v">{number_text(value)}</text>'
-    for t, text in time_ticks(axes.begin_s, axes.end_s, size.time_ticks):
-        yield f'<path class="tick" d="M{axes.x(t):.1f} {below}v4"/>'
-        yield f'<text x="{axes.x(t):.1f}" y="{size.height - 6}" class="t">{escape(text)}</text>'
+        place = f"top:{100 * axes.y(value) / HEIGHT:.2f}%"
+        yield f'<span class="v" style="{place}">{number_text(value)}</span>'
+    times = time_ticks(axes.begin_s, axes.end_s, size.time_ticks)
+    if sum(len(text) for _, text in times) > size.letters:
+        times = times[::2]
+    for number, (t, text) in enumerate(times):
+        place = f"left:{100 * axes.x(t) / WIDTH:.2f}%"
+        yield f'<span class="t{" odd" if number % 2 else ""}" style="{place}">{escape(text)}</span>'
 
 
 def _line(line: Line, axes: _Axes, gap_s: float) -> Iterator[str]:
