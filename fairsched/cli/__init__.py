@@ -24,6 +24,7 @@ COMMANDS = {
     "demo": ("fairsched.cli.demo", "See it work, on a simulated GPU."),
     "doctor": ("fairsched.cli.doctor", "Say what this host can do, and what would help."),
     "status": ("fairsched.cli.status", "Who uses what, who is entitled to what."),
+    "health": ("fairsched.cli.health", "Whether the daemon ticks and does what it is to do."),
     "top": ("fairsched.cli.top.command", "The same and more, live."),
     "ps": ("fairsched.cli.ps", "Which processes use the GPUs, and whose they are."),
     "reclaim": ("fairsched.cli.reclaim", "End who holds a GPU, and check that it is free."),

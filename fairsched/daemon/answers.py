@@ -49,7 +49,15 @@ class Answers:
         self._maps = MapFacts()
 
     def ping(self) -> Mapping[str, Any]:
-        return {"version": __version__, "pid": os.getpid()}
+        vitals = self._parts().vitals
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "mode": vitals.mode,
+            "wanted_mode": self._settings.config.mode,
+            "mode_reason": vitals.mode_reason,
+            "well_age_s": (vitals.now_ns - vitals.well_ns) / 1e9,
+        }
 
     def status(self) -> StatusReport:
         parts = self._parts()

@@ -79,7 +79,7 @@ class Daemon:
         self._notifier = Notifier()
         self._ledger = Ledger()
         self._is_running = self._is_stopping = self._wants_reload = False
-        self._started_ns = self._last_tick_ns = self._last_good_tick_ns = time.monotonic_ns()
+        self._started_ns = self._last_tick_ns = self._last_good_tick_ns = self._well_ns = time.monotonic_ns()
         self._next_tick_ns = self._next_housekeeping_ns = self._next_watchdog_ns = 0
         self._next_save_ns = self._started_ns + _SAVE_NS
         self._cost = OwnCost(self._started_ns)
@@ -201,7 +201,7 @@ class Daemon:
     def run(self, *, once: bool = False) -> int:
         """Tick until a signal comes; returns the exit status."""
         self._is_running = True
-        self._last_good_tick_ns = time.monotonic_ns()  # however long the start took
+        self._last_good_tick_ns = self._well_ns = time.monotonic_ns()  # however long the start took
         self._housekeep(self._last_good_tick_ns)
         self._notifier.ready()
         logger.info("started version=%s mode=%s pid=%d", __version__, self._mode().name, os.getpid())
@@ -352,6 +352,7 @@ class Daemon:
         self._companion.refresh(self._settings.config, now_ns)
         if now_ns - self._last_good_tick_ns < config.tick_ms * 1_000_000 + _FED_NS:
             self._notifier.watchdog()  # only good ticks feed it: where all fail, systemd starts another daemon
+            self._well_ns = now_ns
         self._cost.refresh(now_ns)
         if now_ns >= self._next_save_ns:
             self._next_save_ns = now_ns + _SAVE_NS
@@ -424,6 +425,7 @@ class Daemon:
             tick_ms=self._settings.config.tick_ms,
             errors=self._cost.errors + sum(part.errors for part in self._counted),
             cost=self._cost,
+            well_ns=self._well_ns,
         )
         return Parts(
             vitals=vitals,

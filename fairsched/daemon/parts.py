@@ -35,6 +35,8 @@ class Vitals:
     tick_ms: int
     errors: int
     cost: OwnCost
+    well_ns: int = 0
+    """When the watchdog was fed last: ticks and what is between them went well until then."""
 
 
 @dataclass(frozen=True)

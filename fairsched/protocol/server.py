@@ -75,7 +75,7 @@ class ControlHandler(Protocol):
     """
 
     def ping(self) -> Any:
-        """``{"version": ..., "pid": ...}``."""
+        """``{"version": ..., "pid": ...}``, and how it is (protocol/health.py)."""
 
     def status(self) -> Any:
         """A status.StatusReport."""

@@ -173,6 +173,11 @@ def test_housekeeping_that_fails_lets_everybody_go_and_is_done_again(site: Site,
     assert site.stop() == 0
 
 
+def is_live(site: Site) -> bool:
+    """What a kubelet's liveness probe asks."""
+    return site.cli("health", "--live", "--config", str(site.config_path)).returncode == 0
+
+
 @pytest.mark.parametrize("part", ["tick", "housekeeping"])
 def test_a_loop_that_fails_does_not_feed_the_watchdog(site: Site, faulty: Path, part: str) -> None:
     """A loop in which everything fails schedules nobody: the service manager is to start another daemon."""
@@ -206,6 +211,8 @@ def test_a_loop_that_fails_does_not_feed_the_watchdog(site: Site, faulty: Path, 
         fault.touch()
         wait_until(is_starved, PATIENCE_S, "nobody feeds it while each fails")
         assert site.ping() == site.pid, "the loop goes on"
+        wait_until(lambda: not is_live(site), PATIENCE_S, "whoever asks for its health is told, too")
         fault.unlink()
         wait_until(lambda: meals() > 0, PATIENCE_S, "the next good ones feed it again")
+        assert is_live(site)
     assert site.stop() == 0

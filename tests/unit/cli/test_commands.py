@@ -132,6 +132,18 @@ def test_a_missing_daemon_is_1_and_says_how_to_start_it() -> None:
     assert "remedy: start it" in error
 
 
+def test_health_is_1_when_it_is_not_well_and_says_why(daemon: FakeDaemon) -> None:
+    assert ask("health").stdout == "well: mode enforce\n"
+    daemon.mode = "observe"
+    assert ask("health", "--live").exit_code == 0, "another start would change nothing"
+    result = CliRunner().invoke(cli, ["health"])
+    assert result.exit_code == 1
+    assert result.stdout == "not well: mode is observe, not enforce: no brake works here\n"
+    daemon.well_age_s = 11.0
+    result = CliRunner().invoke(cli, ["health", "--live", "--json"])
+    assert result.exit_code == 1 and not json.loads(result.stdout)["is_well"]
+
+
 def test_a_bad_configuration_is_2_and_every_problem_is_shown(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("tick_ms: x\ntenants:\n  chat:\n    wieght: 3\n")
     error = fails(2, "config", "check", "-c", tmp_path / "c.yaml")

@@ -145,9 +145,17 @@ class FakeDaemon:
         self.overrides = Overrides()
         self.asked: list[str] = []
         self.told: list[Mapping[str, Any]] = []
+        self.mode, self.well_age_s = "enforce", 0.5
 
     def ping(self) -> Any:
-        return {"version": "0.1.0", "pid": 7}
+        return {
+            "version": "0.1.0",
+            "pid": 7,
+            "mode": self.mode,
+            "wanted_mode": "enforce",
+            "mode_reason": None if self.mode == "enforce" else "no brake works here",
+            "well_age_s": self.well_age_s,
+        }
 
     def status(self) -> Any:
         self.asked.append("status")

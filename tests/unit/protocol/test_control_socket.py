@@ -88,7 +88,7 @@ def test_a_request_is_answered(server: ControlServer, path: Path) -> None:
     with connect(path) as sock:
         sock.sendall(line())
         turns(server)
-        assert answer(sock) == {"v": 1, "ok": True, "result": {"version": "0.1.0", "pid": 7}}
+        assert answer(sock) == {"v": 1, "ok": True, "result": FakeDaemon().ping()}
 
 
 def test_several_requests_on_one_connection_are_answered_in_order(server: ControlServer, path: Path) -> None:
