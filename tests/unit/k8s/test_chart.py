@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Helm chart: what it comes to, that nothing beside it drifts, and that what is granted is what is asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from fairsched.config import from_bytes
+from tests.unit.repo.tree import ROOT
+
+CHART = ROOT / "packaging/helm/fairsched"
+CASES = sorted((ROOT / "tests/unit/k8s/values").glob("*.yaml"))
+UNIT = ROOT / "packaging/systemd/fairsched.service"
+
+
+def load_render() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("render", ROOT / "scripts/k8s/render.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+render: Any = load_render()
+
+
+@pytest.fixture
+def helm() -> None:
+    if render.helm() is None:
+        pytest.skip("no helm: sudo make setup-k8s")
+
+
+def documents(*options: str) -> list[dict[str, Any]]:
+    return [one for one in yaml.safe_load_all(render.template(*options)) if one]
+
+
+def of_kind(kind: str, *options: str) -> dict[str, Any]:
+    (found,) = [one for one in documents(*options) if one["kind"] == kind]
+    return found
+
+
+def pod_of(found: dict[str, Any]) -> dict[str, Any]:
+    pod: dict[str, Any] = found["spec"]["template"]["spec"]
+    return pod
+
+
+def config_of(*options: str) -> bytes:
+    (found,) = [one for one in documents(*options) if "config.yaml" in one.get("data", {})]
+    return str(found["data"]["config.yaml"]).encode()
+
+
+# ---- nothing drifts ----
+
+
+def test_the_schema_is_the_configurations_own() -> None:
+    """Without helm: whoever adds a key to the configuration runs scripts/k8s/render.py."""
+    assert json.loads(render.SCHEMA.read_text()) == render.schema(), "python scripts/k8s/render.py"
+
+
+@pytest.mark.usefixtures("helm")
+def test_what_follows_from_the_chart_is_what_is_written() -> None:
+    """The kustomize base and the golden files; --check names what differs."""
+    differ = [path for path, text in render.files() if not path.exists() or path.read_text() != text]
+    assert differ == [], "python scripts/k8s/render.py, and read the difference"
+
+
+def test_every_file_of_values_has_what_comes_of_it() -> None:
+    assert {one.name for one in CASES} == {one.name for one in (ROOT / "tests/unit/k8s/golden").iterdir()}
+
+
+@pytest.mark.usefixtures("helm")
+def test_helm_lint_finds_nothing_to_say_but_that_there_is_no_icon() -> None:
+    said = render.run("lint", "--strict", "--kube-version", render.KUBERNETES, str(CHART))
+    assert re.findall(r"\[(?!INFO)\w+\].*", said) == []
+
+
+@pytest.mark.usefixtures("helm")
+def test_rules_and_board_are_those_of_prometheus_and_grafana() -> None:
+    on = ["--set", "prometheusRule.enabled=true,grafanaDashboard.enabled=true"]
+    shipped = [
+        yaml.safe_load((ROOT / f"packaging/prometheus/fairsched.{name}.yml").read_text())
+        for name in ("rules", "alerts")
+    ]
+    groups = of_kind("PrometheusRule", *on)["spec"]["groups"]
+    assert groups == [group for one in shipped for group in one["groups"]]
+    (board,) = [one for one in documents(*on) if "fairsched.json" in one.get("data", {})]
+    assert json.loads(board["data"]["fairsched.json"]) == json.loads(
+        (ROOT / "packaging/grafana/fairsched.json").read_text()
+    )
+
+
+# ---- values ----
+
+
+@pytest.mark.usefixtures("helm")
+@pytest.mark.parametrize("values", CASES, ids=lambda path: path.stem)
+def test_the_agents_take_the_configuration_that_is_written(values: Path) -> None:
+    """Also its numbers, which helm may write in its own way."""
+    given = yaml.safe_load(values.read_text())["config"]
+    config = from_bytes(config_of("--values", str(values)), "config.yaml")
+    assert config.mode == given["mode"]
+    assert set(config.tenants) == set(given.get("tenants", {}))
+    if "max_bytes" in given.get("history", {}):
+        assert config.history.max_bytes == given["history"]["max_bytes"]
+
+
+@pytest.mark.usefixtures("helm")
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("config.moed=enforce", "'moed' not allowed"),
+        ("config.tenants.chat.wieght=3", "'wieght' not allowed"),
+        ("config.tick_ms=1", "at '/config/tick_ms'"),
+        ("updateStrategy.rollingUpdate.maxSurge=1", "at '/updateStrategy/rollingUpdate/maxSurge'"),
+        ("nodeSelektor.gpu=true", "'nodeSelektor' not allowed"),
+        ("config.metrics.listen=null,serviceMonitor.enabled=true", "there is nothing to scrape"),
+    ],
+)
+def test_helm_refuses_what_an_agent_would_refuse_and_says_where(value: str, said: str) -> None:
+    with pytest.raises(render.RenderError, match=re.escape(said)):
+        render.template("--set", value)
+
+
+@pytest.mark.usefixtures("helm")
+def test_another_configuration_is_another_pod_and_the_same_is_not() -> None:
+    def told(*options: str) -> str:
+        metadata = of_kind("DaemonSet", *options)["spec"]["template"]["metadata"]
+        return str(metadata["annotations"]["fairsched.io/config"])
+
+    assert told() == told("--set", "podAnnotations.a=b")
+    assert told() != told("--set", "config.mode=enforce")
+
+
+# ---- what the agent may ----
+
+
+@pytest.mark.usefixtures("helm")
+def test_the_agent_has_the_capabilities_of_the_service_and_no_others() -> None:
+    (line,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
+    security = pod_of(of_kind("DaemonSet"))["containers"][0]["securityContext"]
+    assert {f"CAP_{name}" for name in security["capabilities"]["add"]} == set(line.split())
+    assert security["capabilities"]["drop"] == ["ALL"]
+    assert security["privileged"] is False and security["readOnlyRootFilesystem"] is True
+
+
+@pytest.mark.usefixtures("helm")
+def test_each_capability_and_each_directory_of_the_host_has_its_reason() -> None:
+    """A comment behind a capability; before a volume."""
+    lines = (CHART / "templates/daemonset.yaml").read_text().splitlines()
+    added = [line for line in lines if re.match(r"\s+- [A-Z_]+( |$)", line)]
+    assert len(added) == 10 and all(" # " in line for line in added)
+    volumes = [number for number, line in enumerate(lines) if "hostPath:" in line]
+    assert len(volumes) == 5
+    assert all(lines[number - 2].strip().startswith("#") for number in volumes)
+
+
+@pytest.mark.usefixtures("helm")
+def test_who_asks_nothing_has_no_token_and_no_role() -> None:
+    kinds = {one["kind"] for one in documents()}
+    assert kinds == {"ServiceAccount", "ConfigMap", "Service", "DaemonSet"}
+    assert pod_of(of_kind("DaemonSet"))["automountServiceAccountToken"] is False
+
+
+@pytest.mark.usefixtures("helm")
+def test_escalation_has_the_role_of_its_manifest() -> None:
+    """Which another test compares with what escalation asks for."""
+    manifest = ROOT / "packaging/kubernetes/escalation-rbac.yaml"
+    (role,) = [one for one in yaml.safe_load_all(manifest.read_text()) if one["kind"] == "ClusterRole"]
+    on = ["--set", "config.escalation.enabled=true"]
+    assert of_kind("ClusterRole", *on)["rules"] == role["rules"]
+    (subject,) = of_kind("ClusterRoleBinding", *on)["subjects"]
+    account = of_kind("ServiceAccount", *on)["metadata"]
+    assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
+    assert pod_of(of_kind("DaemonSet", *on))["automountServiceAccountToken"] is True
+
+
+# ---- its life ----
+
+
+@pytest.mark.usefixtures("helm")
+def test_two_agents_are_never_on_one_node() -> None:
+    strategy = of_kind("DaemonSet")["spec"]["updateStrategy"]
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+
+
+@pytest.mark.usefixtures("helm")
+def test_it_is_started_again_later_than_systemd_would() -> None:
+    """A kubelet that asks too often, or is impatient, ends an agent that works, and holds with it."""
+    found = pod_of(of_kind("DaemonSet"))["containers"][0]
+    live, start = found["livenessProbe"], found["startupProbe"]
+    assert live["periodSeconds"] * live["failureThreshold"] >= 30
+    assert start["periodSeconds"] * start["failureThreshold"] >= 90, "TimeoutStartSec of the service"
+    assert live["exec"] == start["exec"] == {"command": ["fairsched", "health", "--live"]}
+    assert found["readinessProbe"]["exec"] == {"command": ["fairsched", "health"]}
+
+
+@pytest.mark.usefixtures("helm")
+def test_the_kustomize_base_is_the_chart_without_helm() -> None:
+    found = list(yaml.safe_load_all((render.BASE / "fairsched.yaml").read_text()))
+    assert [one["kind"] for one in found] == [one["kind"] for one in documents()]
+    assert "Helm" not in (render.BASE / "fairsched.yaml").read_text()
