@@ -93,6 +93,16 @@ def find_v1_mount(name: str, mountinfo: str = MOUNTINFO) -> Mount | None:
     return Mount(path=path, root=root, is_hybrid=True, v1=name)
 
 
+def find_v1_roots(mountinfo: str = MOUNTINFO) -> list[Mount]:
+    """The v1 hierarchies that are mounted from their root on, each once; empty where there is cgroup v2 alone."""
+    found = {
+        names: Mount(path, is_hybrid=True, v1=",".join(sorted(names)))
+        for kind, names, path, root in _read_mounts(mountinfo)
+        if kind == "cgroup" and root == "/"
+    }
+    return list(found.values())
+
+
 def _is_only_in_v1(init: str) -> bool:
     """systemd has placed itself in its v1 hierarchy and not in cgroup v2, and so it does with everybody."""
     try:

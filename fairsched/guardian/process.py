@@ -8,9 +8,9 @@ It is started before the first hold and does two things until the daemon has end
 2. It enforces deadlines on its own: a hold that is ``grace`` past its deadline is thawed although the
    daemon lives, because then the daemon hangs.
 
-How it stays alive and awake: an own session (Ctrl-C of the terminal does not reach it), the root cgroup
-(which cannot be frozen, and whose processes are not killed with the daemon's service), a low
-oom_score_adj and a better nice value where it is allowed to. SIGINT and SIGHUP are ignored. SIGTERM means
+How it stays alive and awake: an own session (Ctrl-C of the terminal does not reach it), the root cgroup of each
+hierarchy (which cannot be frozen, and whose processes are not killed with the daemon's service or container), a
+low oom_score_adj and a better nice value where it is allowed to. SIGINT and SIGHUP are ignored. SIGTERM means
 "leave when nothing is held": a machine that shuts down first ends the daemon, whose holds we then undo.
 kill -9 of the guardian harms nothing by itself; the daemon polls ``Guardian`` and starts another.
 
@@ -32,7 +32,7 @@ from fairsched.base.niceness import set_nice
 from fairsched.base.package import with_package
 from fairsched.base.process import ProcessId
 from fairsched.cgroup.journal import Journal
-from fairsched.cgroup.path import CgroupRef, Mount, find_mount
+from fairsched.cgroup.path import CgroupRef, Mount, find_mount, find_v1_roots
 from fairsched.cgroup.tree import place
 from fairsched.errors import FairschedError
 from fairsched.guardian.loop import Keeper, log
@@ -177,12 +177,24 @@ def main(argv: list[str] | None = None) -> int:
     return keeper.run()
 
 
+def _leave(hierarchy: Mount) -> bool:
+    """Go to the root of a v1 hierarchy; whether that worked."""
+    with contextlib.suppress(FairschedError), CgroupRef.open(hierarchy, "/") as root:
+        place(root)
+        return True
+    return False
+
+
 def _protect(mount: Mount) -> str:
     """Be hard to freeze, to kill for memory and to starve; each is best effort. Returns what worked."""
     done = []
     with contextlib.suppress(FairschedError), CgroupRef.open(mount, "/") as root:
         place(root)
         done.append("cgroup=/")
+    # A runtime of containers that uses cgroup v1 ends by one of these all that were born in the daemon's container.
+    left = sum(_leave(hierarchy) for hierarchy in find_v1_roots())
+    if left:
+        done.append(f"v1={left}")
     with contextlib.suppress(OSError):
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(str(_OOM_SCORE_ADJ))

@@ -6,9 +6,9 @@ have none of them.
 
 Approach. On Debian every file of a package is on record. Those of ``packages`` beside this file and of all that they
 depend on, the Python packages that fairsched wants, and fairsched itself are put into two layers: what changes seldom,
-and what changes with every commit. What comes out is an archive as ``docker save`` writes it; ``docker load``, ``podman
-load``, ``skopeo copy docker-archive:`` and ``ctr images import`` take it. Nothing is executed of what is put into it, no
-time and no owner of this host gets into it: the same files make the same archive.
+and what changes with every commit. What comes out is an archive as ``docker save`` writes it, which ``ctr images
+import`` takes. Nothing is executed of what is put into it, no time and no owner of this host gets into it: the same
+files make the same archive.
 
 Terms. ``--base``: where the first layer is kept, and taken from where it is there already; its name should say of what.
 
@@ -35,13 +35,24 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 STATUS = Path("/var/lib/dpkg/status")
 INFO = Path("/var/lib/dpkg/info")
-SITE = "usr/local/lib/python{0.major}.{0.minor}/dist-packages".format(sys.version_info)
+SITE = f"usr/local/lib/python{sys.version_info.major}.{sys.version_info.minor}/dist-packages"
 NAME = "fairsched.test/fairsched:0.1.0"
 UNWANTED = re.compile(
     r"usr/share/(doc|man|locale|lintian|bash-completion|info|bug|i18n|zoneinfo)/|usr/lib/llvm-[0-9]*/(share|build|include)/|usr/lib/systemd/"
     r"|.*\.(a|pyc)$|usr/lib/python3.*/(test|idlelib|ensurepip|distutils|lib2to3)/|etc/(init|cron)"
 )
-EMPTY = ("tmp", "run", "proc", "sys", "dev", "var/lib/fairsched", "var/log/pods", "run/fairsched", "etc/fairsched", "root")
+EMPTY = (
+    "tmp",
+    "run",
+    "proc",
+    "sys",
+    "dev",
+    "var/lib/fairsched",
+    "var/log/pods",
+    "run/fairsched",
+    "etc/fairsched",
+    "root",
+)
 LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
 ENVIRONMENT = ["PATH=/usr/local/bin:/usr/bin:/usr/sbin", "LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1"]
 PASSWD = "root:x:0:0:root:/root:/bin/sh\n"
@@ -74,7 +85,9 @@ def installed() -> dict[str, dict[str, str]]:
 
 def _names(relation: str) -> list[str]:
     """Of a field such as Provides; the versions are dpkg's business."""
-    return [re.split(r"[ (:]", one.strip(), maxsplit=1)[0] for one in re.split(r"[,|]", relation) if one.strip()]
+    return [
+        re.split(r"[ (:]", one.strip(), maxsplit=1)[0] for one in re.split(r"[,|]", relation) if one.strip()
+    ]
 
 
 def closure(names: Iterable[str]) -> list[dict[str, str]]:
@@ -97,7 +110,10 @@ def closure(names: Iterable[str]) -> list[dict[str, str]]:
 
 def files_of(package: dict[str, str]) -> Iterator[str]:
     """Paths below the root, with the directories that links have taken the place of."""
-    lists = [INFO / f"{package['Package']}.list", INFO / f"{package['Package']}:{package['Architecture']}.list"]
+    lists = [
+        INFO / f"{package['Package']}.list",
+        INFO / f"{package['Package']}:{package['Architecture']}.list",
+    ]
     for path in next((one for one in lists if one.exists()), lists[0]).read_text().splitlines():
         whole = Path(path)
         if whole.is_symlink() or whole.is_file():
@@ -149,7 +165,7 @@ class Layer:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._tar = tarfile.open(path, "w", format=tarfile.GNU_FORMAT)
+        self._tar = tarfile.TarFile(path, "w", format=tarfile.GNU_FORMAT)
         self._known: set[str] = set()
 
     def __enter__(self) -> Layer:
@@ -272,7 +288,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--base", type=Path, help="keep the first layer there, or take it from there")
     options = parser.parse_args(arguments)
     if not STATUS.exists():
-        print("image: no Debian, or a relative of it: build on one, or in a container of one", file=sys.stderr)
+        print(
+            "image: no Debian, or a relative of it: build on one, or in a container of one", file=sys.stderr
+        )
         return 3
     try:
         build(options.out.absolute(), options.name, options.base)

@@ -109,6 +109,7 @@ def schema() -> dict[str, Any]:
         ),
         terminationGracePeriodSeconds=some,
         resources=anything,
+        withoutCapabilities={"type": "array", "items": {"type": "string"}},
         probes=thing(startup=probe, readiness=probe, liveness=probe),
         serviceAccount=thing(name=maybe("string")),
         service=thing(enabled=flag, annotations=anything),

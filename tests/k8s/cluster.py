@@ -33,7 +33,7 @@ import yaml
 
 from tests.k8s import settings
 from tests.k8s.certificates import Authority
-from tests.k8s.places import BIN, CACHE, IMAGE, UNIFIED, write_image
+from tests.k8s.places import BIN, CACHE, UNIFIED, write_image
 from tests.support import wait_until
 
 NODE = "node1"
@@ -171,8 +171,7 @@ class Cluster:
         write_image(top / "busybox.tar")
         self.run("containerd", "--config", f"{top}/containerd.toml")
         self._wait("containerd", lambda: self._ctr("version"), "containerd answers")
-        if not self._ctr("images", "import", f"{top}/busybox.tar"):
-            raise ClusterError(f"{IMAGE} was not imported:\n{self.log_tail('containerd')}")
+        self.import_image(top / "busybox.tar")
         self.run(
             "kubelet",
             f"--config={top}/kubelet.yaml",
@@ -253,6 +252,11 @@ class Cluster:
     def _ctr(self, *arguments: str) -> bool:
         command = self.inside(str(BIN / "ctr"), "-a", settings.SOCKET, "-n", "k8s.io", *arguments)
         return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+
+    def import_image(self, archive: Path) -> None:
+        """Give the node what `docker save` or its like has written."""
+        if not self._ctr("images", "import", str(archive)):
+            raise ClusterError(f"{archive.name} was not imported:\n{self.log_tail('containerd')}")
 
     def apply(self, *documents: Mapping[str, Any]) -> None:
         self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([dict(one) for one in documents]))

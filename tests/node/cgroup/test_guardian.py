@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairsched.base.wait import is_readable
+from fairsched.cgroup import tree
 from fairsched.cgroup.freezer import Freezer
 from fairsched.cgroup.journal import Journal
 from fairsched.cgroup.outcome import HoldKind
-from fairsched.cgroup.path import CgroupRef
+from fairsched.cgroup.path import CgroupRef, find_v1_roots
 from fairsched.guardian.process import Guardian
 from tests.node.promptness import time_until
 from tests.support import let_run, wait_until
@@ -176,6 +177,24 @@ def test_guardian_is_small_idle_and_on_its_own(journal: Journal) -> None:
             return switches() == before
 
         wait_until(is_idle, PATIENCE_S, "it sleeps while nothing happens")
+
+
+def test_a_runtime_that_ends_a_container_by_cgroup_v1_leaves_the_guardian(journal: Journal) -> None:
+    """Who is born in a container's v1 groups is killed with it: also whoever is in the root of cgroup v2."""
+    if not find_v1_roots():
+        pytest.skip("host: it has no cgroup v1")
+    mount = find_v1_roots()[0]
+    path = f"/fairsched-test.{os.getpid()}"
+    with tree.create(mount, path) as group, CgroupRef.open(mount, "/") as root:
+        try:
+            tree.place(group)
+            with started(journal) as guardian:
+                lines = Path(f"/proc/{guardian.pid}/cgroup").read_text().splitlines()
+                assert path in Path("/proc/self/cgroup").read_text()
+        finally:
+            tree.place(root)
+            tree.remove(mount, group)
+    assert {line.split(":", 2)[2] for line in lines} == {"/"}
 
 
 def test_terminal_signals_do_not_end_the_guardian_and_term_does(journal: Journal) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.cgroup.path import CgroupRef, Mount, find_mount, find_v1_mount
+from fairsched.cgroup.path import CgroupRef, Mount, find_mount, find_v1_mount, find_v1_roots
 from fairsched.errors import CgroupGone, HostUnsupported, KernelRefused
 from tests.support import FakeTree
 
@@ -39,6 +39,20 @@ def v2(where: str, root: str = "/") -> str:
 def test_cgroup2_is_found_wherever_it_is_mounted(tmp_path: Path, lines: str, expected: Mount) -> None:
     (tmp_path / "mountinfo").write_text(lines, newline="")
     assert find_mount(str(tmp_path / "mountinfo")) == expected
+
+
+def test_each_v1_hierarchy_is_found_once_and_where_all_of_it_is_seen(tmp_path: Path) -> None:
+    bound = V1.replace("0:29 / /sys/fs/cgroup/cpu", "0:29 /docker/a /pod")
+    again = V1.replace("/sys/fs/cgroup/cpu", "/mnt/cpu")
+    (tmp_path / "mountinfo").write_text(bound + V1 + FREEZER_LINE + v2("/sys/fs/cgroup/unified"))
+    found = find_v1_roots(str(tmp_path / "mountinfo"))
+    assert [(one.path, one.v1) for one in found] == [
+        ("/sys/fs/cgroup/cpu", "cpu"), ("/sys/fs/cgroup/freezer", "freezer")
+    ]  # fmt: skip
+    (tmp_path / "mountinfo").write_text(again + V1)
+    assert len(find_v1_roots(str(tmp_path / "mountinfo"))) == 1
+    (tmp_path / "mountinfo").write_text(v2("/sys/fs/cgroup"))
+    assert find_v1_roots(str(tmp_path / "mountinfo")) == []
 
 
 SYSTEMD_LINE = "33 31 0:30 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd\n"

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`helm install` on a live cluster: the agent becomes ready, holds the shares of pods, and nobody stays frozen.
+
+One release for all of them, in the order of a release's life; each waits first until the agent is ready.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairsched.simgpu import GpuSpec
+from fairsched.simgpu.daemon_process import is_running
+from fairsched.simgpu.node import SimNode
+from tests.k8s.cluster import PODS, Cluster
+from tests.k8s.places import BIN, UNIFIED
+from tests.k8s.pods import PATIENCE_S, container_cgroup_of, pod, run
+from tests.k8s.release import NAMESPACE, Release, frozen_in, import_image
+from tests.node.daemon.site import DECODE, STEADY
+from tests.support import let_run, wait_until
+
+NAMES = ("heavy", "light")
+TOLERATED = 0.06
+WATCHED_S = 8.0
+AT_ONCE_S = 1.0
+"""The promise: thawed after a kill. It takes milliseconds."""
+INSTALL_S = 60.0
+"""The bar from `helm install` to an agent that is ready, its image being there."""
+KUBEPODS = UNIFIED / PODS
+
+
+class Busy(Release):
+    """A release on a node where two pods keep the GPU busy."""
+
+    def shares(self, seconds: float = WATCHED_S) -> dict[str, float]:
+        before = self.gpu.truth_ns()
+        let_run(seconds)
+        after = self.gpu.truth_ns()
+        got = {name: after[name] - before[name] for name in NAMES}
+        return {name: value / max(1, sum(got.values())) for name, value in got.items()}
+
+    def weigh(self, **weights: float) -> None:
+        """Install it, or another configuration of it: the weights of the pods of these names."""
+        self.install(
+            {
+                "tenants": {
+                    name: {"weight": weight, "match": {"pod": f"default/{name}"}}
+                    for name, weight in weights.items()
+                }
+            }
+        )
+
+    def wait_accounted(self) -> None:
+        """Both pods' work is seen, on probes."""
+        wait_until(
+            lambda: all((self.tenant(name)["used_ratio"] or 0) > 0 for name in NAMES),
+            PATIENCE_S,
+            "both pods are accounted",
+        )
+
+    def wait_held(self) -> None:
+        wait_until(lambda: bool(frozen_in(KUBEPODS)), PATIENCE_S, "somebody is held")
+
+    def wait_thawed(self) -> float:
+        """Until nobody is frozen; seconds it took."""
+        started = time.monotonic()
+        wait_until(lambda: not frozen_in(KUBEPODS), AT_ONCE_S, "nobody is frozen")
+        return time.monotonic() - started
+
+
+@contextlib.contextmanager
+def simulated() -> Iterator[SimNode]:
+    """A GPU in memory that the node sees as well: its /run is its own."""
+    state = Path(tempfile.mkdtemp(prefix="fairsched-k8s-", dir="/dev/shm"))
+    libraries = Path(tempfile.gettempdir()) / f"{state.name}-lib"
+    try:
+        with SimNode("/gpu.slice/k8s-", [GpuSpec()], state_dir=state, library_dir=libraries) as node:
+            yield node
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
+        shutil.rmtree(libraries, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def busy(cluster: Cluster) -> Iterator[Busy]:
+    if not (BIN / "helm").exists():
+        pytest.skip("no helm: sudo make setup-k8s")
+    import_image(cluster)
+    with simulated() as gpu:
+        found = Busy(cluster, gpu)
+        places = {name: container_cgroup_of(run(cluster, pod(name))) for name in NAMES}
+        try:
+            started = time.monotonic()
+            found.weigh(heavy=3, light=1)
+            found.ready_s = time.monotonic() - started
+            # Of contexts that are older than the probes the GPU is a guess.
+            first = gpu.spawn("first", DECODE, places["heavy"])
+            wait_until(lambda: "probes=" in found.log(), PATIENCE_S, "libcuda has its probes")
+            first.kill()
+            for name in NAMES:
+                gpu.spawn(name, STEADY, places[name])
+            found.wait_accounted()
+            yield found
+        finally:
+            found.uninstall()
+            for name in NAMES:
+                gpu.kill_group(name)
+                cluster.kubectl("delete", "pod", name, "--wait", "--ignore-not-found")
+
+
+def test_two_pods_get_their_shares_from_an_agent_that_helm_has_installed(busy: Busy) -> None:
+    got = busy.shares()
+    assert got["heavy"] == pytest.approx(0.75, abs=TOLERATED), got
+    assert busy.ready_s < INSTALL_S
+    assert {name: busy.cluster.phase(name) for name in NAMES} == dict.fromkeys(NAMES, "Running")
+
+
+def test_the_agent_says_that_it_is_well_and_who_the_pods_are(busy: Busy) -> None:
+    assert busy.fairsched("health") == "well: mode enforce\n"
+    assert "pod default/heavy" in busy.fairsched("status", "--full")
+    assert "brake" in busy.fairsched("doctor")
+
+
+def test_the_guardian_is_in_no_cgroup_of_the_agents(busy: Busy) -> None:
+    """Whoever ends the container, by whatever hierarchy, leaves it."""
+    (pid,) = [one["pid"] for one in busy.status()["own"]["processes"] if one["role"] == "guardian"]
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    assert {line.split(":", 2)[2] for line in lines} == {"/"}
+
+
+def test_a_killed_daemon_leaves_nobody_frozen_and_is_started_again(busy: Busy) -> None:
+    pid = busy.host_pid()
+    busy.wait_held()
+    os.kill(pid, signal.SIGKILL)
+    busy.wait_thawed()
+    wait_until(lambda: busy.restarts() == 1, PATIENCE_S, "the kubelet starts it again")
+    busy.wait_ready()
+    assert busy.host_pid() != pid
+
+
+def test_a_pod_that_is_deleted_by_force_leaves_nobody_frozen(busy: Busy) -> None:
+    """All of the container is killed at once."""
+    busy.wait_ready()
+    name, pid = busy.pod()["metadata"]["name"], busy.host_pid()
+    busy.wait_held()
+    busy.cluster.kubectl(
+        "delete", "pod", name, "-n", NAMESPACE, "--force", "--grace-period=0", "--wait=false"
+    )
+    wait_until(lambda: not is_running(pid), PATIENCE_S, "the daemon has gone")
+    busy.wait_thawed()
+    busy.wait_replaced(name)
+
+
+def test_an_upgrade_freezes_nobody_while_no_agent_is_there(busy: Busy) -> None:
+    busy.wait_ready()
+    pid, name = busy.host_pid(), busy.pod()["metadata"]["name"]
+    busy.wait_held()
+    busy.weigh(heavy=1, light=3)  # comes back when the new one is ready
+    assert not is_running(pid)
+    assert busy.pod()["metadata"]["name"] != name, "another configuration is another pod"
+    busy.wait_accounted()
+    got = busy.shares()
+    assert got["light"] == pytest.approx(0.75, abs=TOLERATED), got
+
+
+def test_an_agent_that_goes_thaws_before_it_has_gone(busy: Busy) -> None:
+    busy.wait_ready()
+    name, pid = busy.pod()["metadata"]["name"], busy.host_pid()
+    busy.wait_held()
+    busy.cluster.kubectl("delete", "pod", name, "-n", NAMESPACE, "--wait=false")
+    wait_until(lambda: not is_running(pid), PATIENCE_S, "the daemon has gone")
+    assert frozen_in(KUBEPODS) == []
+    busy.wait_replaced(name)
+
+
+def test_an_agent_that_cannot_do_as_it_should_is_not_ready_and_says_why(busy: Busy) -> None:
+    """And is not started again for it: that would change nothing."""
+    busy.install({"gpu": {"enforce_on": ["nvml"]}}, is_ready=False)
+
+    def told() -> str:
+        return busy.cluster.kubectl("get", "events", "-n", NAMESPACE, "-o", "jsonpath={.items[*].message}")
+
+    said = "not well: mode is observe, not enforce: gpu.enforce_on does not name ebpf"
+    wait_until(lambda: said in told(), PATIENCE_S, "the kubelet says why it is not ready")
+    assert not busy.is_ready() and busy.restarts() == 0
+
+
+def test_what_is_uninstalled_leaves_nothing_frozen_and_no_process(busy: Busy) -> None:
+    busy.weigh(heavy=3, light=1)
+    busy.wait_accounted()
+    pids = [one["pid"] for one in busy.status()["own"]["processes"]]
+    busy.wait_held()
+    busy.uninstall()
+    assert frozen_in(KUBEPODS) == []
+    wait_until(lambda: not any(is_running(pid) for pid in pids), PATIENCE_S, "its helpers have gone")
+    assert busy.on_node("ls", "/run/fairsched/holds") == ""
+    kinds = "daemonset,configmap,service,serviceaccount"
+    left = busy.cluster.kubectl("get", kinds, "-n", NAMESPACE, "-l", "app.kubernetes.io/name=fairsched")
+    assert left == ""
