@@ -139,6 +139,10 @@ def parts_of(config: Config, node: Node) -> list[Part]:
         from fairsched.companion.exporter.part import Exporter
 
         parts.append(Exporter(config.metrics, node, others))
+    if config.kubernetes.watch_pods:
+        from fairsched.companion.pods.part import part_of as pods_of
+
+        parts.append(pods_of(config, node))
     if config.history.enabled:
         from fairsched.companion.history.part import HistoryPart
 

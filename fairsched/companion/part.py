@@ -113,6 +113,10 @@ class Node:
         """The configuration in force, as YAML."""
         return str(self._client.request("config_show")["yaml"])
 
+    def file_text(self) -> str:
+        """The configuration as the file has it, without what was set or came of pods, as YAML."""
+        return str(self._client.request("config_show")["file_yaml"])
+
     def set_tenant(self, tenant: str, values: Mapping[str, Any]) -> list[str]:
         """As ``fairsched tenant set``: the changes as lines."""
         return list(self._client.request("tenant_set", tenant=tenant, values=dict(values)))
@@ -120,6 +124,10 @@ class Node:
     def unset_tenant(self, tenant: str, keys: Sequence[str]) -> list[str]:
         """As ``fairsched tenant unset``."""
         return list(self._client.request("tenant_unset", tenant=tenant, keys=list(keys)))
+
+    def set_pods(self, layer: Mapping[str, Any]) -> None:
+        """Other tenants come of pods now. Raises ControlError also where the daemon refuses them."""
+        self._client.request("tell", finding={"pods": dict(layer)})
 
     def tell(self, finding: Mapping[str, Any]) -> None:
         """A :class:`Finding` as plain data, for the daemon's status."""

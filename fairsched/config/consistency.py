@@ -32,6 +32,7 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _modes(config)
     yield from _dcgm(config)
     yield from _levels(config)
+    yield from _pods(config)
     yield from _guarantees(config)
     yield from _tokens(config)
     yield from _overlaps(config)
@@ -129,6 +130,58 @@ def _levels(config: Config) -> Iterator[Problem]:
                         f"overlaps with '{first}': both match a child called '{example}'",
                         "make the patterns disjoint; only a plain name wins over a pattern",
                     )
+
+
+def _pods(config: Config) -> Iterator[Problem]:
+    from fairsched.config.models import walk
+
+    by_pod = {name for name, node in config.tenants.items() if node.children_are == "pods"}
+    for name in by_pod:
+        match = config.tenants[name].match
+        spaces = {one.partition("/")[0] for one in (match.pod if match is not None else None) or ()}
+        if (
+            config.tenants[name].cgroup is not None
+            or len(spaces) != 1
+            or not all(map(patterns.is_literal, spaces))
+        ):
+            yield (
+                (*key_of(name), "children_are"),
+                "pods of one namespace can be children, and `match.pod` does not name one",
+                'give match: {pod: "NAMESPACE/*"} and no cgroup',
+            )
+        yield from _pod_overlaps(name, config.tenants[name].children)
+    for path, node in walk(config.tenants):
+        parent = path.rpartition("/")[0]
+        if "/" in path and getattr(node, "pods", None) is not None and parent not in by_pod:
+            yield (
+                (*key_of(path), "pods"),
+                "its parent's children are cgroups",
+                "set children_are of the parent to pods, or remove it",
+            )
+        if parent in by_pod and node.children:
+            yield (*key_of(path), "children"), "a pod has no children here", "remove them"
+
+
+def _pod_overlaps(name: str, children: Mapping[str, Child]) -> Iterator[Problem]:
+    """Of `pods` with each other and with names; those of names with each other are looked at as of cgroups."""
+    plain: dict[str, str] = {}
+    globs: list[tuple[str, str]] = []
+    for child, node in children.items():
+        for glob in node.pods or (child,):
+            is_plain = patterns.is_literal(glob)
+            others = [(glob, plain[glob])] if glob in plain else [] if is_plain else globs
+            for other_glob, other in others:
+                example = patterns.component_overlap(glob, other_glob)
+                if other != child and example is not None and (node.pods or children[other].pods):
+                    yield (
+                        ("tenants", name, "children", child, "pods"),
+                        f"'{glob}' overlaps with '{other_glob}' of '{other}': both match a pod called '{example}'",
+                        "make the names disjoint; only a plain name wins over a pattern",
+                    )
+            if is_plain:
+                plain.setdefault(glob, child)
+            else:
+                globs.append((glob, child))
 
 
 def _guarantees(config: Config) -> Iterator[Problem]:

@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from fairsched.config import consistency
 from fairsched.config.escalation import Escalation
 from fairsched.config.guard import Guard, GuardLimit, GuardMaintenance, GuardProject
+from fairsched.config.kubernetes import Kubernetes
 from fairsched.config.match import Match
 from fairsched.config.models import (
     Child,
@@ -48,6 +49,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "escalation": Escalation,
     "reclaim": Reclaim,
     "guard": Guard,
+    "kubernetes": Kubernetes,
     "slis": Slis,
     "log": Log,
 }

@@ -21,7 +21,8 @@ from fairsched.config.dcgm import DcgmKeys
 from fairsched.config.escalation import Escalation
 from fairsched.config.gpus import GpuWish, Under
 from fairsched.config.guard import Guard
-from fairsched.config.match import Match
+from fairsched.config.kubernetes import Kubernetes
+from fairsched.config.match import Match, NameGlobs
 from fairsched.config.outward import History, Metrics, Slis
 from fairsched.config.reclaim import Reclaim
 from fairsched.config.section import AbsolutePath, Section
@@ -271,6 +272,10 @@ class Child(_Entitled):
     children: dict[ChildName, Child] = Field(
         default_factory=dict, description="Cgroups one level further down, in the same way."
     )
+    pods: NameGlobs | None = Field(
+        default=None,
+        description="Where `children_are` is pods: the pods that are this child; null = of its name.",
+    )
 
 
 class Tenant(_Entitled):
@@ -288,6 +293,10 @@ class Tenant(_Entitled):
         default_factory=dict,
         description="Nested weights by the name (or a * ? pattern) of the cgroups directly below; a "
         "plain name wins over a pattern. Child cgroups that match none get the defaults.",
+    )
+    children_are: Literal["cgroups", "pods"] = Field(
+        default="cgroups",
+        description="pods: each pod of the one namespace that `match.pod` names is a child.",
     )
 
 
@@ -357,6 +366,7 @@ class Config(Section):
     )
     reclaim: Reclaim = Field(default_factory=Reclaim, description="Rogue rules, and whom none may accuse.")
     guard: Guard = Field(default_factory=Guard, description="Limits on who may have how much, and when.")
+    kubernetes: Kubernetes = Field(default_factory=Kubernetes, description="Pods as tenants.")
     slis: Slis = Field(default_factory=Slis, description="Service levels and token counters.")
     log: Log = Field(default_factory=Log, description="The daemon's log.")
 

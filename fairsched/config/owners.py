@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fairsched.base.printable import printable
 from fairsched.cgroup import names as known_names
@@ -57,6 +58,16 @@ class CgroupOwner:
     """What claims it in the file: ``tenants.chat.cgroup``."""
 
 
+class _Found(NamedTuple):
+    """Who claims a cgroup."""
+
+    tenant: str
+    cgroup: str
+    """What it claims: the path or a prefix of it."""
+    pod: str = ""
+    """The pod's name, where it is claimed as one."""
+
+
 class _Claims:
     """Patterns and whose they are: of paths, or of paths of names."""
 
@@ -65,17 +76,17 @@ class _Claims:
         self.literal = {pattern: name for pattern, name in claims if patterns.is_literal(pattern)}
         self.globs = [claim for claim in claims if not patterns.is_literal(claim[0])]
 
-    def on(self, path: str) -> tuple[str, str] | None:
+    def on(self, path: str) -> _Found | None:
         """The tenant, and what it claims: the path or a prefix of it."""
         parts = path.split("/")
         for depth in range(1, len(parts) + 1 if self.literal else 1):
             prefix = "/".join(parts[:depth])
             if prefix in self.literal:
-                return self.literal[prefix], prefix
+                return _Found(self.literal[prefix], prefix)
         for pattern, name in self.globs:
             claimed = patterns.claimed_prefix(pattern, path)
             if claimed is not None:
-                return name, claimed
+                return _Found(name, claimed)
         return None
 
 
@@ -131,23 +142,37 @@ class CgroupOwners:
         claim = self._by_name(path, asked, by_path) if self._has_names else by_path
         if claim is None:
             return None
-        key = f"tenants.{claim[0]}.{'cgroup' if claim is by_path else 'match'}"
-        return replace(self._descend(claim[0], self._config.tenants[claim[0]], claim[1], path), key=key)
+        key = f"tenants.{claim.tenant}.{'cgroup' if claim is by_path else 'match'}"
+        node = self._config.tenants[claim.tenant]
+        if node.children_are == "pods" and claim.pod:
+            return replace(self._pod(claim, node), key=key)
+        return replace(self._descend(claim.tenant, node, claim.cgroup, path), key=key)
 
-    def _by_name(self, path: str, asked: str, claim: tuple[str, str] | None) -> tuple[str, str] | None:
+    def _by_name(self, path: str, asked: str, claim: _Found | None) -> _Found | None:
         """The claim on `path`: the one by path, or one by name on a cgroup outside of that."""
         for layer in layers_of(f"/{path}"):
             cgroup = layer.cgroup.strip("/")
-            if claim is not None and len(claim[1]) <= len(cgroup):
+            if claim is not None and len(claim.cgroup) <= len(cgroup):
                 break
             claims = claims_of(layer, self._names)
             if not claims.is_whole:
                 self._waiting.add(asked)
             for one in claims.paths:
                 found = self._named.on(one)
-                if found is not None and found[1] == one:
-                    return found[0], cgroup
+                if found is not None and found.cgroup == one:
+                    pod = one.split("/", 2)[2] if one.startswith("pod/") else ""
+                    return _Found(found.tenant, cgroup, pod)
         return claim
+
+    def _pod(self, claim: _Found, node: Tenant) -> CgroupOwner:
+        """A pod that is a child: by its own name, or that of the child which says that the pod is its."""
+        name, child = _child_of_pod(node.children, claim.pod)
+        path = f"{claim.tenant}/{leaf_name(name)}"
+        lists = _gpu_list(f"tenants.{claim.tenant}", node)
+        if child is not None:
+            lists += _gpu_list(f"tenants.{claim.tenant}.children.{name}", child)
+        spec = self._config.spec(path, child)
+        return CgroupOwner(path, f"/{claim.cgroup}", spec, is_leaf=True, gpu_lists=lists)
 
     def _descend(self, name: str, node: Tenant | Child, cgroup: str, path: str) -> CgroupOwner:
         key = f"tenants.{name}"
@@ -182,6 +207,16 @@ def _child(children: Mapping[str, Child], part: str) -> tuple[str, Child | None]
         if not patterns.is_literal(pattern) and patterns.claimed_prefix(pattern, part) is not None:
             return pattern, child
     return part, None
+
+
+def _child_of_pod(children: Mapping[str, Child], pod: str) -> tuple[str, Child | None]:
+    """The child that a pod is, and what the file says of it; a plain name wins over a pattern."""
+    claims = [(glob, name) for name, child in children.items() for glob in child.pods or (name,)]
+    for glob, name in sorted(claims, key=lambda claim: not patterns.is_literal(claim[0])):
+        if patterns.claimed_prefix(glob, pod) == pod:
+            is_named = children[name].pods is not None or patterns.is_literal(name)
+            return name if is_named else pod, children[name]
+    return pod, None
 
 
 def leaf_name(part: str) -> str:

@@ -27,6 +27,7 @@ from fairsched.config import (
     render,
     save_overrides,
 )
+from fairsched.config.podlayer import Layer, layer_path, load_layer, save_layer, with_layer
 from fairsched.errors import ConfigError, FairschedError
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,9 @@ class Settings:
         """Raises ConfigError when the file is wrong. Overrides that do not fit are logged and left out."""
         self.path = path
         self.error: str | None = None
-        self.file_config = load(path)
+        self._plain = load(path)
+        self._layer = _read_layer(self._plain)
+        self.file_config, self.pods_error = self._with_layer(self._plain)
         self.overrides, self._misfit = _read_overrides(self.file_config.overrides_path, self.file_config)
         self._aside: Path | None = None
         self.config = self.overrides.apply(self.file_config)
@@ -70,7 +73,8 @@ class Settings:
         """
         overrides, misfit = self.overrides, self._misfit
         try:
-            fresh = load(self.path)
+            plain = load(self.path)
+            fresh, pods_error = self._with_layer(plain)
             if misfit is not None and self._aside is None:
                 overrides, misfit = _read_overrides(self.file_config.overrides_path, fresh)
             config = overrides.apply(fresh)
@@ -79,9 +83,36 @@ class Settings:
             raise
         self.error = None
         lines = [str(change) for change in diff(self.config, config)]
+        self._plain, self.pods_error = plain, pods_error
         self.overrides, self._misfit = overrides, misfit
         self.file_config = keep_started(fresh, self.config, PLACES)
         self.config = keep_started(config, self.config)
+        return lines
+
+    def _with_layer(self, plain: Config) -> tuple[Config, str | None]:
+        """The file with the tenants that came of pods; without them, and why, where they do not fit any more."""
+        try:
+            return with_layer(plain, self._layer if plain.kubernetes.watch_pods else {}), None
+        except ConfigError as error:
+            logger.error("pods=ignored error=%r", str(error))
+            return plain, f"tenants that came of pods are not in force: {error}"
+
+    def set_pods(self, layer: Layer) -> list[str]:
+        """Other tenants come of pods: persist, return the changes as lines. Raises ConfigError and changes nothing."""
+        fresh = with_layer(self._plain, layer)
+        config = keep_started(self.overrides.apply(fresh), self.config)
+        lines = [str(change) for change in diff(self.config, config)]
+        path = layer_path(self.file_config)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_layer(path, layer)
+        except OSError as error:
+            raise FairschedError(
+                f"{path}: cannot be written: {error.strerror}; nothing was changed",
+                remedy="make state_dir writable for the daemon",
+            ) from error
+        self._layer, self.pods_error = dict(layer), None
+        self.file_config, self.config = keep_started(fresh, self.config, PLACES), config
         return lines
 
     def tenant_list(self) -> Mapping[str, Any]:
@@ -90,8 +121,9 @@ class Settings:
         return {"settings": rows, "stale": list(self.overrides.stale(self.file_config))}
 
     def show(self) -> Mapping[str, Any]:
-        """The whole configuration in force, as YAML."""
-        return {"path": self.display_path, "yaml": render(self.file_config, self.overrides)}
+        """The whole configuration in force, as YAML; and what the file alone says."""
+        yaml = render(self.file_config, self.overrides)
+        return {"path": self.display_path, "yaml": yaml, "file_yaml": render(self._plain)}
 
     def set_tenant(self, tenant: str, values: Mapping[str, Any]) -> list[str]:
         """Override values of a tenant, persist, return the changes as lines. Raises ConfigError."""
@@ -120,6 +152,17 @@ class Settings:
         if aside is None:
             self._misfit = None  # somebody has removed them
         return lines
+
+
+def _read_layer(config: Config) -> Layer:
+    """What pods came to last; nothing where it is damaged, as it is made anew."""
+    if not config.kubernetes.watch_pods:
+        return {}
+    try:
+        return load_layer(layer_path(config))
+    except ConfigError as error:
+        logger.error("pods=ignored error=%r", str(error))
+        return {}
 
 
 def _read_overrides(path: Path, config: Config) -> tuple[Overrides, str | None]:

@@ -103,6 +103,10 @@ def _tenant_settings(
         yield Setting((*key, "cgroup"), list(config.cgroup_patterns(path)) or None, origin)
         match = None if node.match is None else node.match.plain()
         yield Setting((*key, "match"), match, "default" if match is None else "file")
+        if node.children_are != "cgroups":
+            yield Setting((*key, "children_are"), node.children_are, "file")
+    elif node.pods is not None:
+        yield Setting((*key, "pods"), list(node.pods), "file")
     spec = config.spec(path, node)
     effective = {
         "weight": spec.weight,

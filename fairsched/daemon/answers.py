@@ -129,6 +129,11 @@ class Answers:
     def tell(self, finding: Mapping[str, Any], by: Peer) -> None:
         if by.uid not in (0, os.geteuid()):
             raise ControlError(f"uid {by.uid} is not the companion", remedy="ask for the status instead")
+        if "pods" in finding:
+            if not isinstance(layer := finding["pods"], Mapping):
+                raise ControlError("pods must be a mapping")
+            self._changed(self._settings.set_pods(layer), by)
+            return
         try:
             self._parts().companion.told(finding, time.monotonic_ns())
         except (AttributeError, TypeError, ValueError) as error:

@@ -48,7 +48,9 @@ class Health:
         """Why another start is due; None when it is not."""
         if self.well_age_s < LIMIT_S:
             return None
-        return f"nothing has gone well for {self.well_age_s:.1f} s: no tick, or nothing of what is between them"
+        return (
+            f"nothing has gone well for {self.well_age_s:.1f} s: no tick, or nothing of what is between them"
+        )
 
     def why_not_ready(self) -> str | None:
         """Why what was asked for is not in effect; None when it is."""

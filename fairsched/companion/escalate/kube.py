@@ -25,6 +25,8 @@ MAX_ANSWER_BYTES = 32 << 20
 PAGE = 250
 """Pods in one answer; some 20 kB each."""
 _MAX_PAGES = 40
+MAX_EVENT_BYTES = 4 << 20
+"""Of a watch; etcd takes objects of 1.5 MB."""
 MERGE_PATCH = "application/merge-patch+json"
 
 
@@ -96,6 +98,55 @@ class KubeClient:
         return list(
             self._pages("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}", "limit": str(PAGE)})
         )
+
+    def listed(self, path: str, query: Mapping[str, str]) -> tuple[list[Mapping[str, Any]], str]:
+        """Everything at `path`, and the version of the list: where a watch goes on. Raises Refused or Unreachable."""
+        items: list[Mapping[str, Any]] = []
+        more, version = "", ""
+        for _ in range(_MAX_PAGES):
+            page = {**query, "limit": str(PAGE), **({"continue": more} if more else {})}
+            answer = self._call("GET", f"{path}?{urlencode(page)}")
+            metadata = answer.get("metadata")
+            metadata = metadata if isinstance(metadata, dict) else {}
+            items += [item for item in answer.get("items") or () if isinstance(item, dict)]
+            version = str(metadata.get("resourceVersion") or "")
+            more = str(metadata.get("continue") or "")
+            if not more:
+                return items, version
+        raise Unreachable(f"more than {_MAX_PAGES * PAGE} objects at {path}")
+
+    def events(
+        self, path: str, query: Mapping[str, str], take: Callable[[Mapping[str, Any]], None], last_s: float
+    ) -> None:
+        """Hands each event of a watch to `take`, until the server ends it, which it was asked to do after `last_s`.
+
+        Raises Refused or Unreachable, and what `take` raises.
+        """
+        what = f"WATCH {path}"
+        connection = self._connect(self._clock() + last_s + self._times.call_s)
+        try:
+            connection.request(
+                "GET",
+                f"{self._access.server.path.rstrip('/')}{path}?{urlencode(query)}",
+                headers=self._headers(None),
+            )
+            response = connection.getresponse()
+            if response.status != 200:
+                _judge(what, response, _read(response))
+                raise Unreachable(f"{what}: status {response.status}")
+            while line := response.readline(MAX_EVENT_BYTES + 1):
+                if len(line) > MAX_EVENT_BYTES:
+                    raise Unreachable(f"{what}: an event is longer than {MAX_EVENT_BYTES} bytes")
+                take(_event(what, line))
+        except (OSError, http.client.HTTPException) as error:
+            why = "it hangs" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+            raise Unreachable(f"{what} at {self._access.server.netloc}: {why}") from error
+        finally:
+            connection.close()
+
+    def report_event(self, namespace: str, event: Mapping[str, Any]) -> None:
+        """Make an Event, for who asks what became of an object. Raises Refused or Unreachable."""
+        self._call("POST", f"/api/v1/namespaces/{quote(namespace)}/events", event)
 
     def pod(self, namespace: str, name: str) -> Mapping[str, Any]:
         """A pod; Refused with 404 when it is gone."""
@@ -203,6 +254,16 @@ class KubeClient:
         if content_type is not None:
             headers["Content-Type"] = content_type
         return headers
+
+
+def _event(what: str, line: bytes) -> Mapping[str, Any]:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict):
+        raise Unreachable(f"{what}: an event is not a JSON object; is this an API server?")
+    return event
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pod watch as a part of the companion: two watches, and a thread that tells the daemon what they came to.
+
+Nothing waits for anybody: the watches have threads of their own, and so has who asks the daemon and makes Events. What
+``take`` does is to say what is in the way. Until both lists were seen once the daemon is told nothing: it has the layer
+of before, from its file.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from fairsched.companion.escalate import kubeconfig
+from fairsched.companion.escalate.kube import KubeClient
+from fairsched.companion.part import Finding, Moment, Node
+from fairsched.companion.pods.policy import Complaint, make_layer
+from fairsched.companion.pods.watch import Client, Watch
+from fairsched.config import Config, from_bytes
+from fairsched.config.podlayer import fitting
+from fairsched.errors import ControlError, FairschedError
+
+_SHORT_AWAY_S = 5.0
+"""An API server that is away for less is not worth a warning."""
+_AGAIN_S = 5.0
+"""When the daemon did not take it."""
+_LOOK_S = 60.0
+"""The file may have changed meanwhile, and with it what fits."""
+_MOST_FAULTS = 6
+_MOST_EVENTS = 256
+"""Remembered, so that each is made once."""
+
+logger = logging.getLogger(__name__)
+
+
+class Api(Client, Protocol):
+    """The API server."""
+
+    def report_event(self, namespace: str, event: Mapping[str, Any]) -> None:
+        """Make an Event. Raises Refused or Unreachable."""
+
+
+class PodPart:
+    """See companion.part.Part."""
+
+    name = "pods"
+    interval_s = 1.0
+    wants_decisions = False
+
+    def __init__(self, node: Node, api: Api, node_name: str) -> None:
+        self._node, self._api, self._node_name = node, api, node_name
+        self._due = threading.Event()
+        self._over = threading.Event()
+        mine = {"fieldSelector": f"spec.nodeName={node_name}"}
+        self._pods = Watch(api, "/api/v1/pods", mine, changed=self._due.set)
+        self._namespaces = Watch(api, "/api/v1/namespaces", changed=self._due.set)
+        self._told: Mapping[str, Any] | None = None
+        self._complaints: tuple[Complaint, ...] = ()
+        self._refused: Mapping[str, str] = {}
+        self._fault: str | None = None
+        self._events: dict[tuple[str, str], None] = {}
+
+    def start(self) -> None:
+        for watch in (self._pods, self._namespaces):
+            watch.start()
+        threading.Thread(target=self._run, name="pods", daemon=True).start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._due.set()
+        for watch in (self._pods, self._namespaces):
+            watch.close()
+
+    def take(self, moment: Moment) -> Finding | None:
+        """What a person must know."""
+        faults = [self._fault] if self._fault is not None else []
+        troubles = [one for one in (self._pods.trouble(), self._namespaces.trouble()) if one is not None]
+        if troubles:
+            away_s, why = max(troubles)
+            if away_s >= _SHORT_AWAY_S:
+                faults.append(
+                    f"pods: the API server has told nothing for {away_s:.0f} s, what it said before holds: {why}"
+                )
+        faults += [f"pods: {name} is left to the file: {why}" for name, why in sorted(self._refused.items())]
+        faults += [f"pods: {one}" for one in self._complaints]
+        if len(faults) > _MOST_FAULTS:
+            faults[_MOST_FAULTS:] = [
+                f"pods: and {len(faults) - _MOST_FAULTS} more like these; see the pods' events"
+            ]
+        return Finding(faults=faults)
+
+    # ---- the thread ----
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self._due.wait(_LOOK_S)
+            self._due.clear()
+            if self._over.is_set():
+                return
+            try:
+                self.step()
+                self._fault = None
+            except ControlError as error:
+                self._fault = f"pods: the daemon has not taken what they come to: {error}"
+                self._try_again()
+            except Exception as error:
+                logger.exception("pods=failed")
+                self._fault = f"pods: {error}"
+                self._try_again()
+
+    def _try_again(self) -> None:
+        self._over.wait(_AGAIN_S)
+        self._due.set()
+
+    def step(self) -> None:
+        """Tell the daemon what pods come to now, if that is something else. Raises ControlError."""
+        pods, namespaces = self._pods.items(), self._namespaces.items()
+        if pods is None or namespaces is None:
+            return
+        made = make_layer(pods, namespaces)
+        config = from_bytes(self._node.file_text().encode(), "the configuration in force")
+        layer, refused = fitting(config, made.layer)
+        self._complaints, self._refused = tuple(made.complaints), refused
+        if layer != self._told:
+            self._node.set_pods(layer)
+            self._told = dict(layer)
+        self._report(made.complaints)
+
+    def _report(self, complaints: list[Complaint]) -> None:
+        """One Event for each complaint of a pod. Best effort: `fairsched status` says it as well."""
+        for one in complaints:
+            if not one.name or (one.uid, one.text) in self._events:
+                continue
+            if len(self._events) >= _MOST_EVENTS:
+                del self._events[next(iter(self._events))]
+            self._events[one.uid, one.text] = None
+            try:
+                self._api.report_event(one.namespace, event_of(one, self._node_name))
+            except FairschedError as error:
+                logger.warning("event=refused pod=%s/%s error=%r", one.namespace, one.name, str(error))
+
+
+def event_of(complaint: Complaint, node_name: str) -> Mapping[str, Any]:
+    """A Warning on the pod."""
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": "fairsched-", "namespace": complaint.namespace},
+        "type": "Warning",
+        "reason": "FairschedNotUnderstood",
+        "message": complaint.text[:1000],
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": complaint.namespace,
+            "name": complaint.name,
+            "uid": complaint.uid,
+        },
+        "source": {"component": "fairsched", "host": node_name},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+
+
+def part_of(config: Config, node: Node) -> PodPart:
+    """Raises ConfigError where there is no way to the API server."""
+    section = config.kubernetes
+    client = KubeClient(kubeconfig.access(section.kubeconfig))
+    name = section.node or os.environ.get("NODE_NAME") or socket.gethostname().lower()
+    part = PodPart(node, client, name)
+    part.start()
+    return part
