@@ -121,9 +121,31 @@ class Cluster:
     def _start_control_plane(self) -> None:
         top, authority = self.directory, self.authority
         self.run("etcd", "--data-dir", f"{top}/etcd", "--unsafe-no-fsync", "--log-level", "warn")
-        client = "apiserver-client"
+        (top / "audit.yaml").write_text(yaml.safe_dump(settings.audit()))
+        self.start_api_server()
+        self.run(
+            "kube-controller-manager",
+            f"--kubeconfig={authority.directory}/controllers.conf",
+            f"--service-account-private-key-file={authority.key('accounts')}",
+            f"--root-ca-file={authority.certificate('ca')}",
+            "--use-service-account-credentials",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+        )
+        self.run(
+            "kube-scheduler",
+            f"--kubeconfig={authority.directory}/scheduler.conf",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+        )
+
+    def start_api_server(self) -> None:
+        """Also again, after :meth:`stop`: what it knows is etcd's."""
+        top, authority, client = self.directory, self.authority, "apiserver-client"
         self.run(
             "kube-apiserver",
+            f"--audit-policy-file={top}/audit.yaml",
+            f"--audit-log-path={top}/audit.log",
             "--etcd-servers=http://127.0.0.1:2379",
             f"--bind-address={settings.ADDRESS}",
             f"--secure-port={settings.API_PORT}",
@@ -145,21 +167,6 @@ class Cluster:
         )
         self._wait(
             "kube-apiserver", lambda: self.answers("get", "--raw", "/readyz"), "the API server is ready"
-        )
-        self.run(
-            "kube-controller-manager",
-            f"--kubeconfig={authority.directory}/controllers.conf",
-            f"--service-account-private-key-file={authority.key('accounts')}",
-            f"--root-ca-file={authority.certificate('ca')}",
-            "--use-service-account-credentials",
-            "--leader-elect=false",
-            "--bind-address=127.0.0.1",
-        )
-        self.run(
-            "kube-scheduler",
-            f"--kubeconfig={authority.directory}/scheduler.conf",
-            "--leader-elect=false",
-            "--bind-address=127.0.0.1",
         )
 
     def _start_node(self) -> None:
@@ -212,6 +219,17 @@ class Cluster:
                 env={**os.environ, "PATH": path, **(env or {})},
                 start_new_session=True,
             )
+
+    def stop(self, program: str) -> None:
+        """End a program of the cluster, whatever it does."""
+        process = self.processes[program]
+        process.kill()
+        process.wait()
+
+    def audited(self) -> list[dict[str, Any]]:
+        """What was asked with the tokens of service accounts of the namespace fairsched."""
+        path = self.directory / "audit.log"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def log(self, program: str) -> str:
         path = self.directory / f"{program}.log"

@@ -8,26 +8,37 @@ and pods' work comes from processes of ours in their cgroups, as no image has th
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import os
+import shutil
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 import yaml
 
+from fairsched.base.package import with_package
+from fairsched.simgpu import GpuSpec
+from fairsched.simgpu.daemon_process import COMMAND
 from fairsched.simgpu.node import SimNode
 from tests.k8s.cluster import NODE, Cluster, ClusterError
 from tests.k8s.places import BIN, CACHE
-from tests.support import wait_until
+from tests.k8s.settings import ADDRESS, API_PORT
+from tests.support import let_run, wait_until
 from tests.unit.repo.tree import ROOT
 
 CHART = ROOT / "packaging/helm/fairsched"
 NAMESPACE = "fairsched"
 NAME = "fairsched"
 GPU_LABEL = "nvidia.com/gpu.present"
+API = {"KUBERNETES_SERVICE_HOST": ADDRESS, "KUBERNETES_SERVICE_PORT": str(API_PORT)}
+"""No proxy of services runs here."""
 READY_S = 120.0
 LESS = {"SYS_RESOURCE": 24}
 """Capabilities that a machine of tests may lack, and their numbers."""
@@ -51,6 +62,32 @@ def import_image(cluster: Cluster) -> None:
     out.unlink()
 
 
+_imported: set[Path] = set()
+"""Directories of the clusters that have it."""
+
+
+def need_image(cluster: Cluster) -> None:
+    """Import it, unless that was done, or skip the test."""
+    if not (BIN / "helm").exists():
+        pytest.skip("no helm: sudo make setup-k8s")
+    if cluster.directory not in _imported:
+        import_image(cluster)
+        _imported.add(cluster.directory)
+
+
+@contextlib.contextmanager
+def simulated() -> Iterator[SimNode]:
+    """A GPU in memory that the node sees as well: its /run is its own."""
+    state = Path(tempfile.mkdtemp(prefix="fairsched-k8s-", dir="/dev/shm"))
+    libraries = Path(tempfile.gettempdir()) / f"{state.name}-lib"
+    try:
+        with SimNode("/gpu.slice/k8s-", [GpuSpec()], state_dir=state, library_dir=libraries) as node:
+            yield node
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
+        shutil.rmtree(libraries, ignore_errors=True)
+
+
 class Release:
     """One `helm install`. Call :meth:`uninstall`, always."""
 
@@ -67,10 +104,15 @@ class Release:
         host = self.gpu.host
         places = {"sim-libraries": host.library_dir, "sim-state": host.state_dir}
         return {
-            "config": {"mode": "enforce", "mechanisms": {"ebpf": "required"}, **config},
+            "config": {
+                "mode": "enforce",
+                "mechanisms": {"ebpf": "required"},
+                "kubernetes": {"watch_pods": False},
+                **config,
+            },
             "image": {"pullPolicy": "Never"},
             "withoutCapabilities": [name for name in LESS if not is_had(name)],
-            "extraEnv": [{"name": name, "value": value} for name, value in host.env().items()],
+            "extraEnv": [{"name": name, "value": value} for name, value in {**host.env(), **API}.items()],
             "extraVolumes": [
                 {"name": name, "hostPath": {"path": str(path), "type": "Directory"}}
                 for name, path in places.items()
@@ -104,6 +146,14 @@ class Release:
         if NAME in self.helm("list", "--short").split():
             self.helm("uninstall", NAME, "--wait")
         wait_until(lambda: self.pods() == [], GONE_S, "the agent's pod has gone")
+
+    def shares(self, names: Collection[str], seconds: float) -> dict[str, float]:
+        """Parts of what these got together during the next ``seconds``."""
+        before = self.gpu.truth_ns()
+        let_run(seconds)
+        after = self.gpu.truth_ns()
+        got = {name: after[name] - before[name] for name in names}
+        return {name: value / max(1, sum(got.values())) for name, value in got.items()}
 
     # ---- what is there ----
 
@@ -156,8 +206,17 @@ class Release:
         return self.cluster.kubectl("exec", f"ds/{NAME}", "-n", NAMESPACE, "--", "fairsched", *arguments)
 
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.fairsched("status", "--json"))
+        """Asked on the node, so that it can be had without an API server."""
+        command = [*COMMAND, "status", "--json", "--socket", "/run/fairsched/fairsched.sock"]
+        found: dict[str, Any] = json.loads(self.on_node(*command))
         return found
+
+    def is_answering(self) -> bool:
+        """Whether a daemon says how it is."""
+        try:
+            return bool(self.status())
+        except ValueError:
+            return False
 
     def tenant(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = next(one for one in self.status()["tenants"] if one["name"] == name)
@@ -169,7 +228,10 @@ class Release:
 
     def on_node(self, *command: str) -> str:
         """What a command prints on the node."""
-        done = subprocess.run(self.cluster.inside(*command), capture_output=True, text=True, timeout=60)
+        env = with_package(os.environ)
+        done = subprocess.run(
+            self.cluster.inside(*command), capture_output=True, text=True, timeout=60, env=env
+        )
         return done.stdout
 
     def host_pid(self) -> int:

@@ -75,6 +75,19 @@ def network() -> dict[str, Any]:
     return {"cniVersion": "1.0.0", "name": "test", "plugins": [{"type": "ptp", "ipam": ipam}]}
 
 
+def audit() -> dict[str, Any]:
+    """What the API server keeps a record of: what the agents ask."""
+    return {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [
+            {"level": "Metadata", "userGroups": ["system:serviceaccounts:fairsched"]},
+            {"level": "None"},
+        ],
+    }
+
+
 def kubelet(directory: Path) -> dict[str, Any]:
     """The kubelet's configuration. cgroup v1 is told to be welcome, as it is by default until 1.34."""
     return {

@@ -6,26 +6,21 @@ One release for all of them, in the order of a release's life; each waits first 
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fairsched.simgpu import GpuSpec
 from fairsched.simgpu.daemon_process import is_running
-from fairsched.simgpu.node import SimNode
 from tests.k8s.cluster import PODS, Cluster
-from tests.k8s.places import BIN, UNIFIED
+from tests.k8s.places import UNIFIED
 from tests.k8s.pods import PATIENCE_S, container_cgroup_of, pod, run
-from tests.k8s.release import NAMESPACE, Release, frozen_in, import_image
+from tests.k8s.release import NAMESPACE, Release, frozen_in, need_image, simulated
 from tests.node.daemon.site import DECODE, STEADY
-from tests.support import let_run, wait_until
+from tests.support import wait_until
 
 NAMES = ("heavy", "light")
 TOLERATED = 0.06
@@ -39,13 +34,6 @@ KUBEPODS = UNIFIED / PODS
 
 class Busy(Release):
     """A release on a node where two pods keep the GPU busy."""
-
-    def shares(self, seconds: float = WATCHED_S) -> dict[str, float]:
-        before = self.gpu.truth_ns()
-        let_run(seconds)
-        after = self.gpu.truth_ns()
-        got = {name: after[name] - before[name] for name in NAMES}
-        return {name: value / max(1, sum(got.values())) for name, value in got.items()}
 
     def weigh(self, **weights: float) -> None:
         """Install it, or another configuration of it: the weights of the pods of these names."""
@@ -76,24 +64,9 @@ class Busy(Release):
         return time.monotonic() - started
 
 
-@contextlib.contextmanager
-def simulated() -> Iterator[SimNode]:
-    """A GPU in memory that the node sees as well: its /run is its own."""
-    state = Path(tempfile.mkdtemp(prefix="fairsched-k8s-", dir="/dev/shm"))
-    libraries = Path(tempfile.gettempdir()) / f"{state.name}-lib"
-    try:
-        with SimNode("/gpu.slice/k8s-", [GpuSpec()], state_dir=state, library_dir=libraries) as node:
-            yield node
-    finally:
-        shutil.rmtree(state, ignore_errors=True)
-        shutil.rmtree(libraries, ignore_errors=True)
-
-
 @pytest.fixture(scope="module")
 def busy(cluster: Cluster) -> Iterator[Busy]:
-    if not (BIN / "helm").exists():
-        pytest.skip("no helm: sudo make setup-k8s")
-    import_image(cluster)
+    need_image(cluster)
     with simulated() as gpu:
         found = Busy(cluster, gpu)
         places = {name: container_cgroup_of(run(cluster, pod(name))) for name in NAMES}
@@ -117,7 +90,7 @@ def busy(cluster: Cluster) -> Iterator[Busy]:
 
 
 def test_two_pods_get_their_shares_from_an_agent_that_helm_has_installed(busy: Busy) -> None:
-    got = busy.shares()
+    got = busy.shares(NAMES, WATCHED_S)
     assert got["heavy"] == pytest.approx(0.75, abs=TOLERATED), got
     assert busy.ready_s < INSTALL_S
     assert {name: busy.cluster.phase(name) for name in NAMES} == dict.fromkeys(NAMES, "Running")
@@ -167,7 +140,7 @@ def test_an_upgrade_freezes_nobody_while_no_agent_is_there(busy: Busy) -> None:
     assert not is_running(pid)
     assert busy.pod()["metadata"]["name"] != name, "another configuration is another pod"
     busy.wait_accounted()
-    got = busy.shares()
+    got = busy.shares(NAMES, WATCHED_S)
     assert got["light"] == pytest.approx(0.75, abs=TOLERATED), got
 
 

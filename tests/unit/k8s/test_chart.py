@@ -164,9 +164,24 @@ def test_each_capability_and_each_directory_of_the_host_has_its_reason() -> None
 
 @pytest.mark.usefixtures("helm")
 def test_who_asks_nothing_has_no_token_and_no_role() -> None:
-    kinds = {one["kind"] for one in documents()}
+    off = ["--set", "config.kubernetes.watch_pods=false"]
+    kinds = {one["kind"] for one in documents(*off)}
     assert kinds == {"ServiceAccount", "ConfigMap", "Service", "DaemonSet"}
-    assert pod_of(of_kind("DaemonSet"))["automountServiceAccountToken"] is False
+    assert pod_of(of_kind("DaemonSet", *off))["automountServiceAccountToken"] is False
+
+
+@pytest.mark.usefixtures("helm")
+def test_who_watches_pods_may_do_that_and_tell_of_it() -> None:
+    """A live test compares it with what the API server was asked (tests/k8s/test_annotations.py)."""
+    granted = {
+        (verb, resource)
+        for rule in of_kind("ClusterRole")["rules"]
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+    }
+    assert granted == {
+        ("list", "pods"), ("watch", "pods"), ("list", "namespaces"), ("watch", "namespaces"), ("create", "events")
+    }  # fmt: skip
 
 
 @pytest.mark.usefixtures("helm")
@@ -174,7 +189,7 @@ def test_escalation_has_the_role_of_its_manifest() -> None:
     """Which another test compares with what escalation asks for."""
     manifest = ROOT / "packaging/kubernetes/escalation-rbac.yaml"
     (role,) = [one for one in yaml.safe_load_all(manifest.read_text()) if one["kind"] == "ClusterRole"]
-    on = ["--set", "config.escalation.enabled=true"]
+    on = ["--set", "config.escalation.enabled=true,config.kubernetes.watch_pods=false"]
     assert of_kind("ClusterRole", *on)["rules"] == role["rules"]
     (subject,) = of_kind("ClusterRoleBinding", *on)["subjects"]
     account = of_kind("ServiceAccount", *on)["metadata"]

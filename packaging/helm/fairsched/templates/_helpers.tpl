@@ -20,7 +20,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{- /* Whether anything of the agent asks the API server. */ -}}
 {{- define "fairsched.asks" -}}
-{{- if dig "escalation" "enabled" false .Values.config -}}yes{{- end -}}
+{{- if or (dig "escalation" "enabled" false .Values.config) (dig "kubernetes" "watch_pods" false .Values.config) -}}
+yes
+{{- end -}}
 {{- end -}}
 
 {{- /* The exporter's port; empty where there is no exporter. */ -}}

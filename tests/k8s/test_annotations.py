@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods are tenants by what they and their namespaces say, on a live API server: also while that is away.
+
+Two pods of the namespace ``ml``, which weighs three, and one of ``web``, which says nothing of itself and weighs one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.k8s.cluster import Cluster
+from tests.k8s.pods import PATIENCE_S, container_cgroup_of, pod, run
+from tests.k8s.release import NAME, NAMESPACE, Release, need_image, simulated
+from tests.node.daemon.site import DECODE, STEADY
+from tests.support import wait_until
+
+TOLERATED = 0.06
+WATCHED_S = 8.0
+EFFECTIVE_S = 2.0
+"""The bar for a change of an annotation."""
+AWAY_S = 60.0
+PODS = {"ml/a": {"weight": "1"}, "ml/b": {"weight": "1"}, "web/c": {"weight": "1"}}
+
+
+def said(**values: str) -> dict[str, str]:
+    return {f"fairsched.io/{key}": value for key, value in values.items()}
+
+
+class Told(Release):
+    """A release that is told by pods."""
+
+    def weight(self, tenant: str) -> float | None:
+        """As the daemon has it; None: it has no such tenant."""
+        found = [one["weight"] for one in self.status()["tenants"] if one["name"] == tenant]
+        return float(found[0]) if found else None
+
+    def annotate(self, pod: str, **values: str) -> None:
+        namespace, _, name = pod.partition("/")
+        words = [f"{key}={value}" for key, value in said(**values).items()]
+        self.cluster.kubectl("annotate", "--overwrite", "pod", name, "-n", namespace, *words)
+
+    def wait_weight(self, tenant: str, weight: float) -> float:
+        """Seconds until a tenant weighs so much."""
+        started = time.monotonic()
+        wait_until(lambda: self.weight(tenant) == weight, PATIENCE_S, f"{tenant} weighs {weight:g}")
+        return time.monotonic() - started
+
+    def warnings(self) -> str:
+        return " ".join(self.status()["warnings"])
+
+
+@pytest.fixture(scope="module")
+def told(cluster: Cluster) -> Iterator[Told]:
+    need_image(cluster)
+    with simulated() as gpu:
+        found = Told(cluster, gpu)
+        spaces = {"ml": said(weight="3"), "web": {}}
+        cluster.apply(
+            *(
+                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "annotations": words}}
+                for name, words in spaces.items()
+            )
+        )
+        try:
+            places = {}
+            for full, values in PODS.items():
+                namespace, _, name = full.partition("/")
+                document = pod(name, namespace=namespace, annotations=said(**values))
+                places[full] = container_cgroup_of(run(cluster, document))
+            found.install({"kubernetes": {"watch_pods": True}})
+            first = gpu.spawn("first", DECODE, places["ml/a"])
+            wait_until(lambda: "probes=" in found.log(), PATIENCE_S, "libcuda has its probes")
+            first.kill()
+            for full, place in places.items():
+                gpu.spawn(full, STEADY, place)
+            yield found
+        finally:
+            found.uninstall()
+            for full in PODS:
+                gpu.kill_group(full)
+            cluster.kubectl("delete", "namespace", *spaces, "--ignore-not-found", timeout_s=120)
+
+
+def test_namespaces_divide_the_gpu_and_pods_their_namespaces_part(told: Told) -> None:
+    assert told.wait_weight("ml", 3) < PATIENCE_S
+    wait_until(
+        lambda: {one["name"] for one in told.status()["tenants"] if one["used_ratio"]} >= set(PODS),
+        PATIENCE_S,
+        "all of them are accounted by their names",
+    )
+    got = told.shares(PODS, WATCHED_S)
+    assert got == pytest.approx({"ml/a": 0.375, "ml/b": 0.375, "web/c": 0.25}, abs=TOLERATED)
+
+
+def test_a_change_of_an_annotation_is_in_effect_within_two_seconds(told: Told) -> None:
+    told.annotate("ml/a", weight="3")
+    assert told.wait_weight("ml/a", 3) < EFFECTIVE_S
+    got = told.shares(PODS, WATCHED_S)
+    assert got == pytest.approx({"ml/a": 0.5625, "ml/b": 0.1875, "web/c": 0.25}, abs=TOLERATED)
+
+
+def test_a_pod_gets_no_more_than_its_namespaces_part_whatever_it_says(told: Told) -> None:
+    told.annotate("web/c", weight="1000000")
+    told.wait_weight("web/c", 1_000_000)
+    assert told.weight("web") == 1
+    assert told.shares(PODS, WATCHED_S)["web/c"] == pytest.approx(0.25, abs=TOLERATED)
+
+
+def test_what_cannot_be_understood_keeps_the_default_and_an_event_says_why(told: Told) -> None:
+    told.annotate("ml/b", weight="heavy")
+    text = "fairsched.io/weight: 'heavy': it is not a number"
+    wait_until(lambda: f"ml/b: {text}" in told.warnings(), PATIENCE_S, "the status says so")
+    assert told.weight("ml/b") == 1
+
+    def events() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = told.cluster.get("events", "-n", "ml")["items"]
+        return [one for one in found if one["reason"] == "FairschedNotUnderstood"]
+
+    wait_until(lambda: bool(events()), PATIENCE_S, "there is an event")
+    (event,) = events()
+    assert event["message"] == text and event["involvedObject"]["name"] == "b"
+    told.annotate("ml/b", weight="1")
+    wait_until(lambda: "heavy" not in told.warnings(), PATIENCE_S, "it is over")
+
+
+def test_while_the_api_server_is_away_all_stays_as_it_was_said_last(told: Told) -> None:
+    """Also for a daemon that was started meanwhile. Afterwards the watch goes on."""
+    cluster = told.cluster
+    cluster.stop("kube-apiserver")
+    try:
+        wait_until(
+            lambda: "the API server has told nothing for" in told.warnings(), AWAY_S, "the status says so"
+        )
+        pid = told.host_pid()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(
+            lambda: told.is_answering() and told.host_pid() != pid, AWAY_S, "the kubelet starts another"
+        )
+        assert [told.weight(one) for one in ("ml", "ml/a", "web")] == [3, 3, 1]
+        got = told.shares(PODS, WATCHED_S)
+        assert got["web/c"] == pytest.approx(0.25, abs=TOLERATED), got
+    finally:
+        cluster.start_api_server()
+    told.annotate("ml/a", weight="2")
+    told.wait_weight("ml/a", 2)
+    wait_until(lambda: "the API server has told nothing" not in told.warnings(), AWAY_S, "it is over")
+
+
+def test_a_pod_that_goes_is_a_tenant_no_more(told: Told) -> None:
+    document = pod("d", namespace="ml", annotations=said(weight="5"))
+    run(told.cluster, document)
+    told.wait_weight("ml/d", 5)
+    told.cluster.kubectl("delete", "pod", "d", "-n", "ml", "--wait")
+    wait_until(lambda: told.weight("ml/d") is None, PATIENCE_S, "it has gone")
+
+
+def test_the_agent_has_asked_for_all_that_it_may_and_for_nothing_else(told: Told) -> None:
+    """By the API server's own record; what it may, the server says as well. Discovery is everybody's."""
+    asked = {
+        (one["verb"], one["objectRef"]["resource"])
+        for one in told.cluster.audited()
+        if "objectRef" in one and one["responseStatus"]["code"] < 300
+    }
+    refused = [one for one in told.cluster.audited() if one.get("responseStatus", {}).get("code") == 403]
+    (role,) = [one for one in told.cluster.get("clusterroles")["items"] if one["metadata"]["name"] == NAME]
+    granted = {
+        (verb, resource) for rule in role["rules"] for verb in rule["verbs"] for resource in rule["resources"]
+    }
+    assert asked == granted
+    assert refused == [], json.dumps(refused[:1])
+    account = f"system:serviceaccount:{NAMESPACE}:{NAME}"
+    for verb, resource in (("get", "secrets"), ("delete", "pods"), ("patch", "pods"), ("patch", "nodes")):
+        answer = told.cluster.answers("auth", "can-i", verb, resource, "--all-namespaces", f"--as={account}")
+        assert not answer, f"it may {verb} {resource}"

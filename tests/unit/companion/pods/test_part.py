@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon is told what pods come to, once; a person what is in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from fairsched.companion.escalate.kube import Unreachable
+from fairsched.companion.part import Finding, Moment
+from fairsched.companion.pods.part import PodPart
+from fairsched.errors import ControlError
+from tests.unit.companion.pods.test_policy import pod, space
+from tests.unit.companion.pods.test_watch import Server
+
+
+class Api(Server):
+    def __init__(self) -> None:
+        super().__init__()
+        self.events_made: list[tuple[str, Mapping[str, Any]]] = []
+        self.is_away = False
+
+    def report_event(self, namespace: str, event: Mapping[str, Any]) -> None:
+        if self.is_away:
+            raise Unreachable("refused")
+        self.events_made.append((namespace, event))
+
+
+class Node:
+    """The daemon."""
+
+    def __init__(self) -> None:
+        self.told: list[Mapping[str, Any]] = []
+        self.file, self.is_mute = "tenants: {}\nkubernetes: {watch_pods: true}\n", False
+
+    def file_text(self) -> str:
+        return self.file
+
+    def set_pods(self, layer: Mapping[str, Any]) -> None:
+        if self.is_mute:
+            raise ControlError("nobody answers")
+        self.told.append(layer)
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+@pytest.fixture
+def part(api: Api, node: Node) -> PodPart:
+    return PodPart(cast(Any, node), api, "node1")
+
+
+def see(part: PodPart, api: Api, pods: list[Any], namespaces: list[Any]) -> None:
+    """One list of each."""
+    for watch, items in ((part._pods, pods), (part._namespaces, namespaces)):
+        watch._version = ""
+        api.lists, api.watches = [(items, "1")], [[]]
+        watch.step()
+
+
+def faults(part: PodPart) -> list[str]:
+    found = part.take(cast(Moment, None))
+    assert isinstance(found, Finding)
+    return list(found.faults)
+
+
+def test_the_daemon_is_told_when_both_lists_were_seen_and_when_something_is_another(
+    part: PodPart, api: Api, node: Node
+) -> None:
+    part.step()
+    api.lists, api.watches = [([pod("a", weight="2")], "1")], [[]]
+    part._pods.step()
+    part.step()
+    assert node.told == [], "namespaces are not known yet: the layer of before holds"
+    see(part, api, [pod("a", weight="2")], [space(weight="3")])
+    part.step()
+    part.step()
+    (layer,) = node.told
+    assert layer["ml"]["weight"] == 3 and layer["ml"]["children"]["a"]["weight"] == 2
+    see(part, api, [pod("a", weight="5")], [space(weight="3")])
+    part.step()
+    assert node.told[1]["ml"]["children"]["a"]["weight"] == 5
+    see(part, api, [], [space(weight="3")])
+    part.step()
+    assert node.told[2] == {}
+
+
+def test_the_watch_of_pods_is_that_of_this_node(part: PodPart) -> None:
+    assert part._pods._query == {"fieldSelector": "spec.nodeName=node1"}
+
+
+def test_an_outage_is_said_after_a_moment_and_nothing_is_told_for_it(
+    part: PodPart, api: Api, node: Node
+) -> None:
+    now_s = 0.0
+    part._pods._clock = lambda: now_s
+    see(part, api, [pod("a", weight="2")], [])
+    part.step()
+    part._pods._note("connection refused")
+    assert faults(part) == []
+    now_s = 61.0
+    assert faults(part) == [
+        "pods: the API server has told nothing for 61 s, what it said before holds: connection refused"
+    ]
+    part.step()
+    assert len(node.told) == 1
+
+
+def test_who_is_not_understood_is_said_and_has_one_event(part: PodPart, api: Api) -> None:
+    see(part, api, [pod("a", weight="much")], [])
+    part.step()
+    part.step()
+    assert faults(part) == ["pods: ml/a: fairsched.io/weight: 'much': it is not a number"]
+    ((namespace, event),) = api.events_made
+    assert namespace == "ml" and event["type"] == "Warning"
+    assert event["involvedObject"]["uid"] == "u-a" and "'much'" in event["message"]
+    see(part, api, [pod("a", weight="more")], [])
+    part.step()
+    assert len(api.events_made) == 2, "another text is another event"
+
+
+def test_an_event_that_cannot_be_made_keeps_nobody_from_a_share(part: PodPart, api: Api, node: Node) -> None:
+    api.is_away = True
+    see(part, api, [pod("a", weight="much"), pod("b", weight="2")], [])
+    part.step()
+    assert node.told[0]["ml"]["children"]["b"]["weight"] == 2
+
+
+def test_a_daemon_that_does_not_take_it_is_told_again(part: PodPart, api: Api, node: Node) -> None:
+    node.is_mute = True
+    see(part, api, [pod("a", weight="2")], [])
+    with pytest.raises(ControlError):
+        part.step()
+    node.is_mute = False
+    part.step()
+    assert len(node.told) == 1
+
+
+def test_what_the_file_has_is_left_to_it_and_said(part: PodPart, api: Api, node: Node) -> None:
+    node.file = 'tenants: {team: {match: {pod: "ml/*"}}}\nkubernetes: {watch_pods: true}\n'
+    see(part, api, [pod("a", weight="2"), pod("b", "web")], [])
+    part.step()
+    assert set(node.told[0]) == {"web"}
+    (said,) = faults(part)
+    assert said.startswith("pods: ml is left to the file: ")
+
+
+def test_many_complaints_are_summed_up(part: PodPart, api: Api) -> None:
+    see(part, api, [pod(f"p{i}", weight="x") for i in range(20)], [])
+    part.step()
+    assert len(faults(part)) == 7 and faults(part)[-1].startswith("pods: and 14 more")
