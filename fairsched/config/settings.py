@@ -46,7 +46,7 @@ class Settings:
         self.error: str | None = None
         self._plain = load(path)
         self._layer = _read_layer(self._plain)
-        self.file_config, self.pods_error = self._with_layer(self._plain)
+        self.file_config, self._pods_misfit = self._with_layer(self._plain)
         self.overrides, self._misfit = _read_overrides(self.file_config.overrides_path, self.file_config)
         self._aside: Path | None = None
         self.config = self.overrides.apply(self.file_config)
@@ -58,6 +58,15 @@ class Settings:
             return None
         where = "" if self._aside is None else f"; kept as {self._aside}"
         return f"what `tenant set` changed before the start is not in force: {self._misfit}{where}"
+
+    @property
+    def pods_warning(self) -> str | None:
+        """Why tenants that came of pods are not in force; None = they are."""
+        return (
+            None
+            if self._pods_misfit is None
+            else f"tenants that came of pods are not in force: {self._pods_misfit}"
+        )
 
     @property
     def display_path(self) -> str | None:
@@ -74,7 +83,7 @@ class Settings:
         overrides, misfit = self.overrides, self._misfit
         try:
             plain = load(self.path)
-            fresh, pods_error = self._with_layer(plain)
+            fresh, pods_misfit = self._with_layer(plain)
             if misfit is not None and self._aside is None:
                 overrides, misfit = _read_overrides(self.file_config.overrides_path, fresh)
             config = overrides.apply(fresh)
@@ -83,7 +92,7 @@ class Settings:
             raise
         self.error = None
         lines = [str(change) for change in diff(self.config, config)]
-        self._plain, self.pods_error = plain, pods_error
+        self._plain, self._pods_misfit = plain, pods_misfit
         self.overrides, self._misfit = overrides, misfit
         self.file_config = keep_started(fresh, self.config, PLACES)
         self.config = keep_started(config, self.config)
@@ -95,7 +104,7 @@ class Settings:
             return with_layer(plain, self._layer if plain.kubernetes.watch_pods else {}), None
         except ConfigError as error:
             logger.error("pods=ignored error=%r", str(error))
-            return plain, f"tenants that came of pods are not in force: {error}"
+            return plain, str(error)
 
     def set_pods(self, layer: Layer) -> list[str]:
         """Other tenants come of pods: persist, return the changes as lines. Raises ConfigError and changes nothing."""
@@ -111,7 +120,7 @@ class Settings:
                 f"{path}: cannot be written: {error.strerror}; nothing was changed",
                 remedy="make state_dir writable for the daemon",
             ) from error
-        self._layer, self.pods_error = dict(layer), None
+        self._layer, self._pods_misfit = dict(layer), None
         self.file_config, self.config = keep_started(fresh, self.config, PLACES), config
         return lines
 

@@ -157,8 +157,8 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         yield f"the configuration on disk is not in force: {settings.error}"
     if settings.overrides_warning:
         yield settings.overrides_warning
-    if settings.pods_error:
-        yield settings.pods_error
+    if settings.pods_warning:
+        yield settings.pods_warning
     if sensors.source is None:
         yield f"GPU time is not accounted: {sensors.reason}"
     elif sensors.source.is_sampled and settings.config.gpu.source == "auto":

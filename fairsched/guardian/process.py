@@ -179,8 +179,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _leave(hierarchy: Mount) -> bool:
     """Go to the root of a v1 hierarchy; whether that worked."""
-    with contextlib.suppress(FairschedError), CgroupRef.open(hierarchy, "/") as root:
-        place(root)
+    with contextlib.suppress(FairschedError), CgroupRef.open(hierarchy, "/") as top:
+        place(top)
         return True
     return False
 

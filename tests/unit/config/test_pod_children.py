@@ -130,10 +130,10 @@ def test_a_file_that_takes_the_pods_for_itself_goes_before_and_it_is_said(file: 
     write(file, 'all: {match: {pod: "*/*"}}')
     settings.reload()
     assert weights(settings) == {"all": 1}
-    assert settings.pods_error is not None and "overlaps" in settings.pods_error
+    assert settings.pods_warning is not None and "overlaps" in settings.pods_warning
     write(file)
     settings.reload()
-    assert settings.pods_error is None and "ml" in weights(settings)
+    assert settings.pods_warning is None and "ml" in weights(settings)
 
 
 def test_a_bad_reload_keeps_the_file_that_the_next_layer_lies_on(file: Path) -> None:

@@ -74,7 +74,7 @@ def probe(**counts: int) -> SimpleNamespace:
 def warnings(mode: str = "enforce", overrides_warning: str | None = None, **values: Any) -> list[str]:
     vitals = Vitals(0, 0, mode, None, 100, 0, OwnCost(0))
     settings = SimpleNamespace(
-        error=None, overrides_warning=overrides_warning, pods_error=None, config=Config()
+        error=None, overrides_warning=overrides_warning, pods_warning=None, config=Config()
     )
     return list(report._warnings(vitals, cast(Any, settings), sensors(**values)))
 

@@ -20,10 +20,11 @@ _PLACEHOLDER = re.compile(r"%[#0\- +]*[\d.]*[a-zA-Z]")
 WARNED = {
     "fairsched/daemon/report.py": ("_warnings", "_contradictions", "_crowd_warnings", "_gate_warnings"),
     "fairsched/guardian/keeper.py": ("warning",),
-    "fairsched/config/settings.py": ("overrides_warning",),
+    "fairsched/config/settings.py": ("overrides_warning", "pods_warning"),
     "fairsched/driver/gate.py": ("choose_rules", "resolve"),
     "fairsched/companion/keeper.py": ("_is_alive",),
     "fairsched/companion/history/part.py": ("_write",),
+    "fairsched/companion/pods/part.py": ("take", "_run"),
     "fairsched/companion/escalate/part.py": ("_finding",),
     "fairsched/companion/guard/watch.py": ("faults",),
 }

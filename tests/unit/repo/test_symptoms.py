@@ -137,4 +137,5 @@ def test_the_faults_of_the_companion_come_from_the_parts_that_are_known() -> Non
         "fairsched/companion/escalate/part.py",
         "fairsched/companion/guard/part.py",
         "fairsched/companion/history/part.py",
+        "fairsched/companion/pods/part.py",
     }
