@@ -11,7 +11,8 @@ is in one of n samples. Who has been missing from MISSES that it should have bee
 which it is held does not count. Who is in fewer than that is taken to pause: of a wall time T in which it got u, T - nu
 (the GPU was its own for u, and others' for (n - 1) u while it waited). Confidence is SAMPLED: the law acts on it, over
 seconds. A GPU that idles at the moment of a sample leaves none, so one that is partly idle is undercounted,
-unless DCGM tells its load (:mod:`fairsched.accounting.normalise`).
+unless DCGM tells its load (:mod:`fairsched.accounting.normalise`). MIG instances have no samples: who is
+there is charged their load (:mod:`fairsched.accounting.instances`), where DCGM tells it.
 
 Source: the samples of :mod:`fairsched.gpu.sampler`.
 """
@@ -20,17 +21,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairsched.accounting.context import ProcessUse
 from fairsched.accounting.error import sampled_points
+from fairsched.accounting.instances import InstanceUses, Loads
 from fairsched.accounting.normalise import Normaliser
 from fairsched.cgroup.path import Mount
 from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.gpu.accounting_mode import AccountingMode
 from fairsched.gpu.nvml import Nvml
-from fairsched.gpu.sampler import LONGEST_WINDOW_US, NvmlReader, open_readers
+from fairsched.gpu.sampler import LONGEST_WINDOW_US, NoReader, NvmlReader, open_readers
 from fairsched.gpu.samples import ProcessSamples, SampleWatch
 from fairsched.model import Confidence, Source
 
@@ -61,6 +63,8 @@ class _Process:
 @dataclass
 class _Gpu:
     slot: int
+    is_instance: bool = False
+    """Of MIG: it has no samples."""
     processes: dict[int, _Process] = field(default_factory=dict)
 
 
@@ -77,7 +81,7 @@ class NvmlAccount:
         modes: Sequence[AccountingMode] = (),
     ) -> None:
         """``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid; ``modes`` by slot or none."""
-        self._gpus = [_Gpu(slot) for slot in range(len(readers))]
+        self._gpus = [_Gpu(slot, isinstance(one, NoReader)) for slot, one in enumerate(readers)]
         self._samples, self._cgroup_of = SampleWatch(readers, cgroup_of, _ASKED_S, modes), cgroup_of
         self._poll_ns = poll_ns
         self._next_poll_ns = 0
@@ -92,7 +96,9 @@ class NvmlAccount:
         """By (tenant, slot), over _WINDOW_S with exponential forgetting."""
         self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
         self.normaliser: Normaliser | None = None
-        """Scales what the samples say, where the load of the GPUs is known."""
+        """Scales what the samples say, where the load of the GPUs is known ..."""
+        self.instances: InstanceUses | None = None
+        """... and that of MIG instances is told by this."""
 
     @property
     def period_ns(self) -> int:
@@ -102,6 +108,11 @@ class NvmlAccount:
         """
         known = [self._samples.period_ns(gpu.slot) for gpu in self._gpus if gpu.processes]
         return max(known, default=1000 * LONGEST_WINDOW_US)
+
+    def scale(self, loads: Loads, listed: Callable[[], Mapping[int, Collection[int]]]) -> None:
+        """Charge the load of each GPU, where it is known. ``listed``: who is on each MIG instance, by slot."""
+        self.normaliser = Normaliser(loads.load)
+        self.instances = InstanceUses(loads, listed, self._cgroup_of)
 
     def start(self) -> None:
         """Ask NVML beside the loop from now on."""
@@ -122,6 +133,8 @@ class NvmlAccount:
     def error_ratio(self, tenant: str, gpu: int) -> float | None:
         """See :class:`GpuTimeSource`."""
         used_ns = self._used_ns.get((tenant, gpu))
+        if gpu >= len(self._gpus) or self._gpus[gpu].is_instance:
+            return None if self.instances is None else self.instances.error_ratio(tenant, gpu)
         if not used_ns:
             return None
         share = min(0.5, used_ns / (_WINDOW_S * 1e9))
@@ -150,6 +163,9 @@ class NvmlAccount:
             if is_due:
                 self._note_pauses(gpu, found, elapsed_ns)
             rows += found
+        if self.instances is not None:
+            on = self.instances
+            rows += on.read(elapsed_ns, self.tenant_of, self._held, self._paused) if is_due else on.rows()
         if is_due:
             self._remember(rows, elapsed_ns)
             ended = self._paused - {row.cgroup_id for row in rows}  # nobody tells of their thaw

@@ -203,7 +203,11 @@ def _notes(config: Config) -> list[str]:
 def _look(place: Place) -> Round:
     from fairsched.reclaim.rounds import Collector
 
-    return Collector(place.lister(), tenants=place.tenants).look()
+    config = place.config
+    lister = place.lister()
+    if config is None:
+        return Collector(lister, tenants=place.tenants).look()
+    return Collector(lister, tenants=place.tenants, run_dir=config.run_dir).look()
 
 
 def _rehearsed(place: Place, config: Config, at_s: float | None) -> Rehearsed:

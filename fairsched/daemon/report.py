@@ -177,7 +177,7 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
             "tells apart: work there is not accounted; restart the daemon"
         )
     if sensors.source is not None and sensors.source.is_sampled and sensors.nvml and sensors.nvml.has_mig:
-        yield "NVML has no samples of GPUs in MIG mode: work there is not accounted, and nobody is held for it"
+        yield from _unsampled(sensors)
     silent_s = sensors.gpu_watch.silent_s() if sensors.gpu_watch is not None else None
     if silent_s is not None:
         yield f"NVML has not answered for {silent_s:.0f} s: a GPU may be lost; memory and load are not known"
@@ -198,6 +198,18 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
     lost = {name: n for name, n in sensors.driver.counts().items() if n and name in DRIVER_LOSSES}
     for name, count in lost.items():
         yield f"calls to the driver: BPF counted {name}: {count}; contexts and VRAM may be wrong"
+
+
+def _unsampled(sensors: Sensors) -> Iterable[str]:
+    """What becomes of MIG instances, of which NVML has no samples."""
+    parts = [slot for slot, gpu in enumerate(sensors.gpus) if gpu.mig is not None and not gpu.is_gone]
+    if sensors.loads is not None and parts and all(sensors.loads.load(slot) is not None for slot in parts):
+        yield (
+            "MIG instances have no samples: the load of each, which DCGM tells, is charged to who is on it; "
+            "tenants that share one are not told apart there, and not held for it"
+        )
+    else:
+        yield "NVML has no samples of GPUs in MIG mode: work there is not accounted, and nobody is held for it"
 
 
 def _contradictions(parts: Parts) -> Iterable[str]:

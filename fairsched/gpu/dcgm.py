@@ -8,8 +8,11 @@ does not have is the part of the time in which a GPU's engine was active.
 Approach. Connect to the host engine that runs, else start one in this process; watch GR_ENGINE_ACTIVE, SM_ACTIVE and
 GPU_UTIL of all GPUs at a period of one second; take the latest values. Where counters for profiling cannot be had
 (GPUs for desktops, a profiler that has them), GPU_UTIL stands in: the part of a sixth of a second to a second in
-which a kernel ran. Any failure closes the connection, and the next reading begins anew: a host engine that was
-restarted knows no watches. By ctypes, because NVIDIA's own bindings come with DCGM, one set for each major version.
+which a kernel ran. GPU instances, as of MIG, are entities of their own (FE_GPU_I) and have the profiling fields
+only; they are watched apart, so that whole GPUs are read where instances cannot be. Which there are is asked at each
+reading: after a new split all begins anew. Any failure closes the connection, and the next reading begins anew: a host
+engine that was restarted knows no watches. By ctypes, because NVIDIA's own bindings come with DCGM, one set for each
+major version.
 
 Calls may block for as long as a host engine that hangs lets them: only a thread beside the loop may read.
 
@@ -35,6 +38,9 @@ _KEEP_S = 10.0
 _CONNECT_TIMEOUT_MS = 2000
 _ALL_FIELDS = (abi.GR_ENGINE_ACTIVE, abi.SM_ACTIVE, abi.GPU_UTIL)
 _UNPROFILED_FIELDS = (abi.GPU_UTIL,)
+_INSTANCE_FIELDS = (abi.GR_ENGINE_ACTIVE, abi.SM_ACTIVE)
+_Entity = tuple[int, int]
+"""Kind and number."""
 
 _numbers = itertools.count()
 """For names of groups, which are unique on a host engine."""
@@ -58,6 +64,10 @@ class DcgmReader:
         self._address = ""
         self._uuids: dict[int, str] = {}
         """By DCGM's number of the GPU."""
+        self._instances: dict[int, str] = {}
+        """Names of GPU instances (see :attr:`Gpu.load_name`) by DCGM's number."""
+        self._watched: frozenset[int] = frozenset()
+        """Those of them that are watched."""
         self._fields: tuple[int, ...] = ()
         self._version = ""
 
@@ -70,17 +80,22 @@ class DcgmReader:
         return f"{engine}{version}{limit}"
 
     def read(self) -> Mapping[str, DeviceLoad]:
-        """Loads by GPU UUID. Raises LoadError."""
+        """Loads by GPU UUID, and by the name of each GPU instance. Raises LoadError."""
         if self._handle is not None and self._addresses() != self._tried:
             self.close()
         try:
+            if self._handle is not None and self._named_instances() != self._instances:
+                self.close()
             if self._handle is None:
                 self._connect()
-            values = self._latest(self._fields)
+            values = self._latest([(abi.FE_GPU, gpu) for gpu in self._uuids], self._fields)
+            values |= self._latest([(abi.FE_GPU_I, one) for one in sorted(self._watched)], _INSTANCE_FIELDS)
+            names = {(abi.FE_GPU, gpu): uuid for gpu, uuid in self._uuids.items()}
+            names |= {(abi.FE_GPU_I, one): name for one, name in self._instances.items()}
             return {
-                self._uuids[gpu]: load
-                for gpu, found in values.items()
-                if gpu in self._uuids and (load := _load_of(found)) is not None
+                names[entity]: load
+                for entity, found in values.items()
+                if entity in names and (load := _load_of(found)) is not None
             }
         except LoadError:
             self.close()
@@ -112,6 +127,8 @@ class DcgmReader:
         self._version = self._engine_version()
         self._uuids = self._named_gpus()
         self._fields = self._watch()
+        self._instances = self._named_instances()
+        self._watched = self._watch_instances()
 
     def _open(self, address: str) -> abi.Handle:
         handle = abi.Handle()
@@ -138,57 +155,82 @@ class DcgmReader:
         self._call("dcgmGetAllSupportedDevices", self._handle, ids, ctypes.byref(count))
         self._uuids = dict.fromkeys(ids[: max(0, min(count.value, abi.MAX_DEVICES))], "")
         named = {}
-        for gpu, found in self._latest((abi.UUID,), abi.FLAG_LIVE_DATA).items():
+        gpus = [(abi.FE_GPU, gpu) for gpu in self._uuids]
+        for (_, gpu), found in self._latest(gpus, (abi.UUID,), abi.FLAG_LIVE_DATA).items():
             value = found.get(abi.UUID)
             if value is not None and value.status == abi.OK:
                 named[gpu] = bytes(value.value.str).decode(errors="replace")
         return named
 
+    def _named_instances(self) -> dict[int, str]:
+        hierarchy = abi.Hierarchy(version=abi.HIERARCHY_VERSION)
+        try:
+            self._call("dcgmGetGpuInstanceHierarchy", self._handle, ctypes.byref(hierarchy))
+        except LoadError:
+            return {}  # this host engine does not know of them: whole GPUs are read
+        entries = hierarchy.entries[: min(hierarchy.count, len(hierarchy.entries))]
+        return {
+            one.entity.entity: f"{self._uuids[one.parent.entity]}/{one.nvml_instance}"
+            for one in entries
+            if one.entity.entity_group == abi.FE_GPU_I and one.parent.entity in self._uuids
+        }
+
     def _watch(self) -> tuple[int, ...]:
         """Which fields are watched. Raises LoadError when not even the utilisation can be."""
         try:
-            self._watch_fields(_ALL_FIELDS)
+            self._watch_fields(abi.GROUP_ALL_GPUS, _ALL_FIELDS)
         except LoadError:
-            self._watch_fields(_UNPROFILED_FIELDS)
+            self._watch_fields(abi.GROUP_ALL_GPUS, _UNPROFILED_FIELDS)
             return _UNPROFILED_FIELDS
         return _ALL_FIELDS
 
-    def _watch_fields(self, fields: Sequence[int]) -> None:
+    def _watch_instances(self) -> frozenset[int]:
+        """Which instances are watched: all, or none where their counters cannot be had."""
+        if not self._instances:
+            return frozenset()
+        try:
+            self._watch_fields(abi.GROUP_ALL_INSTANCES, _INSTANCE_FIELDS)
+        except LoadError:
+            return frozenset()
+        return frozenset(self._instances)
+
+    def _watch_fields(self, watched: int, fields: Sequence[int]) -> None:
         group, name = abi.Handle(), f"fairsched-{os.getpid()}-{next(_numbers)}"
         listed = (ctypes.c_ushort * len(fields))(*fields)
         self._call(
             "dcgmFieldGroupCreate", self._handle, len(fields), listed, name.encode(), ctypes.byref(group)
         )
-        self._call("dcgmWatchFields", self._handle, abi.GROUP_ALL_GPUS, group, PERIOD_US, _KEEP_S, 0)
+        self._call("dcgmWatchFields", self._handle, watched, group, PERIOD_US, _KEEP_S, 0)
 
     # ---- asking ----
 
-    def _latest(self, fields: Sequence[int], flags: int = 0) -> dict[int, dict[int, abi.FieldValue]]:
-        """By GPU and field. Raises LoadError, also where the library has other layouts than ours."""
-        gpus = list(self._uuids)
-        if not gpus:
+    def _latest(
+        self, entities: Sequence[_Entity], fields: Sequence[int], flags: int = 0
+    ) -> dict[_Entity, dict[int, abi.FieldValue]]:
+        """By entity and field. Raises LoadError, also where the library has other layouts than ours."""
+        if not entities:
             return {}
-        entities = (abi.EntityPair * len(gpus))(*(abi.EntityPair(abi.FE_GPU, gpu) for gpu in gpus))
+        pairs = (abi.EntityPair * len(entities))(*(abi.EntityPair(*one) for one in entities))
         listed = (ctypes.c_ushort * len(fields))(*fields)
-        values = (abi.FieldValue * (len(gpus) * len(fields)))()
+        values = (abi.FieldValue * (len(entities) * len(fields)))()
         self._call(
             "dcgmEntitiesGetLatestValues",
             self._handle,
-            entities,
-            len(gpus),
+            pairs,
+            len(entities),
             listed,
             len(fields),
             flags,
             values,
         )
-        found: dict[int, dict[int, abi.FieldValue]] = {}
+        found: dict[_Entity, dict[int, abi.FieldValue]] = {}
         for value in values:
             if value.version != abi.FIELD_VALUE_VERSION:
                 raise LoadError(
                     f"{self._path.name} has values of version {value.version:#x}, "
                     f"and {abi.FIELD_VALUE_VERSION:#x} is understood: install DCGM 3.x or 4.x"
                 )
-            found.setdefault(value.entity, {})[value.field] = value
+            found.setdefault((value.entity_group, value.entity), {})[value.field] = value
         return found
 
     def _call(self, name: str, *arguments: object) -> None:
@@ -212,7 +254,7 @@ def _load(path: Path) -> Any:
 
 
 def _load_of(found: Mapping[int, abi.FieldValue]) -> DeviceLoad | None:
-    """Of one GPU; None: it has none yet, or is lost.
+    """Of one GPU or instance; None: it has none yet, or is lost.
 
     Raises LoadError where the host engine watches nothing: then it is not the one that was told to.
     """

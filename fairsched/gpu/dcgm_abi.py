@@ -19,13 +19,15 @@ OK = 0
 NO_DATA = -14
 NOT_WATCHED = -16
 OPERATION_MODE_AUTO = 1
-FE_GPU = 1
-GROUP_ALL_GPUS = 0x7FFFFFFF
+FE_GPU, FE_GPU_I = 1, 4
+"""Kinds of entities: a GPU, and a GPU instance as of MIG."""
+GROUP_ALL_GPUS, GROUP_ALL_INSTANCES = 0x7FFFFFFF, 0x7FFFFFFD
 FLAG_LIVE_DATA = 1
 FP64_BLANK = 140737488355328.0
 """This and what is above it stands for the lack of a number."""
 INT64_BLANK = 0x7FFFFFFFFFFFFFF0
 MAX_DEVICES = 32
+_MAX_HIERARCHY = MAX_DEVICES * 14
 
 UUID = 54
 GPU_UTIL = 203
@@ -88,9 +90,35 @@ class VersionInfo(ctypes.Structure):
     _fields_ = (("version", ctypes.c_uint), ("text", ctypes.c_char * 512))
 
 
+class _HierarchyEntry(ctypes.Structure):
+    """dcgmMigHierarchyInfo_v2."""
+
+    _fields_ = (
+        ("entity", EntityPair),
+        ("parent", EntityPair),
+        ("gpu_uuid", ctypes.c_char * 128),
+        ("nvml_gpu", ctypes.c_uint),
+        ("nvml_instance", ctypes.c_uint),
+        ("nvml_compute_instance", ctypes.c_uint),
+        ("profile", ctypes.c_uint),
+        ("slices", ctypes.c_uint),
+    )
+
+
+class Hierarchy(ctypes.Structure):
+    """dcgmMigHierarchy_v2: GPU instances and compute instances of all GPUs."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("count", ctypes.c_uint),
+        ("entries", _HierarchyEntry * _MAX_HIERARCHY),
+    )
+
+
 CONNECT_PARAMS_VERSION = version_of(ConnectParams, 2)
 FIELD_VALUE_VERSION = version_of(FieldValue, 2)
 VERSION_INFO_VERSION = version_of(VersionInfo, 2)
+HIERARCHY_VERSION = version_of(Hierarchy, 2)
 
 _uint_p = ctypes.POINTER(ctypes.c_uint)
 _int_p = ctypes.POINTER(ctypes.c_int)
@@ -105,6 +133,7 @@ PROTOTYPES: dict[str, tuple[type, ...]] = {
     "dcgmStopEmbedded": (Handle,),
     "dcgmHostengineVersionInfo": (Handle, ctypes.POINTER(VersionInfo)),
     "dcgmGetAllSupportedDevices": (Handle, _uint_p, _int_p),
+    "dcgmGetGpuInstanceHierarchy": (Handle, ctypes.POINTER(Hierarchy)),
     "dcgmFieldGroupCreate": (Handle, ctypes.c_int, _ushort_p, ctypes.c_char_p, _handle_p),
     "dcgmWatchFields": (
         Handle,

@@ -4,9 +4,9 @@
 Problem. On many nodes DCGM runs only inside dcgm-exporter, which lets nobody else in but has a page.
 
 Approach. Ask for the page every few seconds, bounded in time and bytes, without proxies or redirects. Take
-DCGM_FI_PROF_GR_ENGINE_ACTIVE, else DCGM_FI_DEV_GPU_UTIL, of whole GPUs; rows of MIG instances are left out. A row has
-no time of its own: it is as old as the exporter's own period (30 s unless it is told otherwise), and what it means is
-the load over that.
+DCGM_FI_PROF_GR_ENGINE_ACTIVE, else DCGM_FI_DEV_GPU_UTIL, of whole GPUs; of MIG instances, whose rows have their GPU's
+UUID and a GPU_I_ID (NVML's number of the GPU instance), the first only. A row has no time of its own: it is as old as
+the exporter's own period (30 s unless it is told otherwise), and what it means is the load over that.
 
 Errors: LoadError in our words, never what the page said.
 """
@@ -54,7 +54,7 @@ class ExporterPage:
         return f"page {self._url.partition('?')[0][:100]}"
 
     def read(self) -> Mapping[str, DeviceLoad]:
-        """Loads by GPU UUID. Raises LoadError."""
+        """Loads by GPU UUID, and by name of the GPU instance. Raises LoadError."""
         text = self._fetch()
         try:
             found = parse(text, time.monotonic())
@@ -93,15 +93,15 @@ class ExporterPage:
 
 
 def parse(text: str, now_s: float) -> dict[str, DeviceLoad]:
-    """Loads by GPU UUID (pure). Raises ValueError."""
+    """Loads by GPU UUID and by name of the GPU instance (pure). Raises ValueError."""
     from prometheus_client.parser import text_string_to_metric_families
 
     rows = [
-        (sample.name, uuid, sample.value)
+        (sample.name, f"{uuid}/{part}" if part else uuid, sample.value)
         for family in text_string_to_metric_families(text)
         for sample in family.samples
         if (uuid := sample.labels.get("UUID") or sample.labels.get("uuid"))
-        and "GPU_I_ID" not in sample.labels
+        and ((part := sample.labels.get("GPU_I_ID", "")) == "" or sample.name not in _UTILISATION)
     ]
     active, sms = _named(rows, _ACTIVE, 1), _named(rows, _SM_ACTIVE, 1)
     used = _named(rows, _UTILISATION, 100)

@@ -59,7 +59,7 @@ class LoadReader(Protocol):
         """Who answers, for people."""
 
     def read(self) -> Mapping[str, DeviceLoad]:
-        """Loads by GPU UUID; a GPU of which nothing is known yet is left out. Raises LoadError."""
+        """Loads by :attr:`Gpu.load_name`; a GPU of which nothing is known yet is left out. Raises LoadError."""
 
     def close(self) -> None:
         """Let go of what it holds."""
@@ -89,11 +89,11 @@ class _Asked:
 
 
 class LoadWatch:
-    """Asks in a thread from the start on. ``uuids`` by slot; ``readers`` in the order of preference."""
+    """Asks in a thread from the start on. ``names`` (load_name) by slot; ``readers`` in the order of preference."""
 
-    def __init__(self, readers: Sequence[LoadReader], uuids: Sequence[str], poll_s: float = POLL_S) -> None:
+    def __init__(self, readers: Sequence[LoadReader], names: Sequence[str], poll_s: float = POLL_S) -> None:
         self._asked = [_Asked(reader) for reader in readers]
-        self._uuids, self._poll_s = tuple(uuids), poll_s
+        self._names, self._poll_s = _apart(names), poll_s
         self._changed = threading.Condition()
         self._polls = 0
         self._loads: Mapping[str, DeviceLoad] = {}
@@ -114,7 +114,7 @@ class LoadWatch:
     def reading(self, slot: int) -> DeviceLoad | None:
         """The last reading of a GPU that is not too old."""
         believed = self._believed
-        found = self._loads.get(self._uuids[slot]) if 0 <= slot < len(self._uuids) else None
+        found = self._loads.get(self._names[slot]) if 0 <= slot < len(self._names) else None
         if believed is None or found is None:
             return None
         is_stale = time.monotonic() - found.at_s > STALE_PERIODS * believed.reader.period_s
@@ -122,18 +122,24 @@ class LoadWatch:
 
     def take_in(self, gpus: Sequence[Gpu]) -> None:
         """There are other GPUs, or more."""
-        self._uuids = tuple(gpu.uuid for gpu in gpus)
+        self._names = _apart(["" if gpu.is_gone else gpu.load_name for gpu in gpus])
 
     @property
     def is_live(self) -> bool:
         """Whether the load of any GPU is known now."""
-        return any(self.reading(slot) is not None for slot in range(len(self._uuids)))
+        return any(self.reading(slot) is not None for slot in range(len(self._names)))
 
     @property
     def where(self) -> str | None:
         """Who answers now."""
         believed = self._believed
         return None if believed is None else believed.reader.where
+
+    @property
+    def period_s(self) -> float | None:
+        """Of which the load is told, where DCGM itself answers; a page may be of any."""
+        believed = self._believed
+        return None if believed is None or believed.reader.period_s > POLL_S else believed.reader.period_s
 
     @property
     def error(self) -> str:
@@ -175,3 +181,8 @@ class LoadWatch:
         if self._poller.close():
             for asked in self._asked:
                 asked.reader.close()
+
+
+def _apart(names: Sequence[str]) -> tuple[str, ...]:
+    """Without those that several slots have: of two compute instances in one GPU instance nobody tells the load."""
+    return tuple(name if names.count(name) == 1 else "" for name in names)

@@ -21,7 +21,7 @@ from typing import Any
 
 UNKNOWN = "GPU-unknown"
 ONLY_MIG = "NVML has no samples of GPUs in MIG mode"
-"""And what DCGM tells of processes comes from the same calls."""
+"""And what DCGM tells of processes comes from the same calls; of instances it tells the load."""
 MAX_SLOTS = 64
 """As abi.h has it: GPUs and MIG instances that are told apart while the daemon lives."""
 _PROFILE = re.compile(r"MIG (\S+)$")
@@ -60,6 +60,11 @@ class Gpu:
     """None: a whole GPU."""
     is_gone: bool = False
     """It was there: the instance was destroyed, or its GPU is in MIG mode now."""
+
+    @property
+    def load_name(self) -> str:
+        """What its load goes by: DCGM counts that of whole GPUs and of GPU instances, not of compute instances."""
+        return self.uuid if self.mig is None else f"{self.mig.parent_uuid}/{self.mig.gpu_instance}"
 
     @property
     def uuid_bytes(self) -> bytes | None:

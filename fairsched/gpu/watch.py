@@ -94,6 +94,15 @@ class GpuWatch:
                 found.setdefault(pid, set()).add(slot)
         return found
 
+    def on_instances(self) -> Mapping[int, list[int]]:
+        """The processes on each MIG instance, by slot, as of the last answer."""
+        found: dict[int, list[int]] = {}
+        gpus = self._nvml.gpus
+        for pid, slot in self._answer.listed:
+            if slot < len(gpus) and gpus[slot].mig is not None and not gpus[slot].is_gone:
+                found.setdefault(slot, []).append(pid)
+        return found
+
     @property
     def mps(self) -> Mapping[int, OnMps]:
         """Of GPUs with clients of MPS, by slot, as of the last answer."""

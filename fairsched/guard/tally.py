@@ -153,7 +153,7 @@ class Tally:
         by_id = self._by_id
         active = self.active = []
         for sample in moment.samples:
-            process, gpu, vram, contexts, counter, _, _, _, _ = sample
+            process, gpu, vram, contexts, counter = sample[:5]
             seat = by_id.get(id(process))
             if seat is None or seat.process is not process:
                 seat = self._seat(process, t_s)

@@ -60,11 +60,16 @@ def nvml_obstacle(facts: HostFacts, config: Config) -> str | None:
     return ONLY_MIG if facts.gpus and all(gpu.has_mig for gpu in facts.gpus) else None
 
 
+def but_mig(nvml: str | None) -> str | None:
+    """An obstacle to samples that is one to DCGM, too: it tells the load of MIG instances, which have none."""
+    return None if nvml == ONLY_MIG else nvml
+
+
 def dcgm_obstacle(facts: HostFacts, config: Config) -> str | None:
     """Why NVML's samples cannot be scaled to the load that DCGM tells; None when they can."""
     if config.gpu.dcgm == "off":
         return "gpu.dcgm is off"
-    if (nvml := nvml_obstacle(facts, config)) is not None:
+    if (nvml := but_mig(nvml_obstacle(facts, config))) is not None:
         return f"there are no samples to scale: {nvml}"
     if facts.dcgm is None:
         return "not asked"

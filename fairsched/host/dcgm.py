@@ -15,14 +15,14 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fairsched.errors import HostUnsupported
 from fairsched.gpu import dcgm_abi
 from fairsched.gpu.dcgm import EMBEDDED, DcgmReader
 from fairsched.gpu.exporter_page import ExporterPage
 from fairsched.gpu.loads import LoadReader, LoadWatch
-from fairsched.host.facts import DcgmFact
+from fairsched.host.facts import DcgmFact, GpuFact
 
 if TYPE_CHECKING:
     from fairsched.config import Config
@@ -36,9 +36,16 @@ _FIRST_USER = 1000
 _LISTENS = "0A"
 
 
+class _Device(NamedTuple):
+    """A GPU, or a GPU instance of MIG."""
+
+    label: str
+    load_name: str
+
+
 class _Named(Protocol):
     @property
-    def uuid(self) -> str: ...
+    def load_name(self) -> str: ...
 
 
 def _readers(config: Config) -> list[LoadReader]:
@@ -90,7 +97,7 @@ def obstacle(config: Config) -> str | None:
 
 def open_watch(config: Config, gpus: Sequence[_Named]) -> LoadWatch:
     """Begin to ask. Close it in the end."""
-    return LoadWatch(_readers(config), [gpu.uuid for gpu in gpus])
+    return LoadWatch(_readers(config), [gpu.load_name for gpu in gpus])
 
 
 def open_required(config: Config, gpus: Sequence[_Named], nvml: str | None) -> LoadWatch | None:
@@ -112,28 +119,35 @@ def open_required(config: Config, gpus: Sequence[_Named], nvml: str | None) -> L
     return watch
 
 
-def gather(config: Config, gpus: Sequence[_Named]) -> DcgmFact | None:
+def gather(config: Config, gpus: Sequence[GpuFact]) -> DcgmFact | None:
     """What asking comes to; None where nobody wants to know, or there is no GPU."""
-    if config.gpu.dcgm == "off" or not gpus:
+    devices = [one for index, gpu in enumerate(gpus) for one in _devices(index, gpu)]
+    if config.gpu.dcgm == "off" or not devices:
         return None
     if (why := obstacle(config)) is not None:
         return DcgmFact(False, why)
-    watch = open_watch(config, gpus)
+    watch = open_watch(config, devices)
     try:
         if not watch.wait_asked(_PATIENCE_S):
             return DcgmFact(False, f"no answer within {_PATIENCE_S:g} s")
         if watch.where is None or not watch.wait_live(_PATIENCE_S):
             return DcgmFact(False, watch.error)
-        return DcgmFact(True, f"{watch.where}: {_shown(watch, len(gpus))}")
+        return DcgmFact(True, f"{watch.where}: {_shown(watch, devices)}")
     finally:
         watch.close()
 
 
-def _shown(watch: LoadWatch, count: int) -> str:
-    """Such as "GPU 0 43 %, SMs 30 %"."""
+def _devices(index: int, gpu: GpuFact) -> list[_Device]:
+    if not gpu.has_mig:
+        return [_Device(f"GPU {index}", gpu.uuid)]
+    return [_Device(f"GPU {index}/{number}", f"{gpu.uuid}/{number}") for number in gpu.instances]
+
+
+def _shown(watch: LoadWatch, devices: Sequence[_Device]) -> str:
+    """Such as "GPU 0 43 %, SMs 30 %; GPU 1/2 100 %", the last one of MIG."""
     shown = []
-    for slot in range(count):
+    for slot, device in enumerate(devices):
         if (found := watch.reading(slot)) is not None:
             sms = "" if found.sm_active_ratio is None else f", SMs {found.sm_active_ratio:.0%}"
-            shown.append(f"GPU {slot} {found.active_ratio:.0%}{sms}")
+            shown.append(f"{device.label} {found.active_ratio:.0%}{sms}")
     return "; ".join(shown)

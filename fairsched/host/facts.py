@@ -57,6 +57,8 @@ class GpuFact:
     """None: it has no MIG mode."""
     mps_clients: int = 0
     """Processes that NVML lists as clients of an MPS server."""
+    instances: tuple[int, ...] = ()
+    """NVML's numbers of its GPU instances, while it is in MIG mode."""
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,7 @@ def _nvml() -> tuple[str | None, str | None, tuple[GpuFact, ...]]:
                 _text(pynvml.nvmlDeviceGetName(handle)),
                 _mig(pynvml, handle),
                 _mps_clients(pynvml, handle),
+                _instances(pynvml, handle),
             )
             for handle in handles
         )
@@ -178,6 +179,17 @@ def _mig(pynvml: object, handle: object) -> bool | None:
     except pynvml.NVMLError:  # type: ignore[attr-defined]
         return None
     return bool(current)
+
+
+def _instances(pynvml: object, handle: object) -> tuple[int, ...]:
+    nvml: Any = pynvml
+    found = set()
+    with contextlib.suppress(nvml.NVMLError):
+        for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            with contextlib.suppress(nvml.NVMLError):  # there is none in this place
+                instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+                found.add(int(nvml.nvmlDeviceGetGpuInstanceId(instance)))
+    return tuple(sorted(found))
 
 
 def _mps_clients(pynvml: object, handle: object) -> int:

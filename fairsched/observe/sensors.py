@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
 from fairsched.accounting.context import Events, ProcessUse
 from fairsched.accounting.ebpf import EbpfAccount
-from fairsched.accounting.normalise import Normaliser
 from fairsched.accounting.nvml import NvmlAccount, open_account
 from fairsched.accounting.queue_delay import Counts, DelayBook
 from fairsched.accounting.source import GpuTimeSource
@@ -35,7 +34,7 @@ from fairsched.gpu.loads import LoadWatch
 from fairsched.gpu.nvml import Gpu, Nvml
 from fairsched.gpu.watch import GpuWatch
 from fairsched.host import dcgm as host_dcgm
-from fairsched.host.choose import ONLY_V1, choose_source, switched_off
+from fairsched.host.choose import ONLY_V1, but_mig, choose_source, switched_off
 from fairsched.model import NEVER_NS, GraphWork, PolicyParams, Source
 from fairsched.observe import gpus
 from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
@@ -140,8 +139,8 @@ class Sensors:
     def _start(self, config: Config, loader: LoaderInStart | None) -> None:
         """Chosen by the function that doctor asks; an account that cannot be had after all is an obstacle then."""
         nvml = switched_off(config, "nvml") if self.nvml is None else self.nvml.obstacle
-        dcgm = nvml or host_dcgm.obstacle(config)
-        self.loads = host_dcgm.open_required(config, self.gpus, nvml)
+        dcgm = but_mig(nvml) or host_dcgm.obstacle(config)
+        self.loads = host_dcgm.open_required(config, self.gpus, but_mig(nvml))
         only_v1 = ONLY_V1 if self._mount is not None and self._mount.v1 else None
         if only_v1 is not None and config.mechanisms.ebpf == "required":
             raise HostUnsupported(f"eBPF is required, but {only_v1}", remedy="set mechanisms.ebpf to auto")
@@ -168,12 +167,12 @@ class Sensors:
 
     def _start_sampled(self, config: Config, *, is_scaled: bool) -> None:
         """``is_scaled``: to the load of the GPUs, as soon as somebody tells it."""
-        assert self.nvml  # else it is not chosen
+        assert self.nvml and self.gpu_watch  # else it is not chosen
         self.sampled = open_account(self._mount or find_mount(), self.nvml, config.gpu.nvml_accounting)
         self.sampled.tenant_of = self._tenant_of
         if is_scaled:
             self.loads = self.loads or host_dcgm.open_watch(config, self.gpus)
-            self.sampled.normaliser = Normaliser(self.loads.load)
+            self.sampled.scale(self.loads, self.gpu_watch.on_instances)
 
     def _end_sampled(self) -> None:
         if self.sampled is not None:
@@ -288,7 +287,7 @@ class Sensors:
 
     def idle_gpus(self) -> set[int]:
         """Slots of GPUs that have contexts, none of which has work."""
-        return self.account.idle_gpus() if self.account is not None else set()
+        return set() if self.account is None else self.account.idle_gpus()
 
     def next_drain_end_ns(self) -> int | None:
         """When a GPU falls idle on which nothing but a drain runs; None: none does."""

@@ -57,7 +57,7 @@ _TARGETS = (
     ),
     _Target(
         "dcgm/libdcgm.so.4",
-        ("dcgm_*.c", "nvml_read.c"),
+        ("dcgm_*.c", "nvml_read.c", "sim_mig.c"),
         (*SHARED, "-Wl,-soname,libdcgm.so.4", "-lpthread"),
     ),
     _Target(_TRACE, ("trace_*.c", "sim_mig.c"), (*SHARED, "-lpthread")),

@@ -51,11 +51,12 @@ static struct connection connections[MAX_CONNECTIONS];
 
 static struct sim_gpu *map_gpu(const char *dir, unsigned int index)
 {
-	char path[512];
+	char path[512], name[SIM_NAME_BYTES];
 	struct sim_gpu *shm;
 	int fd;
 
-	snprintf(path, sizeof(path), "%s/gpu%u", dir, index);
+	sim_file_name(name, index);
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return NULL;
@@ -75,6 +76,8 @@ DCGM_API dcgmReturn dcgmInit(void)
 			if (!dcgm.gpus[i])
 				break;
 			dcgm.gpu_count = i + 1;
+			for (unsigned int k = 0; k < SIM_MAX_INSTANCES; k++)
+				dcgm.gpus[sim_instance_index(i, k)] = map_gpu(dir, sim_instance_index(i, k));
 		}
 	dcgm.is_initialised = true;
 	return connection_done(DCGM_ST_OK);
@@ -98,8 +101,11 @@ DCGM_API dcgmReturn dcgmShutdown(void)
 	for (unsigned int i = 0; i < MAX_CONNECTIONS; i++)
 		if (connections[i].is_open)
 			connection_end(&connections[i]);
-	for (unsigned int i = 0; i < dcgm.gpu_count; i++)
-		munmap(dcgm.gpus[i], sizeof(struct sim_gpu));
+	for (unsigned int i = 0; i < SIM_MAX_DEVICES; i++)
+		if (dcgm.gpus[i]) {
+			munmap(dcgm.gpus[i], sizeof(struct sim_gpu));
+			dcgm.gpus[i] = NULL;
+		}
 	dcgm.gpu_count = 0;
 	dcgm.is_initialised = false;
 	return connection_done(DCGM_ST_OK);

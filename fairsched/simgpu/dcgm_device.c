@@ -66,7 +66,7 @@ DCGM_API dcgmReturn dcgmGetEntityGroupEntities(dcgmHandle handle, unsigned int e
 	room = *count;
 	*count = 0;
 	if (entity_group != DCGM_FE_GPU)
-		return DCGM_ST_OK; /* no switches, no instances */
+		return DCGM_ST_OK; /* no switches; instances are in the hierarchy */
 	return room < DCGM_MAX_NUM_DEVICES ? DCGM_ST_BADPARAM : dcgmGetAllDevices(handle, entities, count);
 }
 

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "sim_mig.h"
 #include "simshm.h"
 
 /* Everything is hidden but what is marked so. */
@@ -44,9 +45,12 @@ enum {
 
 enum {
 	DCGM_FE_GPU = 1,
+	DCGM_FE_GPU_I = 4,
+	DCGM_FE_GPU_CI = 5,
 	DCGM_GROUP_DEFAULT = 0,
 	DCGM_GROUP_EMPTY = 1,
 	DCGM_GROUP_ALL_GPUS = 0x7fffffff,
+	DCGM_GROUP_ALL_INSTANCES = 0x7ffffffd,
 	DCGM_EMBEDDED_HANDLE = 0x7fffffff,
 	DCGM_INT32_BLANK = 0x7ffffff0,
 	DCGM_FV_FLAG_LIVE_DATA = 1,
@@ -120,6 +124,7 @@ struct field_group {
 struct watch {
 	unsigned short field;
 	uint32_t gpus;
+	bool has_instances; /* all GPU instances, as of MIG; no group of a client's own has one */
 	uint64_t period_ns;
 };
 
@@ -140,7 +145,7 @@ struct connection {
 	struct field_group field_groups[MAX_GROUPS];
 	struct watch watches[MAX_WATCHED];
 	unsigned int watch_count;
-	struct reading readings[SIM_MAX_GPUS];
+	struct reading readings[SIM_MAX_DEVICES];
 	pthread_t sampler;
 	bool has_sampler, is_ending;
 	pthread_cond_t changed;
@@ -150,7 +155,8 @@ extern struct dcgm_library {
 	pthread_mutex_t lock; /* over everything here */
 	bool is_initialised;
 	unsigned int gpu_count;
-	struct sim_gpu *gpus[SIM_MAX_GPUS];
+	struct sim_gpu
+		*gpus[SIM_MAX_DEVICES]; /* whole ones, and places of instances, as engines are numbered */
 } dcgm;
 
 /* The connection of a handle, with the lock held, if its host engine answers; else NULL, unlocked, and why. */
@@ -161,6 +167,11 @@ dcgmReturn connection_done(dcgmReturn rc);
 uint32_t all_gpus(void);
 /* Which GPUs a group has; false: there is no such group. */
 bool group_gpus(const struct connection *c, uintptr_t group, uint32_t *gpus);
+
+/* dcgm_mig.c. Whether a GPU instance is there; `slot` of its GPU. */
+bool instance_is_there(unsigned int gpu, unsigned int slot);
+/* The number of an entity's device, or -1: there is no such entity. */
+int device_of(unsigned int entity_group, unsigned int entity);
 
 /* dcgm_watch.c: with the lock held. */
 void sampler_stop(struct connection *c);

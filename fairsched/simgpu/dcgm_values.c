@@ -61,10 +61,14 @@ static void fill(struct field_value_v1 *v, const struct sim_gpu *gpu, const stru
 	}
 }
 
-/* The latest value of one field; from the driver if it `is_live`, which fields of profiling cannot be. */
+/*
+ * The latest value of one field of a device; from the driver if it `is_live`, which fields of profiling cannot be. An
+ * instance has those of profiling only: NVML does not know how busy it is.
+ */
 static void latest(struct connection *c, unsigned int gpu, unsigned short field, bool is_live,
 		   struct field_value_v1 *v)
 {
+	bool is_instance = gpu >= SIM_MAX_GPUS;
 	const struct watch *w = find_watch(c, field);
 
 	memset(v, 0, sizeof(*v));
@@ -74,11 +78,11 @@ static void latest(struct connection *c, unsigned int gpu, unsigned short field,
 	is_live &= field < FIRST_PROFILING_FIELD;
 	if (field >= LAST_FIELD)
 		blank(v, DCGM_ST_UNKNOWN_FIELD);
-	else if (!type_of(field))
+	else if (!type_of(field) || (is_instance && field < FIRST_PROFILING_FIELD))
 		blank(v, DCGM_ST_NOT_SUPPORTED);
 	else if (atomic_load(&dcgm.gpus[gpu]->dead))
 		blank(v, DCGM_ST_GPU_IS_LOST);
-	else if (!is_live && !(w && w->gpus & 1u << gpu))
+	else if (!is_live && !(w && (is_instance ? w->has_instances : w->gpus >> gpu & 1u)))
 		blank(v, DCGM_ST_NOT_WATCHED);
 	else if (!is_live && !c->readings[gpu].time_us)
 		blank(v, DCGM_ST_NO_DATA);
@@ -90,15 +94,17 @@ DCGM_API dcgmReturn dcgmEntityGetLatestValues(dcgmHandle handle, unsigned int en
 					      unsigned short fields[], unsigned int count,
 					      struct field_value_v1 values[])
 {
+	int device;
 	dcgmReturn rc;
 	struct connection *c = connection_use(handle, &rc);
 
 	if (!c)
 		return rc;
-	if (entity_group != DCGM_FE_GPU || entity < 0 || (unsigned int)entity >= dcgm.gpu_count)
+	device = device_of(entity_group, (unsigned int)entity);
+	if (device < 0)
 		return connection_done(DCGM_ST_BADPARAM);
 	for (unsigned int i = 0; i < count; i++)
-		latest(c, (unsigned int)entity, fields[i], false, &values[i]);
+		latest(c, (unsigned int)device, fields[i], false, &values[i]);
 	return connection_done(DCGM_ST_OK);
 }
 
@@ -123,12 +129,14 @@ DCGM_API dcgmReturn dcgmEntitiesGetLatestValues(dcgmHandle handle, struct entity
 	if (!c)
 		return rc;
 	for (unsigned int e = 0; e < entity_count; e++) {
-		if (entities[e].entity_group != DCGM_FE_GPU || entities[e].entity >= dcgm.gpu_count)
+		int device = device_of(entities[e].entity_group, entities[e].entity);
+
+		if (device < 0)
 			return connection_done(DCGM_ST_BADPARAM);
 		for (unsigned int i = 0; i < count; i++, values++) {
-			latest(c, entities[e].entity, fields[i], flags & DCGM_FV_FLAG_LIVE_DATA, &v);
+			latest(c, (unsigned int)device, fields[i], flags & DCGM_FV_FLAG_LIVE_DATA, &v);
 			*values = (struct field_value_v2){VERSION_OF(sizeof(*values), 2),
-							  DCGM_FE_GPU,
+							  entities[e].entity_group,
 							  entities[e].entity,
 							  v.field,
 							  v.type,

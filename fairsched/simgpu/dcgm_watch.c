@@ -23,12 +23,14 @@ static bool is_profiling_supported(void)
 
 static void sample_all(struct connection *c)
 {
-	for (unsigned int i = 0; i < dcgm.gpu_count; i++) {
+	for (unsigned int i = 0; i < SIM_MAX_DEVICES; i++) {
 		struct reading *r = &c->readings[i];
 		uint64_t busy_ns, at_ns;
 
+		if (!dcgm.gpus[i])
+			continue;
 		read_busy(dcgm.gpus[i], &busy_ns, &at_ns);
-		if (r->at_ns && at_ns > r->at_ns) {
+		if (r->at_ns && at_ns > r->at_ns && busy_ns >= r->busy_ns) {
 			r->active_ratio = (double)(busy_ns - r->busy_ns) / (double)(at_ns - r->at_ns);
 			r->time_us = (int64_t)(sim_realtime_ns() / 1000);
 		}
@@ -136,7 +138,8 @@ struct watch *find_watch(struct connection *c, unsigned short field)
 	return NULL;
 }
 
-static dcgmReturn watch_one(struct connection *c, unsigned short field, uint32_t gpus, uint64_t period_ns)
+static dcgmReturn watch_one(struct connection *c, unsigned short field, uint32_t gpus, bool has_instances,
+			    uint64_t period_ns)
 {
 	struct watch *w = find_watch(c, field);
 
@@ -151,6 +154,7 @@ static dcgmReturn watch_one(struct connection *c, unsigned short field, uint32_t
 		*w = (struct watch){.field = field, .period_ns = period_ns};
 	}
 	w->gpus |= gpus;
+	w->has_instances |= has_instances;
 	if (period_ns < w->period_ns)
 		w->period_ns = period_ns;
 	return DCGM_ST_OK;
@@ -170,7 +174,8 @@ DCGM_API dcgmReturn dcgmWatchFields(dcgmHandle handle, uintptr_t group, uintptr_
 {
 	struct field_group *fields;
 	struct connection *c;
-	uint32_t gpus;
+	uint32_t gpus = 0;
+	bool has_instances;
 	dcgmReturn rc;
 
 	(void)keep_s;
@@ -181,10 +186,11 @@ DCGM_API dcgmReturn dcgmWatchFields(dcgmHandle handle, uintptr_t group, uintptr_
 	if (!c)
 		return rc;
 	fields = own_field_group(c, field_group);
-	if (!fields || !group_gpus(c, group, &gpus))
+	has_instances = group == DCGM_GROUP_ALL_INSTANCES;
+	if (!fields || (!has_instances && !group_gpus(c, group, &gpus)))
 		return connection_done(DCGM_ST_BADPARAM);
 	for (unsigned int i = 0; !rc && i < fields->count; i++)
-		rc = watch_one(c, fields->fields[i], gpus, (uint64_t)period_us * 1000);
+		rc = watch_one(c, fields->fields[i], gpus, has_instances, (uint64_t)period_us * 1000);
 	return connection_done(rc ? rc : sampler_begin(c));
 }
 

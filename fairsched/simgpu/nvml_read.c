@@ -155,7 +155,8 @@ void read_busy(const struct sim_gpu *shm, uint64_t *busy_ns, uint64_t *at_ns)
 	do {
 		while (!read_begin(shm, &seq))
 			;
-		*at_ns = now_ns < shm->limit_ns ? now_ns : shm->limit_ns;
+		/* Of an instance that nobody has used yet no phase is known. */
+		*at_ns = now_ns < shm->limit_ns || !shm->limit_ns ? now_ns : shm->limit_ns;
 		if (*at_ns < shm->charged_ns)
 			*at_ns = shm->charged_ns;
 		*busy_ns = shm->busy_ns + (shm->phase == SIM_EXEC ? *at_ns - shm->charged_ns : 0);

@@ -95,12 +95,12 @@ def _lister(config: Config, node: Node, client: ControlClient) -> Lister:
     )
 
 
-def _looker(make_lister: Callable[[], Lister], node: Node) -> Callable[[], Round]:
+def _looker(make_lister: Callable[[], Lister], node: Node, run_dir: Path) -> Callable[[], Round]:
     """A look; the collector is made at the first."""
 
     @functools.cache
     def collector() -> Collector:
-        return Collector(make_lister(), tenants=lambda: tenant_seconds(node.report()))
+        return Collector(make_lister(), tenants=lambda: tenant_seconds(node.report()), run_dir=run_dir)
 
     return lambda: collector().look()
 

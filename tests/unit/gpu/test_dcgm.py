@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,6 +60,29 @@ def read_from(
 def engine(tmp_path: Path) -> Iterator[HostEngine]:
     with HostEngine(str(tmp_path / "engine")) as engine:
         yield engine
+
+
+RESPLIT = """
+from ctypes import byref, c_uint
+import pynvml as n
+n.nvmlInit()
+gpu = n.nvmlDeviceGetHandleByIndex(0)
+found, count = (n.c_nvmlGpuInstance_t * 7)(), c_uint(7)
+n.nvmlDeviceGetGpuInstances(gpu, 14, found, byref(count))
+parts, many = (n.c_nvmlComputeInstance_t * 7)(), c_uint(7)
+n.nvmlGpuInstanceGetComputeInstances(found[0], 1, parts, byref(many))
+n.nvmlComputeInstanceDestroy(parts[0])
+n.nvmlGpuInstanceDestroy(found[0])
+n.nvmlGpuInstanceCreateComputeInstance(n.nvmlDeviceCreateGpuInstance(gpu, 19), 0)
+"""
+
+
+def resplit(host: SimHost) -> None:
+    """The 2g instance becomes a 1g, with a number of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", RESPLIT], env={**os.environ, **host.env()}, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def read_loads(reader: DcgmReader) -> dict[str, float]:
@@ -185,6 +211,75 @@ def test_a_gpu_that_is_lost_has_no_load(read_from: Callable[..., DcgmReader], ho
     read_loads(reader)
     host.close()
     assert reader.read() == {}
+
+
+# ---- MIG ----
+
+
+@pytest.fixture
+def split_host(monkeypatch: pytest.MonkeyPatch, library: Path) -> Iterator[SimHost]:
+    """One GPU in MIG mode with two instances."""
+    with SimHost([GpuSpec(mig=(3, 2))]) as host, contextlib.ExitStack() as stack:
+        monkeypatch.setenv("FAIRSCHED_SIM_DIR", str(host.state_dir))
+        stack.callback(ctypes.CDLL(str(library)).dcgmShutdown)
+        yield host
+
+
+def test_the_load_of_each_gpu_instance_is_told_by_its_name(split_host: SimHost, library: Path) -> None:
+    uuid, busy = split_host.uuids()[0], split_host.mig_uuids()[1]
+    split_host.spawn(
+        Workload("trainer", kernels=10, kernel_us=1000, depth=8), env={"CUDA_VISIBLE_DEVICES": busy}
+    )
+    reader = DcgmReader(library, lambda: (EMBEDDED,))
+    try:
+        loads = {}
+
+        def is_known() -> bool:
+            loads.update(reader.read())
+            return loads.get(f"{uuid}/2") is not None and loads[f"{uuid}/2"].active_ratio > 0.5
+
+        wait_until(is_known, PATIENCE_S, "the load of the second is known")
+        assert loads[f"{uuid}/1"].active_ratio == 0.0 and loads[f"{uuid}/1"].what == "GR_ENGINE_ACTIVE"
+    finally:
+        reader.close()
+
+
+def test_after_a_new_split_the_instances_are_watched_anew(
+    split_host: SimHost, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairsched.gpu.dcgm.PERIOD_US", 50_000)
+    uuid = split_host.uuids()[0]
+    reader = DcgmReader(library, lambda: (EMBEDDED,))
+    try:
+        wait_until(lambda: f"{uuid}/1" in reader.read(), PATIENCE_S, "the load is known")
+        resplit(split_host)
+        wait_until(
+            lambda: f"{uuid}/3" in (names := reader.read()) and f"{uuid}/2" not in names,
+            PATIENCE_S,
+            "of the new",
+        )
+    finally:
+        reader.close()
+
+
+def test_without_profiling_no_instance_has_a_load_and_gpus_are_read(
+    split_host: SimHost, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRSCHED_SIM_DCGM_PROFILING", "off")
+    monkeypatch.setattr("fairsched.gpu.dcgm.PERIOD_US", 50_000)
+    reader = DcgmReader(library, lambda: (EMBEDDED,))
+    try:
+        wait_until(lambda: set(reader.read()) == set(split_host.uuids()), PATIENCE_S, "the GPU's is known")
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize("version", [abi.version_of(abi.Hierarchy, 3), 0])
+def test_a_host_engine_that_knows_no_instances_tells_of_whole_gpus(
+    read_from: Callable[..., DcgmReader], host: SimHost, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(abi, "HIERARCHY_VERSION", version)
+    assert set(read_loads(read_from(EMBEDDED))) == set(host.uuids())
 
 
 # ---- versions ----

@@ -24,6 +24,8 @@ DCGM_FI_DEV_GPU_UTIL{gpu="2",UUID="GPU-c",device="nvidia2"} 9223372036854775794
 DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",UUID="GPU-a",device="nvidia0"} 0.625
 DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="2",UUID="GPU-c",device="nvidia2"} 140737488355328.0
 DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="3",UUID="GPU-d",GPU_I_PROFILE="1g.10gb",GPU_I_ID="7"} 0.9
+DCGM_FI_PROF_SM_ACTIVE{gpu="3",UUID="GPU-d",GPU_I_PROFILE="1g.10gb",GPU_I_ID="7"} 0.5
+DCGM_FI_DEV_GPU_UTIL{gpu="3",UUID="GPU-d",GPU_I_PROFILE="1g.10gb",GPU_I_ID="8"} 70
 DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="4",UUID="GPU-e"} NaN
 DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="5",UUID="GPU-f"} -0.25
 # TYPE DCGM_FI_PROF_SM_ACTIVE gauge
@@ -33,11 +35,12 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="6",UUID="GPU-g"} 1
 """
 
 
-def test_the_engines_activity_is_taken_else_the_utilisation_and_never_an_instance_or_a_blank() -> None:
+def test_the_engines_activity_is_taken_else_the_utilisation_of_whole_gpus_and_never_a_blank() -> None:
     found = parse(PAGE, 5.0)
     assert {uuid: (load.active_ratio, load.what, load.sm_active_ratio) for uuid, load in found.items()} == {
         "GPU-a": (0.625, "GR_ENGINE_ACTIVE", 0.5),
         "GPU-b": (0.4, "GPU_UTIL", None),
+        "GPU-d/7": (0.9, "GR_ENGINE_ACTIVE", 0.5),
         "GPU-g": (1.0, "GR_ENGINE_ACTIVE", None),
     }
     assert all(load.at_s == 5.0 for load in found.values())

@@ -13,9 +13,12 @@ import pytest
 
 from fairsched.base import beside
 from fairsched.gpu.loads import STALE_PERIODS, DeviceLoad, LoadError, LoadWatch
+from fairsched.gpu.nvml import Gpu, Mig
 from tests.support import wait_until
 
 PATIENCE_S = 10.0
+PARTS = ((1, 0), (2, 0), (2, 1))
+"""GPU instance and compute instance."""
 HOUR_S = 3600.0
 
 
@@ -68,6 +71,16 @@ def test_loads_are_told_by_slot_and_what_is_not_known_is_none(watch_of: Callable
     age_s = watch.age_s(1)
     assert age_s is not None and 0 <= age_s < PATIENCE_S and watch.age_s(0) is None
     assert watch.is_live and watch.where == "dcgm somewhere"
+
+
+def test_instances_are_told_by_gpu_instance_and_two_parts_of_one_by_nobody(
+    watch_of: Callable[..., LoadWatch],
+) -> None:
+    watch = watch_of(Reader("dcgm", {"GPU-a": 0.1, "GPU-a/1": 0.25, "GPU-a/2": 0.5}))
+    parts = [Gpu(f"MIG-{n}", 0, mig=Mig("GPU-a", instance, part)) for n, (instance, part) in enumerate(PARTS)]
+    watch.take_in([*parts, Gpu("GPU-a", is_gone=True)])
+    assert [watch.load(slot) for slot in range(4)] == [0.25, None, None, None]
+    assert watch.period_s == 1.0
 
 
 def test_the_first_that_answers_is_believed_and_the_others_are_not_asked(

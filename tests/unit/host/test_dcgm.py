@@ -17,8 +17,10 @@ from fairsched.gpu.dcgm import EMBEDDED
 from fairsched.gpu.loads import DeviceLoad, LoadError
 from fairsched.gpu.nvml import Gpu
 from fairsched.host import dcgm
+from fairsched.host.facts import GpuFact
 
 GPUS = (Gpu("GPU-a"), Gpu("GPU-b"))
+FACTS = tuple(GpuFact(gpu.uuid, "L4") for gpu in GPUS)
 HEADER = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
 
@@ -126,14 +128,22 @@ def test_no_engine_of_our_own_starts_where_an_exporter_has_one(
 
 def test_the_doctor_shows_what_is_known(host: pytest.MonkeyPatch) -> None:
     knows(host)
-    fact = dcgm.gather(config(), GPUS)
+    assert Reader.loads is not None
+    found = Reader.loads["GPU-a"]
+    fact = dcgm.gather(config(), FACTS)
     assert fact is not None and fact.is_ok and fact.detail == "somewhere: GPU 0 43%, SMs 30%"
+    load = DeviceLoad(0.5, found.at_s, "GR_ENGINE_ACTIVE")
+    host.setattr(Reader, "loads", {"GPU-c/1": load, "GPU-c/2": load})
+    split = GpuFact("GPU-c", "A100", has_mig=True, instances=(1, 2))
+    fact = dcgm.gather(config(), (*FACTS, split))
+    assert fact is not None and fact.detail == "somewhere: GPU 2/1 50%; GPU 2/2 50%"
+    assert dcgm.gather(config(), (GpuFact("GPU-c", "A100", has_mig=True),)) is None, "it has no instance yet"
 
 
 def test_the_doctor_says_why_nothing_is(host: pytest.MonkeyPatch) -> None:
-    fact = dcgm.gather(config(), GPUS)
+    fact = dcgm.gather(config(), FACTS)
     assert fact is not None and not fact.is_ok and "no host engine" in fact.detail
-    assert dcgm.gather(config("gpu: {dcgm: off}"), GPUS) is None
+    assert dcgm.gather(config("gpu: {dcgm: off}"), FACTS) is None
     assert dcgm.gather(config(), ()) is None, "without a GPU there is nothing to ask"
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fairsched.host.checks import checks
 from fairsched.host.choose import choose
-from fairsched.host.facts import GpuFact
+from fairsched.host.facts import DcgmFact, GpuFact
 from fairsched.model import Source
 from tests.unit.host.test_host import capable_host, config
 
@@ -20,6 +20,15 @@ def test_where_every_gpu_is_in_mig_mode_only_ebpf_accounts() -> None:
     assert blind.source is None and any("no samples of GPUs in MIG mode" in one for one in blind.obstacles)
     mixed = replace(host, bcc_version=None, gpus=(split, GpuFact("GPU-1", "NVIDIA A100")))
     assert choose(mixed, config()).source in (Source.DCGM, Source.NVML)
+
+
+def test_where_every_gpu_is_in_mig_mode_the_load_of_instances_accounts_too() -> None:
+    split = GpuFact("GPU-5f2c1a90", "NVIDIA A100", has_mig=True, instances=(1, 2))
+    blind = capable_host(gpus=(split,), bcc_version=None, dcgm=DcgmFact(True, "embedded: GPU 0/1 43 %"))
+    assert choose(blind, config()).source is Source.DCGM
+    lost = replace(blind, dcgm=DcgmFact(False, "no host engine"))
+    assert choose(lost, config()).source is None
+    assert choose(replace(blind, driver_version=None), config()).source is None
 
 
 def test_clients_of_mps_are_said() -> None:

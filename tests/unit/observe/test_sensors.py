@@ -36,6 +36,7 @@ class Host:
         self.tried: list[str] = []
         self.told: list[tuple[object, ...]] = []
         self.accounting: str | None = None
+        self.obstacle: str | None = None
         monkeypatch.setattr(sensors_module, "GpuTimeProbe", self._probe)
         monkeypatch.setattr(sensors_module, "Nvml", self._nvml)
         monkeypatch.setattr(sensors_module, "open_account", self._open_account)
@@ -53,7 +54,7 @@ class Host:
             gpus=(Gpu("GPU-a"),) if self.has_nvml else (),
             error=None if self.has_nvml else "no driver",
             driver_version="550.54",
-            obstacle=None if self.has_nvml else "NVML does not work (no driver)",
+            obstacle=self.obstacle if self.has_nvml else "NVML does not work (no driver)",
             has_mig=False,
             refresh=lambda: False,
             mps_clients=dict,
@@ -74,6 +75,7 @@ class Host:
             hold=lambda ids, _now_ns, *, by_others: told.append(("hold", *ids, by_others)),
             thaw=lambda ids, _now_ns: told.append(("thaw", *ids)),
             queued_since_hold_ns=lambda _ids: 0,
+            scale=lambda _loads, _listed: told.append(("scaled",)),
             close=lambda: told.append(("closed",)),
         )
 
@@ -204,54 +206,6 @@ def test_what_is_switched_off_is_not_tried(host: Host, text: str) -> None:
     sensors = Sensors(config(text))
     assert (sensors.source, host.tried) == (Source.NVML, ["nvml of 1"])
     assert host.accounting == "auto"
-
-
-class Loads:
-    """LoadWatch; ``ratio`` is the load of every GPU."""
-
-    ratio: float | None = None
-    is_closed = False
-
-    @property
-    def is_live(self) -> bool:
-        return self.ratio is not None
-
-    def load(self, _slot: int) -> float | None:
-        return self.ratio
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
-def test_samples_are_scaled_where_dcgm_answers_and_the_source_says_whether_it_does(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host.has_bpf, loads = False, Loads()
-    monkeypatch.setattr(sensors_module.host_dcgm, "obstacle", lambda _config: None)
-    monkeypatch.setattr(sensors_module.host_dcgm, "open_watch", lambda *_: loads)
-    sensors = Sensors(config())
-    assert sensors.sampled is not None and sensors.sampled.normaliser is not None
-    assert sensors.source is Source.NVML, "nobody has answered yet"
-    loads.ratio = 0.5
-    assert sensors.source is Source.DCGM
-    loads.ratio = None
-    assert sensors.source is Source.NVML
-    sensors.close()
-    assert loads.is_closed
-
-
-def test_beside_ebpf_dcgm_is_not_asked(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensors_module.host_dcgm, "obstacle", lambda _config: None)
-    sensors = Sensors(config())
-    assert (sensors.source, sensors.loads) == (Source.EBPF, None)
-
-
-def test_a_required_dcgm_that_does_not_answer_stops_the_start(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sensors_module.host_dcgm.dcgm_abi, "find_library", lambda *_: None)
-    with pytest.raises(HostUnsupported, match=r"gpu\.dcgm is required.*libdcgm"):
-        Sensors(config("gpu: {dcgm: required}"))
 
 
 @pytest.mark.parametrize("has_bpf", [True, False])

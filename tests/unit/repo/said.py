@@ -18,7 +18,13 @@ NOT_THE_DAEMON = ("cli", "demo", "simgpu")
 _PLACEHOLDER = re.compile(r"%[#0\- +]*[\d.]*[a-zA-Z]")
 
 WARNED = {
-    "fairsched/daemon/report.py": ("_warnings", "_contradictions", "_crowd_warnings", "_gate_warnings"),
+    "fairsched/daemon/report.py": (
+        "_warnings",
+        "_contradictions",
+        "_crowd_warnings",
+        "_unsampled",
+        "_gate_warnings",
+    ),
     "fairsched/guardian/keeper.py": ("warning",),
     "fairsched/config/settings.py": ("overrides_warning", "pods_warning"),
     "fairsched/driver/gate.py": ("choose_rules", "resolve"),

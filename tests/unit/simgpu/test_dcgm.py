@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from fairsched.simgpu import SimHost, Workload, build
+from fairsched.gpu import dcgm_abi as abi
+from fairsched.simgpu import GpuSpec, SimHost, Workload, build
 from fairsched.simgpu.hostengine import HostEngine
 from tests.support import wait_until
 from tests.unit.simgpu.test_libraries import exported_functions
@@ -20,7 +21,8 @@ BADPARAM, UNINITIALIZED, VER_MISMATCH, NO_DATA, NOT_WATCHED = -1, -10, -12, -14,
 CONNECTION_NOT_VALID, DUPLICATE_KEY, PROFILING_NOT_SUPPORTED = -21, -26, -36
 UNKNOWN_FIELD, NOT_SUPPORTED = -13, -6
 EMBEDDED = ctypes.c_size_t(0x7FFFFFFF)
-ALL_GPUS = ctypes.c_size_t(0x7FFFFFFF)
+ALL_GPUS, ALL_INSTANCES = ctypes.c_size_t(0x7FFFFFFF), ctypes.c_size_t(0x7FFFFFFD)
+GPU, GPU_INSTANCE, COMPUTE_INSTANCE = 1, 4, 5
 PID_INFO, PID_INFO_BYTES, PID_GPU_BYTES = 0x2004528, 17704, 536
 FIELD_VALUE_BYTES = 4120
 
@@ -75,6 +77,7 @@ def test_before_the_beginning_and_after_the_end_nothing_answers(dcgm: Any) -> No
         ("dcgmGroupGetInfo", 8456, 3),
         ("dcgmGroupGetInfo", 776, 2),
         ("dcgmGetPidInfo", PID_INFO_BYTES, 2),
+        ("dcgmGetGpuInstanceHierarchy", 8 + 448 * 164, 2),
         ("dcgmStartEmbedded_v2", 72, 1),
     ],
 )
@@ -124,24 +127,24 @@ def test_a_connection_is_as_alive_as_its_host_engine(dcgm: Any) -> None:
     assert dcgm.errorString(CONNECTION_NOT_VALID) == b"Connection is not valid"
 
 
-def statuses(dcgm: Any, *fields: int) -> list[int]:
-    """Of the latest values of fields of GPU 0."""
+def statuses(dcgm: Any, *fields: int, kind: int = GPU) -> list[int]:
+    """Of the latest values of fields of the first GPU, or GPU instance."""
     values = (ctypes.c_char * (FIELD_VALUE_BYTES * len(fields)))()
     listed = (ctypes.c_ushort * len(fields))(*fields)
-    assert dcgm.dcgmGetLatestValuesForFields(EMBEDDED, 0, listed, len(fields), values) == 0
+    rc = dcgm.dcgmEntityGetLatestValues(EMBEDDED, kind, 0, listed, len(fields), values)
+    if rc:
+        return [rc]
     return [ctypes.c_int.from_buffer(values, at + 8).value for at in range(0, len(values), FIELD_VALUE_BYTES)]
 
 
-def watch(dcgm: Any, name: bytes, *fields: int) -> int:
+def watch(dcgm: Any, name: bytes, *fields: int, of: ctypes.c_size_t = ALL_GPUS) -> int:
     group = ctypes.c_size_t()
     listed = (ctypes.c_ushort * len(fields))(*fields)
     created = dcgm.dcgmFieldGroupCreate(EMBEDDED, len(fields), listed, name, ctypes.byref(group))
     if created:
         return int(created)
     return int(
-        dcgm.dcgmWatchFields(
-            EMBEDDED, ALL_GPUS, group, ctypes.c_longlong(1_000_000_000), ctypes.c_double(1), 0
-        )
+        dcgm.dcgmWatchFields(EMBEDDED, of, group, ctypes.c_longlong(1_000_000_000), ctypes.c_double(1), 0)
     )
 
 
@@ -163,6 +166,49 @@ def test_a_field_has_a_value_once_it_is_watched_and_two_looks_have_been(embedded
         30,
         "two looks",
     )
+
+
+def test_gpu_instances_are_entities_with_the_profiling_fields_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    with SimHost([GpuSpec(mig=(3, 2))]) as host:
+        monkeypatch.setenv("FAIRSCHED_SIM_DIR", str(host.state_dir))
+        library = ctypes.CDLL(str(build().dcgm_dir / "libdcgm.so.4"))
+        try:
+            assert library.dcgmInit() == 0
+            assert library.dcgmStartEmbedded(1, ctypes.byref(ctypes.c_size_t())) == 0
+            found = abi.Hierarchy(version=abi.HIERARCHY_VERSION)
+            assert library.dcgmGetGpuInstanceHierarchy(EMBEDDED, ctypes.byref(found)) == 0
+            said = [
+                (
+                    one.entity.entity_group,
+                    one.entity.entity,
+                    one.parent.entity_group,
+                    one.nvml_instance,
+                    one.slices,
+                )
+                for one in found.entries[: found.count]
+            ]
+            assert said == [
+                (GPU_INSTANCE, 0, GPU, 1, 3),
+                (COMPUTE_INSTANCE, 0, GPU_INSTANCE, 1, 3),
+                (GPU_INSTANCE, 1, GPU, 2, 2),
+                (COMPUTE_INSTANCE, 1, GPU_INSTANCE, 2, 2),
+            ]
+            assert found.entries[0].gpu_uuid.decode() == host.uuids()[0]
+            assert statuses(library, 1001, kind=COMPUTE_INSTANCE) == [BADPARAM], "not modelled"
+            assert statuses(library, 1001, 203, kind=GPU_INSTANCE) == [NOT_WATCHED, NOT_SUPPORTED]
+            assert watch(library, b"gpus", 1001) == 0
+            assert statuses(library, 1001, kind=GPU_INSTANCE) == [NOT_WATCHED], "all GPUs are no instances"
+            assert watch(library, b"instances", 1001, of=ALL_INSTANCES) == 0
+            wait_until(
+                lambda: (
+                    library.dcgmUpdateAllFields(EMBEDDED, 1) == 0
+                    and statuses(library, 1001, kind=GPU_INSTANCE) == [0]
+                ),
+                30,
+                "two looks",
+            )
+        finally:
+            library.dcgmShutdown()
 
 
 def test_without_profiling_its_fields_cannot_be_watched(
