@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.command import say_error
@@ -35,25 +36,37 @@ ROGUES = {
     "rogue-hang": ["hang"],
     "rogue-orphan": ["chat"],
 }
+ORPHAN = "rogue-orphan"
 HONEST = {f"honest-{kind}": [kind] for kind in ("trainer", "chat", "notebook", "server")}
 _EVERY_S = 2
+
+
+@contextlib.contextmanager
+def running(
+    host: Real, programs: Mapping[str, Sequence[str]], python: str
+) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """Each with its words of rogue_tenant.py, in a cgroup of its own below gpu.slice; ended when the block is left."""
+    with contextlib.ExitStack() as undo:
+        started = {}
+        for name, words in programs.items():
+            ref = tree.create(host.mount, f"{PARENT}/{host.prefix}{name}")
+            cgroup = Path(host.mount.absolute(ref.path))
+            undo.callback(_clear, cgroup)
+            argv = [python, "-m", "benchmarks.gpu.rogue_tenant", *words]
+            command = enter_command(build().load, argv, cgroup, name != ORPHAN)
+            if name == ORPHAN:  # a shell that ends at once
+                command = ["sh", "-c", '"$@" & ', "sh", *command]
+            env = with_package({**os.environ, **host.env()})
+            root = Path(__file__).parents[2]
+            started[name] = subprocess.Popen(command, env=env, cwd=root, start_new_session=True)
+        yield started
 
 
 def record(host: Real, tape: Path, seconds: int, python: str) -> None:
     """Plays all of them and writes the tape. Raises FairschedError, CalledProcessError."""
     programs = {**ROGUES, **HONEST}
     loads = [Load(name, "decode") for name in programs]
-    with host.daemon("observe", loads) as daemon, contextlib.ExitStack() as undo:
-        for name, words in programs.items():
-            ref = tree.create(host.mount, f"{PARENT}/{host.prefix}{name}")
-            cgroup = Path(host.mount.absolute(ref.path))
-            undo.callback(_clear, cgroup)
-            argv = [python, "-m", "benchmarks.gpu.rogue_tenant", *words]
-            command = enter_command(build().load, argv, cgroup, name != "rogue-orphan")
-            env = with_package({**os.environ, **host.env()})
-            if name == "rogue-orphan":  # a shell that ends at once
-                command = ["sh", "-c", '"$@" & ', "sh", *command]
-            subprocess.Popen(command, env=env, cwd=Path(__file__).parents[2], start_new_session=True)
+    with host.daemon("observe", loads) as daemon, running(host, programs, python):
         look = ["audit", "rogue", "--for", f"{seconds}s", "--every", f"{_EVERY_S}s", "--record", str(tape)]
         place = ["--config", str(daemon.config_path), "--socket", str(daemon.socket_path)]
         subprocess.run([*COMMAND, *look, *place, "--explain"], check=True)

@@ -10,6 +10,7 @@ import functools
 import grp
 import pwd
 from collections.abc import Callable
+from pathlib import Path
 
 from fairsched.companion.guard import LOWERED_FILE, STATUS_FILE, directory_of
 from fairsched.companion.guard.ending import Reclaimer
@@ -53,7 +54,7 @@ def part_of(config: Config, node: Node) -> GuardPart:
         return Session(make_lister(), own_of(node.report(), config.run_dir))
 
     tools = Tools(
-        look=_looker(make_lister, node),
+        look=_looker(make_lister, node, config.run_dir),
         mode=lambda: node.report().mode,
         tapes=Tapes(directory, TapeLimits(guard.tape.max_bytes, guard.tape.keep_days * _DAY_S)),
         records=records,
