@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guard on a real GPU: a tenant with more memory than it may have is warned, slowed down and ended, no neighbour is.
+"""The guard on a real GPU: a tenant with more memory than it may have is warned, slowed down, ended; no neighbour is.
 
 ``python -m benchmarks.gpu.guard [--python PATH]`` (root; a Python with PyTorch; half a minute).
 
