@@ -65,7 +65,7 @@ class Judge:
         if t_s == last_s:
             return []
         if last_s is not None and t_s < last_s:
-            self._tally.set_back(t_s)
+            self._tally.set_back(t_s, last_s)
             self._ladders.set_back(t_s)
             self._booking.set_back(t_s)
             self._measure.set_back()

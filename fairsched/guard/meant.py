@@ -27,16 +27,18 @@ _PARTS: dict[What, Callable[[Row], float | None]] = {
 def _portions(bound: Bound, rows: list[Row], *, has_allowed: bool = False) -> list[Portion]:
     """Of each process that may be ended, over all rows; ``has_allowed``: also of those that may not."""
     part = _PARTS[bound.what]
-    found: dict[tuple[str, int, int], Portion] = {}
+    found: dict[int, Portion] = {}
     for row in rows:
         if row[0].is_allowed and not has_allowed:
             continue
         process, amount = row[0].process, part(row)
-        old = found.get(process.key, Portion(process, 0.0))
-        total = (
-            max(old.amount, amount or 0.0) if bound.what is What.PROCESSES else old.amount + (amount or 0.0)
-        )
-        found[process.key] = Portion(process, total, old.is_known and amount is not None)
+        old = found.get(id(row[0]))
+        if old is None:
+            found[id(row[0])] = Portion(process, amount or 0.0, amount is not None)
+        elif bound.what is not What.PROCESSES:  # of a process on several GPUs
+            found[id(row[0])] = Portion(
+                process, old.amount + (amount or 0.0), old.is_known and amount is not None
+            )
     return list(found.values())
 
 
@@ -52,7 +54,8 @@ def blamed(bound: Bound, rows: list[Row], *, is_gpu: bool) -> tuple[list[Row], s
     """Rows of those who are named, and the user with most: of a GPU nobody else is named."""
     uid = whose(_portions(bound, rows))
     mine = [row for row in rows if row[0].process.uid == uid] if uid is not None else []
-    is_most = uid is not None and uid == whose(_portions(bound, rows, has_allowed=True))
+    has_allowed = any(row[0].is_allowed for row in rows)
+    is_most = uid is not None and (not has_allowed or uid == whose(_portions(bound, rows, has_allowed=True)))
     return (mine if is_gpu else rows), mine[0][0].process.user or str(uid) if is_most else None
 
 

@@ -128,7 +128,7 @@ class Tally:
         self.counters: dict[ProcessKey, dict[str, list[float]]] = {}
         """By process and GPU: the counter of GPU time, and when it was read."""
         self.begun_s: float | None = None
-        """When the first round was."""
+        """When the first round was, or the last one before the clock was set back."""
         self.number = 0
         self.active: list[Bucket] = []
         self.present: list[Sum] = []
@@ -208,8 +208,9 @@ class Tally:
                 number: seat for number, seat in self._by_id.items() if seat.process.key in self.counters
             }
 
-    def set_back(self, t_s: float) -> None:
-        """The clock shows less than before."""
+    def set_back(self, t_s: float, last_s: float) -> None:
+        """The clock shows less than before. Who began until then is older than the ledger, whenever it comes."""
+        self.begun_s = last_s if self.begun_s is None else max(self.begun_s, last_s)
         for counters in self.counters.values():
             for known in counters.values():
                 known[1] = min(known[1], t_s)
@@ -227,7 +228,7 @@ class Tally:
                 started_s is not None
                 and last_s is not None
                 and self.begun_s is not None
-                and started_s >= self.begun_s
+                and self.begun_s <= started_s <= t_s
                 and started_s > last_s - KEEP_S  # an older one may have been here, and forgotten
             )
             if not is_younger or started_s is None:

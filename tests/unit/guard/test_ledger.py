@@ -124,6 +124,18 @@ def test_a_clock_that_is_set_back_books_to_the_day_it_shows_and_never_twice() ->
     assert before == pytest.approx(3 + 2 + 5 * 3590 / 3620, abs=1e-5)
 
 
+def test_who_was_forgotten_after_the_clock_was_set_back_is_not_booked_again() -> None:
+    judge = judge_of(day())
+    seen = process(1, started_s=T0 + 5000)  # by the clock as it was
+    judge.feed(at(4990))
+    judge.feed(at(5010, Sample(seen, "GPU-a", gpu_time_s=4.0)))
+    judge.feed(at(10, Sample(seen, "GPU-a", gpu_time_s=4.0)))
+    for t_s in range(100, 5100, 100):
+        judge.feed(at(t_s))
+    judge.feed(at(5105, Sample(seen, "GPU-a", gpu_time_s=4.5)))
+    assert used(judge) == 4
+
+
 def test_processes_that_are_shorter_than_a_round_are_their_tenants() -> None:
     judge = judge_of(day(per=Per.TENANT), day(per=Per.PROJECT), projects=[Project("p", frozenset({"lab"}))])
     seen = process(1, tenant="lab/x")
