@@ -60,7 +60,8 @@ class Booking:
     def late(self, bucket: Bucket, gpu: str, seconds: float, begin_s: float, end_s: float) -> None:
         """A difference that began before the last round."""
         if self._ledger.is_needed:
-            self._ledger.book(self._booked(bucket, gpu), gpu, seconds, begin_s, end_s)
+            span = self._ledger.span(begin_s, end_s)
+            self._ledger.book(span, self._booked(bucket, gpu), gpu, seconds)
             self._lead(bucket.tenant, gpu, seconds)
 
     def book(self, active: Iterable[Bucket], tenants: Counters, t_s: float, last_s: float | None) -> None:
@@ -68,10 +69,11 @@ class Booking:
         if not self._ledger.is_needed:
             return
         begin_s = t_s if last_s is None else min(last_s, t_s)
+        span = self._ledger.span(begin_s, t_s)
         for bucket in active:
             for gpu, cell in bucket.cells.items():
                 if cell[TIME] > 0:
-                    self._ledger.book(self._booked(bucket, gpu), gpu, cell[TIME], begin_s, t_s)
+                    self._ledger.book(span, self._booked(bucket, gpu), gpu, cell[TIME])
                     self._lead(bucket.tenant, gpu, cell[TIME])
         for tenant, by_gpu in tenants.items():
             for gpu, counter in by_gpu.items():
@@ -104,5 +106,5 @@ class Booking:
             if keys is None:
                 sums = map(self._sum, self._subjects.of_tenant(tenant))
                 keys = self._keys[tenant] = [one.key for one in sums if one.days]
-            self._ledger.book(keys, gpu, rest, known[1], t_s)
+            self._ledger.book(self._ledger.span(known[1], t_s), keys, gpu, rest)
         known[0], known[1], known[2] = counter, t_s, max(0.0, -rest)

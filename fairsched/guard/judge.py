@@ -182,7 +182,12 @@ class Judge:
                 if bound.amount is not None and used > bound.amount:
                     is_least = column != PROCESSES and one.total[column + 1] > 0
                     found.append(self._breach(one, bound, None, used, is_least, t_s, dt_s))
-            for bound in one.others:
+            bounds = one.others
+            for zone, bound in one.day_plain:
+                used = self._ledger.used(one.key, zone, t_s).get("", 0.0)
+                if bound.amount is not None and used > bound.amount:
+                    bounds = [*bounds, bound]
+            for bound in bounds:
                 for gpu, used, is_least in self._measure.excesses(one, bound, t_s):
                     found.append(self._breach(one, bound, gpu, used, is_least, t_s, dt_s))
         return found

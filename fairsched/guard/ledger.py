@@ -28,6 +28,10 @@ _DATES = 4
 Use = dict[str, float]
 """Seconds by GPU, and of all together."""
 _ALL = ""
+Book = dict[SubjectKey, Use]
+"""One day."""
+Span = list[tuple[Book, float]]
+"""Days in all zones, each with its part of a time."""
 
 
 def grown(before: float, now: float, elapsed_s: float) -> float:
@@ -81,30 +85,33 @@ class Ledger:
 
     def __init__(self, zones: Iterable[tzinfo]) -> None:
         self._calendars = {str(zone): Calendar(zone) for zone in zones}
-        self._days: dict[str, dict[str, dict[SubjectKey, Use]]] = {zone: {} for zone in self._calendars}
+        self._days: dict[str, dict[str, Book]] = {zone: {} for zone in self._calendars}
 
     @property
     def is_needed(self) -> bool:
         return bool(self._calendars)
 
-    def book(
-        self, keys: Sequence[SubjectKey], gpu: str, seconds: float, begin_s: float, end_s: float
-    ) -> None:
-        """`seconds` that each of `keys` has had of a GPU, evenly between the two moments."""
-        if not keys:
-            return
-        for zone, calendar in self._calendars.items():
-            for day, part in calendar.split(begin_s, end_s):
-                book = self._book_of(zone, day, end_s)
-                some = seconds * part
-                for key in keys:
-                    use = book.get(key)
-                    if use is None:
-                        use = book[key] = {_ALL: 0.0}
-                    use[_ALL] += some
-                    use[gpu] = use.get(gpu, 0.0) + some
+    def span(self, begin_s: float, end_s: float) -> Span:
+        """The days between two moments."""
+        return [
+            (self._book_of(zone, day, end_s), part)
+            for zone, calendar in self._calendars.items()
+            for day, part in calendar.split(begin_s, end_s)
+        ]
 
-    def _book_of(self, zone: str, day: str, t_s: float) -> dict[SubjectKey, Use]:
+    @staticmethod
+    def book(span: Span, keys: Sequence[SubjectKey], gpu: str, seconds: float) -> None:
+        """`seconds` that each of `keys` has had of a GPU, evenly over the span."""
+        for book, part in span:
+            some = seconds * part
+            for key in keys:
+                use = book.get(key)
+                if use is None:
+                    use = book[key] = {_ALL: 0.0}
+                use[_ALL] += some
+                use[gpu] = use.get(gpu, 0.0) + some
+
+    def _book_of(self, zone: str, day: str, t_s: float) -> Book:
         days = self._days[zone]
         book = days.get(day)
         if book is None:
@@ -148,7 +155,7 @@ class Ledger:
                     book.setdefault((str(per), str(ident)), {})[str(gpu)] = float(seconds)
 
     @staticmethod
-    def _prune(days: dict[str, dict[SubjectKey, Use]], today: str) -> None:
+    def _prune(days: dict[str, Book], today: str) -> None:
         """Those furthest from today go: after a clock was set, also days to come are kept."""
         now = date.fromisoformat(today)
         for day in sorted(days, key=lambda one: abs(date.fromisoformat(one) - now))[_DATES:]:

@@ -73,7 +73,19 @@ class Bucket:
 class Sum:
     """One subject: its buckets in this round."""
 
-    __slots__ = ("bounds", "buckets", "days", "gpu", "key", "others", "plain", "seen", "subject", "total")
+    __slots__ = (
+        "bounds",
+        "buckets",
+        "day_plain",
+        "days",
+        "gpu",
+        "key",
+        "others",
+        "plain",
+        "seen",
+        "subject",
+        "total",
+    )
 
     def __init__(self, subject: Subject, bounds: tuple[Bound, ...], gpu: str | None = None) -> None:
         self.subject, self.bounds, self.key = subject, bounds, key_of(subject)
@@ -82,7 +94,9 @@ class Sum:
         simple = [one for one in bounds if one.amount is not None and one.gpus is None and not one.each_gpu]
         self.plain = [(_PLAIN[one.what], one) for one in simple if one.what in _PLAIN]
         """Columns of the total, and the bounds that they are compared with."""
-        self.others = [one for one in bounds if one not in simple or one.what not in _PLAIN]
+        self.day_plain = [(str(one.zone), one) for one in simple if one.what is What.GPU_SECONDS]
+        """Of GPU time of all GPUs together: zones, and the bounds."""
+        self.others = [one for one in bounds if one not in simple]
         self.days = any(one.what is What.GPU_SECONDS for one in bounds)
         """GPU seconds a day are counted."""
         self.buckets: list[Bucket] = []

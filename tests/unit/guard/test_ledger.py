@@ -64,7 +64,7 @@ def test_a_day_has_the_hours_that_its_zone_gives_it(at_day: tuple[int, int, int]
     begin_s = datetime(*at_day, tzinfo=BERLIN).timestamp()
     ledger = Ledger([BERLIN])
     key = ("user", "1")
-    ledger.book([key], "g", 48 * 3600.0, begin_s - 3600, begin_s + 47 * 3600)
+    ledger.book(ledger.span(begin_s - 3600, begin_s + 47 * 3600), [key], "g", 48 * 3600.0)
     assert ledger.used(key, "Europe/Berlin", begin_s + 7200)["g"] == pytest.approx(hours * 3600)
 
 
