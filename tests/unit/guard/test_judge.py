@@ -51,6 +51,14 @@ def test_the_youngest_that_is_enough_goes_alone() -> None:
     assert (breach.act, breach.processes) == (Act.END, (young,))
 
 
+def test_one_that_is_enough_goes_rather_than_two_that_are_younger() -> None:
+    judge = judge_of(vram(amount=5, warnings=1, grace_s=10.0, is_hard=True))
+    samples = [Sample(process(pid), "GPU-a", size) for pid, size in ((1, 5), (5, 3), (9, 2))]
+    judge.feed(at(0, *samples))
+    (breach,) = judge.feed(at(10, *samples))
+    assert [one.pid for one in breach.processes] == [1]
+
+
 def test_several_go_youngest_first_and_none_that_need_not() -> None:
     judge = judge_of(vram(amount=7, warnings=1, grace_s=10.0, is_hard=True))
     samples = [Sample(process(pid), "GPU-a", size) for pid, size in ((1, 5), (5, 4), (7, 4), (9, 1))]
@@ -209,6 +217,16 @@ def test_maintenance_is_told_before_it_begins_and_ends_who_is_there() -> None:
     )
 
 
+def test_maintenance_ends_nobody_before_it_begins() -> None:
+    judge = judge_of(replace(maintenance(), grace_s=20.0))
+    ends = [
+        t_s
+        for t_s in range(0, 900, 10)
+        if any(one.act is Act.END for one in judge.feed(at(t_s, Sample(ALICE, "GPU-a"))))
+    ]
+    assert ends[0] == 600
+
+
 def test_who_comes_late_into_maintenance_is_told_first() -> None:
     judge, said = judge_of(maintenance()), []
     for t_s in range(590, 1300, 10):
@@ -232,6 +250,15 @@ def test_flapping_spends_the_grace_and_an_hour_below_forgives() -> None:
     assert still.warnings == 2  # the last time over was at 380
     (anew,) = judge.feed(at(7500, Sample(ALICE, "GPU-a", 15)))
     assert (anew.warnings, anew.is_news) == (1, True)
+
+
+def test_an_hour_below_forgives_to_the_second() -> None:
+    for back_s, warnings in ((3599, 2), (3600, 1)):
+        judge = judge_of(vram(amount=10, **HARD))
+        for t_s in (0, 20, *range(100, 3601, 100)):
+            judge.feed(at(t_s, Sample(ALICE, "GPU-a", 15 if t_s < 100 else 5)))
+        (breach,) = judge.feed(at(20 + back_s, Sample(ALICE, "GPU-a", 15)))
+        assert breach.warnings == warnings
 
 
 def test_time_that_nobody_saw_and_a_clock_that_is_set_spend_nothing() -> None:
