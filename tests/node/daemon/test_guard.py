@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -75,6 +76,15 @@ def quota(site: Site, tenant: str = "eve") -> float | None:
     return None if value is None else float(value)
 
 
+def vram_limit(site: Site, tenant: str) -> int | None:
+    (found,) = [
+        one["value"]
+        for one in site.ask("tenant_list")["settings"]
+        if one["key"] == ["tenants", tenant, "vram_limit"]
+    ]
+    return None if found is None else int(found)
+
+
 def warnings(site: Site) -> str:
     return "\n".join(site.status()["warnings"])
 
@@ -91,7 +101,7 @@ def test_who_is_over_is_warned_slowed_down_and_ended_and_its_neighbour_is_not(si
     old, adam = spawn(site, "eve", EVE, 3), spawn(site, "adam", ADAM, 9)
     young = spawn(site, "eve", EVE, 3)
     wait_held(site)
-    wait_until(lambda: f"guard: user {EVE} " in warnings(site), PATIENCE_S, "it is said")
+    wait_until(lambda: f"guard: user {EVE}: " in warnings(site), PATIENCE_S, "it is said")
     assert quota(site, "adam") is None
     wait_until(lambda: not is_running(young.pid), PATIENCE_S, "the youngest is ended")
     wait_until(lambda: quota(site) is None, PATIENCE_S, "what is left is within the limit")
@@ -216,12 +226,29 @@ def test_a_reload_without_the_limit_gives_back_what_it_lowered(site: Site) -> No
     site.attach()
     spawn(site, "eve", EVE, 6)
     wait_held(site)
-    settings = site.ask("tenant_list")["settings"]
-    assert [one["value"] for one in settings if one["key"] == ["tenants", "adam", "vram_limit"]] == [8 * GIB]
+    wait_until(lambda: vram_limit(site, "adam") == 8 * GIB, PATIENCE_S, "the daemon's limit is the guard's")
     site.configure(TENANTS)
     os.kill(site.pid, signal.SIGHUP)
     wait_until(lambda: quota(site) is None, PATIENCE_S, "the hold is over")
-    assert not site.tenant("adam")["is_overridden"]
+    wait_until(lambda: vram_limit(site, "adam") is None, PATIENCE_S, "so is the limit")
+    assert not site.tenant("adam")["is_overridden"] and not site.tenant("eve")["is_overridden"]
+
+
+@pytest.mark.rest
+def test_in_maintenance_everybody_goes_who_was_told_but_who_is_allowed(site: Site) -> None:
+    """It has begun: everybody is told, and goes a minute later."""
+    window = {"from": "2026-01-01 00:00", "until": "2099-01-01 00:00", "hard": "end", "warn_before": "60s"}
+    allow = {"cgroups": [f"/{site.top}/adam"]}
+    site.configure(TENANTS, guard=guard({}, maintenance={"driver": window}, allow=allow))
+    site.start()
+    site.attach()
+    began_s = time.monotonic()
+    eve, adam = spawn(site, "eve", EVE, 1), spawn(site, "adam", ADAM, 1)
+    wait_until(lambda: f"guard: user {EVE}" in warnings(site), PATIENCE_S, "it is said")
+    wait_until(lambda: not is_running(eve.pid), 60 + PATIENCE_S, "who was told is ended")
+    assert time.monotonic() - began_s > 55
+    let_run(3)
+    assert is_running(adam.pid)
 
 
 def test_rounds_are_on_tapes_that_rules_and_limits_can_be_tried_on(site: Site) -> None:
