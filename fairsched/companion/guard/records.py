@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from fairsched.base.printable import printable
 from fairsched.errors import FairschedError
 from fairsched.guard.breach import Breach, Subject, What
 from fairsched.guard.report import Deed
@@ -105,11 +104,11 @@ class Records:
             breach.act.value,
             word,
             breach.limit,
-            printable(breach.subject.text),
+            breach.subject.text,
             breach.what.value,
             breach.warnings,
-            printable(breach.text),
-            printable(outcome),
+            breach.text,
+            outcome,
         )
 
     def refused(self, matter: str, text: str, breach: Breach, now_s: float) -> None:
@@ -126,7 +125,7 @@ class Records:
                 logger.info("guard=well_again matter=%r", matter)
             return
         if self._troubles.get(matter) != text:
-            logger.error("guard=trouble matter=%r text=%r", matter, printable(text))
+            logger.error("guard=trouble matter=%r text=%r", matter, text)
         self._troubles[matter] = text
 
     def over(self, prefix: str, stay: set[str]) -> None:
