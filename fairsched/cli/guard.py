@@ -166,9 +166,10 @@ def _looked(place: Place, config: Config) -> GuardStatus:
 def _judge(config: Config) -> tuple[Judge, list[str]]:
     """With the state that a companion has left, and what a person must know."""
     from fairsched.companion.guard import STATE_FILE, directory_of
+    from fairsched.companion.guard.unknown import unknown_names
     from fairsched.guard.judge import Judge
 
-    path, notes = directory_of(config.state_dir) / STATE_FILE, _notes(config)
+    path, notes = directory_of(config.state_dir) / STATE_FILE, unknown_names(config)
     try:
         return Judge(config.guard.rules(), json.loads(path.read_bytes())), notes
     except FileNotFoundError:
@@ -176,28 +177,6 @@ def _judge(config: Config) -> tuple[Judge, list[str]]:
     except (OSError, ValueError, RecursionError) as error:
         notes.append(f"{path} cannot be read ({error}): warnings and today's GPU time are counted anew here")
     return Judge(config.guard.rules()), notes
-
-
-def _notes(config: Config) -> list[str]:
-    """Names that are nobody's."""
-    import grp
-    import pwd
-
-    from fairsched.config.guard import notes
-
-    def knows_user(name: str) -> bool:
-        with suppress(KeyError):
-            pwd.getpwnam(name)
-            return True
-        return False
-
-    def knows_group(name: str) -> bool:
-        with suppress(KeyError):
-            grp.getgrnam(name)
-            return True
-        return False
-
-    return list(notes(config.guard, config.tenants, knows_user, knows_group))
 
 
 def _look(place: Place) -> Round:
@@ -236,11 +215,12 @@ def _rehearsed(place: Place, config: Config, at_s: float | None) -> Rehearsed:
 
 def _replayed(config: Config, tapes: Iterable[Path], until_s: float | None) -> Rehearsed:
     from fairsched.cli.guard_text import Rehearsed
+    from fairsched.companion.guard.unknown import unknown_names
     from fairsched.guard.forecast import News, Rehearsal
     from fairsched.guard.judge import Judge
     from fairsched.guard.tape import play_files
 
-    rehearsal, found = Rehearsal(Judge(config.guard.rules())), Rehearsed(notes=_notes(config))
+    rehearsal, found = Rehearsal(Judge(config.guard.rules())), Rehearsed(notes=unknown_names(config))
     processes: dict[int, Process] = {}
     """By their objects, which are kept: a key for each sample would take longer than to judge it."""
     for moment in play_files(tapes):

@@ -17,6 +17,7 @@ processes ended by the means of ``fairsched reclaim``.
 | ``hands.py`` | breaches in, acts out |
 | ``slowing.py``, ``lowered.py`` | holds and memory limits; settings that are lowered for a while |
 | ``ending.py`` | ends, one at a time |
+| ``unknown.py`` | names in the configuration that are nobody's |
 | ``records.py`` | the audit log, the log, deeds and numbers |
 
 Files in ``state_dir/guard``: tapes, ``judge.json``, ``lowered.json``, ``lock``; in ``run_dir`` the status.

@@ -7,8 +7,6 @@ NVML is opened by the thread that looks, at its first look: a driver that hangs 
 from __future__ import annotations
 
 import functools
-import grp
-import pwd
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,12 +18,11 @@ from fairsched.companion.guard.part import GuardPart, LeftPart
 from fairsched.companion.guard.records import Records
 from fairsched.companion.guard.slowing import Slowing
 from fairsched.companion.guard.tapes import TapeLimits, Tapes
+from fairsched.companion.guard.unknown import unknown_names
 from fairsched.companion.guard.watch import Tools, Watch, WatchRules
 from fairsched.companion.locked import LockedFile
 from fairsched.companion.part import Node
 from fairsched.config import Config
-from fairsched.config.guard import notes
-from fairsched.config.models import walk
 from fairsched.guard.sample import Round
 from fairsched.guard.words import limit_texts
 from fairsched.protocol.client import ControlClient
@@ -69,14 +66,13 @@ def part_of(config: Config, node: Node) -> GuardPart:
         ),
         file=file,
     )
-    tenants = [path for path, _ in walk(config.tenants)]
     watch = WatchRules(
         rules=rules,
         mode=guard.mode,
         interval_s=guard.interval,
         status_path=config.run_dir / STATUS_FILE,
         limits=limit_texts(rules),
-        notes=tuple(notes(guard, tenants, _is_user, _is_group)),
+        notes=tuple(unknown_names(config)),
     )
     return GuardPart(Watch(watch, tools), guard.interval).start()
 
@@ -104,19 +100,3 @@ def _looker(make_lister: Callable[[], Lister], node: Node, run_dir: Path) -> Cal
         return Collector(make_lister(), tenants=lambda: tenant_seconds(node.report()), run_dir=run_dir)
 
     return lambda: collector().look()
-
-
-def _is_user(name: str) -> bool:
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        return False
-    return True
-
-
-def _is_group(name: str) -> bool:
-    try:
-        grp.getgrnam(name)
-    except KeyError:
-        return False
-    return True
