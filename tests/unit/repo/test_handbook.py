@@ -27,6 +27,7 @@ PAGES = tuple(
         "docs/symptoms.md",
         "docs/runbooks.md",
         "docs/escalation.md",
+        "docs/guard.md",
         "docs/device-gate.md",
         "docs/long-work.md",
         "docs/mig-mps.md",
