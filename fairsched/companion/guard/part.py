@@ -9,6 +9,7 @@ any more then stays on record, and the next companion gives it back before anyth
 from __future__ import annotations
 
 import threading
+import time
 
 from fairsched.companion.guard.lowered import Lowered
 from fairsched.companion.guard.records import Records
@@ -16,6 +17,8 @@ from fairsched.companion.guard.watch import Watch
 from fairsched.companion.locked import LockedFile
 from fairsched.companion.part import Finding, Moment
 
+_LEAST_PAUSE_S = 0.05
+"""However long a look takes, others have a turn."""
 _JOIN_S = 0.3
 """The daemon kills a companion that takes longer than a second to leave."""
 
@@ -59,8 +62,9 @@ class GuardPart:
 
     def _run(self) -> None:
         while True:
+            next_s = time.monotonic() + self._pace_s
             self._watch.turn()
-            if self._end.wait(self._pace_s):
+            if self._end.wait(max(_LEAST_PAUSE_S, next_s - time.monotonic())):
                 return
 
     def _help(self) -> None:

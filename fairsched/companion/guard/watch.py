@@ -6,7 +6,8 @@ slowed down because a look hangs.
 
 Approach: a thread of its own. What must outlive it is in two files, replaced whole: the judge's state in
 ``judge.json`` and, for who asks (``fairsched guard show``), a status. One that is broken is said, and begun anew: then
-everybody has all warnings before them. When no round was made for a while, what is lowered is given back by whoever
+everybody has all warnings before them. So it is where the last one was a dry run and this one acts: whoever was told
+what would happen is not ended without being told what will. When no round was made for a while, what is lowered is given back by whoever
 notices, under the same lock as the round.
 """
 
@@ -38,6 +39,7 @@ from fairsched.guard.report import GuardStatus, LimitText, by_nearness, to_plain
 from fairsched.guard.rules import GuardRules
 from fairsched.guard.sample import Round
 
+ACT = "act"
 _LOST_ROUNDS = 4
 _LOST_S = 30.0
 """After so many intervals, and so long, without a round what is lowered is given back."""
@@ -97,6 +99,7 @@ class Watch:
         self._breaches: tuple[Breach, ...] = ()
         self._rounds = 0
         self._broken: str | None = None
+        self._acted_as = ""
         self._round_s = clock_s()
         self._t_s: float | None = None
 
@@ -139,6 +142,7 @@ class Watch:
             breaches = tuple(self._judge.feed(moment))
             self._tools.hands.carry_out(breaches, moment, mode)
             self._breaches, self._t_s = breaches, moment.t_s
+            self._acted_as = ACT if self._rules.mode == ACT and mode != "dry_run" else "dry_run"
             self._rounds += 1
             self._round_s = self._clock_s()
         self._keep(moment.t_s)
@@ -170,7 +174,10 @@ class Watch:
 
     def _judge_of(self, judge: Callable[[GuardRules, Mapping[str, Any] | None], Judge]) -> Judge:
         try:
-            return judge(self._rules.rules, json.loads(self._path.read_bytes()))
+            state = json.loads(self._path.read_bytes())
+            if isinstance(state, dict) and self._rules.mode == ACT and state.get("mode") != ACT:
+                state = {**state, "ladders": []}
+            return judge(self._rules.rules, state)
         except FileNotFoundError:
             pass
         except (OSError, ValueError, RecursionError) as error:
@@ -182,7 +189,8 @@ class Watch:
     def _keep(self, now_s: float) -> None:
         """The judge's state, and a status for who asks."""
         try:
-            replace_file(self._path, json.dumps(self._judge.state()).encode(), is_durable=False)
+            state = {**self._judge.state(), "mode": self._acted_as}
+            replace_file(self._path, json.dumps(state).encode(), is_durable=False)
         except OSError as error:
             self._tools.records.trouble("state", f"{self._path} is not written: {error.strerror or error}")
         else:
@@ -248,7 +256,7 @@ class Watch:
 
     def _what_now(self, breach: Breach) -> str:
         """What is done, and what comes if it goes on."""
-        is_dry, held = self._rules.mode != "act", self._tools.slowing.held
+        is_dry, held = self._rules.mode != ACT, self._tools.slowing.held
         if breach.act is Act.END:
             return f"{'would end' if is_dry else 'ends'} {counted(len(breach.processes), 'process', 'processes')}"
         said = f"warned {'once' if breach.warnings == 1 else f'{breach.warnings} times'}"

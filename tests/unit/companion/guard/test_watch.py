@@ -44,6 +44,7 @@ class FakeJudge:
         del rules
         if state is not None and "rounds" not in state:
             raise ValueError("no state of this judge")
+        self.restored = state
         self.rounds = 0 if state is None else int(state["rounds"])
         self.breaches: list[Breach] = []
         self.error: Exception | None = None
@@ -157,7 +158,19 @@ def test_the_next_one_goes_on_from_the_judges_state(site: Site, tmp_path: Path) 
     after = Site(tmp_path, daemon=site.daemon)
     assert after.judge.rounds == 2
     after.turn()
-    assert json.loads((site.guard / STATE_FILE).read_text()) == {"rounds": 3}
+    assert json.loads((site.guard / STATE_FILE).read_text()) == {"rounds": 3, "mode": "act"}
+
+
+def test_what_was_counted_in_a_dry_run_ends_nobody_when_it_acts(site: Site, tmp_path: Path) -> None:
+    site.mode = "dry_run"
+    site.turn()
+    site.watch.close()
+    acting = Site(tmp_path, daemon=site.daemon)
+    assert acting.judge.restored == {"rounds": 1, "mode": "dry_run", "ladders": []}
+    acting.turn()
+    acting.watch.close()
+    again = Site(tmp_path, daemon=site.daemon)
+    assert again.judge.restored == {"rounds": 2, "mode": "act"}
 
 
 @pytest.mark.parametrize("text", ["{", '{"other": 1}', "[1]", ""])
