@@ -7,8 +7,8 @@ slowed down because a look hangs.
 Approach: a thread of its own. What must outlive it is in two files, replaced whole: the judge's state in
 ``judge.json`` and, for who asks (``fairsched guard show``), a status. One that is broken is said, and begun anew: then
 everybody has all warnings before them. So it is where the last one was a dry run and this one acts: whoever was told
-what would happen is not ended without being told what will. When no round was made for a while, what is lowered is given back by whoever
-notices, under the same lock as the round.
+what would happen is not ended without being told what will. When no round was made for a while, what is lowered is
+given back by whoever notices, under the same lock as the round.
 """
 
 from __future__ import annotations

@@ -22,9 +22,10 @@ from fairsched.companion.guard.watch import Tools, Watch, WatchRules
 from fairsched.companion.locked import LockedFile
 from fairsched.companion.part import Moment
 from fairsched.errors import ControlError, HostUnsupported
-from fairsched.guard.breach import Act, Breach
+from fairsched.guard.breach import Act, Breach, Per, What
+from fairsched.guard.judge import Judge
 from fairsched.guard.report import GuardStatus, SubjectUse, from_plain
-from fairsched.guard.rules import GuardRules
+from fairsched.guard.rules import Bound, GuardRules
 from fairsched.guard.sample import Round
 from fairsched.guard.tape import play_files
 from tests.support import wait_until
@@ -171,6 +172,15 @@ def test_what_was_counted_in_a_dry_run_ends_nobody_when_it_acts(site: Site, tmp_
     acting.watch.close()
     again = Site(tmp_path, daemon=site.daemon)
     assert again.judge.restored == {"rounds": 2, "mode": "act"}
+
+
+def test_the_judge_takes_a_state_without_its_warnings() -> None:
+    bound = Bound("people", Per.USER, What.VRAM, 1.0, warnings=1, grace_s=10.0, is_hard=True)
+    judge = Judge(GuardRules((bound,)))
+    assert [judge.feed(moment(T_S))[0].warnings, judge.feed(moment(T_S + 5))[0].act] == [1, Act.WARN]
+    for state, act in ((judge.state(), Act.END), ({**judge.state(), "ladders": []}, Act.WARN)):
+        (found,) = Judge(judge.rules, {**state, "mode": "act"}).feed(moment(T_S + 10))
+        assert found.act is act
 
 
 @pytest.mark.parametrize("text", ["{", '{"other": 1}', "[1]", ""])
