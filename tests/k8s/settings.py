@@ -70,8 +70,13 @@ state = "/run/containerd"
 
 
 def network() -> dict[str, Any]:
-    """A link of its own for each pod."""
-    ipam = {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": "10.88.0.0/24"}]]}
+    """A link of its own for each pod, and the way to the node, where the API server is."""
+    ipam = {
+        "type": "host-local",
+        "dataDir": "/run/cni",
+        "ranges": [[{"subnet": "10.88.0.0/24"}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+    }
     return {"cniVersion": "1.0.0", "name": "test", "plugins": [{"type": "ptp", "ipam": ipam}]}
 
 

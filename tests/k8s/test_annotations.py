@@ -83,7 +83,7 @@ def told(cluster: Cluster) -> Iterator[Told]:
             yield found
         finally:
             found.uninstall()
-            for full in PODS:
+            for full in (*PODS, "first"):
                 gpu.kill_group(full)
             cluster.kubectl("delete", "namespace", *spaces, "--ignore-not-found", timeout_s=120)
 

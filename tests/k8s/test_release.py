@@ -84,8 +84,9 @@ def busy(cluster: Cluster) -> Iterator[Busy]:
             yield found
         finally:
             found.uninstall()
-            for name in NAMES:
+            for name in (*NAMES, "first"):
                 gpu.kill_group(name)
+            for name in NAMES:
                 cluster.kubectl("delete", "pod", name, "--wait", "--ignore-not-found")
 
 

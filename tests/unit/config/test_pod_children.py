@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairsched.config import CgroupOwners, from_bytes, render
-from fairsched.config.podlayer import fitting, layer_path, load_layer, save_layer
+from fairsched.config.podlayer import fitting, layer_path, load_layer, save_layer, with_layer
 from fairsched.config.settings import Settings
 from fairsched.errors import ConfigError
 from tests.unit.config.test_match import UID, Host, config
@@ -143,6 +143,21 @@ def test_a_bad_reload_keeps_the_file_that_the_next_layer_lies_on(file: Path) -> 
         settings.reload()
     settings.set_pods(LAYER)
     assert weights(settings)["chat"] == 1
+
+
+def test_a_reload_that_an_override_refuses_leaves_no_trace_in_the_next_layer(file: Path) -> None:
+    settings = Settings(file)
+    settings.set_tenant("chat", {"min": 0.6})
+    write(file, "chat: {cgroup: gpu/chat}, train: {cgroup: gpu/train, min: 50%}")
+    with pytest.raises(ConfigError):
+        settings.reload()
+    settings.set_pods(LAYER)
+    assert set(weights(settings)) == {"chat", "ml", "ml/llama-0"}
+
+
+def test_a_tenant_of_the_file_is_not_touched() -> None:
+    found = with_layer(config("  ml: {cgroup: a, weight: 9}"), LAYER)
+    assert found.tenants["ml"].weight == 9 and found.tenants["ml"].children == {}
 
 
 def test_who_does_not_watch_pods_has_no_layer(file: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fairsched.companion.escalate import kube
 from fairsched.companion.escalate.kube import KubeClient, Refused, Unreachable
 from fairsched.companion.pods.watch import Watch
 from tests.unit.companion.escalate.api_server import ApiServer
@@ -158,6 +159,15 @@ def test_events_are_read_line_by_line_until_the_server_ends_it(api: ApiServer, c
     seen: list[Mapping[str, Any]] = []
     client.events("/api/v1/pods", {"watch": "true"}, seen.append, 5)
     assert [one["type"] for one in seen] == ["ADDED", "BOOKMARK"]
+
+
+def test_an_event_that_is_too_long_is_an_error(
+    api: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kube, "MAX_EVENT_BYTES", 10)
+    api.fail("GET", "watch=true", streaming(b'{"type": "A"}\n'))
+    with pytest.raises(Unreachable, match="longer than 10 bytes"):
+        client.events("/api/v1/pods", {"watch": "true"}, print, 5)
 
 
 def test_what_is_no_event_and_a_refusal_are_errors(api: ApiServer, client: KubeClient) -> None:
