@@ -8,6 +8,7 @@ configuration's own schema takes it; names are cut to what the configuration tak
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,8 @@ GROUP = "tenant"
 GPU_RESOURCES = ("nvidia.com/", "fairsched.io/")
 MOST_CHILDREN = 512
 """Of one namespace on one node; further pods have the default."""
+MOST_BYTES = 48 << 10
+"""Of a layer as JSON: a request of the control socket takes 64 KiB."""
 _OVER = ("Succeeded", "Failed")
 _SHOWN_CHARS = 60
 
@@ -63,7 +66,25 @@ def make_layer(pods: Iterable[Mapping[str, Any]], namespaces: Iterable[Mapping[s
         said = {key for one in (space, *here) for key in _said(one)}
         if NAME.fullmatch(name) and here and (said or any(map(_wants_gpu, here))):
             made.layer[name] = _tenant(name, space, here, made.complaints)
+    _trim(made)
     return made
+
+
+def _trim(made: Made) -> None:
+    """Keep the layer small: who says more than its part of the room loses of its own, and of nobody else's."""
+    left = MOST_BYTES
+    by_size = sorted((len(json.dumps({name: node})), name) for name, node in made.layer.items())
+    for index, (size, name) in enumerate(by_size):
+        part = left // (len(by_size) - index)
+        children, dropped = made.layer[name]["children"], 0
+        while size > part and children:
+            key = next(reversed(children))
+            size -= len(json.dumps({key: children[key]}))
+            dropped += len(children.pop(key).get("pods", ()))
+        if dropped:
+            text = f"{dropped} of its pods have the default: they say more than there is room for on one node"
+            made.complaints.append(Complaint(name, "", "", text))
+        left -= min(size, part)
 
 
 def _tenant(
@@ -71,7 +92,7 @@ def _tenant(
 ) -> dict[str, Any]:
     values = _values(space, complaints)
     default_class = values.pop("class", None)
-    children: dict[str, dict[str, Any]] = {}
+    children: dict[str, dict[str, Any]] = {} if default_class is None else {"*": {"class": default_class}}
     left = _ratio(values.get("min"))
     for pod in pods:
         said = _values(pod, complaints)
@@ -99,8 +120,6 @@ def _tenant(
         for one, value in said.items():
             if child.setdefault(one, value) != value:
                 complaints.append(_complaint(pod, f"{one}: others of its tenant '{key}' say {child[one]}"))
-    if default_class is not None:
-        children["*"] = {"class": default_class}
     return {**values, "match": {"pod": f"{name}/*"}, "children_are": "pods", "children": children}
 
 

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.companion.pods.policy import MOST_CHILDREN, make_layer
+from fairsched.companion.pods.policy import MOST_BYTES, MOST_CHILDREN, make_layer
 from fairsched.config import from_bytes
 from fairsched.config.podlayer import fitting, with_layer
 
@@ -136,6 +137,18 @@ def test_a_namespace_has_room_for_so_many_and_the_rest_have_the_default() -> Non
     made = make_layer([pod(f"p-{i:04}", weight="2") for i in range(MOST_CHILDREN + 1)], [])
     assert len(made.layer["ml"]["children"]) == MOST_CHILDREN
     assert [one.name for one in made.complaints] == [f"p-{MOST_CHILDREN:04}"]
+
+
+def test_who_says_too_much_loses_of_its_own_and_of_nobody_elses() -> None:
+    """A request that is too long would be refused whole, with what others say."""
+    greedy = [pod(f"{'x' * 240}-{i:04}", "greedy", weight="2") for i in range(400)]
+    made = make_layer([*greedy, *(pod(f"p-{i}", weight="2") for i in range(20))], [])
+    assert len(json.dumps(made.layer)) <= MOST_BYTES
+    assert len(made.layer["ml"]["children"]) == 20
+    assert len(made.layer["greedy"]["children"]) > 100
+    (said,) = made.complaints
+    kept = len(made.layer["greedy"]["children"])
+    assert str(said).startswith(f"greedy: {400 - kept} of its pods have the default")
 
 
 TEXTS = st.one_of(
