@@ -285,3 +285,25 @@ def test_after_a_broken_line_the_next_ones_are_judged_by_themselves() -> None:
         lines.append((f"f:{number + 1}", line.rstrip(b"\n")))
     lines[1] = ("f:2", lines[1][1].replace(b'"n":1', b'"n":9'))
     assert check(lines, Head(), head)[0] == [Fault("f:2", "its bytes do not have its hash: changed")]
+
+
+@pytest.mark.parametrize("what", ["changed", "cut", "torn"])
+def test_a_log_that_was_changed_is_not_gone_on_with(tmp_path: Path, what: str) -> None:
+    """Else the next act would stand on top of it, whole."""
+    audit = made(tmp_path)
+    raw = file_of(audit).read_bytes()
+    lines = raw.splitlines(keepends=True)
+    new = {"changed": raw.replace(b"reason 4", b"reason 5"), "cut": b"".join(lines[:-1]), "torn": raw[:-9]}[
+        what
+    ]
+    file_of(audit).write_bytes(new)
+    with pytest.raises(AuditRefused, match="the audit log was changed"):
+        audit.write("reclaim", {}, "")
+    assert file_of(audit).read_bytes() == new
+
+
+def test_a_clock_that_was_set_back_breaks_no_chain(tmp_path: Path) -> None:
+    audit = made(tmp_path)
+    audit.write("reclaim", {"why": "after"}, "", at_s=0.5)
+    assert faults(audit) == ""
+    assert [entry["seq"] for entry in audit.entries()][-1] == 6
