@@ -74,9 +74,9 @@ def pauses_of(
 
 
 def release_dead(run_dir: Path, mount: Mount | None, cgroups: Iterable[str]) -> list[Release]:
-    """Thaw what a daemon that has died holds of these cgroups."""
+    """Thaw what a daemon that has died holds of these cgroups. Raises KernelRefused: its journal is not ours."""
     wanted = [path for path in cgroups if path]
-    if mount is None or not (run_dir / "holds").is_dir():
+    if mount is None or not os.path.isdir(run_dir / "holds"):
         return []
     journal = Journal(str(run_dir / "holds"))
     try:
@@ -95,7 +95,7 @@ def release_dead(run_dir: Path, mount: Mount | None, cgroups: Iterable[str]) -> 
 def _holds(run_dir: Path) -> list[Entry]:
     """What fairsched holds; nothing where the journal cannot be read."""
     directory = run_dir / "holds"
-    if not directory.is_dir():
+    if not os.path.isdir(directory):  # Path.is_dir raises where a directory above may not be searched
         return []
     try:
         journal = Journal(str(directory))

@@ -230,9 +230,14 @@ class Session:
             protected=prepared.protected,
             tell=self._tell,
         )
-        warnings = [
+        try:
+            released = release_dead(self._own.run_dir, self._lister.mount, cgroups)
+            warnings = []
+        except FairschedError as error:  # whoever stands still is explained; the others are ended
+            released, warnings = [], [f"what a dead daemon holds is not thawed: {error}"]
+        warnings += [
             f"left by a daemon that has died: {one.path} {one.kind.value} {one.detail}".rstrip()
-            for one in release_dead(self._own.run_dir, self._lister.mount, cgroups)
+            for one in released
             if one.kind.value != "kept"
         ]
         ended = ending.run(grace_s, kill_s)

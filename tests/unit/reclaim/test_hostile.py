@@ -9,6 +9,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -273,3 +274,45 @@ def test_a_long_wish_does_not_keep_the_journal_from_its_copy(tmp_path: Path) -> 
         assert tell(asked, Head(3, "ab" * 32), str(tmp_path / "socket"), str(tmp_path / "none")) == "journal"
         got = journal.recv(1 << 20)
     assert b"FAIRSCHED_AUDIT_SEQ=3\n" in got and got.count(b"\n") == 6
+
+
+AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from fairsched.cgroup.names import Names
+from fairsched.cgroup.path import Mount
+from fairsched.reclaim.pauses import pauses_of, release_dead
+from fairsched.reclaim.facts import read_facts
+me = read_facts(os.getpid())
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+run = Path(sys.argv[1])
+print(pauses_of([me], None, run, Names()), release_dead(run, Mount("/nowhere", "/"), ["/a"]))
+"""
+
+
+def test_who_may_not_read_the_journal_of_holds_is_told_of_none(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    (tmp_path / "run" / "holds").mkdir(parents=True)
+    (tmp_path / "run").chmod(0o700)
+    command = [sys.executable, "-c", AS_NOBODY, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "{} []\n"), done.stderr
+
+
+def test_a_journal_that_cannot_be_read_keeps_nobody_from_being_ended(
+    child: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> list[Any]:
+        raise FairschedError("the journal of holds: Permission denied")
+
+    monkeypatch.setattr("fairsched.reclaim.session.release_dead", refused)
+    session = Session(cast(Any, _Lister(child.pid)), Own(run_dir=tmp_path))
+    prepared = session.prepare(wish := Wish(lambda now: list(now.holders), "gpu=0"))
+    audit = Audit(tmp_path / "audit", tell=lambda *_: None)
+    outcome = session.act(prepared, wish, audit, reason=None, is_forced=False, grace_s=10.0)
+    prepared.close()
+    assert [one.fate for one in outcome.ended] == [Fate.ENDED] and outcome.is_whole
+    assert outcome.warnings == (
+        "what a dead daemon holds is not thawed: the journal of holds: Permission denied",
+    )
