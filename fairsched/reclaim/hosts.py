@@ -104,7 +104,9 @@ def read_hosts(path: Path) -> list[str]:
     if len(content) > MOST_BYTES:
         raise HostsError(f"{path}: longer than {MOST_BYTES >> 20} MiB", remedy="is it a list of hosts?")
     try:
-        return parse_hosts(content.decode(), str(path))
+        return parse_hosts(
+            content.decode("utf-8-sig"), str(path)
+        )  # with the mark that Windows begins a file with
     except UnicodeDecodeError as error:
         number = content.count(b"\n", 0, error.start) + 1
         raise HostsError(f"{path}:{number}: not UTF-8", remedy="is it a list of hosts?") from None

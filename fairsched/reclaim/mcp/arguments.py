@@ -75,7 +75,9 @@ class Selectors(Arguments):
 
     def text(self) -> str:
         """For the audit log."""
-        given = self.model_dump(exclude_none=True, exclude_defaults=True)
+        given = self.model_dump(
+            exclude_none=True, exclude_defaults=True, exclude={"reason"}
+        )  # stands by itself
         return " ".join(shlex.quote(f"{key}={value}") for key, value in given.items())
 
 

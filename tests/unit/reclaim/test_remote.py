@@ -81,6 +81,11 @@ def test_a_file_of_hosts_has_comments_and_each_host_once(tmp_path: Path) -> None
     with pytest.raises(HostsError, match="no host is in it"):
         parse_hosts("#\n", "f")
     assert len(parse_hosts("\n".join(f"h{number}" for number in range(10_000)), "f")) == 10_000
+    (tmp_path / "f").write_bytes(b"\xef\xbb\xbfa\r\n\tb\r\n")
+    assert all_hosts((), tmp_path / "f") == ["a", "b"], "as Windows writes it"
+    for odd in ("a b", "a\0", "a\u00a0", "a;b", "$(a)", "a\x1b[2J", "a/b", "\u0430pple"):
+        with pytest.raises(HostsError, match=r"f:2: .* is no host"):
+            parse_hosts(f"good\n{odd}\n", "f")
     (tmp_path / "f").write_bytes(b"a\n\xff\n")
     with pytest.raises(HostsError, match="f:2: not UTF-8"):
         all_hosts((), tmp_path / "f")

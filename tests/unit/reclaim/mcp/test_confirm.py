@@ -77,7 +77,7 @@ def test_a_plan_does_nothing_and_its_confirmation_ends_just_that(
     assert {entry["via"] for entry in entries} == {"mcp"}
     assert all(entry["claims_client"].startswith("mcp") for entry in entries)
     assert len({entry["plan"] for entry in entries}) == 1
-    assert entries[0]["why"] == "a test"
+    assert (entries[0]["why"], entries[0]["asked"]) == ("a test", "'pids=[10]'")
     assert all(pin.is_closed for pin in host.pins)
 
 
