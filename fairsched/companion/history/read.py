@@ -223,9 +223,9 @@ class _Reader:
         shares = {
             row[0]: row[1:]
             for row in self.db.execute(
-                "SELECT tenant, sum(gpu_time_s), sum(used_ratio * span_s) / ?3, sum(entitled_ratio * span_s) / ?3 "
-                "FROM share JOIN node USING (t) WHERE t BETWEEN ?1 AND ?2 GROUP BY tenant",
-                (*span, on_record_s),
+                "SELECT tenant, sum(gpu_time_s), sum(used_ratio * span_s) / ?, sum(entitled_ratio * span_s) / ? "
+                "FROM share JOIN node USING (t) WHERE t BETWEEN ? AND ? GROUP BY tenant",
+                (on_record_s, on_record_s, *span),
             )
         }
         holds = {

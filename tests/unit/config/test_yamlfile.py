@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -79,7 +81,8 @@ def test_billion_laughs_ends_at_the_first_anchor() -> None:
 
 
 def test_deep_nesting_is_an_error_not_a_recursion() -> None:
-    assert "levels" in str(refused("[" * 100_000))
+    """By us, or by a libyaml from 0.2.6 on."""
+    assert re.search("levels|nesting depth", str(refused("[" * 100_000)))
 
 
 def test_not_utf8_names_the_line() -> None:
