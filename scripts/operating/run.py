@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Executes the commands of docs/operating.md, word for word, in a bare Debian under a real systemd.
 
-    sudo python scripts/operating/run.py [--keep]
+    sudo python scripts/operating/run.py [--keep] [--upgrade-from COMMIT]
 
 Problem. A handbook that nobody executes is wrong after a month, and what it needs is not seen on a machine on which
 developers have installed everything.
@@ -11,6 +11,9 @@ booted with systemd as PID 1 in a container (systemd-nspawn). There ``inside`` c
 block of the page that begins with sh; after some of them it looks whether what the page promises is so. The
 container shares the network of the host, since packages are fetched, and nothing else: not its files, not its
 processes.
+
+``--upgrade-from``: instead of the page, that commit's fairsched is installed there, then the checkout's over it, and so
+back and forth while somebody is held (upgrade.py).
 
 Environment: FAIRSCHED_VM_CACHE, as for scripts/vm; FAIRSCHED_VM_MIRROR, a Debian mirror. pip's settings of the caller
 (PIP_INDEX_URL, PIP_CERT) are those of the container.
@@ -117,6 +120,19 @@ def bare_root() -> Path:
     return root
 
 
+def older(commit: str, target: Path) -> None:
+    """A repository with the tree of an older commit as its only one."""
+    archive = subprocess.run(
+        ["git", "-c", "safe.directory=*", "archive", commit], cwd=ROOT, capture_output=True, check=False
+    )
+    if archive.returncode != 0:
+        raise CannotError(
+            f"no commit {commit} here, as in a shallow clone: {archive.stderr.decode().strip()}"
+        )
+    subprocess.run(["tar", "-x", "-C", str(target)], input=archive.stdout, check=True)
+    commit_all(target)
+
+
 def snapshot(target: Path) -> None:
     """A repository with the working tree as its only commit: what a reader would clone."""
     listed = subprocess.run(
@@ -130,12 +146,16 @@ def snapshot(target: Path) -> None:
         if source.is_symlink() or source.is_file():
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, copy, follow_symlinks=False)
+    commit_all(target)
+
+
+def commit_all(target: Path) -> None:
     git = ["git", "-C", str(target), "-c", "user.name=trial", "-c", "user.email=trial@example.org"]
     for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "snapshot"]):
         subprocess.run([*git, *command], check=True)
 
 
-def prepare(work: Path) -> None:
+def prepare(work: Path, upgrade_from: str | None) -> None:
     """What the container sees as /trial."""
     (work / "blocks").mkdir()
     (work / "out").mkdir()
@@ -143,8 +163,14 @@ def prepare(work: Path) -> None:
     for number, block in enumerate(shell_blocks(PAGE), 1):
         (work / "blocks" / f"{number:02}-line-{block.line}").write_text(block.text)
     snapshot(work / "source")
+    if upgrade_from is not None:
+        (work / "old").mkdir()
+        older(upgrade_from, work / "old")
     for name in ("inside", "look.py", "editor", "trial.service", "boot"):
         shutil.copy2(HERE / name, work / name)
+    if upgrade_from is not None:
+        shutil.copy2(HERE / "upgrade.py", work / "upgrade.py")
+        shutil.copy2(HERE / "inside-upgrade", work / "inside")
     lines = [
         f"{key.removeprefix('PIP_').lower().replace('_', '-')} = {os.environ[key]}\n"
         for key in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CERT")
@@ -189,13 +215,14 @@ def main() -> int:
     parser.add_argument(
         "--keep", action="store_true", help="leave what the blocks said in a directory, and name it"
     )
+    parser.add_argument("--upgrade-from", metavar="COMMIT", help="try an upgrade from there, and back")
     options = parser.parse_args()
     work = None
     try:
         probe_host()
         root = bare_root()
         work = Path(tempfile.mkdtemp(prefix="fairsched-operating-"))
-        prepare(work)
+        prepare(work, options.upgrade_from)
         return play(work, root)
     except TrialError as error:
         print(f"operating: {error}", file=sys.stderr)
