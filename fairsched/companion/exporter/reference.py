@@ -19,9 +19,10 @@ _INTRO = f"""\
 <!-- Written by `python -m fairsched.companion.exporter.reference`; a test compares it with the catalogue. -->
 
 `metrics.listen: ":9477"` answers Prometheus on `http://127.0.0.1:9477/metrics`, `0.0.0.0:9477` on every interface;
-`null` is off. The exporter is a part of the companion, a process beside the daemon, and keeps nothing: a page is the
-daemon's status, at most a second old, and all scrapes of that second share it. So a hundred scrapes cost the daemon
-what one does, and without a scrape it does nothing.
+`null` is off. The exporter is a part of the companion, a process beside the daemon: a page is the daemon's status, at
+most a second old, and all scrapes of that second share it. So a hundred scrapes cost the daemon what one does, and
+without a scrape it does nothing. Only `fairsched_gpu_active_ratio` it asks of NVML itself, for each page, and what it
+keeps for that are the samples of the page before: with two Prometheus servers each is told of the time since the other.
 
 ```yaml
 scrape_configs:
