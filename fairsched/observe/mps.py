@@ -11,15 +11,17 @@ The clients on a GPU are one group. A tenant of it is *kept*, as in never held f
 
 - a server of the group runs in no tenant: a process that the driver lists on the GPU and whose program is called
   ``nvidia-cuda-mps-server``. One that runs in a tenant counts for nothing: that tenant could call anything so;
-- and all that the tenant has on the GPU are clients. With other processes there it may be serving itself.
+- all that the tenant has on the GPU are clients. With other processes there it may be serving itself;
+- and all its clients are connected to such a server, where connections are seen at all (mps_sockets.py): who shares
+  a GPU with the node's server may be the client of another one.
 
 Everybody else is held as without MPS: where server and clients are of one tenant they stand still together, and nobody
 else waits; where a tenant serves others, these have chosen to depend on it. What is taken is charged as everywhere,
 each client as if it took turns.
 
 Limits. NVML is asked once a second: until then a new client is anybody. On a GPU with a server of the node's own, a
-tenant that also hides a private server on another GPU is not found out by this. Server and clients are told apart by
-GPU, not by socket: two servers on one GPU are one group. CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is shown, and nothing else.
+tenant that also hides a private server on another GPU is not found out by this. Where no client of that server is seen
+to be connected to it, all on the GPU count as its. CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is shown, and nothing else.
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from fairsched.base.text import counted
 from fairsched.gpu.nvml import Gpu, read_environ
 from fairsched.gpu.watch import OnMps
 from fairsched.model import TenantSpec
+from fairsched.observe import mps_sockets
 
 SERVER = "nvidia-cuda-mps-server"
 PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -56,6 +60,10 @@ class MpsGroup:
     """Tenants that are not held."""
     percentages: Mapping[str, tuple[float, ...]]
     """By tenant, what its clients were started with."""
+    joined: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By tenant, the servers that its clients are seen to be connected to."""
+    apart: frozenset[str] = frozenset()
+    """Tenants with clients that are connected to none of these."""
 
     def text(self, tenant: str) -> str:
         """For people: what it is of this tenant, and why."""
@@ -63,10 +71,12 @@ class MpsGroup:
         limit = "" if not given else f", limited to {', '.join(f'{one:g} %' for one in given)} of the threads"
         what = f"{counted(count, 'client')} of MPS{limit}"
         if tenant in self.kept:
-            pids = ", ".join(map(str, self.servers))
+            pids = ", ".join(map(str, self.joined.get(tenant, self.servers)))
             return f"{what}, server {pids}: not held, as that may stall the other clients; its use is an estimate"
         if not self.servers:
             return f"{what}, whose server is in a tenant or not found: held as without MPS"
+        if tenant in self.apart:
+            return f"{what}, connected to another server than the node's: held as without MPS"
         return f"{what}, and other processes on the GPU: held as without MPS"
 
 
@@ -76,20 +86,29 @@ def judge(
     others: Mapping[int, str | None],
     servers: Collection[int],
     percentages: Mapping[int, float],
+    connected: Mapping[int, int] = MappingProxyType({}),
 ) -> MpsGroup:
     """Who is kept (pure). ``clients`` and ``others`` on the GPU: the tenant of each process, None = it is in none.
-    ``servers``: those of ``others`` whose program is called so."""
+    ``servers``: those of ``others`` whose program is called so. ``connected``: the server of each client, as far as
+    that is seen."""
     outside = tuple(sorted(pid for pid in servers if others.get(pid, "") is None))
+    joined: dict[str, set[int]] = {}
+    apart = set()
     counts: dict[str, int] = {}
     given: dict[str, set[float]] = {}
     for pid, tenant in clients.items():
         if tenant is not None:
             counts[tenant] = counts.get(tenant, 0) + 1
+            if connected.get(pid) in outside:
+                joined.setdefault(tenant, set()).add(connected[pid])
+            elif connected:
+                apart.add(tenant)
             if pid in percentages:
                 given.setdefault(tenant, set()).add(percentages[pid])
-    kept = counts.keys() - set(others.values()) if outside else frozenset[str]()
+    kept = counts.keys() - set(others.values()) - apart if outside else frozenset[str]()
     shown = {tenant: tuple(sorted(values)) for tenant, values in given.items()}
-    return MpsGroup(gpu, outside, counts, frozenset(kept), shown)
+    servers_of = {tenant: tuple(sorted(pids)) for tenant, pids in joined.items()}
+    return MpsGroup(gpu, outside, counts, frozenset(kept), shown, servers_of, frozenset(apart))
 
 
 class MpsWatch:
@@ -99,6 +118,8 @@ class MpsWatch:
         """``cgroup_of`` tells the cgroup id of a process."""
         self._cgroup_of = cgroup_of
         self._seen: Mapping[int, OnMps] = {}
+        self._connected: dict[int, int | None] = {}
+        """The server of each client that was looked at; None = none of them: it connects before it is listed."""
         self.groups: tuple[MpsGroup, ...] = ()
         self.doubted: frozenset[tuple[str, str]] = frozenset()
         """(tenant, UUID) of those that are kept."""
@@ -129,13 +150,24 @@ class MpsWatch:
     def _groups(
         self, listed: Mapping[int, OnMps], gpus: Sequence[Gpu], tenant_of: Callable[[int], str | None]
     ) -> Iterator[MpsGroup]:
+        there = {pid for on in listed.values() for pid in on.clients}
+        self._connected = {pid: server for pid, server in self._connected.items() if pid in there}
         for slot, on in sorted(listed.items()):
             if slot >= len(gpus):
                 continue
             clients, others = (self._tenants(pids, tenant_of) for pids in (on.clients, on.others))
             servers = [pid for pid in others if _program(pid) == SERVER]
+            connected = self._connections(clients, [pid for pid in servers if others[pid] is None])
             percentages = {pid: value for pid in clients if (value := _percentage(pid)) is not None}
-            yield judge(gpus[slot].uuid, clients, others, servers, percentages)
+            yield judge(gpus[slot].uuid, clients, others, servers, percentages, connected)
+
+    def _connections(self, clients: Collection[int], servers: Collection[int]) -> dict[int, int]:
+        """Asked once of each client: one with many descriptors takes long."""
+        new = [pid for pid in clients if pid not in self._connected]
+        found = mps_sockets.connections(new, servers) if new and servers else None
+        if found is not None:
+            self._connected |= {pid: found.get(pid) for pid in new}
+        return {pid: one for pid in clients if (one := self._connected.get(pid)) is not None}
 
     def _tenants(
         self, pids: Collection[int], tenant_of: Callable[[int], str | None]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 from pathlib import Path
 from types import TracebackType
 
@@ -30,7 +29,6 @@ class MpsServer:
         self, host: SimHost, directory: Path, cgroup_path: Path | None = None, name: str = NAME
     ) -> None:
         self._host, self._directory, self._cgroup_path, self._name = host, directory, cgroup_path, name
-        self._socket: socket.socket | None = None
         self.worker: Worker | None = None
 
     def __enter__(self) -> MpsServer:
@@ -44,16 +42,15 @@ class MpsServer:
 
     def start(self) -> None:
         """Listen, and be there for NVML."""
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(str(self._directory / "control"))
-        self._socket.listen(64)
         program = self._directory / self._name
         shutil.copy2(self._host.load_program, program)
         log_path = self._host.state_dir / "steps" / self._name
         create_log(log_path)
         load = Workload("decode", kernels=1, kernel_us=1, gap_us=_IDLE_US)
         argv = [str(program), *load.arguments(), "--log", str(log_path)]
-        self.worker = Worker(self._name, self._host.popen(argv, self._cgroup_path), log_path)
+        listens = {"FAIRSCHED_SIM_MPS_LISTEN": str(self._directory / "control")}
+        process = self._host.popen(argv, self._cgroup_path, listens)
+        self.worker = Worker(self._name, process, log_path)
         self._host.workers.append(self.worker)
         self.worker.wait_ready()
 
@@ -66,7 +63,5 @@ class MpsServer:
         """End it; its clients do not notice."""
         if self.worker is not None:
             self.worker.kill()
-        if self._socket is not None:
-            self._socket.close()
         with contextlib.suppress(FileNotFoundError):
             (self._directory / "control").unlink()

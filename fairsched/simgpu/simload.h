@@ -116,6 +116,9 @@ double random_exponential(uint64_t *rng, double mean);
 uint64_t random_kernel_ns(struct lane *l);
 
 /* The log Python reads while it is written: see simload_log.c. */
+/* As a server of MPS, where FAIRSCHED_SIM_MPS_LISTEN names a socket. */
+void listen_for_mps(void);
+
 bool log_open(const char *path);
 void log_ready(void);
 void log_step(uint64_t end_ns, double tokens, uint64_t latency_ns);

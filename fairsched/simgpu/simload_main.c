@@ -253,6 +253,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
+	listen_for_mps();
 	if (o.log_path && !log_open(o.log_path)) {
 		perror(o.log_path);
 		return 1;

@@ -39,6 +39,30 @@ def test_clients_of_the_nodes_server_are_not_held_and_it_is_said(make_site: Make
     assert logged(site.log(), "Traceback|tick failed") == []
 
 
+def test_the_client_of_another_tenants_server_is_held_beside_the_nodes(
+    make_site: MakeSite, tmp_path: Path
+) -> None:
+    """`batch` has nothing on the GPU but a client of a server that `friend` runs; `chat` is the node's."""
+    site = make_site()
+    site.configure({"chat": {"weight": 3}, "batch": {"weight": 1}, "friend": {"weight": 1}})
+    nodes, friends = tmp_path / "a", tmp_path / "b"
+    nodes.mkdir()
+    friends.mkdir()
+    with MpsServer(site.host, nodes) as server, MpsServer(site.host, friends, site.cgroup("friend")) as other:
+        assert server.worker is not None
+        site.start()
+        site.spawn("chat", STEADY, env=server.client_env())
+        site.spawn("batch", GREEDY, env=other.client_env())
+        wait_until(
+            lambda: "another server than the node's" in (site.tenant("batch")["note"] or ""),
+            PATIENCE_S,
+            "it is said",
+        )
+        assert f"server {server.worker.pid}: not held" in site.tenant("chat")["note"]
+        site.wait_held("batch")
+    assert logged(site.log(), "Traceback|tick failed") == []
+
+
 def test_a_server_of_its_own_spares_nobody(make_site: MakeSite, tmp_path: Path) -> None:
     """`batch` runs a process of the server's name and is its client: it is held, with all of that."""
     site = make_site()

@@ -18,6 +18,8 @@ from fairsched.observe.mps import MpsWatch, judge
 
 OUTSIDE, INSIDE = 900, 901
 """A server of the node's own, and one in the tenant `c`."""
+OTHER = 902
+"""Another one of the node's own."""
 
 
 def kept(clients: Mapping[int, str | None], others: Mapping[int, str | None], *servers: int) -> set[str]:
@@ -59,6 +61,36 @@ def test_who_works_beside_mps_is_held_and_takes_nobody_along() -> None:
     group = judge("GPU-a", {1: "a", 2: "b"}, {5: "b", OUTSIDE: None}, [OUTSIDE], {})
     assert "other processes on the GPU: held as without MPS" in group.text("b")
     assert "held as without MPS" in judge("GPU-a", {1: "a"}, {}, [], {}).text("a")
+
+
+def test_who_is_connected_to_another_server_is_no_client_of_the_nodes() -> None:
+    clients, others = {1: "a", 2: "b", 3: "b"}, {OUTSIDE: None, OTHER: None, INSIDE: "c"}
+    servers = (OUTSIDE, OTHER, INSIDE)
+    group = judge("GPU-a", clients, others, servers, {}, {1: OUTSIDE, 2: OTHER, 3: INSIDE})
+    assert (group.kept, group.apart) == ({"a"}, {"b"})
+    assert "server 900: not held" in group.text("a") and "another server than the node's" in group.text("b")
+    group = judge("GPU-a", clients, others, servers, {}, {1: OUTSIDE, 2: OTHER, 3: OTHER})
+    assert group.kept == {"a", "b"} and "server 902: not held" in group.text("b")
+    group = judge("GPU-a", clients, others, servers, {}, {1: OUTSIDE})
+    assert group.kept == {"a"}, "where connections are seen, who has none is another's"
+    assert judge("GPU-a", clients, others, servers, {}, {}).kept == {"a", "b"}, "sockets tell nothing here"
+
+
+def test_each_client_is_asked_for_its_sockets_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[int], list[int]]] = []
+    watched = watch(monkeypatch, {OUTSIDE: "nvidia-cuda-mps-server"}, {})
+
+    def connections(clients: list[int], servers: list[int]) -> dict[int, int]:
+        asked.append((sorted(clients), servers))
+        return {1: OUTSIDE} if 1 in clients else {}
+
+    monkeypatch.setattr(mps.mps_sockets, "connections", connections)
+    for clients in ({1}, {1, 2}, {1, 2}, {2}, {1, 2}):
+        look(watched, {0: OnMps(frozenset(clients), frozenset({OUTSIDE}))})
+    assert asked == [([1], [OUTSIDE]), ([2], [OUTSIDE]), ([1], [OUTSIDE])], (
+        "one that was gone is another by then"
+    )
+    assert watched.doubted == {("a", "GPU-a")}
 
 
 def watch(
