@@ -42,9 +42,11 @@ def test_clients_of_the_nodes_server_are_not_held_and_it_is_said(make_site: Make
 def test_the_client_of_another_tenants_server_is_held_beside_the_nodes(
     make_site: MakeSite, tmp_path: Path
 ) -> None:
-    """`batch` has nothing on the GPU but a client of a server that `friend` runs; `chat` is the node's."""
+    """`batch` has nothing there but a client of the server of `friend`; `chat` is the node's, `plain` nobody's."""
     site = make_site()
-    site.configure({"chat": {"weight": 3}, "batch": {"weight": 1}, "friend": {"weight": 1}})
+    site.configure(
+        {"chat": {"weight": 1}, "batch": {"weight": 1}, "friend": {"weight": 1}, "plain": {"weight": 6}}
+    )
     nodes, friends = tmp_path / "a", tmp_path / "b"
     nodes.mkdir()
     friends.mkdir()
@@ -53,6 +55,7 @@ def test_the_client_of_another_tenants_server_is_held_beside_the_nodes(
         site.start()
         site.spawn("chat", STEADY, env=server.client_env())
         site.spawn("batch", GREEDY, env=other.client_env())
+        site.spawn("plain", STEADY)
         wait_until(
             lambda: "another server than the node's" in (site.tenant("batch")["note"] or ""),
             PATIENCE_S,
