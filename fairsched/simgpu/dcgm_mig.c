@@ -12,6 +12,7 @@
 #include "dcgm_int.h"
 
 #define NONE 0xffffffffu
+#define FIRST_COMPUTE 3   /* numbers of the two kinds have nothing to do with each other */
 #define MAX_HIERARCHY 448 /* 32 devices of 14 instances of both kinds */
 
 struct hierarchy_entry {
@@ -57,7 +58,7 @@ static void add(struct hierarchy *out, unsigned int gpu, unsigned int slot, cons
 	bool is_compute = group == DCGM_FE_GPU_CI;
 	struct hierarchy_entry *e = &out->entries[out->count++];
 
-	*e = (struct hierarchy_entry){.entity = {group, entity},
+	*e = (struct hierarchy_entry){.entity = {group, is_compute ? entity + FIRST_COMPUTE : entity},
 				      .parent = {is_compute ? DCGM_FE_GPU_I : DCGM_FE_GPU,
 						 is_compute ? entity : gpu},
 				      .nvml_gpu = gpu,

@@ -189,9 +189,9 @@ def test_gpu_instances_are_entities_with_the_profiling_fields_only(monkeypatch: 
             ]
             assert said == [
                 (GPU_INSTANCE, 0, GPU, 1, 3),
-                (COMPUTE_INSTANCE, 0, GPU_INSTANCE, 1, 3),
+                (COMPUTE_INSTANCE, 3, GPU_INSTANCE, 1, 3),
                 (GPU_INSTANCE, 1, GPU, 2, 2),
-                (COMPUTE_INSTANCE, 1, GPU_INSTANCE, 2, 2),
+                (COMPUTE_INSTANCE, 4, GPU_INSTANCE, 2, 2),
             ]
             assert found.entries[0].gpu_uuid.decode() == host.uuids()[0]
             assert statuses(library, 1001, kind=COMPUTE_INSTANCE) == [BADPARAM], "not modelled"
