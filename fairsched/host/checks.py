@@ -175,7 +175,10 @@ def _gpu_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
         yield Check("nvml", "ok", f"driver {facts.driver_version}, {counted(len(facts.gpus), 'GPU')}")
         yield trace.check(config, facts.driver_version)
     if facts.dcgm is not None:
-        yield _dcgm_check(facts.dcgm, config, is_wanted=ebpf_obstacle(facts, config) is not None)
+        is_wanted = ebpf_obstacle(facts, config) is not None
+        yield _dcgm_check(
+            facts.dcgm, config, is_wanted=is_wanted, has_mig=any(one.has_mig for one in facts.gpus)
+        )
     for gpu in facts.gpus:
         mig = ", MIG on" if gpu.has_mig else ""
         yield Check("gpu", "ok", f"{gpu.name} {gpu.uuid}{mig}")
@@ -202,13 +205,12 @@ def _gpu_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
         )
 
 
-def _dcgm_check(dcgm: DcgmFact, config: Config, *, is_wanted: bool) -> Check:
+def _dcgm_check(dcgm: DcgmFact, config: Config, *, is_wanted: bool, has_mig: bool) -> Check:
     """``is_wanted``: samples are the account, so that it matters."""
     level = _level(dcgm.is_ok, config.gpu.dcgm, "ok")
     if dcgm.is_ok:
-        return Check(
-            "dcgm", level, dcgm.detail, "scales NVML's samples" if is_wanted else "not needed beside eBPF"
-        )
+        wanted = "scales NVML's samples" + (", and is the account of MIG instances" if has_mig else "")
+        return Check("dcgm", level, dcgm.detail, wanted if is_wanted else "not needed beside eBPF")
     is_missed = is_wanted or level != "ok"
     return Check(
         "dcgm",

@@ -26,6 +26,8 @@ def test_where_every_gpu_is_in_mig_mode_the_load_of_instances_accounts_too() -> 
     split = GpuFact("GPU-5f2c1a90", "NVIDIA A100", has_mig=True, instances=(1, 2))
     blind = capable_host(gpus=(split,), bcc_version=None, dcgm=DcgmFact(True, "embedded: GPU 0/1 43 %"))
     assert choose(blind, config()).source is Source.DCGM
+    row = next(check for check in checks(blind, config()) if check.name == "dcgm")
+    assert row.choice == "scales NVML's samples, and is the account of MIG instances"
     lost = replace(blind, dcgm=DcgmFact(False, "no host engine"))
     assert choose(lost, config()).source is None
     assert choose(replace(blind, driver_version=None), config()).source is None
