@@ -206,9 +206,12 @@ class Release:
         return self.cluster.kubectl("exec", f"ds/{NAME}", "-n", NAMESPACE, "--", "fairsched", *arguments)
 
     def status(self) -> dict[str, Any]:
-        """Asked on the node, so that it can be had without an API server."""
-        command = [*COMMAND, "status", "--json", "--socket", "/run/fairsched/fairsched.sock"]
-        found: dict[str, Any] = json.loads(self.on_node(*command))
+        return self.ask("status")
+
+    def ask(self, *command: str) -> dict[str, Any]:
+        """The answer in JSON, asked on the node: it can be had without an API server. Raises ValueError without one."""
+        where = ["--json", "--socket", "/run/fairsched/fairsched.sock"]
+        found: dict[str, Any] = json.loads(self.on_node(*COMMAND, *command, *where))
         return found
 
     def is_answering(self) -> bool:

@@ -38,7 +38,7 @@ class Told(Release):
 
     def weight(self, tenant: str) -> float | None:
         """As the daemon has it; None: it has no such tenant."""
-        found = [one["weight"] for one in self.status()["tenants"] if one["name"] == tenant]
+        found = [one["weight"] for one in self.ask("tenant", "list")["tenants"] if one["name"] == tenant]
         return float(found[0]) if found else None
 
     def annotate(self, pod: str, **values: str) -> None:
@@ -117,7 +117,7 @@ def test_what_cannot_be_understood_keeps_the_default_and_an_event_says_why(told:
     told.annotate("ml/b", weight="heavy")
     text = "fairsched.io/weight: 'heavy': it is not a number"
     wait_until(lambda: f"ml/b: {text}" in told.warnings(), PATIENCE_S, "the status says so")
-    assert told.weight("ml/b") == 1
+    assert told.tenant("ml/b")["weight"] == 1
 
     def events() -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = told.cluster.get("events", "-n", "ml")["items"]
@@ -128,6 +128,14 @@ def test_what_cannot_be_understood_keeps_the_default_and_an_event_says_why(told:
     assert event["message"] == text and event["involvedObject"]["name"] == "b"
     told.annotate("ml/b", weight="1")
     wait_until(lambda: "heavy" not in told.warnings(), PATIENCE_S, "it is over")
+
+
+def test_a_pod_that_goes_is_a_tenant_no_more(told: Told) -> None:
+    document = pod("d", namespace="ml", annotations=said(weight="5"))
+    run(told.cluster, document)
+    told.wait_weight("ml/d", 5)
+    told.cluster.kubectl("delete", "pod", "d", "-n", "ml", "--wait")
+    wait_until(lambda: told.weight("ml/d") is None, PATIENCE_S, "it has gone")
 
 
 def test_while_the_api_server_is_away_all_stays_as_it_was_said_last(told: Told) -> None:
@@ -151,14 +159,6 @@ def test_while_the_api_server_is_away_all_stays_as_it_was_said_last(told: Told) 
     told.annotate("ml/a", weight="2")
     told.wait_weight("ml/a", 2)
     wait_until(lambda: "the API server has told nothing" not in told.warnings(), AWAY_S, "it is over")
-
-
-def test_a_pod_that_goes_is_a_tenant_no_more(told: Told) -> None:
-    document = pod("d", namespace="ml", annotations=said(weight="5"))
-    run(told.cluster, document)
-    told.wait_weight("ml/d", 5)
-    told.cluster.kubectl("delete", "pod", "d", "-n", "ml", "--wait")
-    wait_until(lambda: told.weight("ml/d") is None, PATIENCE_S, "it has gone")
 
 
 def test_the_agent_has_asked_for_all_that_it_may_and_for_nothing_else(told: Told) -> None:
