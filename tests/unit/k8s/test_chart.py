@@ -172,7 +172,7 @@ def test_who_asks_nothing_has_no_token_and_no_role() -> None:
 
 @pytest.mark.usefixtures("helm")
 def test_who_watches_pods_may_do_that_and_tell_of_it() -> None:
-    """A live test compares it with what the API server was asked (tests/k8s/test_annotations.py)."""
+    """A live test compares it with what the API server was asked (tests/k8s/test_tenants.py)."""
     granted = {
         (verb, resource)
         for rule in of_kind("ClusterRole")["rules"]
