@@ -57,7 +57,10 @@ def import_image(cluster: Cluster) -> None:
     """Of this checkout, under the name that the chart has."""
     builder: Any = load_builder()
     out = cluster.directory / "fairsched.tar"
-    builder.build(out, builder.NAME, CACHE / f"image-base-{builder.base_key()}.tar")
+    base = CACHE / f"image-base-{builder.base_key()}.tar"
+    for other in set(CACHE.glob("image-base-*.tar")) - {base}:
+        other.unlink()
+    builder.build(out, builder.NAME, base)
     cluster.import_image(out)
     out.unlink()
 
