@@ -230,7 +230,9 @@ def test_the_whole_example_is_valid_also_what_is_commented_out() -> None:
     lines = (ROOT / "packaging/config.example.yaml").read_text(encoding="utf-8").splitlines()
     start = lines.index("  # lab:")
     unhidden = [
-        line.replace("# ", "", 1) if index >= start and re.match(r"  # .*:|# ( |guard:|reclaim:)", line) else line
+        line.replace("# ", "", 1)
+        if index >= start and re.match(r"  # .*:|# ( |guard:|reclaim:)", line)
+        else line
         for index, line in enumerate(lines)
     ]
     found = from_bytes("\n".join(unhidden).encode(), "example")

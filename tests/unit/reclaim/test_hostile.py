@@ -119,6 +119,18 @@ def test_names_in_commands_to_be_typed_are_quoted(tmp_path: Path) -> None:
     assert unit is not None and "systemctl stop 'web\\x2dfront.service'" in unit
 
 
+def test_a_pause_in_the_freezer_of_v1_keeps_even_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "freezer.state").write_text("FROZEN\n")
+    monkeypatch.setattr("fairsched.reclaim.pauses.find_v1_mount", lambda _name: Mount(str(tmp_path), "/"))
+    monkeypatch.setattr("fairsched.reclaim.pauses.cgroup_path_of", lambda _pid, _where: "/job")
+    (pause,) = pauses_of([process(7)], None, tmp_path, Names()).values()
+    assert pause.keeps_kill and not pause.is_ours
+    assert pause.text.endswith(f"echo THAWED > {tmp_path}/job/freezer.state")
+
+
 def test_nobody_hides_behind_mps_clients_of_another_user() -> None:
     """The program of an MPS server is known by its name, which anybody may give to his."""
     fake, theirs = process(10, uid=1001), process(20, uid=1002)
