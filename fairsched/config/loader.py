@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -210,7 +210,7 @@ def known_keys(section: KeyPath) -> list[str]:
         model = _SECTIONS.get(str(section[0]), Config)
         for part in section[1:]:
             below = model.model_fields.get(str(part))
-            if below is not None and isinstance(below.annotation, type):
-                model = below.annotation
+            if below is not None and hasattr(below.annotation, "model_fields"):
+                model = cast("type[Any]", below.annotation)
         model = _NAMED.get((str(section[0]), str(section[1])), model) if len(section) > 2 else model
     return [field.alias or name for name, field in model.model_fields.items()]
