@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rogue rules on a tape of a real GPU: nine PyTorch programs on an H100 for two minutes (benchmarks/gpu/rogues.py).
 
-Each is a tenant named after what it is. The rules are as built in, but for how long they wait: the tape has two minutes.
+Each is a tenant named after what it is. The rules are as built in, but for how long they wait: it has two minutes.
 """
 
 from __future__ import annotations
