@@ -16,7 +16,7 @@ from tests.node.daemon.conftest import MakeSite
 from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
 from tests.support import let_run, wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.rest]
 
 PARTLY = Workload("decode", kernels=10, kernel_us=400, gap_us=10_000)
 """Some half of an instance of three slices of seven."""

@@ -18,12 +18,14 @@ from tests.node.hostile.shares import IS_FULL, LONGER_S, expect_shares
 from tests.support import let_run, wait_until
 
 pytestmark = pytest.mark.alone
+REST = pytest.mark.rest
 
 DUE = {"chat": 0.8, "late": 0.2}
 SHARE_ERROR = 0.08
 """The first seconds measure tenants: with nobody beside them it was .04 in six seconds."""
-REMEMBERED_S = 6.0
-"""What is promised: at its budget of 4,000 a second one alone fills the table (FS_MAX_HANDLES) in eight seconds."""
+REMEMBERED_S = 2.0 if IS_FULL else 6.0
+"""At its budget of 4,000 a second one alone fills the table (FS_MAX_HANDLES) in eight seconds; in a table that is full
+already six were too long, twice of twice."""
 PLAYED_S = 14.0 + LONGER_S
 LEAST_HANDLES, LEAST_THREADS = 20_000, 10_000
 """It is held most of the time. Without a budget it makes more than there is room for (FS_MAX_HANDLES) in seconds."""
@@ -33,8 +35,8 @@ LEAST_HANDLES, LEAST_THREADS = 20_000, 10_000
     ("remember", "forget", "least", "launches"),
     [
         pytest.param("play_remember", "play_handles", LEAST_HANDLES, [1], id="handles"),
-        pytest.param("play_return", "play_threads", LEAST_THREADS, [0, 1], id="threads"),
-        pytest.param("play_return", "play_quiet_threads", LEAST_THREADS, [0, 1], id="quiet threads"),
+        pytest.param("play_return", "play_threads", LEAST_THREADS, [0, 1], id="threads", marks=REST),
+        pytest.param("play_return", "play_quiet_threads", LEAST_THREADS, [0, 1], id="quiet threads", marks=REST),
     ],
 )
 def test_what_one_makes_without_end_makes_nobody_elses_forgotten(
