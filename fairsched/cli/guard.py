@@ -165,13 +165,14 @@ def _looked(place: Place, config: Config) -> GuardStatus:
 
 def _judge(config: Config) -> tuple[Judge, list[str]]:
     """With the state that a companion has left, and what a person must know."""
-    from fairsched.companion.guard import STATE_FILE, directory_of
+    from fairsched.companion.guard import STATE_FILE, directory_of, state_for
     from fairsched.companion.guard.unknown import unknown_names
     from fairsched.guard.judge import Judge
 
     path, notes = directory_of(config.state_dir) / STATE_FILE, unknown_names(config)
     try:
-        return Judge(config.guard.rules(), json.loads(path.read_bytes())), notes
+        state = state_for(json.loads(path.read_bytes()), config.guard.mode)
+        return Judge(config.guard.rules(), state), notes
     except FileNotFoundError:
         pass
     except (OSError, ValueError, RecursionError) as error:

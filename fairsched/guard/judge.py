@@ -89,6 +89,10 @@ class Judge:
             self._forget_subjects()
         return found
 
+    def forget_warnings(self) -> None:
+        """Everybody has all warnings before them."""
+        self._ladders.rungs.clear()
+
     def state(self) -> dict[str, Any]:
         """All that must outlive a restart, as JSON has it."""
         counters = [

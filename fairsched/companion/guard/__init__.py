@@ -24,6 +24,7 @@ Files in ``state_dir/guard``: tapes, ``judge.json``, ``lowered.json``, ``lock``;
 """
 
 from pathlib import Path
+from typing import Any
 
 LOWERED_FILE = "lowered.json"
 STATE_FILE = "judge.json"
@@ -39,3 +40,10 @@ def directory_of(state_dir: Path) -> Path:
 def is_left(state_dir: Path) -> bool:
     """Whether a setting of a tenant is on record as lowered."""
     return (directory_of(state_dir) / LOWERED_FILE).exists()
+
+
+def state_for(state: Any, mode: str) -> Any:
+    """What a judge goes on from in `mode`; where the last one was a dry run, and this acts, nobody is warned yet."""
+    if isinstance(state, dict) and mode == "act" and state.get("mode") != "act":
+        return {**state, "ladders": []}
+    return state

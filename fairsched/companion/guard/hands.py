@@ -38,10 +38,15 @@ class Hands:
         self._is_acting, self._is_forced = is_acting, is_forced
         self._waiting: dict[Cause, Breach] = {}
         """Ends that were asked for and are not begun, oldest first."""
+        self._is_dry = True
+        """So the last round was carried out: what was asked for in a dry run is not done when it is none any more."""
 
     def carry_out(self, breaches: Sequence[Breach], moment: Round, mode: str) -> None:
         """All that this round asks for. ``mode``: the daemon's, in effect. Returns soon."""
         is_acting, now_s = self._is_acting and mode != "dry_run", moment.t_s
+        if is_acting == self._is_dry:
+            self._is_dry = not is_acting
+            self._waiting.clear()
         for breach in breaches:
             if breach.is_news and breach.act is not Act.END:  # a hold is a warning as well
                 self._records.write_breach("warned", breach)
@@ -74,7 +79,8 @@ class Hands:
         order = result.order
         cause = cause_of(order.breach)
         if result.is_refused:
-            self._waiting.setdefault(cause, order.breach)  # tried again while it is due
+            if order.is_dry == self._is_dry:
+                self._waiting.setdefault(cause, order.breach)  # tried again while it is due
             self._records.refused(matter_of(cause), f"nobody is ended: {result.text}", order.breach, now_s)
             return
         self._records.trouble(matter_of(cause), None)

@@ -25,7 +25,7 @@ from typing import Any
 from fairsched.base.files import replace_file
 from fairsched.base.printable import printable
 from fairsched.base.text import counted
-from fairsched.companion.guard import STATE_FILE
+from fairsched.companion.guard import STATE_FILE, state_for
 from fairsched.companion.guard.hands import Hands
 from fairsched.companion.guard.lowered import Lowered
 from fairsched.companion.guard.records import Records, text_of
@@ -139,10 +139,13 @@ class Watch:
         with self._lock:
             if self._is_closed:
                 return
+            acts_as = ACT if self._rules.mode == ACT and mode != "dry_run" else "dry_run"
+            if acts_as == ACT and self._acted_as == "dry_run":  # the daemon's mode has changed
+                self._judge.forget_warnings()
             breaches = tuple(self._judge.feed(moment))
             self._tools.hands.carry_out(breaches, moment, mode)
             self._breaches, self._t_s = breaches, moment.t_s
-            self._acted_as = ACT if self._rules.mode == ACT and mode != "dry_run" else "dry_run"
+            self._acted_as = acts_as
             self._rounds += 1
             self._round_s = self._clock_s()
         self._keep(moment.t_s)
@@ -174,9 +177,7 @@ class Watch:
 
     def _judge_of(self, judge: Callable[[GuardRules, Mapping[str, Any] | None], Judge]) -> Judge:
         try:
-            state = json.loads(self._path.read_bytes())
-            if isinstance(state, dict) and self._rules.mode == ACT and state.get("mode") != ACT:
-                state = {**state, "ladders": []}
+            state = state_for(json.loads(self._path.read_bytes()), self._rules.mode)
             return judge(self._rules.rules, state)
         except FileNotFoundError:
             pass
@@ -256,7 +257,7 @@ class Watch:
 
     def _what_now(self, breach: Breach) -> str:
         """What is done, and what comes if it goes on."""
-        is_dry, held = self._rules.mode != ACT, self._tools.slowing.held
+        is_dry, held = self._acted_as != ACT, self._tools.slowing.held
         if breach.act is Act.END:
             return f"{'would end' if is_dry else 'ends'} {counted(len(breach.processes), 'process', 'processes')}"
         said = f"warned {'once' if breach.warnings == 1 else f'{breach.warnings} times'}"

@@ -43,7 +43,8 @@ def run(directory: Path, *arguments: object) -> Result:
     path = directory / "c.yaml"
     if not path.exists():
         path.write_text(CONFIG.format(directory), encoding="utf-8")
-    done = CliRunner().invoke(cli, ["guard", *(str(one) for one in (*arguments, "-c", path))])
+    config = () if "-c" in arguments else ("-c", path)
+    done = CliRunner().invoke(cli, ["guard", *(str(one) for one in (*arguments, *config))])
     if "--json" not in arguments and done.exit_code == 0:
         assert all(len(line) <= 80 for line in done.output.splitlines()), done.output
     assert "\x1b" not in done.output
@@ -140,6 +141,12 @@ def test_one_look_goes_on_from_what_was_counted_until_now(
     looks(monkeypatch, busy([0])[0])
     news = json.loads(run(tmp_path, "test", "--json").output)["news"]
     assert [(one["t_s"] - T0, one["act"]) for one in news] == [(10, "end")]
+    acting = tmp_path / "acting.yaml"
+    acting.write_text(CONFIG.format(tmp_path).replace("guard:\n", "guard:\n  mode: act\n"), encoding="utf-8")
+    news = json.loads(run(tmp_path, "test", "--json", "-c", acting).output)["news"]
+    assert [one["act"] for one in news] == ["hold", "hold", "end"], (
+        "who was told in a dry run is told again first"
+    )
     assert [
         one["act"]
         for one in json.loads(run(tmp_path, "test", "--json", "--at", "2025-11-24 17:00").output)["news"]

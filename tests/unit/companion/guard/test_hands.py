@@ -185,6 +185,14 @@ def test_a_dry_run_writes_down_what_it_would_do(tmp_path: Path, is_acting: bool,
     assert not made.daemon.settings.overrides.tenants
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_an_end_that_a_dry_run_waited_for_is_not_done_when_it_acts(made: Made, is_refused: bool) -> None:
+    made.round(END, *(() if is_refused else (OTHER_END,)), mode="dry_run")
+    made.ender.finish("nobody can be looked at", is_refused=is_refused)
+    made.round(breach(is_news=False), breach(is_news=False, limit="hours", what=What.HOURS))
+    assert [order.is_dry for order in made.ender.orders] == [True]
+
+
 def test_an_end_without_processes_ends_nobody(made: Made) -> None:
     made.round(breach(Act.END, processes=()))
     assert made.ender.orders == []

@@ -49,6 +49,7 @@ class FakeJudge:
         self.rounds = 0 if state is None else int(state["rounds"])
         self.breaches: list[Breach] = []
         self.error: Exception | None = None
+        self.forgot = 0
 
     def feed(self, seen: Round) -> list[Breach]:
         del seen
@@ -63,6 +64,9 @@ class FakeJudge:
     def subjects(self, now_s: float) -> list[SubjectUse]:
         del now_s
         return [USE]
+
+    def forget_warnings(self) -> None:
+        self.forgot += 1
 
     def notes(self) -> list[str]:
         return ["people: there is no GPU 7"]
@@ -172,6 +176,28 @@ def test_what_was_counted_in_a_dry_run_ends_nobody_when_it_acts(site: Site, tmp_
     acting.watch.close()
     again = Site(tmp_path, daemon=site.daemon)
     assert again.judge.restored == {"rounds": 2, "mode": "act"}
+
+
+def test_a_daemon_that_begins_to_enforce_has_all_warnings_begin_anew(site: Site) -> None:
+    site.mode = "dry_run"
+    site.turn(breach(next_act=Act.END, next_s=T_S))
+    assert "would end from" in " ".join(site.watch.faults())
+    site.mode = "enforce"
+    for _ in range(2):
+        site.turn()
+        assert site.judge.forgot == 1
+    site.mode = "observe"
+    site.turn()
+    assert site.judge.forgot == 1
+
+
+def test_a_judge_that_forgets_its_warnings_warns_again() -> None:
+    bound = Bound("people", Per.USER, What.VRAM, 1.0, warnings=1, grace_s=10.0, is_hard=True)
+    judge = Judge(GuardRules((bound,)))
+    assert [judge.feed(moment(T_S + t_s))[0].act for t_s in (0, 5)] == [Act.WARN, Act.WARN]
+    judge.forget_warnings()
+    (found,) = judge.feed(moment(T_S + 10))
+    assert (found.act, found.warnings, found.is_news) == (Act.WARN, 1, True)
 
 
 def test_the_judge_takes_a_state_without_its_warnings() -> None:
