@@ -75,11 +75,18 @@ class Lowered:
         self._ceded: set[Place] = set()
         self._unsure: set[Place] = set()
         """The daemon was asked, and did not say that it was done."""
+        self._written: dict[Place, int | float] = {}
+        """Asked for and in the audit log, but not done: it is tried each round, and written down once."""
 
     @property
     def changes(self) -> Mapping[Place, Change]:
         """In force, or perhaps: a change is on record before it is made, and until it is known to be over."""
         return dict(self._changes)
+
+    @property
+    def done(self) -> tuple[Place, ...]:
+        """Of these the ones that the daemon has confirmed."""
+        return tuple(place for place in tuple(self._changes) if place not in self._unsure)
 
     def load(self) -> None:
         """Take over what another process has left. A record that cannot be understood is set aside, and said."""
@@ -117,11 +124,13 @@ class Lowered:
         if before is not None and before <= wanted:
             raise NotLowered(f"{key} of {tenant} is {before:g} already")
         change = Change(tenant, key, wanted, before, found.is_override, why)
-        refusal = self._records.write(
-            "lower", {**entry, "tenant": tenant, "key": key, "set": wanted, "before": before, "text": why}
-        )
-        if refusal is not None:
-            raise NotLowered(refusal)
+        if self._written.get(place) != wanted:
+            refusal = self._records.write(
+                "lower", {**entry, "tenant": tenant, "key": key, "set": wanted, "before": before, "text": why}
+            )
+            if refusal is not None:
+                raise NotLowered(refusal)
+            self._written[place] = wanted
         self._changes[place] = change
         try:
             self._save()
@@ -138,6 +147,7 @@ class Lowered:
             raise NotLowered(
                 f"the daemon did not set {key} of {tenant}: {error}", remedy=error.remedy
             ) from None
+        self._written.pop(place, None)
         return change
 
     def cede(self, settings: Settings) -> None:
@@ -162,6 +172,7 @@ class Lowered:
         A place that is not kept is over: what a person has set there counts as any other setting from here on.
         """
         self._ceded &= set(keep)
+        self._written = {place: wanted for place, wanted in self._written.items() if place in keep}
         for place in [one for one in self._changes if one not in keep]:
             self._give_back(place, why)
 

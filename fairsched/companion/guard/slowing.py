@@ -47,7 +47,7 @@ class Slowing:
     @property
     def held(self) -> tuple[str, ...]:
         """Tenants that are slowed down now."""
-        return tuple(sorted(tenant for tenant, key in self._lowered.changes if key == QUOTA))
+        return tuple(sorted(tenant for tenant, key in self._lowered.done if key == QUOTA))
 
     def step(self, breaches: Sequence[Breach], mode: str, now_s: float) -> None:
         """As the breaches of this round ask. ``mode``: the daemon's."""
@@ -72,7 +72,8 @@ class Slowing:
                 self._records.deed(breach, now_s, text, word="refused")
         self._limit_memory(settings)
         self._forget(wanted)
-        self._causes = {tenant: causes for tenant, causes in self._next.items() if tenant in self.held}
+        changes = self._lowered.changes
+        self._causes = {tenant: causes for tenant, causes in self._next.items() if (tenant, QUOTA) in changes}
 
     def pretend(self, breaches: Sequence[Breach], now_s: float) -> None:
         """In a dry run: what would be done is written down, and what is in force given back."""

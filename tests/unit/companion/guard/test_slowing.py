@@ -301,6 +301,31 @@ def test_an_answer_that_was_lost_is_no_persons_doing(make: MakeHold, monkeypatch
     assert one.quota() == 0.05 and "ceded" not in one.audit.did
 
 
+def test_what_the_daemon_refuses_each_round_is_written_down_once(
+    make: MakeHold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make()
+    request, asked = one.daemon.request, list[str]()
+
+    def full(name: str, **args: Any) -> Any:
+        asked.append(name)
+        if name == "tenant_set":
+            raise ControlError("overrides.yaml: cannot be written", remedy="make room on its disk")
+        return request(name, **args)
+
+    monkeypatch.setattr(one.daemon, "request", full)
+    for _ in range(5):
+        one.step(HOLD)
+        assert one.slowing.held == () and "chat is not slowed down" in one.records.troubles[0]
+    assert (one.audit.did, asked.count("tenant_set")) == (["lower", "refused"], 5)
+    monkeypatch.setattr(one.daemon, "request", request)
+    one.step(HOLD)
+    assert (one.quota(), one.audit.did) == (0.05, ["lower", "refused"])
+    one.step()
+    one.step(HOLD)
+    assert one.audit.did[2:] == ["gave back", "lower"]
+
+
 def test_a_dry_run_changes_nothing_and_gives_back(make: MakeHold) -> None:
     one = make(chat=GIB)
     one.step(HOLD)
