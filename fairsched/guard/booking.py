@@ -48,6 +48,8 @@ class Booking:
     def prune(self, t_s: float) -> None:
         """Forget tenants that were not told of for long."""
         self._tenants = {key: known for key, known in self._tenants.items() if t_s - known[1] <= KEEP_S}
+        there = {tenant for tenant, _ in self._tenants}
+        self._keys = {tenant: keys for tenant, keys in self._keys.items() if tenant in there}
 
     def state(self) -> list[list[Any]]:
         return [[*key, *known] for key, known in self._tenants.items()]

@@ -81,6 +81,10 @@ class Judge:
             self._ladders.lapse(t_s)
             self._tally.prune_counters(t_s)
             self._booking.prune(t_s)
+            kept = (
+                self._tally.kept()
+            )  # tenants of a job each come and go: what nobody is added up to is made anew
+            self._sums = {key: one for key, one in self._sums.items() if one.gpu or id(one) in kept}
         dt_s = 0.0 if last_s is None else t_s - last_s
         found = self._breaches(t_s, dt_s if 0 < dt_s <= GAP_S else 0.0)
         # one that has samples and no load, as old tapes have it, is known from the next round on

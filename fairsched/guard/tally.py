@@ -212,7 +212,7 @@ class Tally:
         gone = [
             key
             for key, counters in self.counters.items()
-            if all(t_s - read_s > KEEP_S for _, read_s in counters.values())
+            if all(t_s - read_s > KEEP_S for _, read_s in counters.values()) and not self._is_there(key)
         ]
         for key in gone:
             del self.counters[key]
@@ -221,6 +221,15 @@ class Tally:
             self._by_id = {
                 number: seat for number, seat in self._by_id.items() if seat.process.key in self.counters
             }
+            self._drop_buckets()
+
+    def kept(self) -> set[int]:
+        """Identities of the sums that processes are still added up to."""
+        return {id(one) for bucket in (*self._buckets.values(), *self.active) for one in bucket.subjects}
+
+    def _is_there(self, key: ProcessKey) -> bool:
+        seat = self._by_key.get(key)
+        return seat is not None and seat.seen == self.number
 
     def set_back(self, t_s: float, last_s: float) -> None:
         """The clock shows less than before. Who began until then is older than the ledger, whenever it comes."""
@@ -321,5 +330,10 @@ class Tally:
         """Seats of processes that are not there; their counters stay for a while."""
         self._by_id = {key: seat for key, seat in self._by_id.items() if seat.seen == number}
         self._by_key = {key: seat for key, seat in self._by_key.items() if seat.seen == number}
-        there = {id(seat.bucket) for seat in self._by_id.values()}
+        self._drop_buckets()
+
+    def _drop_buckets(self) -> None:
+        """Those that nobody has a seat in."""
+        seats = (*self._by_id.values(), *self._by_key.values())
+        there = {id(seat.bucket) for seat in seats}
         self._buckets = {key: one for key, one in self._buckets.items() if id(one) in there}

@@ -314,3 +314,25 @@ def test_only_tenants_that_are_the_subjects_alone_are_held() -> None:
     spared = Sample(process(4, cgroup="/spared", tenant="chat"), "GPU-a", 0)
     (breach,) = judge.feed(at(20, *samples[:2], spared))
     assert breach.tenants == ("lab",)
+
+
+@pytest.mark.parametrize("has_time", [False, True])
+def test_tenants_that_come_and_go_leave_nothing_behind(has_time: bool) -> None:
+    judge = judge_of(vram(per=Per.TENANT), vram("day", 1e9, per=Per.TENANT, what=What.GPU_SECONDS))
+    for number in range(400):
+        gpu_s = 1.0 if has_time else None
+        job = process(100 + number, tenant=f"job-{number}")
+        judge.feed(at(100.0 * number, Sample(job, "GPU-a", 5, 1, gpu_s), Sample(ALICE, "GPU-a", 5)))
+    assert len(judge._sums) < 60 and len(judge._tally._buckets) < 60
+
+
+def test_a_process_whose_gpu_time_nobody_knows_keeps_its_seat() -> None:
+    """Else whoever may be allowed by a digest, which may never come, is taken to be, again and again."""
+    allow = Allow(programs=("sha256:" + "0" * 64,))
+    judge = Judge(
+        GuardRules(
+            (Bound("hours", Per.USER, What.HOURS, hours=parse_hours(["00:00-00:01"], "UTC")),), (), allow
+        )
+    )
+    found = [bool(judge.feed(at(100.0 * number, Sample(ALICE, "GPU-a", 5)))) for number in range(30)]
+    assert found == [False, False, *[True] * 28]
