@@ -67,7 +67,9 @@ class Gpus:
         return found
 
     def is_doubtful(self, selectors: tuple[str, ...], uuid: str) -> bool:
-        """Whether it might be meant by an index that is not known."""
+        """Whether it might be meant by an index that is not known, or, a MIG instance, by the UUID of its GPU."""
+        if uuid.startswith("MIG-") and any(selector.startswith("GPU-") for selector in selectors):
+            return True
         return self._index.get(uuid) is None and any(selector.isdigit() for selector in selectors)
 
     @property

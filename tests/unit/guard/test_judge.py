@@ -336,3 +336,12 @@ def test_a_process_whose_gpu_time_nobody_knows_keeps_its_seat() -> None:
     )
     found = [bool(judge.feed(at(100.0 * number, Sample(ALICE, "GPU-a", 5)))) for number in range(30)]
     assert found == [False, False, *[True] * 28]
+
+
+@pytest.mark.parametrize(
+    ("may", "is_over"), [("GPU-a", False), ("0", False), ("MIG-a", False), ("MIG-b", True)]
+)
+def test_a_mig_instance_may_be_of_the_gpu_that_is_allowed(may: str, is_over: bool) -> None:
+    judge = judge_of(vram(what=What.GPUS, amount=None, allowed_gpus=(may,)))  # type: ignore[arg-type]
+    seen = Round(T0, (Sample(ALICE, "MIG-a", 5),), {"MIG-a": GpuLoad(index=0)})
+    assert bool(judge.feed(seen)) is is_over
