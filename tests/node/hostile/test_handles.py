@@ -36,7 +36,9 @@ LEAST_HANDLES, LEAST_THREADS = 20_000, 10_000
     [
         pytest.param("play_remember", "play_handles", LEAST_HANDLES, [1], id="handles"),
         pytest.param("play_return", "play_threads", LEAST_THREADS, [0, 1], id="threads", marks=REST),
-        pytest.param("play_return", "play_quiet_threads", LEAST_THREADS, [0, 1], id="quiet threads", marks=REST),
+        pytest.param(
+            "play_return", "play_quiet_threads", LEAST_THREADS, [0, 1], id="quiet threads", marks=REST
+        ),
     ],
 )
 def test_what_one_makes_without_end_makes_nobody_elses_forgotten(
