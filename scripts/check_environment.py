@@ -29,6 +29,9 @@ LOOK_ONLY = {
 DEV = {
     "clang-format": "clang_format",
     "grafana-foundation-sdk": "grafana_foundation_sdk",
+    "grpc-stubs": "grpc-stubs",
+    "grpcio": "grpc",
+    "grpcio-tools": "grpc_tools",
     "gpustat": "gpustat",
     "hypothesis": "hypothesis",
     "mcp": "mcp",
@@ -40,6 +43,7 @@ DEV = {
     "pytest-xdist": "xdist",
     "ruff": "ruff",
     "setuptools": "setuptools",
+    "types-protobuf": "google-stubs",
     "types-psutil": "psutil-stubs",
     "types-PyYAML": "yaml-stubs",
 }

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairsched.companion.escalate.kube import KubeClient, Refused, Unreachable
 from fairsched.companion.escalate.model import Order
 from fairsched.companion.escalate.pods import Candidate, Choice, EvictionRules, SuffererUnknown, choose
 from fairsched.companion.escalate.steps import CheckOrder, NotNow, Plan, StepFailed
 from fairsched.errors import FairschedError
+from fairsched.k8s.client import KubeClient, Refused, Unreachable
 from fairsched.protocol.status import StatusReport
 
 MARK = "fairsched.io/escalation"

@@ -13,8 +13,6 @@ from fairsched.companion.escalate.audit import Audit
 from fairsched.companion.escalate.command import CommandStep
 from fairsched.companion.escalate.desk import EscalationDesk
 from fairsched.companion.escalate.evict import EvictSettings, EvictStep
-from fairsched.companion.escalate.kube import KubeClient
-from fairsched.companion.escalate.kubeconfig import NoCluster, access
 from fairsched.companion.escalate.mig import LabelMigStep, LabelSettings, MigSettings, NvmlMigStep
 from fairsched.companion.escalate.model import QUEUE_DELAY, TOKEN_CV, EscalationLimits, Rung
 from fairsched.companion.escalate.part import EscalationPart
@@ -26,6 +24,8 @@ from fairsched.companion.values import Daemon
 from fairsched.config import Config
 from fairsched.config.escalation import Escalation
 from fairsched.errors import ConfigError
+from fairsched.k8s.client import KubeClient
+from fairsched.k8s.kubeconfig import NoCluster, access
 from fairsched.protocol.client import ControlClient
 
 

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairsched.base.text import counted
-from fairsched.companion.escalate.kube import KubeClient
 from fairsched.companion.escalate.mig_nvml import MigDriver, MigError, MigGpu, MigHalfDone, words
 from fairsched.companion.escalate.model import Order
 from fairsched.companion.escalate.steps import CheckOrder, NotNow, Plan, StepFailed
 from fairsched.errors import FairschedError
+from fairsched.k8s.client import KubeClient
 from fairsched.protocol.status import StatusReport
 
 CONFIG_LABEL = "nvidia.com/mig.config"

@@ -16,14 +16,14 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from fairsched.companion.escalate import kubeconfig
-from fairsched.companion.escalate.kube import KubeClient
 from fairsched.companion.part import Finding, Moment, Node
 from fairsched.companion.pods.policy import Complaint, make_layer
-from fairsched.companion.pods.watch import Client, Watch
 from fairsched.config import Config, from_bytes
 from fairsched.config.podlayer import fitting
 from fairsched.errors import ControlError, FairschedError
+from fairsched.k8s import kubeconfig
+from fairsched.k8s.client import KubeClient
+from fairsched.k8s.watch import Client, Watch
 
 _SHORT_AWAY_S = 5.0
 """An API server that is away for less is not worth a warning."""

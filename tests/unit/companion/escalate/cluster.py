@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from fairsched.companion.escalate.kube import KubeClient, Refused
-from fairsched.companion.escalate.kubeconfig import Access, from_file
+from fairsched.k8s.client import KubeClient, Refused
+from fairsched.k8s.kubeconfig import Access, from_file
 from tests.support import wait_until
 from tests.unit.companion.escalate.test_rbac import documents
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fairsched.companion.escalate.kube import KubeClient, Times
-from fairsched.companion.escalate.kubeconfig import from_file
+from fairsched.k8s.client import KubeClient, Times
+from fairsched.k8s.kubeconfig import from_file
 from tests.unit.companion.escalate.api_server import ApiServer
 
 QUICK = Times(connect_s=2.0, call_s=2.0)

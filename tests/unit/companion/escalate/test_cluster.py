@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from fairsched.companion.escalate.evict import MARK, EvictSettings, EvictStep
-from fairsched.companion.escalate.kube import KubeClient
 from fairsched.companion.escalate.model import Kind, Outcome, Result
 from fairsched.companion.escalate.pods import EvictionRules
 from fairsched.companion.escalate.steps import carry_out
+from fairsched.k8s.client import KubeClient
 from tests.support import wait_until
 from tests.unit.companion.escalate.cluster import LABEL, PATHS, PLACE, Cluster, needs_cluster, scratch, uid
 from tests.unit.companion.escalate.reports import cgroup, order, report, tenant

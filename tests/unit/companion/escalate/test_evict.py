@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fairsched.companion.escalate.evict import MARK, EvictSettings, EvictStep
-from fairsched.companion.escalate.kube import KubeClient
 from fairsched.companion.escalate.model import Kind, Outcome, Result
 from fairsched.companion.escalate.steps import carry_out
+from fairsched.k8s.client import KubeClient
 from fairsched.protocol.status import StatusReport, TenantStatus
 from tests.unit.companion.escalate.api_server import NODE, ApiServer, babble, hang_up, pod, refuse
 from tests.unit.companion.escalate.reports import (

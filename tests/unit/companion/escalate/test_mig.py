@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from fairsched.companion.escalate.kube import KubeClient
 from fairsched.companion.escalate.mig import (
     CONFIG_LABEL,
     STATE_LABEL,
@@ -26,6 +25,7 @@ from fairsched.companion.escalate.mig import (
 from fairsched.companion.escalate.mig_nvml import MigError, MigGpu, MigHalfDone, Profile, profile_name, words
 from fairsched.companion.escalate.model import Kind, Outcome, Result
 from fairsched.companion.escalate.steps import carry_out
+from fairsched.k8s.client import KubeClient
 from fairsched.protocol.status import GpuStatus, StatusReport, TenantState
 from fairsched.simgpu import PRESETS, GpuSpec, SimHost
 from tests.unit.companion.escalate.api_server import NODE, ApiServer, refuse

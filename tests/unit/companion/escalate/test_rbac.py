@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from fairsched.companion.escalate.kube import KubeClient
 from fairsched.companion.escalate.model import Kind
+from fairsched.k8s.client import KubeClient
 from tests.unit.companion.escalate.api_server import ApiServer, pod
 from tests.unit.companion.escalate.test_evict import SUFFERER, take
 from tests.unit.companion.escalate.test_mig import Manager, by_label

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from fairsched.companion.escalate.kube import Unreachable
 from fairsched.companion.part import Finding, Moment
 from fairsched.companion.pods.part import PodPart
 from fairsched.errors import ControlError
+from fairsched.k8s.client import Unreachable
 from tests.unit.companion.pods.test_policy import pod, space
-from tests.unit.companion.pods.test_watch import Server
+from tests.unit.k8s.test_watch import Server
 
 
 class Api(Server):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fairsched.companion.escalate import kube
-from fairsched.companion.escalate.kube import KubeClient, Refused, Unreachable
-from fairsched.companion.pods.watch import Watch
+from fairsched.k8s import client as kube
+from fairsched.k8s.client import KubeClient, Refused, Unreachable
+from fairsched.k8s.watch import Watch
 from tests.unit.companion.escalate.api_server import ApiServer
 
 

@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from fairsched.companion.escalate.kube import Refused, Unreachable
 from fairsched.errors import FairschedError
+from fairsched.k8s.client import Refused, Unreachable
 
 WATCH_S = 60
 _FIRST_WAIT_S = 1.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few calls of the Kubernetes API that escalation needs, over plain HTTPS (decision 0011).
+"""The calls of the Kubernetes API that fairsched needs, over plain HTTPS (decision 0011).
 
 Every call ends within its time, whatever the server does: one deadline holds for the handshake, the request, the
 headers and the body together (https.py), and the answer has a largest size. Only to look up the server's name takes as
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from fairsched.companion.escalate.https import TimedConnection
-from fairsched.companion.escalate.kubeconfig import Access
 from fairsched.errors import FairschedError
+from fairsched.k8s.https import TimedConnection
+from fairsched.k8s.kubeconfig import Access
 
 MAX_ANSWER_BYTES = 32 << 20
 PAGE = 250
@@ -28,6 +28,8 @@ _MAX_PAGES = 40
 MAX_EVENT_BYTES = 4 << 20
 """Of a watch; etcd takes objects of 1.5 MB."""
 MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+"""Server-side apply; JSON is YAML."""
 
 
 class Unreachable(FairschedError):
@@ -84,6 +86,47 @@ class KubeClient:
         self._times = times or Times()
         self._clock = clock
         self._eviction_version: str | None = None
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+        """What is at `path`, such as ``/api/v1/namespaces/ml``. Raises Refused (404: nothing) or Unreachable."""
+        return self._call("GET", _with(path, query))
+
+    def create(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Make `body` in the collection at `path`; what became of it. Raises Refused (409: there is one)."""
+        return self._call("POST", path, body)
+
+    def replace(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Put `body` at `path`. Raises Refused: 409 if it was changed since the ``resourceVersion`` in `body`."""
+        return self._call("PUT", path, body)
+
+    def patch(self, path: str, patch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A JSON merge patch; with ``metadata.resourceVersion`` it is refused (409) if the object has changed."""
+        return self._call("PATCH", path, patch, MERGE_PATCH)
+
+    def apply(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        manager: str,
+        *,
+        force: bool = False,
+        is_dry_run: bool = False,
+    ) -> Mapping[str, Any]:
+        """Server-side apply of what `manager` wants of the object at `path`; the whole object, as it is then.
+
+        Raises Refused: 409 where another manager owns a field, unless with `force`.
+        """
+        query = {
+            "fieldManager": manager,
+            "force": str(force).lower(),
+            **({"dryRun": "All"} if is_dry_run else {}),
+        }
+        return self._call("PATCH", _with(path, query), body, APPLY_PATCH)
+
+    def delete(self, path: str, uid: str | None = None) -> None:
+        """Remove the object at `path`, if it is still that of `uid`. Raises Refused: 404 gone, 409 another uid."""
+        body = {"preconditions": {"uid": uid}} if uid is not None else None
+        self._call("DELETE", path, body)
 
     def node(self, name: str) -> Mapping[str, Any]:
         """A node. Raises Refused (404 when there is none) or Unreachable."""
@@ -254,6 +297,10 @@ class KubeClient:
         if content_type is not None:
             headers["Content-Type"] = content_type
         return headers
+
+
+def _with(path: str, query: Mapping[str, str] | None) -> str:
+    return f"{path}?{urlencode(query)}" if query else path
 
 
 def _event(what: str, line: bytes) -> Mapping[str, Any]:

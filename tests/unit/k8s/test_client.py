@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from fairsched.companion.escalate import kube
-from fairsched.companion.escalate.kube import KubeClient, Refused, Times, Unreachable
-from fairsched.companion.escalate.kubeconfig import access, from_file
 from fairsched.errors import ConfigError
+from fairsched.k8s import client as kube
+from fairsched.k8s.client import KubeClient, Refused, Times, Unreachable
+from fairsched.k8s.kubeconfig import access, from_file
 from tests.unit.companion.escalate.api_server import (
     NODE,
     ApiServer,
