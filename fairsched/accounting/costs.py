@@ -66,8 +66,10 @@ _MOST_RATIO = 4.0
 MOST_GRAPHS = 64
 """Kinds of bursts with graphs that are kept of a tenant: the latest. A server captures some thirty to seventy."""
 _TWO_SIGMA = 2
-_KEPT_TOTAL = 0.995
-"""Of the totals of a GPU, at each settlement."""
+_TOTALS_NS = 4_000_000_000
+"""Of GPU time: how far back the totals of a GPU reach. Time and not settlements, for who settles nothing a thousand
+times a second would have all else forgotten: then the next one that was held, whose first proof is charged for all that
+it had queued, seems to have more than it claims. So this is long beside a queue: twice the longest pause of a class."""
 
 
 class Cost:
@@ -373,9 +375,10 @@ class Costs:
         if owed_ns is None:
             owed_ns = spent_ns
         excess_ns = max(0.0, spent_ns - owed_ns)
-        self._spent_ns = self._spent_ns * _KEPT_TOTAL + spent_ns
-        self._owed_ns = self._owed_ns * _KEPT_TOTAL + owed_ns
-        self._excess_ns = self._excess_ns * _KEPT_TOTAL + excess_ns
+        kept = math.exp(-spent_ns / _TOTALS_NS)
+        self._spent_ns = self._spent_ns * kept + spent_ns
+        self._owed_ns = self._owed_ns * kept + owed_ns
+        self._excess_ns = self._excess_ns * kept + excess_ns
         missing_ns = (1 - _UNEXPLAINED) * self._spent_ns - self._owed_ns
         if missing_ns > 0 and self._excess_ns > 0:
             owed_ns += excess_ns * min(1.0, missing_ns / self._excess_ns)

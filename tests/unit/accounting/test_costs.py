@@ -204,6 +204,22 @@ def test_who_shows_cheap_work_while_it_is_alone_pays_for_what_is_missing(lie: in
     assert sum(charged.values()) > 0.86 * 8000 * MS
 
 
+def test_who_settles_nothing_without_end_makes_nobody_else_pay() -> None:
+    """B was held: its first proof is charged for all that it had queued, the next one for nothing. A tenant whose work
+    takes no time proves a thousand times meanwhile."""
+    costs = Costs(8)
+    learn(costs, A, MS, alone=True)
+    learn(costs, B, MS, alone=True)
+    charged = 0
+    for _ in range(100):
+        for _ in range(1000):
+            costs.charge_ns(7, 0, 1)
+        for _ in range(16):
+            costs.charge_ns(A, 10 * MS, 10)
+        charged += costs.charge_ns(B, 40 * MS, 10) + costs.charge_ns(B, 0, 30)
+    assert charged == pytest.approx(4000 * MS, rel=0.01)
+
+
 def test_a_gpu_that_loses_time_between_turns_is_no_lie() -> None:
     costs = Costs(8)
     for one in (A, B):
