@@ -83,6 +83,10 @@ bench-quick: setup ## Fairness on two scenarios, 2 minutes (root)
 bench: setup ## Every scenario, two seeds, rivals on the headlines (root)
 	@$(CLEAN_ENV) $(BIN)/python benchmarks/fairness.py --suite bench $(ARGS); $(OWN)
 
+.PHONY: bench-rungs
+bench-rungs: setup ## Every scenario on other accounts and brakes (root)
+	@$(CLEAN_ENV) $(BIN)/python benchmarks/fairness.py --suite rungs $(ARGS); $(OWN)
+
 .PHONY: bench-full
 bench-full: setup ## The same with five seeds; hours (root)
 	@$(CLEAN_ENV) $(BIN)/python benchmarks/fairness.py --suite full $(ARGS); $(OWN)

@@ -29,7 +29,8 @@ from typing import Any
 from benchmarks import fairness
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
 from benchmarks.fair import marked, results
-from benchmarks.fair.scenario import DIRECTORY, TRACED, load
+from benchmarks.fair.rungs import TRACED
+from benchmarks.fair.scenario import DIRECTORY, load
 from fairsched.errors import ConfigError, FairschedError
 
 CASES = DIRECTORY / "cliffs"

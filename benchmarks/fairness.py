@@ -9,6 +9,8 @@ Examples:
   benchmarks/fairness.py --scenario FILE --policy token --seconds 20 --seed 3 --json out.json
   benchmarks/fairness.py --scenario seed-4 --policy fairsched --policy fairsched-traced
                                                           without and with the GPU's trace of context switches
+  benchmarks/fairness.py --suite rungs                    every scenario with other accounts and other brakes
+  benchmarks/fairness.py --scenario seed-4 --source nvml --brake sigstop
   benchmarks/fairness.py --list
 """
 
@@ -24,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -37,23 +39,37 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(_ROOT))
 
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
-from benchmarks.fair import bars, origin, overview_plot, plots, results, rows, solo, stage, summary, table
+from benchmarks.fair import (
+    bars,
+    origin,
+    overview_plot,
+    plots,
+    results,
+    rows,
+    rungs,
+    solo,
+    stage,
+    summary,
+    table,
+)
 from benchmarks.fair.against import beside_solo
 from benchmarks.fair.controllers import POLICIES, RIVALS
 from benchmarks.fair.measures import measure
 from benchmarks.fair.progress import Bar
-from benchmarks.fair.scenario import ACCOUNTED, FROZEN_V1, SAMPLED, STOPPED, TRACED, Play, find, load, shipped
+from benchmarks.fair.scenario import Play, find, load, shipped
 from benchmarks.machine import describe
 from fairsched.errors import ConfigError, FairschedError
 
 OURS = ("none", "fairsched")
 _AT_ONCE = 2
+_AT_ONCE_RUNGS = 3
+"""As many as there are rungs on samples."""
 QUICK_SCENARIOS = ("seed-4", "weights-4211")
 QUICK_S = 15.0
 QUICK_RESULTS = results.ROOT / "quick"
 _AROUND_S = {
     "none": 0.5,
-    **dict.fromkeys(("fairsched", SAMPLED, ACCOUNTED, STOPPED, FROZEN_V1, TRACED), 8.5),
+    **dict.fromkeys((*rungs.ALL, rungs.TRACED), 8.5),
 }
 """What a performance takes besides being played, on two cores: starting and stopping the daemon, judging."""
 _RIVAL_AROUND_S = 1.5
@@ -118,7 +134,7 @@ def perform(
     recording = stage.play(
         job.play, job.policy, job.seed, job.seconds, build_dir=build_dir, on_progress=on_progress
     )
-    figures = measure(recording, equal_groups=equal_groups(job.play)).to_dict()
+    figures = measure(recording, equal_groups=job.play.equal_groups()).to_dict()
     for leaf, steps in (solos or solo.Solos()).of(job.play, job.seed, build_dir).items():
         figures["leaves"][leaf] |= beside_solo(figures["leaves"][leaf], steps)
     return {
@@ -135,17 +151,6 @@ def perform(
         "series": figures["series"],
         "notes": list(recording.notes),
     }
-
-
-def equal_groups(play: Play) -> list[list[str]]:
-    """Leaves that were promised the same and make tokens of the same cost: their token/s may be compared."""
-    groups: dict[Any, list[str]] = {}
-    for leaf, tenant in play.leaves().items():
-        costs = {(load.kernels * load.kernel_us, load.gpu) for load in tenant.loads}
-        parent = leaf.rpartition("/")[0]
-        promised = (parent, tenant.weight, tenant.quota, tenant.min)
-        groups.setdefault((promised, tuple(sorted(costs))), []).append(leaf)
-    return [group for group in groups.values() if len(group) > 1]
 
 
 # ---- running many ----
@@ -222,7 +227,7 @@ class Performance:
         with (
             tempfile.TemporaryDirectory(prefix="fairsched-bench-build-") as scratch,
             bar_of(todo, self._batching) as bar,
-            ThreadPoolExecutor(_AT_ONCE) as pool,
+            ThreadPoolExecutor(_AT_ONCE_RUNGS) as pool,
         ):
             for batch in self._batching(todo):
                 bar.begin([job.title for job in batch], _batch_s(batch))
@@ -339,9 +344,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--suite", choices=("quick", "bench", "full"), help="a ready-made choice of all below")
+    add("--suite", choices=("quick", "bench", "full", "rungs"), help="a ready-made choice of all below")
     add("--scenario", action="append", default=[], type=Path, metavar="FILE", help="a file or a shipped name")
     add("--policy", action="append", default=[], choices=POLICIES, metavar="NAME", help=", ".join(POLICIES))
+    add("--source", choices=rungs.SOURCES, help="fairsched with this account, beside --policy")
+    add("--brake", choices=rungs.BRAKES, help="fairsched with this brake, beside --policy")
     add("--seconds", type=_seconds, help="measured part; the scenario's own otherwise")
     add("--seed", action="append", default=[], type=int, metavar="S", help="may be given more than once")
     add("--json", type=Path, metavar="OUT", help="write the one result there and nothing else")
@@ -355,7 +362,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--no-plots", action="store_true", help="tables only")
     add("--strict", action="store_true", help="exit with 1 when a bar is missed, or not known in every seed")
     add("--list", action="store_true", help="the shipped scenarios")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.source or options.brake:
+        options.policy.append(rungs.Rung(options.source or "ebpf", options.brake or "freezer").policy)
+    return options
 
 
 def chosen_jobs(options: argparse.Namespace) -> list[Job]:
@@ -363,6 +373,8 @@ def chosen_jobs(options: argparse.Namespace) -> list[Job]:
     if options.suite == "quick":
         files = options.scenario or [Path(name) for name in QUICK_SCENARIOS]
         return jobs_of(files, options.policy or OURS, options.seed or [1], options.seconds or QUICK_S)
+    if options.suite == "rungs":
+        return rung_jobs(options)
     if options.suite:
         seeds = options.seed or list(range(1, 3 if options.suite == "bench" else 6))
         rival_seeds = [] if options.policy else seeds[:1] if options.suite == "bench" else seeds
@@ -376,6 +388,15 @@ def chosen_jobs(options: argparse.Namespace) -> list[Job]:
     if not options.scenario:
         raise ConfigError("nothing to play", remedy="--scenario FILE, --suite NAME, or --list")
     return jobs_of(options.scenario, options.policy or OURS, options.seed or [1], options.seconds)
+
+
+def rung_jobs(options: argparse.Namespace) -> list[Job]:
+    """Every scenario on every rung, for long enough that a lock-out would show, one seed."""
+    policies = options.policy or [rung.policy for rung in rungs.SUITE]
+    jobs = jobs_of(options.scenario or shipped(), policies, options.seed or [1], options.seconds)
+    return [
+        replace(job, seconds=options.seconds or max(job.seconds, rungs.least_s(job.policy))) for job in jobs
+    ]
 
 
 def _list_scenarios() -> int:
@@ -407,7 +428,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _single(jobs[0], options.json, options.build)
             root = options.results or (QUICK_RESULTS if options.suite == "quick" else results.ROOT)
             reuse = Reuse.NONE if options.fresh else Reuse.ANY if options.resume_any else Reuse.SAME
-            performance = Performance(jobs, root, reuse=reuse)
+            batching = rungs.batches if options.suite == "rungs" else batches_of
+            performance = Performance(jobs, root, reuse=reuse, batching=batching)
             performance.run()
     except FairschedError as error:
         return say_error(error)

@@ -129,6 +129,8 @@ class Rig(SimNode):
         try:
             complete = self.complete(document)
             env = self.host.trace_env() if _is_traced(document) else self.host.env()
+            if complete["gpu"]["source"] == "dcgm":
+                env = self.host.dcgm_env()
             daemon = RunningDaemon(directory, env, source=complete["gpu"]["source"])
             daemon.configure(complete)
             with launched(daemon):
@@ -188,7 +190,8 @@ class RunningDaemon(DaemonProcess):
             status = self.status()
         except ControlError:
             return False
-        if status["source"] != self._source:
+        # Samples are scaled from the first load that DCGM tells.
+        if status["source"] not in (self._source, "nvml" if self._source == "dcgm" else self._source):
             raise BenchError(f"no account: {status['source_reason']}")
         return self._source != "ebpf" or not any("no libcuda" in warning for warning in status["warnings"])
 

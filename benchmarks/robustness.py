@@ -35,7 +35,7 @@ from benchmarks.bars import WIDTH
 from benchmarks.command import INTERRUPTED, say_error, stop_signals
 from benchmarks.fair import origin, results, table
 from benchmarks.fair.results import Document
-from benchmarks.fair.scenario import TRACED
+from benchmarks.fair.rungs import TRACED
 from benchmarks.machine import ROOT, describe
 from benchmarks.robust_draws import SECONDS, SETTLE_S, Draw, draw
 from fairsched.base.files import replace_file

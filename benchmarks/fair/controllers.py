@@ -26,15 +26,19 @@ from typing import Any
 import numpy as np
 import psutil
 
+from benchmarks.fair import rungs
+from benchmarks.fair.holds import HoldWatch, StateWatch
 from benchmarks.fair.recording import HeldTime
 from benchmarks.fair.reference import entitled
-from benchmarks.fair.scenario import ACCOUNTED, FROZEN_V1, SAMPLED, STOPPED, TRACED, Play, Tenant
+from benchmarks.fair.rungs import TRACED, Rung
+from benchmarks.fair.scenario import Play, Tenant
 from benchmarks.rig import BenchError, Rig, RunningDaemon, cpu_s
 from fairsched.config.models import Gpu
 from fairsched.errors import ConfigError, ControlError
+from fairsched.simgpu.hostengine import HostEngine
 
 RIVALS = ("window-sigstop", "token", "nvml-feedback")
-POLICIES = ("none", "fairsched", SAMPLED, ACCOUNTED, STOPPED, FROZEN_V1, TRACED, *RIVALS)
+POLICIES = ("none", *rungs.ALL, TRACED, *RIVALS)
 _ROOT = Path(__file__).resolve().parents[2]
 _READY_S = 20.0
 _DEFAULT = Gpu()
@@ -45,6 +49,10 @@ class Controller:
     """Nobody, and the base of the others."""
 
     freezes = False
+
+    def watch(self, directories: dict[str, str]) -> HoldWatch | StateWatch | None:
+        """Who sees in the kernel when leaves are held; None where the kernel does not tell."""
+        return HoldWatch(directories) if self.freezes else None
 
     @contextlib.contextmanager
     def running(self, rig: Rig, play: Play, directories: Mapping[str, str]) -> Iterator[Controller]:
@@ -91,33 +99,36 @@ def _all_there() -> Iterator[None]:
 
 
 class _Fairsched(Controller):
-    def __init__(
-        self,
-        source: str = "ebpf",
-        brake: str = "freezer",
-        accounting: str = "auto",
-        *,
-        is_traced: bool = False,
-    ) -> None:
-        """gpu.source, mechanisms.brake and gpu.nvml_accounting of the configuration. ``is_traced``: with the GPU's
-        trace of context switches, where contexts take turns."""
-        self._source, self._brake, self._accounting = source, brake, accounting
-        self._is_traced = is_traced
-        self.freezes = brake == "freezer"
+    def __init__(self, rung: Rung, *, is_traced: bool = False) -> None:
+        """``is_traced``: with the GPU's trace of context switches, where contexts take turns."""
+        self._rung, self._is_traced = rung, is_traced
+        self.freezes = rung.brake == "freezer"
         self._daemon: RunningDaemon | None = None
         self._warnings: set[str] = set()
+        self._sources: set[str] = set()
         self._processes: list[psutil.Process] = []
+
+    def watch(self, directories: dict[str, str]) -> HoldWatch | StateWatch | None:
+        states = {"sigstop": b"T", "freezer_v1": b"D"}.get(self._rung.brake)
+        return super().watch(directories) if states is None else StateWatch(directories, states)
 
     @contextlib.contextmanager
     def running(self, rig: Rig, play: Play, directories: Mapping[str, str]) -> Iterator[Controller]:
         document = daemon_config(rig, play)
-        document["gpu"] |= {"source": self._source, "nvml_accounting": self._accounting}
-        document["mechanisms"] = {"brake": self._brake}
+        document["gpu"] |= {
+            "source": self._rung.source.partition("-")[0],
+            "nvml_accounting": {"nvml-accounting": "on", "nvml": "off"}.get(self._rung.source, "auto"),
+        }
+        document["mechanisms"] = {"brake": self._rung.brake}
         if self._is_traced:
             # Side by side is what MPS does, and there the daemon follows no trace.
             takes_turns = all(spec.overlap == 1 and spec.mig is None for spec in rig.specs)
             document["mechanisms"] |= {"trace": "required" if takes_turns else "off", "driver": "off"}
-        with rig.daemon_of(document) as self._daemon:
+        with contextlib.ExitStack() as undo:
+            if self._rung.source == "dcgm":
+                engine = undo.enter_context(HostEngine(str(rig.directory / "hostengine")))
+                document["gpu"]["dcgm_address"] = engine.address
+            self._daemon = undo.enter_context(rig.daemon_of(document))
             self._processes = list(self._daemon.processes().values())
             yield self
 
@@ -132,6 +143,7 @@ class _Fairsched(Controller):
             self._warnings.add(f"status: {error}")
             return {}
         self._warnings |= set(status["warnings"])
+        self._sources.add(str(status["source"]))
         return {
             tenant["name"]: {
                 "gpu_time_ns": None if tenant["gpu_time_s"] is None else round(tenant["gpu_time_s"] * 1e9),
@@ -156,7 +168,9 @@ class _Fairsched(Controller):
     def notes(self) -> list[str]:
         assert self._daemon is not None
         words = ("level=error", "Traceback", "trace=lost", "turns=unsure", "turns=learnt", "turns=feigned")
-        return sorted(self._warnings) + self._daemon.log_lines(*words)
+        others = sorted(self._sources - {self._rung.source.partition("-")[0]})
+        strayed = [f"for a while the account was of {source}" for source in others]
+        return strayed + sorted(self._warnings) + self._daemon.log_lines(*words)
 
 
 def daemon_config(rig: Rig, play: Play) -> dict[str, Any]:
@@ -285,16 +299,10 @@ def controller(policy: str) -> Controller:
     """By name. Raises ConfigError for one that is not known."""
     if policy == "none":
         return Controller()
-    if policy == "fairsched":
-        return _Fairsched()
-    if policy in (SAMPLED, ACCOUNTED):
-        return _Fairsched(source="nvml", accounting="on" if policy == ACCOUNTED else "off")
-    if policy == STOPPED:
-        return _Fairsched(brake="sigstop")
+    if policy in rungs.ALL:
+        return _Fairsched(rungs.ALL[policy])
     if policy == TRACED:
-        return _Fairsched(is_traced=True)
-    if policy == FROZEN_V1:
-        return _Fairsched(brake="freezer_v1")
+        return _Fairsched(Rung(), is_traced=True)
     if policy in RIVALS:
         return _Rival(policy)
     raise ConfigError(f"no policy {policy!r}", remedy=f"one of {', '.join(POLICIES)}")

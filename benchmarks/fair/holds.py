@@ -45,6 +45,48 @@ class _Watched:
     """When the hold that goes on began."""
 
 
+class StateWatch:
+    """The same where no cgroup says it: by the state of each leaf's first process, T (SIGSTOP) or D (the freezer of
+    cgroup v1), as dated as a look is: to 10 ms."""
+
+    def __init__(
+        self, directories: dict[str, str], states: bytes, *, clock_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._clock_ns, self._states = clock_ns, states
+        self._directories = dict(directories)
+        self._since_ns: dict[str, int] = {}
+        self._held: list[HeldTime] = []
+
+    def look(self) -> None:
+        """Take note of what has changed."""
+        for leaf, directory in self._directories.items():
+            is_held, now_ns = self._is_held(directory), self._clock_ns()
+            if is_held:
+                self._since_ns.setdefault(leaf, now_ns)
+            elif leaf in self._since_ns:
+                self._held.append(HeldTime(leaf, self._since_ns.pop(leaf), now_ns))
+
+    def _is_held(self, directory: str) -> bool:
+        try:
+            with open(f"{directory}/cgroup.procs", "rb") as procs:
+                pid = procs.readline().strip().decode()
+            with open(f"/proc/{pid}/stat", "rb") as stat:
+                return stat.read().rpartition(b") ")[2][:1] in self._states
+        except OSError:  # nobody is there, or it has just ended
+            return False
+
+    def finish(self) -> tuple[HeldTime, ...]:
+        """Every hold, those that go on ending now."""
+        self.look()
+        now_ns = self._clock_ns()
+        self._held += [HeldTime(leaf, since_ns, now_ns) for leaf, since_ns in self._since_ns.items()]
+        self._since_ns.clear()
+        return tuple(self._held)
+
+    def close(self) -> None:
+        """As HoldWatch has it; nothing is open."""
+
+
 class HoldWatch:
     """Of cgroup directories by leaf. Close it."""
 

@@ -72,6 +72,8 @@ class LeafMeasures:
     step_p50_ms: float | None
     step_p95_ms: float | None
     step_p99_ms: float | None
+    least_of_due_10s_ratio: float | None
+    """Received / owed in the worst ten seconds in which it wanted the GPU all the time: below .25 it was locked out."""
     queue_delay_ms: float | None
     """Mean per step."""
     wait_ratio: float | None
@@ -112,6 +114,8 @@ class WholeMeasures:
     jain_1s_worst: float | None
     jain_10s_mean: float | None
     jain_10s_worst: float | None
+    least_of_due_10s_ratio: float | None
+    """Of the leaf that fared worst."""
     tokens_cv_across_ratio: float | None
     """Of the group that is worst."""
     tokens_per_s: float | None
@@ -221,6 +225,7 @@ def _leaf(
         step_p50_ms=interpolated(latency, 50),
         step_p95_ms=interpolated(latency, 95),
         step_p99_ms=interpolated(latency, 99),
+        least_of_due_10s_ratio=_least(_least_of_due(flow, leaf) for flow in mine),
         queue_delay_ms=_over(waited / MS, len(finished_ms(recording, leaf))) if mine else None,
         wait_ratio=_over(waited, wanted) if mine else None,
         held_ms_per_s=float((clipped(holds, start, end) @ [-1, 1]).sum() / MS / recording.seconds),
@@ -247,6 +252,14 @@ def _share_error_points(flow: Fluid, leaf: str) -> float | None:
     over = float(flow.received[leaf].grown(first, last) - flow.owed[leaf].grown(first, last))
     part = _over(over, float(flow.pie.grown(first, last)))
     return None if part is None else 100 * part
+
+
+def _least_of_due(flow: Fluid, leaf: str) -> float | None:
+    """Of windows of ten seconds in which it wanted the GPU all the time and was owed something."""
+    windows = sliding(flow.edges_ns[0], flow.edges_ns[-1], 10 * S)
+    received, owed = flow.received[leaf].grown(*windows), flow.owed[leaf].grown(*windows)
+    counts = (flow.wanted[leaf].grown(*windows) >= WHOLE_RATIO * 10 * S) & (owed > 0)
+    return float((received[counts] / owed[counts]).min()) if counts.any() else None
 
 
 def _tokens_per_s(recording: Recording, leaf: str, tokens: Curve) -> float | None:
@@ -310,6 +323,7 @@ def _whole(
         jain_1s_worst=float(jain_1s.min()) if len(jain_1s) else None,
         jain_10s_mean=float(jain_10s.mean()) if len(jain_10s) else None,
         jain_10s_worst=float(jain_10s.min()) if len(jain_10s) else None,
+        least_of_due_10s_ratio=_least(one.least_of_due_10s_ratio for one in leaves.values()),
         tokens_cv_across_ratio=across,
         tokens_per_s=_total(one.tokens_per_s for one in leaves.values()),
         busy_ratio=float(np.mean([_grown(recording, c) for c in busy])) / recording.seconds / S
@@ -409,6 +423,10 @@ def _over(part: float, whole: float) -> float | None:
 
 def _most(values: Iterable[float | None]) -> float | None:
     return max((abs(value) for value in values if value is not None), default=None)
+
+
+def _least(values: Iterable[float | None]) -> float | None:
+    return min((value for value in values if value is not None), default=None)
 
 
 def _total(values: Iterable[float | None]) -> float | None:

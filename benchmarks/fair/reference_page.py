@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from benchmarks.fair import results
+from benchmarks.fair import marked, results, rungs
 from benchmarks.fair.bars import BARS
 from benchmarks.fair.scenario import Arrival, Gpu, Load, Scenario, Tenant, _Section, load, shipped
 from benchmarks.tricks import TRICKS
@@ -44,13 +44,15 @@ file and seed is played under every policy. To measure a mix of your own, write 
 benchmarks/fairness.py --scenario FILE --policy NAME --seconds N --seed S --json OUT
 ```
 
-`--policy` is `none` (the hardware takes turns), `fairsched`, `fairsched-nvml` (without probes),
-`fairsched-nvml-accounting` (the same with NVML's accounting mode on), `fairsched-sigstop` (without a freezer),
-`fairsched-freezer_v1` (with the freezer of cgroup v1), `fairsched-traced` (with the GPU's trace of context switches),
-or what others do: `window-sigstop` (SIGSTOP over the quota of a 1 s window), `token` (one exclusive token for the GPU),
-`nvml-feedback` (a loop on NVML's process utilisation). Without `--json`, policies and seeds may be given more than
-once, the results are kept in `benchmarks/results/` and tables and pictures are made of them. The file's name names the
-results.
+`--policy` is `none` (the hardware takes turns), `fairsched`, one of its rungs (below), `fairsched-traced` (with the
+GPU's trace of context switches), or what others do: `window-sigstop` (SIGSTOP over the quota of a 1 s window), `token`
+(one exclusive token for the GPU), `nvml-feedback` (a loop on NVML's process utilisation). Without `--json`, policies
+and seeds may be given more than once, the results are kept in `benchmarks/results/`, tables and pictures are made of
+them. The file's name names the results.
+
+A rung is fairsched on a host that gives less; `--source` and `--brake` name the policy, too:
+
+@RUNGS@
 
 The GPU is simulated; processes, cgroups, eBPF and the daemon are real. A GPU is busy with one context at a time and
 takes turns, unless its keys say otherwise.
@@ -112,10 +114,16 @@ the seconds, the seed or the policy differ, or another machine, kernel or progra
 
 def page() -> str:
     """The text of docs/scenarios.md."""
-    parts = [_INTRO]
+    parts = [_INTRO.replace("@RUNGS@", _rungs())]
     for title, model in SECTIONS:
         parts += ["\n".join(_section(title, model)), "\n"]
     return "".join([*parts, "\n".join(_tricks()), "\n", _RESULTS, "\n".join(_shipped())]) + "\n"
+
+
+def _rungs() -> str:
+    names = [[f"`{rungs.Rung(source, brake).policy}`" for brake in rungs.BRAKES] for source in rungs.SOURCES]
+    rows = [(f"`{source}`", *cells) for source, cells in zip(rungs.SOURCES, names, strict=True)]
+    return marked.table(("`--source` \\ `--brake`", *(f"`{brake}`" for brake in rungs.BRAKES)), rows)
 
 
 def _section(title: str, model: type[_Section]) -> Iterator[str]:

@@ -39,6 +39,7 @@ ROWS: tuple[tuple[str, str, bool], ...] = (
     ("jain_10s_mean", "Jain 10 s mean", False),
     ("jain_10s_worst", "Jain 10 s worst", False),
     ("lag_max_ns", "lag max", False),
+    ("least_of_due_10s_ratio", "least of due, 10 s", False),
     ("tokens_cv_across_ratio", "token/s CV across", False),
     ("tokens_cv_ratio", "token/s CV in time", True),
     ("step_p99_ms", "step p99 worst", True),

@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from benchmarks.fair import rungs
 from benchmarks.tricks import TRICKS
 from fairsched.errors import ConfigError
 from fairsched.model import MisbehaviourKind, TenantClass, TenantSpec
@@ -32,18 +33,6 @@ DIRECTORY = Path(__file__).resolve().parent.parent / "scenarios"
 _NAME = r"^[a-z0-9][a-z0-9._-]{0,47}$"
 MAX_FILE_BYTES = 256 * 1024
 _SETTLE_UNSCHEDULED_S = 1.5
-_SETTLE_SAMPLED_S = 25.0
-"""Until what chance makes of samples can be told from a wrong share."""
-SAMPLED = "fairsched-nvml"
-"""fairsched without its probes: NVML's samples are its account."""
-ACCOUNTED = "fairsched-nvml-accounting"
-"""The same with NVML's accounting mode on; it is off otherwise."""
-STOPPED = "fairsched-sigstop"
-"""fairsched without a freezer: it holds by SIGSTOP."""
-FROZEN_V1 = "fairsched-freezer_v1"
-"""fairsched with the freezer of cgroup v1."""
-TRACED = "fairsched-traced"
-"""fairsched with the GPU's own trace of context switches."""
 
 
 class _Section(BaseModel):
@@ -325,15 +314,24 @@ class Play:
         """In the file's order; the position + 1 is the owner tag of its processes."""
         return dict(leaves(self.scenario.tenants))
 
+    def equal_groups(self) -> list[list[str]]:
+        """Leaves that were promised the same and make tokens of the same cost: their token/s may be compared."""
+        groups: dict[Any, list[str]] = {}
+        for leaf, tenant in self.leaves().items():
+            costs = {(load.kernels * load.kernel_us, load.gpu) for load in tenant.loads}
+            parent = leaf.rpartition("/")[0]
+            promised = (parent, tenant.weight, tenant.quota, tenant.min)
+            groups.setdefault((promised, tuple(sorted(costs))), []).append(leaf)
+        return [group for group in groups.values() if len(group) > 1]
+
     def settle_s(self, policy: str) -> float:
         """Played before measuring starts. Long ones are for a policy that learns how the GPU takes turns: without one
         there is nothing to wait for, unless somebody comes or goes by the clock."""
         is_still = all(leaf.start_s == 0 and leaf.stop_s is None for leaf in self.leaves().values())
         if policy == "none" and is_still:
             return min(self.scenario.settle_s, _SETTLE_UNSCHEDULED_S)
-        if policy in (SAMPLED, ACCOUNTED):
-            return max(self.scenario.settle_s, _SETTLE_SAMPLED_S)
-        return self.scenario.settle_s
+        rung = rungs.ALL.get(policy, rungs.Rung())
+        return max(self.scenario.settle_s, rung.settle_s)
 
     def specs(self) -> dict[str, TenantSpec]:
         """What was promised, inner nodes too."""

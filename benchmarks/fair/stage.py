@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks import tricks
 from benchmarks.fair.controllers import Controller, controller
-from benchmarks.fair.holds import HoldWatch
+from benchmarks.fair.holds import HoldWatch, StateWatch
 from benchmarks.fair.recording import AccountReading, HeldTime, Recording, Sample, Stay
 from benchmarks.fair.scenario import Load, Play, Tenant
 from benchmarks.rig import Rig, after_a_tick
@@ -204,7 +204,7 @@ class Stage:
         clock_ns = time.monotonic_ns()
         start_ns = clock_ns + int(self._play.settle_s(policy) * 1e9)
         end_ns = start_ns + int(seconds * 1e9)
-        watch = HoldWatch(self.directories()) if control.freezes else None
+        watch = control.watch(self.directories())
         try:
             self._run_until(start_ns, clock_ns, end_ns, control, watch, on_progress)
             start_ns = self._read_account(control)
@@ -228,7 +228,7 @@ class Stage:
         clock_ns: int,
         end_ns: int,
         control: Controller,
-        watch: HoldWatch | None,
+        watch: HoldWatch | StateWatch | None,
         on_progress: Progress,
     ) -> None:
         sample_ns = stays_ns = ask_ns = now_ns = time.monotonic_ns()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fair import results
-from benchmarks.fair.scenario import TRACED
+from benchmarks.fair.rungs import TRACED
 from benchmarks.machine import ROOT
 from benchmarks.robust_draws import draw
 from tests.node.benchmarks.plays import cgroups

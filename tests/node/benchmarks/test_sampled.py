@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fair.measures import measure
-from benchmarks.fair.scenario import SAMPLED, find, load
+from benchmarks.fair.rungs import SAMPLED
+from benchmarks.fair.scenario import find, load
 from tests.node.benchmarks.plays import Theatre
 
 SECONDS = 30.0

@@ -116,8 +116,8 @@ def test_what_a_trick_gains_is_also_measured_where_nobody_schedules(suite: str) 
 
 def test_leaves_are_comparable_when_promise_and_cost_of_a_token_are_the_same() -> None:
     play = scenario.load(Path("seed-4"))
-    assert fairness.equal_groups(play) == [["a", "b", "c", "d"]]
-    assert fairness.equal_groups(scenario.load(Path("weights-4211"))) == []
+    assert play.equal_groups() == [["a", "b", "c", "d"]]
+    assert scenario.load(Path("weights-4211")).equal_groups() == []
 
 
 def document(job: fairness.Job) -> dict[str, Any]:

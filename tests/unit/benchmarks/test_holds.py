@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.fair.holds import HoldWatch
+from benchmarks.fair.holds import HoldWatch, StateWatch
+from benchmarks.fair.recording import HeldTime
+from tests.support import wait_until
 
 MS = 1_000_000
 
@@ -138,3 +142,29 @@ def test_the_write_that_begins_a_hold_ends_none(kernel: Kernel, watch: HoldWatch
     kernel.write("0")
     look(kernel, watch, 130, 0, 20)
     assert held_ms(watch) == [(101, 121)]
+
+
+def test_who_is_stopped_is_held_from_look_to_look(tmp_path: Path) -> None:
+    """A process of ours: the kernel tells its state as it does of a tenant's."""
+    now_ns = [0]
+    sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        (tmp_path / "cgroup.procs").write_text(f"{sleeper.pid}\n")
+        watch = StateWatch({"a": str(tmp_path)}, b"T", clock_ns=lambda: now_ns[0])
+        for act in (None, signal.SIGSTOP, None, signal.SIGCONT, signal.SIGSTOP):
+            if act is not None:
+                sleeper.send_signal(act)
+                is_stopped = act == signal.SIGSTOP
+                wait_until(lambda wanted=is_stopped: (state(sleeper.pid) == "T") is wanted, 5, "its state")
+            watch.look()
+            now_ns[0] += 10 * MS
+        expected = (HeldTime("a", 10 * MS, 30 * MS), HeldTime("a", 40 * MS, 50 * MS))
+        assert watch.finish() == expected
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    assert watch.finish() == expected, "it is gone"
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]

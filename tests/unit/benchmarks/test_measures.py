@@ -313,3 +313,22 @@ def test_the_steps_of_a_leaf_stand_beside_those_it_makes_alone() -> None:
     assert beside["step_p99_solo_ms"] == pytest.approx(5)
     assert set(beside_solo(mine, {}).values()) == {None}
     assert beside_solo({**mine, "step_p50_ms": None}, alone)["step_p50_vs_solo_ratio"] is None
+
+
+def test_the_worst_ten_seconds_of_who_always_wants_tell_a_lock_out() -> None:
+    """Served in turns, then not at all for eight seconds."""
+    gap = {"a": [*turns("ab", "a", 0, 12_000), (12_000, 20_000)], "b": turns("ab", "b", 0, 12_000)}
+    leaves = {name: Leaf(ran=ran, is_always_wanting=True) for name, ran in gap.items()}
+    made = measure(record(leaves, ms=20_000))
+    assert made.leaves["b"].least_of_due_10s_ratio == pytest.approx(0.2, abs=0.01)
+    assert made.leaves["a"].least_of_due_10s_ratio == pytest.approx(1, abs=0.01)
+    assert made.whole.least_of_due_10s_ratio == made.leaves["b"].least_of_due_10s_ratio
+
+
+def test_who_wants_nothing_for_a_while_is_not_locked_out_meanwhile() -> None:
+    leaves = {
+        "a": Leaf(ran=[(0, 20_000)], is_always_wanting=True),
+        "b": Leaf(ran=[(0, 100)], steps=[(0, 100)]),
+    }
+    assert measure(record(leaves, ms=20_000)).leaves["b"].least_of_due_10s_ratio is None
+    assert two("ab").whole.least_of_due_10s_ratio is None, "there are no ten seconds"
