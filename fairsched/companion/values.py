@@ -5,7 +5,8 @@ Problem: whoever changes a tenant's setting for a while must give back what was 
 another value meanwhile, which is then nobody else's to touch.
 
 Approach: a change is plain data, written down before it is made: the tenant, the key, the value that is set, the value
-before it and whether that was an override. It is taken back only while the override is still the one that was set.
+before it and whether that was an override. It is taken back only while the override is still the one that was set; also
+that of a tenant which a reload took out of the configuration, or it would be in force again when the tenant is back.
 """
 
 from __future__ import annotations
@@ -40,14 +41,17 @@ class PutBack(Enum):
 
     DONE = "done"
     GONE = "gone"
-    """The configuration has no such tenant any more, and so no override that is in force."""
+    """There is neither such a tenant nor an override of it."""
     CHANGED = "changed"
     """Somebody has set another value meanwhile, which was left alone."""
 
 
 def settings_of(daemon: Daemon) -> Settings:
     """What is in effect. Raises ControlError."""
-    answer = daemon.request("tenant_list")
+    return _in_effect(daemon.request("tenant_list"))
+
+
+def _in_effect(answer: Mapping[str, Any]) -> Settings:
     found: dict[str, dict[str, Value]] = {}
     for row in answer["settings"]:
         *path, key = (str(part) for part in row["key"])
@@ -70,9 +74,13 @@ def put_back(
     ``check`` is called right before anything is changed, and may raise. Raises ControlError.
     """
     tenant, key = str(change.get("tenant")), str(change.get("key"))
-    found = settings_of(daemon).get(tenant, {}).get(key)
+    answer = daemon.request("tenant_list")
+    found = _in_effect(answer).get(tenant, {}).get(key)
     if found is None:
-        return PutBack.GONE, None
+        kept = answer["kept"].get(tenant, {})
+        if key not in kept:
+            return PutBack.GONE, None
+        found = Value(kept[key], is_override=True)
     if not found.is_override or not is_same(found.value, change.get("set")):
         return PutBack.CHANGED, found.value
     check()

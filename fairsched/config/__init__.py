@@ -12,7 +12,7 @@ render(config), schema()        the effective configuration; the JSON schema
 
 from fairsched.config.loader import DEFAULT_PATH, InvalidConfig, Problem, from_bytes, load
 from fairsched.config.models import Config, Log
-from fairsched.config.overrides import Overrides, check_set, load_overrides, save_overrides
+from fairsched.config.overrides import Overrides, check_set, check_values, load_overrides, save_overrides
 from fairsched.config.owners import CgroupOwner, CgroupOwners
 from fairsched.config.views import PLACES, Change, Setting, diff, keep_started, list_settings, render, schema
 
@@ -29,6 +29,7 @@ __all__ = [
     "Problem",
     "Setting",
     "check_set",
+    "check_values",
     "diff",
     "from_bytes",
     "keep_started",

@@ -83,6 +83,11 @@ def check_set(tenant: str, values: Mapping[str, Any], config: Config) -> None:
             )
 
 
+def check_values(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a tenant cannot have them, whichever it is."""
+    from_document(Document({"tenants": {"any": {"cgroup": "/any", **values}}}), "overrides")
+
+
 def load_overrides(path: Path) -> Overrides:
     """Read the overrides; no file is no overrides.
 

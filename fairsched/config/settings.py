@@ -19,6 +19,7 @@ from fairsched.config import (
     Config,
     Overrides,
     check_set,
+    check_values,
     diff,
     keep_started,
     list_settings,
@@ -125,9 +126,12 @@ class Settings:
         return lines
 
     def tenant_list(self) -> Mapping[str, Any]:
-        """Every setting of every tenant and where it comes from; overrides of tenants that are no more."""
+        """Every setting of every tenant and where it comes from; the names of tenants that are no more and have
+        overrides, and those overrides."""
         rows = [item for item in list_settings(self.file_config, self.overrides) if item.key[0] == "tenants"]
-        return {"settings": rows, "stale": list(self.overrides.stale(self.file_config))}
+        stale = self.overrides.stale(self.file_config)
+        kept = {name: dict(self.overrides.tenants[name]) for name in stale}
+        return {"settings": rows, "stale": list(stale), "kept": kept}
 
     def show(self) -> Mapping[str, Any]:
         """The whole configuration in force, as YAML; and what the file alone says."""
@@ -135,8 +139,17 @@ class Settings:
         return {"path": self.display_path, "yaml": yaml, "file_yaml": render(self._plain)}
 
     def set_tenant(self, tenant: str, values: Mapping[str, Any]) -> list[str]:
-        """Override values of a tenant, persist, return the changes as lines. Raises ConfigError."""
-        check_set(tenant, values, self.file_config)
+        """Override values of a tenant, persist, return the changes as lines. Raises ConfigError.
+
+        Of a tenant that is no more, values that it has overrides of: they are in force when it is back.
+        """
+        if (
+            tenant in self.overrides.stale(self.file_config)
+            and values.keys() <= self.overrides.tenants[tenant].keys()
+        ):
+            check_values(values)
+        else:
+            check_set(tenant, values, self.file_config)
         return self._override(self.overrides.with_set(tenant, values))
 
     def unset_tenant(self, tenant: str, keys: Sequence[str]) -> list[str]:

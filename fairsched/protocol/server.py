@@ -94,7 +94,7 @@ class ControlHandler(Protocol):
         """What the companion found (``companion.part.Finding``)."""
 
     def tenant_list(self) -> Any:
-        """``{"settings": [config.Setting of every tenant], "stale": [names]}``."""
+        """``{"settings": [config.Setting of every tenant], "stale": [names], "kept": {name: {key: value}}}``."""
 
     def tenant_set(self, tenant: str, values: Mapping[str, Any], by: Peer) -> Any:
         """Change, persist, and return the changes as lines (``[str(config.Change)]``)."""

@@ -82,7 +82,7 @@ class QuotaStep:
         except ControlError as error:
             raise StepFailed(f"the daemon refused to put {key} of {tenant} back: {error}") from error
         if done is PutBack.GONE:
-            return f"nothing to do: tenant {tenant} is gone"
+            return f"nothing to do: tenant {tenant} is gone, and {key} of it"
         if done is PutBack.CHANGED:
             return f"left alone: {key} of {tenant} is {value} now, which is not what it was set to here"
         return f"{key} of {tenant} is {'not set' if value is None else format(value, '.2%')} again"

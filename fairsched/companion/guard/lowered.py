@@ -7,8 +7,7 @@ stay slow because a process died.
 Approach: a change is in the audit log and on record in ``lowered.json`` before it is made. Whoever comes next takes
 back what is on record before anything else. A change is only taken back while the override is still the one that was
 made: what a person has set meanwhile stays, and is not lowered again while the matter lasts. Giving back is done even
-where it cannot be written down. Of a tenant that a reload took out of the configuration the override stays in
-the daemon's file, and is in force again when the tenant is back: so the change stays on record until then.
+where it cannot be written down.
 
 Terms: a *place* is a tenant and a key. *Ceded* is a place that a person has changed while it was lowered.
 """
@@ -155,7 +154,7 @@ class Lowered:
         for place, change in self.changes.items():
             found = settings.get(change.tenant, {}).get(change.key)
             if found is None:
-                continue  # the tenant is gone, by a reload: its override waits for it
+                continue  # the tenant is gone, by a reload
             if found.is_override and found.value == change.set:
                 self._unsure.discard(place)
                 continue
@@ -184,8 +183,6 @@ class Lowered:
             self._records.trouble(matter, f"{change.key} of {change.tenant} is not given back yet: {error}")
             return
         self._records.trouble(matter, None)
-        if done is PutBack.GONE:
-            return  # given back when the tenant is there again
         self._forget(place)
         logger.warning("guard=given_back tenant=%s key=%s outcome=%s why=%r", *place, done.value, why)
         did = "gave back" if done is PutBack.DONE else "left alone"

@@ -182,7 +182,9 @@ class FakeDaemon:
         found: list[Setting] = [
             one for one in list_settings(self.config, self.overrides) if one.key[0] == "tenants"
         ]
-        return {"settings": found, "stale": self.overrides.stale(self.config)}
+        stale = self.overrides.stale(self.config)
+        kept = {name: dict(self.overrides.tenants[name]) for name in stale}
+        return {"settings": found, "stale": stale, "kept": kept}
 
     def tenant_set(self, tenant: str, values: Mapping[str, Any], by: Peer) -> Any:
         check_set(tenant, values, self.config)

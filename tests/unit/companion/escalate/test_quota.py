@@ -118,6 +118,27 @@ def test_what_an_operator_had_set_is_put_back(daemon: SettingsDaemon) -> None:
     assert daemon.value("chat", "min") == 0.1
 
 
+@pytest.mark.parametrize("before", [None, 0.1])
+def test_a_raise_comes_off_a_tenant_that_a_reload_took_away(
+    daemon: SettingsDaemon, before: float | None
+) -> None:
+    if before is not None:
+        daemon.request("tenant_set", tenant="chat", values={"min": before})
+    done = take(daemon, seen())
+    path = daemon.settings.path
+    assert path is not None
+    text = path.read_text()
+    path.write_text(text.replace("  chat:", "  other:"))
+    daemon.settings.reload()
+    back = take(daemon, None, kind=Kind.ROLLBACK, undo=done.undo)
+    assert back.outcome is Outcome.ROLLED_BACK
+    again = take(daemon, None, kind=Kind.ROLLBACK, undo=done.undo)
+    assert ("left alone" if before else "is gone") in again.detail
+    path.write_text(text)
+    daemon.settings.reload()
+    assert daemon.value("chat", "min") == before
+
+
 @pytest.mark.parametrize("change", [{"min": 0.5}, None])
 def test_what_somebody_has_changed_meanwhile_is_left_alone(daemon: SettingsDaemon, change: Any) -> None:
     done = take(daemon, seen())

@@ -213,9 +213,14 @@ def test_a_kill_between_the_record_and_the_deed_takes_nothing_from_a_person(make
     assert after.audit.did == ["left alone"]
 
 
+@pytest.mark.parametrize("before", [None, 0.5])
 @pytest.mark.parametrize("is_next", [False, True])
-def test_a_tenant_that_a_reload_took_away_is_not_slow_when_it_is_back(make: MakeHold, is_next: bool) -> None:
+def test_a_tenant_that_a_reload_took_away_is_not_slow_when_it_is_back(
+    make: MakeHold, is_next: bool, before: float | None
+) -> None:
     one = make()
+    if before is not None:
+        one.daemon.settings.set_tenant("chat", {"quota": before})
     one.step(HOLD)
     path = one.daemon.settings.path
     assert path is not None
@@ -227,12 +232,11 @@ def test_a_tenant_that_a_reload_took_away_is_not_slow_when_it_is_back(make: Make
         one.lowered.let_go("its companion has ended")
     else:
         one.step()
-    assert one.records.troubles == ()
+    assert one.records.troubles == () and not one.record.exists()
+    assert one.audit.did[-1] == "gave back"
     path.write_text(text)
     one.daemon.settings.reload()
-    assert one.quota() == 0.05, "its override was kept in the daemon's file"
-    one.step()
-    assert one.quota() is None and not one.record.exists()
+    assert one.quota() == before
 
 
 def test_a_record_that_cannot_be_understood_is_set_aside_and_said(make: MakeHold) -> None:
