@@ -3,7 +3,7 @@
 
 ``python -m benchmarks.gpu.guard [--python PATH]`` (root; a Python with PyTorch; half a minute).
 
-Prints when what was done, from the audit log, in seconds since the hoarder had its memory.
+Prints what was done, with the time of day, from the audit log.
 """
 
 from __future__ import annotations

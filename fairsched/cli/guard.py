@@ -38,10 +38,11 @@ Examples:
 
 TEST_EPILOG = """\b
 Nothing is done to anybody, and nothing is written. Without --replay one look
-is made, and judged as if everything stayed as it is for a day: nobody comes,
-goes, or uses GPU time. With --replay the rounds of tapes are judged, as they
-were recorded in state_dir/guard or by `audit rogue --record`; a directory
-stands for all tapes in it, and no value for state_dir/guard.
+is made, and judged as if everything stayed as it is for a day: nobody comes
+or goes, and each process uses as much GPU time as on average since it began.
+With --replay the rounds of tapes are judged, as they were recorded in
+state_dir/guard or by `audit rogue --record`; a directory stands for all tapes
+in it, and no value for state_dir/guard.
 --at takes a time of guard.zone: the one look is judged as of then; of tapes,
 what comes later is left out.
 \b

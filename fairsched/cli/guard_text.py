@@ -72,6 +72,8 @@ def _head(status: GuardStatus, now_s: float) -> str:
         "dry_run": "dry run: it warns, and writes down what it would hold and end",
         "act": "acts: it warns, holds and ends",
     }.get(status.mode, status.mode)
+    if status.mode == "act" and status.acts_as == "dry_run":
+        mode = "dry run, as the daemon's mode is (guard.mode: act): it warns, and writes down the rest"
     if status.t_s is None:
         return f"guard: {mode}"
     ago = duration(max(0.0, now_s - status.t_s))

@@ -113,7 +113,7 @@ class GuardStatus:
     """What the guard knows and does."""
 
     mode: str
-    """off, dry_run or act."""
+    """off, dry_run or act: as it is configured."""
     t_s: float | None = None
     """Of the last round; None = none was seen yet."""
     rounds: int = 0
@@ -132,6 +132,9 @@ class GuardStatus:
     """File that rounds are recorded on; None = none."""
     notes: tuple[str, ...] = ()
     """Sentences a person must know: what is not there, what failed."""
+    acts_as: str | None = None
+    """dry_run or act: how the last round was carried out, which is dry_run too while the daemon's mode is; None = there
+    was none."""
 
 
 def to_plain(status: GuardStatus) -> dict[str, Any]:

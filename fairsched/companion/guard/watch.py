@@ -208,6 +208,7 @@ class Watch:
         tape = tools.tapes.path
         return GuardStatus(
             mode=self._rules.mode,
+            acts_as=self._acted_as or None,
             t_s=self._t_s,
             rounds=self._rounds,
             interval_s=self._rules.interval_s,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,48 @@ def test_a_moment_to_come_is_judged_by_its_hours() -> None:
     bound = Bound("day", Per.USER, What.HOURS, hours=parse_hours(["mon 16:00-17:00"], "UTC"), warnings=1)
     found = list(play_on(Rehearsal(judge_of(bound)), at(0, Sample(process(1), "GPU-a")), 86_400))
     assert [one.t_s - T0 for one in found] == [3600]
+
+
+def test_the_end_of_a_day_that_is_used_up_is_foreseen() -> None:
+    """Half of a GPU for a thousand seconds: an hour is used up 6,200 s later, and nobody else is ended for it."""
+    bound = Bound(
+        "day", Per.USER, What.GPU_SECONDS, 3600.0, warnings=2, every_s=60, grace_s=600, is_hard=True
+    )
+    mine = Sample(process(1, started_s=T0 - 1000), "GPU-a", gpu_time_s=500.0)
+    idle = Sample(process(2, "bob", started_s=T0 - 1000), "GPU-a", gpu_time_s=0.0)
+    unknown = Sample(process(3, "eve", started_s=None), "GPU-a", gpu_time_s=500.0)
+    judge = judge_of(bound)
+    judge.feed(at(-1000, mine._replace(gpu_time_s=0.0)))
+    found = list(play_on(Rehearsal(judge), at(0, mine, idle, unknown), 86_400))
+    assert [(round((one.t_s - T0) / 60), one.breach.act) for one in found] == [
+        (104, Act.WARN),
+        (105, Act.WARN),
+        (115, Act.END),
+    ]
+    assert [one.pid for one in found[-1].breach.processes] == [1]
+
+
+def test_a_day_that_was_used_up_ends_who_works_on_and_not_who_idles() -> None:
+    bound = Bound("day", Per.USER, What.GPU_SECONDS, 10.0, warnings=1, grace_s=60, is_hard=True)
+    busy_one = Sample(process(1, started_s=T0 - 1000), "GPU-a", gpu_time_s=100.0)
+    idle = Sample(process(2, started_s=T0 - 1000), "GPU-a", gpu_time_s=0.0)
+    judge = judge_of(bound)
+    judge.feed(at(-1000, busy_one._replace(gpu_time_s=0.0), idle))
+    found = list(play_on(Rehearsal(judge), at(0, busy_one, idle), 3600))
+    assert [one.breach.act for one in found] == [Act.WARN, Act.END]
+    assert [one.pid for one in found[-1].breach.processes] == [1]
+
+
+def test_a_guard_that_would_act_says_that_the_daemon_is_in_a_dry_run(tmp_path: Path) -> None:
+    for acts_as, says in (
+        ("dry_run", "dry run, as the daemon's mode is"),
+        ("act", "acts: it"),
+        (None, "acts: it"),
+    ):
+        found = replace(status(), mode="act", acts_as=acts_as)
+        (tmp_path / STATUS_FILE).write_text(json.dumps(to_plain(found)))
+        assert f"guard: {says}" in " ".join(run(tmp_path, "show").output.split())
+        assert json.loads(run(tmp_path, "show", "--json").output)["acts_as"] == acts_as
 
 
 def status(**other: Any) -> GuardStatus:

@@ -179,13 +179,16 @@ def test_what_was_counted_in_a_dry_run_ends_nobody_when_it_acts(site: Site, tmp_
 
 
 def test_a_daemon_that_begins_to_enforce_has_all_warnings_begin_anew(site: Site) -> None:
+    assert site.watch.status(T_S).acts_as is None
     site.mode = "dry_run"
     site.turn(breach(next_act=Act.END, next_s=T_S))
+    assert site.watch.status(T_S).acts_as == "dry_run"
     assert "would end from" in " ".join(site.watch.faults())
     site.mode = "enforce"
     for _ in range(2):
         site.turn()
         assert site.judge.forgot == 1
+    assert site.watch.status(T_S).acts_as == "act"
     site.mode = "observe"
     site.turn()
     assert site.judge.forgot == 1
