@@ -74,6 +74,8 @@ SUITE = (
 )
 """What `--suite rungs` plays: each source by itself, and each brake with the best source."""
 SAMPLED = Rung("nvml").policy
+_NEED_PROCESSORS = ("hostile-fork-storm", "hostile-starve-cpu", "tenants-32")
+"""Scenarios whose tenants would starve beside others."""
 
 
 def least_s(policy: str) -> float:
@@ -100,10 +102,14 @@ _J = TypeVar("_J", bound=_Job)
 
 def batches(jobs: Sequence[_J]) -> list[tuple[_J, ...]]:
     """What is played at the same time, in order: what may be played beside others is played beside the other rungs of
-    its scenario and seed, on samples beside samples, with probes beside probes."""
+    its scenario and seed, on samples beside samples, with probes beside probes. On samples nothing is timed finely, so
+    there it is every scenario that leaves processors to others."""
     found: dict[tuple[Any, ...], tuple[_J, ...]] = {}
     for number, job in enumerate(jobs):
-        is_beside = job.play.scenario.beside_others and job.policy in ALL
+        is_beside = job.policy in ALL and (
+            job.play.scenario.beside_others
+            or (ALL[job.policy].is_sampled and job.play.name not in _NEED_PROCESSORS)
+        )
         key = (job.file, job.seed, ALL[job.policy].is_sampled) if is_beside else (number,)
         found[key] = (*found.get(key, ()), job)
     return list(found.values())

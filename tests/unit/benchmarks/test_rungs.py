@@ -50,12 +50,14 @@ def test_on_samples_chance_evens_out_before_and_while_it_is_measured() -> None:
 
 
 def test_a_rung_is_played_beside_its_like_of_one_scenario_and_seed_or_alone() -> None:
-    files = [Path("graphs"), Path("weights-4211")]
+    files = [Path("graphs"), Path("weights-4211"), Path("tenants-32")]
     jobs = fairness.jobs_of(files, SUITE, [1, 2], 30.0)
     played = [[(job.play.name, job.policy, job.seed) for job in batch] for batch in rungs.batches(jobs)]
     sampled, probed = SUITE[:3], SUITE[3:]
     beside = [[("graphs", policy, seed) for policy in kind] for seed in (1, 2) for kind in (sampled, probed)]
-    alone = [[("weights-4211", policy, seed)] for seed in (1, 2) for policy in SUITE]
+    beside += [[("weights-4211", policy, seed) for policy in sampled] for seed in (1, 2)]
+    alone = [[("weights-4211", policy, seed)] for seed in (1, 2) for policy in probed]
+    alone += [[("tenants-32", policy, seed)] for seed in (1, 2) for policy in SUITE]
     assert sorted(sorted(batch) for batch in played) == sorted(sorted(batch) for batch in beside + alone)
 
 
