@@ -36,6 +36,7 @@ _SHOWS = {
     "reference_page.py",
     "results.py",
     "rows.py",
+    "rung_page.py",
     "summary.py",
     "table.py",
 }

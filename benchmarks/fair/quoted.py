@@ -5,6 +5,7 @@
     <!-- fairness: policies -->   all policies side by side, for the scenarios that were played under them
     <!-- fairness: headline -->   the few figures of them that a reader asks for first, means only
     <!-- fairness: nature -->     shares, and what the account was worth, on GPUs of another nature
+    <!-- fairness: rungs -->      other accounts and other brakes, for every scenario that was played on them
     <!-- fairness: made -->       machine, kernel, commit, seeds
     <!-- fairness: end -->        ends each of them
 
@@ -18,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.fair import honest, marked, results, summary
+from benchmarks.fair import honest, marked, results, rung_page, summary
 from benchmarks.fair.bars import BASELINE, NATURE_POINTS, OURS
 from benchmarks.fair.results import Document, by_policy, leaf_values, whole
 from benchmarks.fair.rows import (
@@ -48,6 +49,8 @@ HEADLINE = (
     ("cpu_ratio", "CPU of the policy, %", False),
 )
 _NATURE = "nature-"
+_RUNGS = "rungs"
+"""The one section that rungs are in."""
 # (heading, policy, figure)
 NATURE = (
     ("share %", OURS, "share_ratio"),
@@ -148,6 +151,7 @@ SECTIONS: Mapping[str, Callable[[Sequence[Document]], str]] = {
     "headline": _md_headline,
     "nature": _md_nature,
     "made": _md_made,
+    _RUNGS: rung_page.section,
 }
 _WORD = "fairness"
 
@@ -155,8 +159,11 @@ _WORD = "fairness"
 def filled(text: str, documents: Sequence[Document], name: str = "the text") -> str:
     """The text with its sections written anew. Raises ResultError for a section that nothing writes."""
 
+    others = [document for document in documents if not rung_page.is_rung(document)]
+
     def body_of(section: str) -> str:
-        return SECTIONS[section](documents) if documents else NOT_MEASURED
+        given = documents if section == _RUNGS else others
+        return SECTIONS[section](given) if given else NOT_MEASURED
 
     return marked.filled(text, _WORD, {section: partial(body_of, section) for section in SECTIONS}, name)
 
