@@ -143,11 +143,9 @@ class Settings:
 
         Of a tenant that is no more, values that it has overrides of: they are in force when it is back.
         """
-        if (
-            tenant in self.overrides.stale(self.file_config)
-            and values.keys() <= self.overrides.tenants[tenant].keys()
-        ):
-            check_values(values)
+        kept = self.overrides.tenants.get(tenant, {})
+        if tenant in self.overrides.stale(self.file_config) and values.keys() <= kept.keys():
+            check_values({**kept, **values})
         else:
             check_set(tenant, values, self.file_config)
         return self._override(self.overrides.with_set(tenant, values))

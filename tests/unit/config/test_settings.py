@@ -266,13 +266,19 @@ def test_an_override_the_new_file_makes_wrong_refuses_the_reload(file: Path) -> 
 
 def test_an_override_of_a_tenant_that_is_no_more_can_be_changed_and_nothing_else_of_it(file: Path) -> None:
     settings = Settings(file)
-    settings.set_tenant("chat", {"weight": 3})
+    settings.set_tenant("chat", {"weight": 3, "min": 0.5})
     text = file.read_text()
     file.write_text(text.replace("chat:", "other:"))
     settings.reload()
-    assert settings.tenant_list()["kept"] == {"chat": {"weight": 3}}
+    assert settings.tenant_list()["kept"] == {"chat": {"weight": 3, "min": 0.5}}
     assert settings.set_tenant("chat", {"weight": 4}) == []
-    for values in ({"quota": 0.5}, {"weight": 4, "quota": 0.5}, {"weight": -1}, {"weight": "much"}):
+    for values in (
+        {"quota": 0.5},
+        {"weight": 4, "quota": 0.5},
+        {"min": 1.5},
+        {"weight": -1},
+        {"weight": "much"},
+    ):
         with pytest.raises(ConfigError):
             settings.set_tenant("chat", values)
     with pytest.raises(ConfigError, match="no tenant 'train2'"):
