@@ -49,7 +49,10 @@ class _Forgotten(Exception):
 
 
 class Watch:
-    """One list. ``changed`` is called from the watch's thread, whenever something is another."""
+    """One list. ``changed`` is called from the watch's thread, whenever something is another.
+
+    ``keep``: what to remember of an object, where there are many.
+    """
 
     def __init__(
         self,
@@ -58,10 +61,12 @@ class Watch:
         query: Mapping[str, str] | None = None,
         *,
         changed: Callable[[], None] = lambda: None,
+        keep: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda item: item,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
         self._client, self._query, self._changed, self._clock = client, dict(query or {}), changed, clock
+        self._keep = keep
         self._lock = threading.Lock()
         self._items: dict[str, Mapping[str, Any]] = {}
         self._version = ""
@@ -128,12 +133,16 @@ class Watch:
             self._version = ""
 
     def _list(self) -> None:
-        items, version = self._client.listed(self.path, self._query)
+        self._set(*self._client.listed(self.path, self._query))
+
+    def _set(self, items: list[Mapping[str, Any]], version: str) -> None:
         with self._lock:
-            self._items = {_uid(one): one for one in items}
-            self._is_listed, self._version = True, version
+            known = {_uid(one): self._keep(one) for one in items}
+            is_another = not self._is_listed or known != self._items
+            self._items, self._is_listed, self._version = known, True, version
         self._well()
-        self._changed()
+        if is_another:
+            self._changed()
 
     def _take(self, event: Mapping[str, Any]) -> None:
         """One event of the watch."""
@@ -149,7 +158,7 @@ class Watch:
             if kind == "DELETED":
                 self._items.pop(_uid(item), None)
             elif kind in ("ADDED", "MODIFIED"):
-                self._items[_uid(item)] = item
+                self._items[_uid(item)] = self._keep(item)
         self._well()
         if kind != "BOOKMARK":
             self._changed()

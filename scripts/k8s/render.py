@@ -6,7 +6,8 @@ the chart comes to under other values is seen by nobody: each of them drifts by 
 
 Approach. All of them are written by this program, and a test writes them anew and compares. The schema of ``config`` is
 the configuration's own (``fairsched config schema``), so helm refuses what the agents would refuse. The kustomize base
-is the chart with its defaults. Each file of values in tests/unit/k8s/values has what comes of it in golden/.
+is the chart with its defaults. The definition of GpuSharePolicy is that of fairsched/k8s/policies. Each file of values
+in tests/unit/k8s/values has what comes of it in golden/.
 
 helm is that of ``make setup-k8s``, else the one on PATH. Exit: 0 written (or nothing to write), 1 something differs or
 helm refused, 3 no helm.
@@ -28,6 +29,7 @@ CHART = ROOT / "packaging/helm/fairsched"
 SCHEMA = CHART / "values.schema.json"
 BASE = ROOT / "packaging/kubernetes/base"
 CASES = ROOT / "tests/unit/k8s"
+POLICIES = CHART / "files/gpusharepolicies.yaml"
 KUBERNETES = "1.34.4"
 """What helm is to believe of the cluster that it does not ask."""
 NAMESPACE = "fairsched"
@@ -139,6 +141,17 @@ def base() -> Iterator[tuple[Path, str]]:
     yield BASE / "kustomization.yaml", BY + head + resources
 
 
+def policies() -> str:
+    """The definition of GpuSharePolicy, which the API server checks them by."""
+    import yaml
+
+    sys.path.insert(0, str(ROOT))
+    from fairsched.k8s.policies.crd import definition
+
+    head = BY.replace("packaging/helm/fairsched", "fairsched/k8s/policies/crd.py")
+    return head + yaml.safe_dump(definition(), sort_keys=False, width=110)
+
+
 def golden(values: Path) -> str:
     """What the chart comes to with a file of values."""
     return BY + template("--values", str(values))
@@ -147,6 +160,7 @@ def golden(values: Path) -> str:
 def files() -> Iterator[tuple[Path, str]]:
     """All that is written, with its text. Raises RenderError."""
     yield SCHEMA, json.dumps(schema(), indent=1) + "\n"
+    yield POLICIES, policies()
     yield from base()
     for values in sorted((CASES / "values").glob("*.yaml")):
         yield CASES / "golden" / values.name, golden(values)
