@@ -86,6 +86,7 @@ def render(
     lines = _summary(tenant, episodes, begin_ns, window_s)
     if now is not None:
         lines += wrap(_now(now))
+        lines += wrap(f"weight {now.weight:g}, by {now.policy}") if now.policy else []
         lines += wrap(now.note) if now.note else []
         for gpu in now.gpus:
             if gpu.graphs is not None:

@@ -192,6 +192,7 @@ def _why(tenant: TenantStatus, now_ns: int, now_s: float, detail: Detail) -> lis
     for is_over, text in (vram_text(one, now_s) for one in tenant.vram):
         lines += wrap(text, first="  ! " if is_over else "  ", rest="    ")
     lines += _tokens(tenant)
+    lines += wrap(f"by {tenant.policy}", first="  ", rest="    ") if tenant.policy else []
     if tenant.last is not None:
         lines += wrap(_last(tenant.last, now_ns), first="  ", rest="    ")
     if tenant.note:

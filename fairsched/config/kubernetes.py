@@ -15,6 +15,11 @@ class Kubernetes(Section):
         default=False,
         description="Namespaces and pods of this node become tenants, with what `fairsched.io/...` says of them.",
     )
+    watch_policies: bool = Field(
+        default=False,
+        description="What GpuSharePolicy objects say goes before annotations; needs `watch_pods`. Without their "
+        "definition in the cluster nothing changes.",
+    )
     kubeconfig: AbsolutePath | None = Field(
         default=None, description="How to reach the API server; null = the service account of the pod."
     )

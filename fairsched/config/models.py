@@ -241,6 +241,9 @@ class _Entitled(Section):
         default=None, description="As in tenant_defaults; children's included, and not inherited by them."
     )
     on_vram_limit: OnVramLimit | None = Field(default=None, description="As in tenant_defaults.")
+    policy: str | None = Field(
+        default=None, max_length=300, description="What gave it these values, for `status`: a GpuSharePolicy."
+    )
     gpus: GpuWish | None = Field(
         default=None,
         description="GPUs it may open: a list of N of /dev/nvidiaN and UUIDs, all, or none; null = as its parent, "

@@ -36,6 +36,16 @@ def with_layer(config: Config, layer: Layer) -> Config:
     return from_document(Document(data), "pods")
 
 
+def policy_of(config: Config, path: str) -> str | None:
+    """Where the values of a tenant or child come from, where that is neither the file nor itself."""
+    name, _, below = path.partition("/")
+    node = config.tenants.get(name)
+    if node is None or not below:
+        return None if node is None else node.policy
+    child = node.children.get(below) or node.children.get("*")
+    return node.policy if child is None else child.policy
+
+
 def fitting(config: Config, layer: Layer) -> tuple[Layer, dict[str, str]]:
     """The part of a layer that `config` takes, and why it does not take the rest, by tenant."""
     refused = {name: "it is a tenant of the file" for name in layer if name in config.tenants}

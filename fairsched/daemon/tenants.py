@@ -14,6 +14,7 @@ from fairsched.act.misbehaviour import lowered
 from fairsched.act.tally import Tally
 from fairsched.cgroup import names
 from fairsched.cgroup.names import known_as
+from fairsched.config.podlayer import policy_of
 from fairsched.daemon.ledger import Ledger
 from fairsched.daemon.parts import Parts
 from fairsched.gpu.nvml import gpu_label
@@ -215,6 +216,7 @@ class TenantReports:
             },
             vram_limit_bytes=spec.vram_limit_bytes,
             vram=parts.vram.statuses(name, now_ns),
+            policy=policy_of(parts.settings.config, name),
         )
 
     def _state(

@@ -268,6 +268,8 @@ class TenantStatus:
     """By GPU, where there is a limit."""
     tokens: TokenRate | None = None
     """None = nothing is known of its output."""
+    policy: str | None = None
+    """Where its weight and limits come from, where that is a policy of the cluster: ``policy research, pods[0]``."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pod watch as a part of the companion: two watches, and a thread that tells the daemon what they came to.
+"""The pod watch as a part of the companion: its watches, and a thread that tells the daemon what they came to.
 
 Nothing waits for anybody: the watches have threads of their own, and so has who asks the daemon and makes Events. What
-``take`` does is to say what is in the way. Until both lists were seen once the daemon is told nothing: it has the layer
-of before, from its file.
+``take`` does is to say what is in the way. Until all lists were seen once the daemon is told nothing: it has the layer
+of before, from its file. Policies are watched where the configuration says so.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from fairsched.companion.part import Finding, Moment, Node
-from fairsched.companion.pods.policy import Complaint, make_layer
+from fairsched.companion.pods.policy import make_layer
+from fairsched.companion.pods.said import Complaint
 from fairsched.config import Config, from_bytes
 from fairsched.config.podlayer import fitting
 from fairsched.errors import ControlError, FairschedError
 from fairsched.k8s import kubeconfig
 from fairsched.k8s.client import KubeClient
-from fairsched.k8s.watch import Client, Watch
+from fairsched.k8s.policies.watch import Client, PolicyWatch
+from fairsched.k8s.watch import Watch
 
 _SHORT_AWAY_S = 5.0
 """An API server that is away for less is not worth a warning."""
@@ -52,13 +54,16 @@ class PodPart:
     interval_s = 1.0
     wants_decisions = False
 
-    def __init__(self, node: Node, api: Api, node_name: str) -> None:
+    def __init__(self, node: Node, api: Api, node_name: str, *, has_policies: bool = False) -> None:
         self._node, self._api, self._node_name = node, api, node_name
         self._due = threading.Event()
         self._over = threading.Event()
         mine = {"fieldSelector": f"spec.nodeName={node_name}"}
         self._pods = Watch(api, "/api/v1/pods", mine, changed=self._due.set)
         self._namespaces = Watch(api, "/api/v1/namespaces", changed=self._due.set)
+        self._policies = PolicyWatch(api, changed=self._due.set) if has_policies else None
+        """None: nobody looks for any."""
+        self._watches = [one for one in (self._pods, self._namespaces, self._policies) if one is not None]
         self._told: Mapping[str, Any] | None = None
         self._complaints: tuple[Complaint, ...] = ()
         self._refused: Mapping[str, str] = {}
@@ -66,20 +71,20 @@ class PodPart:
         self._events: dict[tuple[str, str], None] = {}
 
     def start(self) -> None:
-        for watch in (self._pods, self._namespaces):
+        for watch in self._watches:
             watch.start()
         threading.Thread(target=self._run, name="pods", daemon=True).start()
 
     def close(self) -> None:
         self._over.set()
         self._due.set()
-        for watch in (self._pods, self._namespaces):
+        for watch in self._watches:
             watch.close()
 
     def take(self, moment: Moment) -> Finding | None:
         """What a person must know."""
         faults = [self._fault] if self._fault is not None else []
-        troubles = [one for one in (self._pods.trouble(), self._namespaces.trouble()) if one is not None]
+        troubles = [one for one in (watch.trouble() for watch in self._watches) if one is not None]
         if troubles:
             away_s, why = max(troubles)
             if away_s >= _SHORT_AWAY_S:
@@ -120,10 +125,11 @@ class PodPart:
     def step(self) -> None:
         """Tell the daemon what pods come to now, if that is something else. Raises ControlError."""
         pods, namespaces = self._pods.items(), self._namespaces.items()
-        if pods is None or namespaces is None:
+        policies = [] if self._policies is None else self._policies.items()
+        if pods is None or namespaces is None or policies is None:
             return
-        made = make_layer(pods, namespaces)
         config = from_bytes(self._node.file_text().encode(), "the configuration in force")
+        made = make_layer(pods, namespaces, policies, config.tenant_defaults.tenant_class)
         layer, refused = fitting(config, made.layer)
         self._complaints, self._refused = tuple(made.complaints), refused
         if layer != self._told:
@@ -153,7 +159,7 @@ def event_of(complaint: Complaint, node_name: str) -> Mapping[str, Any]:
         "kind": "Event",
         "metadata": {"generateName": "fairsched-", "namespace": complaint.namespace},
         "type": "Warning",
-        "reason": "FairschedNotUnderstood",
+        "reason": complaint.reason,
         "message": complaint.text[:1000],
         "involvedObject": {
             "apiVersion": "v1",
@@ -174,6 +180,6 @@ def part_of(config: Config, node: Node) -> PodPart:
     section = config.kubernetes
     client = KubeClient(kubeconfig.access(section.kubeconfig))
     name = section.node or os.environ.get("NODE_NAME") or socket.gethostname().lower()
-    part = PodPart(node, client, name)
+    part = PodPart(node, client, name, has_policies=section.watch_policies)
     part.start()
     return part

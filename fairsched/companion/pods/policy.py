@@ -1,73 +1,219 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tenants of pods and namespaces (pure): a layer of the configuration, and complaints.
+"""Makes tenants of pods, namespaces and policies (pure): a layer of the configuration, and complaints.
 
-What comes from the API server is written by who may make pods: any text may stand in it. A value counts once the
-configuration's own schema takes it; names are cut to what the configuration takes as a name.
+A name that the configuration does not take as one is cut. Whatever a pod says, the layer is one that the configuration
+takes: what it refused, it would refuse with all of the namespace, and who says too much would be bound by nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
+from fairsched.companion.pods.bounds import pod_policy, settled
+from fairsched.companion.pods.said import (
+    PREFIX,
+    WRITTEN,
+    Complaint,
+    Values,
+    complaint,
+    group_said,
+    keys_said,
+    text_of,
+    values_of_policy,
+    values_said,
+)
+from fairsched.config.match import MAX_GLOBS
+from fairsched.config.models import MAX_NAME_CHARS, NAME
+from fairsched.k8s.policies.model import Policy, labels_of, name_of, policy_of
+from fairsched.k8s.policies.precedence import choose
+from fairsched.k8s.policies.selector import Malformed
 
-from fairsched.base.printable import printable
-from fairsched.config.models import MAX_NAME_CHARS, NAME, Child
-
-PREFIX = "fairsched.io/"
-KEYS = {"weight": "weight", "class": "class", "quota": "quota", "min": "min", "vram-limit": "vram_limit"}
-"""Key of an annotation: key of the configuration."""
-GROUP = "tenant"
 GPU_RESOURCES = ("nvidia.com/", "fairsched.io/")
 MOST_CHILDREN = 512
 """Of one namespace on one node; further pods have the default."""
 MOST_BYTES = 48 << 10
 """Of a layer as JSON: a request of the control socket takes 64 KiB."""
 _OVER = ("Succeeded", "Failed")
-_SHOWN_CHARS = 60
-
-
-@dataclass(frozen=True)
-class Complaint:
-    """What a pod or a namespace says and nobody can understand."""
-
-    namespace: str
-    name: str
-    """Of the pod; empty: it is the namespace itself."""
-    uid: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}: {self.text}" if self.name else f"{self.namespace}: {self.text}"
+_REST = "*"
+"""The child that all pods are which have none of their own."""
 
 
 @dataclass
 class Made:
-    """What pods and namespaces come to."""
+    """What pods, namespaces and policies come to."""
 
     layer: dict[str, Any] = field(default_factory=dict)
     complaints: list[Complaint] = field(default_factory=list)
 
 
-def make_layer(pods: Iterable[Mapping[str, Any]], namespaces: Iterable[Mapping[str, Any]]) -> Made:
-    """Tenants of the pods of a node and of all namespaces, as the API server has them."""
+def make_layer(
+    pods: Iterable[Mapping[str, Any]],
+    namespaces: Iterable[Mapping[str, Any]],
+    policies: Iterable[Mapping[str, Any]] = (),
+    default_class: str = "latency",
+) -> Made:
+    """Tenants of the pods of a node and of all namespaces and policies, as the API server has them.
+
+    ``default_class``: of this node's tenants that say none.
+    """
     made = Made()
-    spaces = {_text(one, "name"): one for one in namespaces}
+    known = _read(policies, made.complaints)
+    spaces = {text_of(one, "name"): one for one in namespaces}
     by_space: dict[str, list[Mapping[str, Any]]] = {}
-    for pod in sorted(pods, key=lambda one: _text(one, "name")):
+    for pod in sorted(pods, key=lambda one: text_of(one, "name")):
         if (pod.get("status") or {}).get("phase") not in _OVER:
-            by_space.setdefault(_text(pod, "namespace"), []).append(pod)
-    for name in sorted({*spaces, *by_space}):
-        space, here = spaces.get(name, {"metadata": {"name": name}}), by_space.get(name, [])
-        said = {key for one in (space, *here) for key in _said(one)}
-        if NAME.fullmatch(name) and here and (said or any(map(_wants_gpu, here))):
-            made.layer[name] = _tenant(name, space, here, made.complaints)
+            by_space.setdefault(text_of(pod, "namespace"), []).append(pod)
+    for name, here in sorted(by_space.items()):
+        space = spaces.get(name, {"metadata": {"name": name}})
+        policy = choose(known, name, labels_of(space)).policy
+        is_said = any(map(keys_said, (space, *here))) or (policy is not None and not policy.is_for_all)
+        if NAME.fullmatch(name) and (is_said or any(map(_wants_gpu, here))):
+            tenant = _Tenant(space, policy, default_class, made.complaints)
+            for pod in here:
+                tenant.add(pod)
+            made.layer[name] = tenant.node()
     _trim(made)
     return made
+
+
+def _read(policies: Iterable[Mapping[str, Any]], complaints: list[Complaint]) -> list[Policy]:
+    found = []
+    for document in policies:
+        name = name_of(document)
+        try:
+            policy = policy_of(document)
+        except Malformed as error:
+            complaints.append(Complaint("", "", "", f"GpuSharePolicy {name}: it is not in effect: {error}"))
+            continue
+        found.append(policy)
+        if policy.unknown:
+            text = (
+                f"GpuSharePolicy {name}: {', '.join(policy.unknown)}: not known to this version of fairsched"
+            )
+            complaints.append(Complaint("", "", "", text))
+    return found
+
+
+class _Tenant:
+    """A namespace that is one. Add its pods in the order of their names."""
+
+    def __init__(
+        self,
+        space: Mapping[str, Any],
+        policy: Policy | None,
+        default_class: str,
+        complaints: list[Complaint],
+    ) -> None:
+        self._name, self._complaints = text_of(space, "name"), complaints
+        self._origin = None if policy is None else f"policy {policy.name}"
+        self._values = _of_namespace(space, policy, complaints)
+        self._class = self._values.pop("class", None)
+        self._left = _ratio(self._values.get("min"))
+        """Of the guarantee."""
+        self._pods = None if policy is None else pod_policy(policy, self._class or default_class, complaints)
+        self._children: dict[str, Values] = {}
+        self._whose: dict[str, tuple[str, bool, int]] = {}
+        """Keys of children: the group or pod that each is of, and the rule."""
+        rest: Values = {}
+        if self._pods is not None:
+            rest = {**_plain(self._pods.modest()), "policy": f"{self._origin}, of its rules the most modest"}
+        elif self._class is not None:
+            rest = {"class": self._class}
+        if rest:
+            self._children[_REST] = rest
+
+    def add(self, pod: Mapping[str, Any]) -> None:
+        said, group = values_said(pod, self._complaints), group_said(pod, self._complaints)
+        if self._pods is None and not said and group is None:
+            return
+        rule, values = self._bounded(pod, said)
+        settled(pod, values, self._complaints)
+        needed = _ratio(values.get("min"))
+        if needed > self._left + 1e-9:
+            text = f"min: {needed:g} is more than the {self._left:g} left of its namespace's"
+            self._complaints.append(complaint(pod, text))
+            del values["min"]
+            needed = 0.0
+        key = self._key(group or text_of(pod, "name"), group is not None, rule)
+        full = self._why_full(key)
+        if full is not None:
+            self._complaints.append(complaint(pod, f"{full}: it has the default"))
+            return
+        self._left -= needed
+        child = self._children.setdefault(key, {"pods": []})
+        is_first = not child["pods"]
+        child["pods"].append(text_of(pod, "name"))
+        for one in dict.fromkeys((*values, *(said if not is_first else ()))):
+            value = values.get(one)
+            if is_first:
+                child[one] = value
+            elif child.get(one) != value:
+                text = f"{one}: others of its tenant '{key}' say {child.get(one)}"
+                self._complaints.append(complaint(pod, text))
+
+    def _why_full(self, key: str) -> str | None:
+        """Why the child cannot take one more pod."""
+        if key not in self._children:
+            return (
+                None
+                if len(self._children) < MOST_CHILDREN
+                else f"its namespace has {MOST_CHILDREN} tenants here"
+            )
+        pods = self._children[key].get("pods", ())
+        return None if len(pods) < MAX_GLOBS else f"its tenant '{key}' has {MAX_GLOBS} pods here"
+
+    def _bounded(self, pod: Mapping[str, Any], said: Values) -> tuple[int, Values]:
+        """Its rule, and what it gets by that."""
+        if self._pods is None:
+            values = dict(said)
+            if self._class is not None:
+                values.setdefault("class", self._class)
+            return 0, values
+        bounds = self._pods.bounds_of(labels_of(pod))
+        origin = self._pods.origin(bounds.rule)
+        return bounds.rule, {**_plain(bounds.take(pod, said, origin, self._complaints)), "policy": origin}
+
+    def _key(self, name: str, is_group: bool, rule: int) -> str:
+        """Of the child: pods of one group share it if they are of one rule. No other has it, whatever it is called.
+
+        A pod that calls its group as another pod is called must not get what that pod's rule gives.
+        """
+        whose = (name, is_group, rule) if self._pods is not None else (name, False, 0)
+        for number in itertools.count():
+            key = _cut(name if number == 0 else f"{name}_{number}")
+            if self._whose.setdefault(key, whose) == whose:
+                return key
+        raise AssertionError
+
+    def node(self) -> dict[str, Any]:
+        found = {"match": {"pod": f"{self._name}/*"}, "children_are": "pods", "children": self._children}
+        origin = {} if self._origin is None else {"policy": self._origin}
+        return {**self._values, **origin, **found}
+
+
+def _of_namespace(space: Mapping[str, Any], policy: Policy | None, complaints: list[Complaint]) -> Values:
+    """What the policy says of it; for what that does not say, its own annotations."""
+    said = values_said(space, complaints)
+    if policy is not None:
+        where = f"GpuSharePolicy {policy.name}: spec.share"
+        of_policy = values_of_policy(policy.share, where, complaints)
+        for key in sorted(said.keys() & of_policy.keys()):
+            if said[key] != of_policy[key]:
+                text = f"{PREFIX}{WRITTEN[key]} does not count: policy {policy.name} says {of_policy[key]}"
+                complaints.append(complaint(space, text))
+        said = {**said, **of_policy}
+    settled(space, said, complaints)
+    return said
+
+
+def _plain(values: Mapping[str, Any]) -> Values:
+    """Without what goes without saying."""
+    return {key: value for key, value in values.items() if value is not None and (key, value) != ("min", 0.0)}
 
 
 def _trim(made: Made) -> None:
@@ -77,7 +223,7 @@ def _trim(made: Made) -> None:
     for index, (size, name) in enumerate(by_size):
         part = left // (len(by_size) - index)
         children, dropped = made.layer[name]["children"], 0
-        while size > part and children:
+        while size > part and children.keys() - {_REST}:
             key = next(reversed(children))
             size -= len(json.dumps({key: children[key]}))
             dropped += len(children.pop(key).get("pods", ()))
@@ -87,93 +233,7 @@ def _trim(made: Made) -> None:
         left -= min(size, part)
 
 
-def _tenant(
-    name: str, space: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], complaints: list[Complaint]
-) -> dict[str, Any]:
-    values = _values(space, complaints)
-    default_class = values.pop("class", None)
-    children: dict[str, dict[str, Any]] = {} if default_class is None else {"*": {"class": default_class}}
-    left = _ratio(values.get("min"))
-    for pod in pods:
-        said = _values(pod, complaints)
-        needed = _ratio(said.get("min"))
-        if needed > left + 1e-9:
-            complaints.append(
-                _complaint(pod, f"min: {needed:g} is more than the {left:g} left of its namespace's")
-            )
-            del said["min"]
-            needed = 0.0
-        group = _group(pod, complaints)
-        if not said and group is None:
-            continue
-        if default_class is not None:
-            said.setdefault("class", default_class)
-        key = _key(group or _text(pod, "name"))
-        if key not in children and len(children) >= MOST_CHILDREN:
-            complaints.append(
-                _complaint(pod, f"its namespace has {MOST_CHILDREN} tenants here: it has the default")
-            )
-            continue
-        left -= needed
-        child = children.setdefault(key, {"pods": []})
-        child["pods"].append(_text(pod, "name"))
-        for one, value in said.items():
-            if child.setdefault(one, value) != value:
-                complaints.append(_complaint(pod, f"{one}: others of its tenant '{key}' say {child[one]}"))
-    return {**values, "match": {"pod": f"{name}/*"}, "children_are": "pods", "children": children}
-
-
-def _values(of: Mapping[str, Any], complaints: list[Complaint]) -> dict[str, Any]:
-    """What the configuration takes of what is said, as plain data."""
-    found: dict[str, Any] = {}
-    for key, text in _said(of).items():
-        if key == GROUP:
-            continue
-        if key not in KEYS:
-            complaints.append(
-                _complaint(of, f"{PREFIX}{key}: there is no such key; known: {', '.join([*KEYS, GROUP])}")
-            )
-            continue
-        try:
-            value: Any = float(text) if key == "weight" else text
-            taken = Child.model_validate({KEYS[key]: value})
-        except (ValueError, ValidationError) as error:
-            shown = printable(text)[:_SHOWN_CHARS]
-            complaints.append(_complaint(of, f"{PREFIX}{key}: {shown!r}: {_why(error)}"))
-            continue
-        found[KEYS[key]] = taken.model_dump(mode="json", by_alias=True, exclude_unset=True)[KEYS[key]]
-    return found
-
-
-def _why(error: ValueError) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]["msg"]
-        return first.removeprefix("Value error, ")
-    return "it is not a number"
-
-
-def _said(of: Mapping[str, Any]) -> dict[str, str]:
-    """Our keys, without the prefix. Some are no wish: what escalation reads and writes."""
-    metadata = of.get("metadata") or {}
-    found: dict[str, str] = {}
-    for place in ("labels", "annotations"):
-        for key, value in (metadata.get(place) or {}).items():
-            bare = str(key).removeprefix(PREFIX)
-            if bare != key and bare not in ("never-evict", "escalation", "config"):
-                found[bare] = str(value)
-    return found
-
-
-def _group(pod: Mapping[str, Any], complaints: list[Complaint]) -> str | None:
-    text = _said(pod).get(GROUP)
-    if text is None or NAME.fullmatch(text):
-        return text
-    shown = printable(text)[:_SHOWN_CHARS]
-    complaints.append(_complaint(pod, f"{PREFIX}{GROUP}: {shown!r}: write 1 to 64 of a-z 0-9 . _ -"))
-    return None
-
-
-def _key(name: str) -> str:
+def _cut(name: str) -> str:
     """A name of the configuration; names of pods may be longer."""
     if len(name) <= MAX_NAME_CHARS:
         return name
@@ -181,7 +241,9 @@ def _key(name: str) -> str:
 
 
 def _wants_gpu(pod: Mapping[str, Any]) -> bool:
-    for container in (pod.get("spec") or {}).get("containers") or ():
+    spec = pod.get("spec") or {}
+    containers: Sequence[Any] = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    for container in containers:
         asked = container.get("resources") or {}
         if any(str(name).startswith(GPU_RESOURCES) for name in {**(asked.get("limits") or {})}):
             return True
@@ -190,14 +252,3 @@ def _wants_gpu(pod: Mapping[str, Any]) -> bool:
 
 def _ratio(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
-
-
-def _text(of: Mapping[str, Any], key: str) -> str:
-    return str((of.get("metadata") or {}).get(key) or "")
-
-
-def _complaint(of: Mapping[str, Any], text: str) -> Complaint:
-    namespace, name = _text(of, "namespace"), _text(of, "name")
-    if not namespace:  # it is one
-        namespace, name = name, ""
-    return Complaint(namespace, name, _text(of, "uid"), text)

@@ -105,6 +105,14 @@ def test_tokens_are_shown_where_their_counters_are_known() -> None:
     ]
 
 
+def test_the_policy_that_a_share_comes_from_is_named() -> None:
+    tenant = TenantStatus(name="ml/a", state=TenantState.RUN, weight=4, policy="policy research, pods[0]")
+    screen = status.render(replace(fakes.status(), tenants=(tenant,)))
+    assert "  by policy research, pods[0]" in screen
+    told = explain.render("ml/a", [], 0, now=tenant)
+    assert "weight 4, by policy research, pods[0]" in told
+
+
 def test_what_is_not_known_is_never_shown_as_zero() -> None:
     tenant = TenantStatus(name="chat", state=TenantState.IDLE, weight=1)
     report = replace(fakes.status(), source=None, gpus=(), tenants=(tenant,), fairness_error_ratio=None)

@@ -13,10 +13,14 @@ from fairsched.companion.pods.part import PodPart
 from fairsched.errors import ControlError
 from fairsched.k8s.client import Unreachable
 from tests.unit.companion.pods.test_policy import pod, space
+from tests.unit.k8s.policies.made import policy
 from tests.unit.k8s.test_watch import Server
 
 
 class Api(Server):
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+        raise AssertionError("nobody asks what the server knows while it answers")
+
     def __init__(self) -> None:
         super().__init__()
         self.events_made: list[tuple[str, Mapping[str, Any]]] = []
@@ -158,3 +162,78 @@ def test_many_complaints_are_summed_up(part: PodPart, api: Api) -> None:
     see(part, api, [pod(f"p{i}", weight="x") for i in range(20)], [])
     part.step()
     assert len(faults(part)) == 7 and faults(part)[-1].startswith("pods: and 14 more")
+
+
+# ---- policies ----
+
+
+@pytest.fixture
+def ruled(api: Api, node: Node) -> PodPart:
+    return PodPart(cast(Any, node), api, "node1", has_policies=True)
+
+
+def see_policies(part: PodPart, api: Api, *policies: dict[str, Any]) -> None:
+    assert part._policies is not None
+    part._policies._version = ""
+    api.lists, api.watches = [(list(policies), "1")], [[]]
+    part._policies.step()
+
+
+def test_nothing_is_told_before_the_policies_are_known(ruled: PodPart, api: Api, node: Node) -> None:
+    """A share must not rise for the moment in which its bound is not known yet."""
+    see(ruled, api, [pod("a", weight="9")], [space()])
+    ruled.step()
+    assert node.told == []
+    see_policies(ruled, api, policy("p", names=["ml"], share={"weight": 3}, pods=[{"max": {"weight": 4}}]))
+    ruled.step()
+    assert node.told[0]["ml"]["weight"] == 3
+    assert node.told[0]["ml"]["children"]["a"]["weight"] == 4
+
+
+def test_a_policy_that_changes_is_told_at_once_and_one_that_goes_too(
+    ruled: PodPart, api: Api, node: Node
+) -> None:
+    see(ruled, api, [pod("a")], [space()])
+    for weight in (3, 5):
+        see_policies(ruled, api, policy("p", names=["ml"], share={"weight": weight}))
+        ruled.step()
+    see_policies(ruled, api)
+    ruled.step()
+    assert [one["ml"].get("weight") for one in node.told] == [3, 5, None]
+
+
+def test_a_pod_beyond_its_bounds_has_an_event_of_another_reason(ruled: PodPart, api: Api) -> None:
+    see(ruled, api, [pod("a", weight="9")], [space()])
+    see_policies(ruled, api, policy("p", pods=[]))
+    ruled.step()
+    ruled.step()
+    ((_, event),) = api.events_made
+    assert event["reason"] == "FairschedOutOfBounds"
+    assert event["message"] == "fairsched.io/weight: 9 is beyond policy p, no rule matches: it gets 1"
+    assert faults(ruled) == [f"pods: ml/a: {event['message']}"]
+
+
+def test_an_outage_keeps_the_policy_and_is_said(ruled: PodPart, api: Api, node: Node) -> None:
+    now_s = 0.0
+    see(ruled, api, [pod("a")], [space()])
+    see_policies(ruled, api, policy("p", names=["ml"], share={"weight": 3}))
+    ruled.step()
+    assert ruled._policies is not None
+    ruled._policies._clock = lambda: now_s
+    ruled._policies._note("connection refused")
+    now_s = 61.0
+    ruled.step()
+    assert len(node.told) == 1
+    assert faults(ruled) == [
+        "pods: the API server has told nothing for 61 s, what it said before holds: connection refused"
+    ]
+
+
+def test_the_class_that_a_node_gives_everybody_is_a_bound_as_well(
+    ruled: PodPart, api: Api, node: Node
+) -> None:
+    node.file = "tenant_defaults: {class: batch}\nkubernetes: {watch_pods: true}\n"
+    see(ruled, api, [pod("a", **{"class": "latency"})], [space()])
+    see_policies(ruled, api, policy("p", pods=[{}]))
+    ruled.step()
+    assert node.told[0]["ml"]["children"]["a"]["class"] == "batch"

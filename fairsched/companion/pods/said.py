@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What annotations, labels and policies say, as values of the configuration (pure), and complaints where it cannot be.
+
+What comes from the API server is written by who may make pods: any text may stand in it. A value counts once the
+configuration's own schema takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from fairsched.base.printable import printable
+from fairsched.config.models import NAME, Child
+
+PREFIX = "fairsched.io/"
+KEYS = {"weight": "weight", "class": "class", "quota": "quota", "min": "min", "vram-limit": "vram_limit"}
+"""Key of an annotation: key of the configuration."""
+WRITTEN = {key: name for name, key in KEYS.items()}
+GROUP = "tenant"
+NOT_UNDERSTOOD = "FairschedNotUnderstood"
+OUT_OF_BOUNDS = "FairschedOutOfBounds"
+_SHOWN_CHARS = 60
+Values = dict[str, Any]
+"""By keys of the configuration, as plain data."""
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """What a pod, a namespace or a policy says and does not get."""
+
+    namespace: str
+    """Empty: it is said of no one namespace."""
+    name: str
+    """Of the pod; empty: it is the namespace itself."""
+    uid: str
+    text: str
+    reason: str = NOT_UNDERSTOOD
+    """Of the Event."""
+
+    def __str__(self) -> str:
+        if not self.namespace:
+            return self.text
+        return f"{self.namespace}/{self.name}: {self.text}" if self.name else f"{self.namespace}: {self.text}"
+
+
+def complaint(of: Mapping[str, Any], text: str, reason: str = NOT_UNDERSTOOD) -> Complaint:
+    namespace, name = text_of(of, "namespace"), text_of(of, "name")
+    if not namespace:  # it is one
+        namespace, name = name, ""
+    return Complaint(namespace, name, text_of(of, "uid"), text, reason)
+
+
+def keys_said(of: Mapping[str, Any]) -> dict[str, str]:
+    """Our keys, without the prefix. Some are no wish: what escalation reads and writes."""
+    metadata = of.get("metadata") or {}
+    found: dict[str, str] = {}
+    for place in ("labels", "annotations"):
+        for key, value in (metadata.get(place) or {}).items():
+            bare = str(key).removeprefix(PREFIX)
+            if bare != key and bare not in ("never-evict", "escalation", "config"):
+                found[bare] = str(value)
+    return found
+
+
+def values_said(of: Mapping[str, Any], complaints: list[Complaint]) -> Values:
+    """What the configuration takes of what a pod or a namespace says."""
+    found: Values = {}
+    for key, text in keys_said(of).items():
+        if key == GROUP:
+            continue
+        if key not in KEYS:
+            known = ", ".join([*KEYS, GROUP])
+            complaints.append(complaint(of, f"{PREFIX}{key}: there is no such key; known: {known}"))
+            continue
+        why = _take(KEYS[key], text, found)
+        if why is not None:
+            shown = printable(text)[:_SHOWN_CHARS]
+            complaints.append(complaint(of, f"{PREFIX}{key}: {shown!r}: {why}"))
+    return found
+
+
+def group_said(pod: Mapping[str, Any], complaints: list[Complaint]) -> str | None:
+    """The child that it shares with others; None: it is one by itself."""
+    text = keys_said(pod).get(GROUP)
+    if text is None or NAME.fullmatch(text):
+        return text
+    shown = printable(text)[:_SHOWN_CHARS]
+    complaints.append(complaint(pod, f"{PREFIX}{GROUP}: {shown!r}: write 1 to 64 of a-z 0-9 . _ -"))
+    return None
+
+
+def values_of_policy(said: Mapping[str, Any], where: str, complaints: list[Complaint]) -> Values:
+    """The same of a part of a policy, which the API server has checked already, by some version's definition."""
+    found: Values = {}
+    for key, value in said.items():
+        why = _take(key, value, found)
+        if why is not None:
+            shown = printable(str(value))[:_SHOWN_CHARS]
+            complaints.append(Complaint("", "", "", f"{where}: {WRITTEN[key]}: {shown!r}: {why}"))
+    return found
+
+
+def text_of(of: Mapping[str, Any], key: str) -> str:
+    """Of its metadata."""
+    return str((of.get("metadata") or {}).get(key) or "")
+
+
+def _take(key: str, said: Any, found: Values) -> str | None:
+    """Add it to what was found, or say why not."""
+    try:
+        value: Any = float(said) if key == "weight" else said
+        taken = Child.model_validate({key: value})
+    except (TypeError, ValueError, ValidationError) as error:
+        return _why(error)
+    found[key] = taken.model_dump(mode="json", by_alias=True, exclude_unset=True)[key]
+    return None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]["msg"]
+        return first.removeprefix("Value error, ")
+    return "it is not a number"
