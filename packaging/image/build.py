@@ -37,6 +37,8 @@ STATUS = Path("/var/lib/dpkg/status")
 INFO = Path("/var/lib/dpkg/info")
 SITE = f"usr/local/lib/python{sys.version_info.major}.{sys.version_info.minor}/dist-packages"
 NAME = "fairsched.test/fairsched:0.1.0"
+EXTRA = "k8s"
+"""What speaks to the kubelet needs more than the daemon."""
 UNWANTED = re.compile(
     r"usr/share/(doc|man|locale|lintian|bash-completion|info|bug|i18n|zoneinfo)/|usr/lib/llvm-[0-9]*/(share|build|include)/|usr/lib/systemd/"
     r"|.*\.(a|pyc)$|usr/lib/python3.*/(test|idlelib|ensurepip|distutils|lib2to3)/|etc/(init|cron)"
@@ -125,7 +127,7 @@ def files_of(package: dict[str, str]) -> Iterator[str]:
 
 def python_files(name: str) -> Iterator[tuple[str, Path]]:
     """(path in the image, file) of what fairsched imports, itself not included. Raises BuildError."""
-    left, seen = _requirements(name), set[str]()
+    left, seen = [one for extra in ("", EXTRA) for one in _requirements(name, extra)], set[str]()
     while left:
         one = left.pop()
         if one in seen:
@@ -141,10 +143,12 @@ def python_files(name: str) -> Iterator[tuple[str, Path]]:
                 yield f"{SITE}/{file}", Path(str(distribution.locate_file(file)))
 
 
-def _requirements(name: str) -> list[str]:
-    """What it needs whatever the extras are."""
+def _requirements(name: str, extra: str = "") -> list[str]:
+    """What it needs whatever the extras are, or for one of them."""
     lines = importlib.metadata.requires(name) or []
-    return [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in lines if "extra ==" not in line]
+    marks = [(line, re.search(r"extra == ['\"]([^'\"]*)", line)) for line in lines]
+    wanted = [line for line, mark in marks if (mark[1] if mark else "") == extra]
+    return [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in wanted]
 
 
 def own_files() -> Iterator[tuple[str, Path]]:

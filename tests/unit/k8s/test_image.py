@@ -41,6 +41,14 @@ def test_the_programs_of_the_kernel_and_the_command_are_in_it_once(tmp_path: Pat
     assert "usr/local/bin/fairsched" in names
 
 
+def test_what_speaks_to_the_kubelet_is_in_it_and_no_tool_of_developers() -> None:
+    names = {
+        name.removeprefix(f"{builder.SITE}/").split("/")[0] for name, _ in builder.python_files("fairsched")
+    }
+    assert {"grpc", "google", "click", "typing_extensions.py"} <= names
+    assert names.isdisjoint({"grpc_tools", "pytest", "mypy", "matplotlib", "mcp"})
+
+
 def test_the_same_files_make_the_same_layer(tmp_path: Path) -> None:
     digests = set()
     for name in ("a", "b"):
