@@ -150,14 +150,14 @@ class Nvml:
         return self._handles[slot] if slot < len(self._handles) else None
 
     def _find(self, *, strict: bool) -> Iterator[tuple[Gpu, Any]]:
-        """Every GPU, or instead of one in MIG mode its instances. ``strict``: NVMLError is raised, else what was known
-        of a GPU that it is about stands."""
+        """Every GPU, or instead of one in MIG mode its instances. ``strict``: NVMLError is raised, unless it says that
+        the GPU is lost, which hides no other; else what was known of a GPU that it is about stands."""
         nvml = self._nvml
         for index in range(self._count):
             try:
                 found = list(self._find_at(index))
-            except nvml.NVMLError:
-                if strict:
+            except nvml.NVMLError as error:
+                if strict and error.value not in _LOST:
                     raise
                 found = [
                     (gpu, self._handles[slot])

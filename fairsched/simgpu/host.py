@@ -357,6 +357,19 @@ class SimHost:
         """UUIDs of the MIG instances of a GPU that are there now, in NVML's order."""
         return self.reader.mig_uuids(gpu)
 
+    def lose(self, gpu: int = 0) -> None:
+        """NVML says from now on that the driver has lost this GPU. Its tenants go on: theirs is another library."""
+        (self.state_dir / f"lost{gpu}").touch()
+
+    def find(self, gpu: int = 0) -> None:
+        """It is there again."""
+        (self.state_dir / f"lost{gpu}").unlink(missing_ok=True)
+
+    def report_xid(self, xid: int, gpu: int = 0) -> None:
+        """NVML tells whoever waits for events that the driver has reported this error."""
+        with open(self.state_dir / "xids", "a") as file:
+            file.write(f"{gpu} {xid}\n")
+
     def truth_of(self, worker: Worker) -> list[ContextTruth]:
         """The contexts of one worker, on all GPUs."""
         return [truth for truth in self.truth() if truth.pid == worker.pid]

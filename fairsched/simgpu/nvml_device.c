@@ -48,6 +48,7 @@ NVML_API nvmlReturn nvmlInitWithFlags(unsigned int flags)
 	if (library.init_count++)
 		return NVML_SUCCESS;
 	library.count = dir ? 1 : 0;
+	snprintf(library.dir, sizeof(library.dir), "%s", dir ? dir : "");
 	for (unsigned int i = 0; i < library.count; i++) {
 		library.devices[i].shm = map_gpu(dir, i);
 		if (!library.devices[i].shm) {
@@ -98,11 +99,11 @@ nvmlReturn device_check(nvmlDevice d)
 		return NVML_ERROR_UNINITIALIZED;
 	for (unsigned int i = 0; i < library.count; i++)
 		if (d == &library.devices[i])
-			return NVML_SUCCESS;
+			return gpu_is_lost(d) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 	for (unsigned int i = 0; i < library.count; i++)
 		for (unsigned int k = 0; k < MAX_INSTANCES; k++)
 			if (d == &library.instances[i][k] && d->shm && mig_ids(d, &gpu, &compute))
-				return NVML_SUCCESS;
+				return gpu_is_lost(d->parent) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 	return NVML_ERROR_INVALID_ARGUMENT;
 }
 
@@ -302,6 +303,10 @@ NVML_API const char *nvmlErrorString(nvmlReturn code)
 		return "Insufficient Size";
 	case NVML_ERROR_DRIVER_NOT_LOADED:
 		return "Driver Not Loaded";
+	case NVML_ERROR_TIMEOUT:
+		return "Timeout";
+	case NVML_ERROR_GPU_IS_LOST:
+		return "GPU is lost";
 	case NVML_ERROR_IN_USE:
 		return "In use by another client";
 	case NVML_ERROR_INSUFFICIENT_RESOURCES:

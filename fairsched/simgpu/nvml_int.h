@@ -20,7 +20,9 @@ enum {
 	NVML_ERROR_NOT_FOUND = 6,
 	NVML_ERROR_INSUFFICIENT_SIZE = 7,
 	NVML_ERROR_DRIVER_NOT_LOADED = 9,
+	NVML_ERROR_TIMEOUT = 10,
 	NVML_ERROR_FUNCTION_NOT_FOUND = 13,
+	NVML_ERROR_GPU_IS_LOST = 15,
 	NVML_ERROR_IN_USE = 19,
 	NVML_ERROR_INSUFFICIENT_RESOURCES = 23,
 	NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
@@ -40,9 +42,13 @@ struct nvml_device {
 extern struct nvml_library {
 	unsigned int init_count;
 	unsigned int count;
+	char dir[256];
 	struct nvml_device devices[SIM_MAX_GPUS];
 	struct nvml_device instances[SIM_MAX_GPUS][MAX_INSTANCES];
 } library;
+
+/* nvml_fault.c: the driver has lost it, which is what every call about it says. */
+bool gpu_is_lost(nvmlDevice gpu);
 
 /* A handle that is valid: of a GPU, or of a MIG device that is there now. */
 nvmlReturn device_check(nvmlDevice d);

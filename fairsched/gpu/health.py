@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether each GPU is well: does NVML answer for it, and what errors does the driver report of it (Xid)?
+
+Problem. Work must not be sent to a GPU that is broken. It may have fallen off its bus, need a reset, or have reported
+an error of its hardware; a report is one moment, and afterwards NVML may answer as if nothing had been.
+
+Approach. :func:`probe` asks NVML about one GPU. :class:`XidWatch` waits for reports, all GPUs at once, and keeps the
+last of each that counts as unwell. :class:`Illness` is the law (pure): a GPU is unwell while NVML does not answer for
+it, and after a report until it was away in between (that is what a reset looks like) or nothing was reported for a
+while. Which reports count is configuration: most are a program's own fault.
+
+Terms. *Xid*: the driver's number of an error. Source: NVIDIA's catalogue of Xid errors, and NVML's events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairsched.gpu.nvml import Gpu, Nvml
+
+UNWELL_XIDS = (46, 48, 61, 62, 64, 74, 79, 95, 119, 120, 140, 143)
+"""What NVIDIA's catalogue ascribes to the GPU, its memory, its links or its firmware, and what wants a reset: the GPU
+stopped (46), double bit error (48), its microcontroller halted (61, 62), row remapping failed (64), NVLink (74), fell
+off the bus (79), uncontained memory error (95), its GSP (119, 120), memory error left (140), initialisation (143)."""
+QUIET_S = 600.0
+"""After so long without another report a GPU that answers counts as well: who would reset it has had the time."""
+_XID_EVENT = 8
+"""nvmlEventTypeXidCriticalError"""
+_WAIT_MS = 500
+"""So often the watch looks whether it is to end."""
+_AGAIN_S = 5.0
+"""After an error that is not a time-out."""
+
+logger = logging.getLogger(__name__)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+def probe(nvml: Nvml, slot: int) -> str | None:
+    """Why the GPU in a slot is unwell as far as NVML answers; None: it is well. Asks the driver."""
+    handle = nvml.handle(slot)
+    if handle is None:
+        return "it is gone"
+    import pynvml
+
+    try:
+        pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError as error:
+        if error.value not in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION):
+            return f"NVML: {error}"
+    return None
+
+
+def minor_of(nvml: Nvml, slot: int) -> int | None:
+    """N of /dev/nvidiaN, of an instance that of its GPU; None where NVML does not say."""
+    import pynvml
+
+    gpu = nvml.gpus[slot]
+    with contextlib.suppress(pynvml.NVMLError):
+        uuid = gpu.uuid if gpu.mig is None else gpu.mig.parent_uuid
+        return int(pynvml.nvmlDeviceGetMinorNumber(pynvml.nvmlDeviceGetHandleByUUID(uuid)))
+    return None
+
+
+def numa_node(nvml: Nvml, slot: int, sys: Path = Path("/sys")) -> int | None:
+    """The node of memory that a GPU is near to; None where nobody says."""
+    import pynvml
+
+    gpu = nvml.gpus[slot]
+    try:
+        uuid = gpu.uuid if gpu.mig is None else gpu.mig.parent_uuid
+        bus = pynvml.nvmlDeviceGetPciInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).busId
+        text = bus.decode() if isinstance(bus, bytes) else str(bus)
+        # NVML writes a domain of eight digits, the kernel one of four.
+        node = int((sys / "bus/pci/devices" / text.lower()[-12:] / "numa_node").read_text())
+    except (pynvml.NVMLError, OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
+def whole_uuid(gpu: Gpu) -> str:
+    """Of the GPU that a report is about."""
+    return gpu.uuid if gpu.mig is None else gpu.mig.parent_uuid
+
+
+@dataclass(frozen=True)
+class Report:
+    """The last one about a GPU."""
+
+    xid: int
+    at_s: float
+
+
+class Illness:
+    """Whether one GPU is unwell (pure; times are seconds of a clock that goes forward)."""
+
+    def __init__(self, quiet_s: float = QUIET_S) -> None:
+        self._quiet_s = quiet_s
+        self._report: Report | None = None
+        self._was_away = False
+        """Since the last report NVML did not answer for it at least once."""
+
+    def take(self, trouble: str | None, report: Report | None, now_s: float) -> str | None:
+        """Why it is unwell; None: it is well. ``trouble``: what :func:`probe` said now; ``report``: the last one."""
+        if report is not None and (self._report is None or report.at_s > self._report.at_s):
+            self._report = report
+            self._was_away = False
+        if trouble is not None:
+            self._was_away = True
+            return trouble
+        if self._report is None:
+            return None
+        if self._was_away or now_s - self._report.at_s >= self._quiet_s:
+            return None
+        return f"the driver has reported Xid {self._report.xid}"
+
+
+class XidWatch:
+    """Waits for the driver's reports in a thread of its own. Close it in the end, before NVML is."""
+
+    def __init__(
+        self,
+        nvml: Nvml,
+        unwell: Collection[int],
+        clock: Callable[[], float],
+        changed: Callable[[], None] = _nothing,
+    ) -> None:
+        """``clock``: seconds, of the reports. ``changed`` is called for each that counts."""
+        self._nvml, self._unwell, self._clock, self._changed = nvml, frozenset(unwell), clock, changed
+        self._reports: dict[str, Report] = {}
+        self._over = threading.Event()
+        self.is_deaf: str | None = None
+        """Why there are no reports; None: there are."""
+        self.is_watching = False
+        self._thread = threading.Thread(target=self._run, name="xids", daemon=True)
+        self._thread.start()
+
+    def last(self, uuid: str) -> Report | None:
+        """The last report that counts, about a whole GPU."""
+        return self._reports.get(uuid)
+
+    def close(self) -> bool:
+        """End it; False: the driver keeps the thread."""
+        self._over.set()
+        self._thread.join(4 * _WAIT_MS / 1000)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        import pynvml
+
+        try:
+            events = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError as error:
+            self._be_deaf(str(error))
+            return
+        try:
+            self.is_watching = self._register(pynvml, events)
+            if self.is_watching:
+                while not self._over.is_set():
+                    self._wait(pynvml, events)
+        finally:
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlEventSetFree(events)
+
+    def _register(self, pynvml: Any, events: Any) -> bool:
+        """Whether any GPU has reports."""
+        found, error = False, "there is no GPU"
+        for uuid in {whole_uuid(gpu) for gpu in self._nvml.gpus}:
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+                pynvml.nvmlDeviceRegisterEvents(handle, _XID_EVENT, events)
+                found = True
+            except pynvml.NVMLError as refused:
+                error = str(refused)
+        if not found:
+            self._be_deaf(error)
+        return found
+
+    def _wait(self, pynvml: Any, events: Any) -> None:
+        try:
+            data = pynvml.nvmlEventSetWait_v2(events, _WAIT_MS)
+        except pynvml.NVMLError as error:
+            if error.value != pynvml.NVML_ERROR_TIMEOUT:
+                self._over.wait(_AGAIN_S)
+            return
+        xid = int(data.eventData)
+        try:
+            uuid = pynvml.nvmlDeviceGetUUID(data.device)
+        except pynvml.NVMLError:
+            uuid = None  # it is lost: the probe says so
+        logger.warning("xid=%d gpu=%s unwell=%s", xid, uuid, xid in self._unwell)
+        if uuid is not None and xid in self._unwell:
+            self._reports[uuid.decode() if isinstance(uuid, bytes) else uuid] = Report(xid, self._clock())
+            self._changed()
+
+    def _be_deaf(self, why: str) -> None:
+        self.is_deaf = why
+        logger.warning("xid=unwatched reason=%r", why)
