@@ -147,6 +147,10 @@ class XidWatch:
         """The last report that counts, about a whole GPU."""
         return self._reports.get(uuid)
 
+    def reports(self) -> dict[str, Report]:
+        """The last of each GPU that has any."""
+        return dict(self._reports)
+
     def close(self) -> bool:
         """End it; False: the driver keeps the thread."""
         self._over.set()

@@ -99,6 +99,8 @@ def serve(path: Path, *handlers: Handler, workers: int = 8) -> grpc.Server:
         server.add_insecure_port(address)
     except RuntimeError as error:
         raise OSError(f"{path}: {error}") from error
+    # Who may not write to it cannot connect: a stranger's stream would end the kubelet's.
+    path.chmod(0o600)
     server.start()
     return server
 
