@@ -40,7 +40,7 @@ NAME = "fairsched.test/fairsched:0.1.0"
 EXTRA = "k8s"
 """What speaks to the kubelet needs more than the daemon."""
 UNWANTED = re.compile(
-    r"usr/share/(doc|man|locale|lintian|bash-completion|info|bug|i18n|zoneinfo)/|usr/lib/llvm-[0-9]*/(share|build|include)/|usr/lib/systemd/"
+    r"usr/share/(doc|man|locale|lintian|bash-completion|info|bug|i18n|zoneinfo/(posix|right))/|usr/lib/llvm-[0-9]*/(share|build|include)/|usr/lib/systemd/"
     r"|.*\.(a|pyc)$|usr/lib/python3.*/(test|idlelib|ensurepip|distutils|lib2to3)/|etc/(init|cron)"
 )
 EMPTY = (

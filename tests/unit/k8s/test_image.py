@@ -49,6 +49,13 @@ def test_what_speaks_to_the_kubelet_is_in_it_and_no_tool_of_developers() -> None
     assert names.isdisjoint({"grpc_tools", "pytest", "mypy", "matplotlib", "mcp"})
 
 
+def test_time_zones_are_in_it() -> None:
+    """Without them no configuration can be read: hours and days of limits are in zones."""
+    assert "tzdata" in builder.wanted_packages()
+    assert not builder.UNWANTED.match("usr/share/zoneinfo/Etc/UTC")
+    assert builder.UNWANTED.match("usr/share/zoneinfo/right/Etc/UTC")
+
+
 def test_the_same_files_make_the_same_layer(tmp_path: Path) -> None:
     digests = set()
     for name in ("a", "b"):
