@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.k8s.proto import deviceplugin_pb2, podresources_pb2
+from fairsched.k8s.proto import deviceplugin_pb2, dra_pb2, pluginregistration_pb2, podresources_pb2
 from tests.unit.repo.tree import ROOT
 
 
@@ -53,6 +53,18 @@ def test_a_message_is_as_on_the_wire() -> None:
     assert asked.SerializeToString() == b"\x0a\x07v1beta1\x12\x01e\x1a\x01r\x22\x02\x10\x01"
 
 
+def test_a_prepared_claim_is_as_on_the_wire() -> None:
+    """A map is a list of pairs: key 1, value 2."""
+    answer = dra_pb2.NodePrepareResourcesResponse()
+    answer.claims["u"].devices.add(request_names=["r"], pool_name="p", device_name="d", cdi_device_ids=["c"])
+    device = b"\x0a\x01r\x12\x01p\x1a\x01d\x22\x01c"
+    value = b"\x0a" + bytes([len(device)]) + device
+    pair = b"\x0a\x01u\x12" + bytes([len(value)]) + value
+    assert answer.SerializeToString() == b"\x0a" + bytes([len(pair)]) + pair
+    info = pluginregistration_pb2.PluginInfo(type="t", name="n", endpoint="e", supported_versions=["v"])
+    assert info.SerializeToString() == b"\x0a\x01t\x12\x01n\x1a\x01e\x22\x01v"
+
+
 def test_what_is_left_out_is_skipped() -> None:
     """CPUs of a container, field 3, packed."""
     read = podresources_pb2.ContainerResources.FromString(
@@ -64,7 +76,7 @@ def test_what_is_left_out_is_skipped() -> None:
 def test_services_have_the_kubelets_names() -> None:
     assert {
         f"{service.full_name}/{method.name}"
-        for module in (deviceplugin_pb2, podresources_pb2)
+        for module in (deviceplugin_pb2, podresources_pb2, pluginregistration_pb2, dra_pb2)
         for service in module.DESCRIPTOR.services_by_name.values()
         for method in service.methods
     } == {
@@ -76,6 +88,10 @@ def test_services_have_the_kubelets_names() -> None:
         "v1beta1.DevicePlugin/PreStartContainer",
         "v1.PodResourcesLister/List",
         "v1.PodResourcesLister/GetAllocatableResources",
+        "pluginregistration.Registration/GetInfo",
+        "pluginregistration.Registration/NotifyRegistrationStatus",
+        "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources",
+        "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeUnprepareResources",
     }
 
 
