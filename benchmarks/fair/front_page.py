@@ -4,6 +4,7 @@
     <!-- figures: headline -->   README's table: four figures of the headline scenarios, without and with fairsched
     <!-- figures: core -->       the figures of ``make bench-core`` that are about fairness
     <!-- figures: scale -->      the figures of ``make bench-scale``
+    <!-- figures: rungs -->      what is left of two scenarios on other accounts and with other brakes
     <!-- figures: end -->        ends each of them
 
 ``python -m benchmarks.fair.table --write`` fills them. They are made from ``fairness.json``, ``core.json`` and
@@ -20,7 +21,7 @@ from pathlib import Path
 from benchmarks import core as core_suite
 from benchmarks import scale_figures
 from benchmarks.bars import Bar, show
-from benchmarks.fair import honest, marked, results, summary
+from benchmarks.fair import honest, marked, results, rung_page, summary
 from benchmarks.fair.bars import BASELINE, OURS
 from benchmarks.fair.results import Document, by_policy
 from benchmarks.fair.rows import mean_text, spread_of
@@ -89,9 +90,14 @@ def _judged(bars: Sequence[tuple[str, Bar]], path: Path) -> str:
     return f"{marked.table(('figure', 'measured', 'bar', 'met'), rows)}\n\n{made}"
 
 
+def rungs(root: Path = results.ROOT) -> str:
+    """Means over the seeds."""
+    return rung_page.brief(summary.read(root))
+
+
 def filled(text: str, root: Path = results.ROOT, name: str = "the text") -> str:
     """The text with its tables written anew. Raises ResultError for a section that nothing writes."""
-    sections = {"headline": headline, "core": core, "scale": scale}
+    sections = {"headline": headline, "core": core, "scale": scale, "rungs": rungs}
     return marked.filled(text, _WORD, {key: partial(make, root) for key, make in sections.items()}, name)
 
 

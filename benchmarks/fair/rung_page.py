@@ -47,6 +47,24 @@ def section(documents: Sequence[Document]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def brief(documents: Sequence[Document]) -> str:
+    """Markdown for README: what is left of two scenarios, by rung."""
+    found = {name: by_policy(same) for name, same in scenarios_of(documents).items() if name in SCENARIOS}
+    if not any(rung.policy in policies for rung in SUITE for policies in found.values()):
+        return NOT_MEASURED
+    rows = [
+        (
+            "nobody schedules",
+            "-",
+            *(_points(_error(found.get(name, {}).get(BASELINE, ()))) for name in SCENARIOS),
+        )
+    ]
+    for rung in (Rung(), *reversed(SUITE)):
+        errors = (_points(_error(found.get(name, {}).get(rung.policy, ()))) for name in SCENARIOS)
+        rows.append((*_names(rung), *errors))
+    return marked.table(("account", "brake", *(f"`{name}`, points" for name in SCENARIOS)), rows)
+
+
 def _bars(found: Mapping[str, Mapping[str, Sequence[Document]]]) -> str:
     rows = []
     for name in SCENARIOS:

@@ -54,3 +54,17 @@ def test_rungs_stand_in_no_other_table() -> None:
     )
     with_rungs = [*plain, *(played(rung.policy, 1.0, commit="another") for rung in SUITE)]
     assert quoted.filled(text, with_rungs) == quoted.filled(text, plain)
+
+
+def test_the_brief_table_has_a_row_for_each_rung_best_first() -> None:
+    measured = [
+        played("none", 38.0, scenario="weights-4211"),
+        played("fairsched", 0.9, scenario="weights-4211"),
+        played("fairsched-dcgm", 4.0, scenario="weights-4211"),
+        played("fairsched-dcgm", 1.0, scenario="caps-30-70"),
+    ]
+    head, _, *rows = rung_page.brief(measured).splitlines()
+    assert head == "| account | brake | `weights-4211`, points | `caps-30-70`, points |"
+    assert rows[:2] == ["| nobody schedules | - | 38.00 | - |", "| ebpf | freezer | 0.90 | - |"]
+    assert rows[-1] == "| dcgm | freezer | 4.00 | 1.00 |" and len(rows) == 2 + len(SUITE)
+    assert rung_page.brief(measured[:2]) == NOT_MEASURED
