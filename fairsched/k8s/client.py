@@ -79,6 +79,9 @@ class Times:
 class KubeClient:
     """One connection per call: the calls are minutes apart, and a kept one would have gone stale."""
 
+    most_pages = _MAX_PAGES
+    """Of a list."""
+
     def __init__(
         self, access: Access, times: Times | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -146,7 +149,7 @@ class KubeClient:
         """Everything at `path`, and the version of the list: where a watch goes on. Raises Refused or Unreachable."""
         items: list[Mapping[str, Any]] = []
         more, version = "", ""
-        for _ in range(_MAX_PAGES):
+        for _ in range(self.most_pages):
             page = {**query, "limit": str(PAGE), **({"continue": more} if more else {})}
             answer = self._call("GET", f"{path}?{urlencode(page)}")
             metadata = answer.get("metadata")
@@ -156,7 +159,7 @@ class KubeClient:
             more = str(metadata.get("continue") or "")
             if not more:
                 return items, version
-        raise Unreachable(f"more than {_MAX_PAGES * PAGE} objects at {path}")
+        raise Unreachable(f"more than {self.most_pages * PAGE} objects at {path}")
 
     def events(
         self, path: str, query: Mapping[str, str], take: Callable[[Mapping[str, Any]], None], last_s: float

@@ -155,12 +155,14 @@ class Watch:
             raise Unreachable(f"{self.path}: {item.get('message') or json.dumps(item)[:200]}")
         with self._lock:
             self._version = str((item.get("metadata") or {}).get("resourceVersion") or self._version)
+            before = self._items.get(_uid(item))
             if kind == "DELETED":
                 self._items.pop(_uid(item), None)
             elif kind in ("ADDED", "MODIFIED"):
                 self._items[_uid(item)] = self._keep(item)
+            is_another = self._items.get(_uid(item)) != before
         self._well()
-        if kind != "BOOKMARK":
+        if is_another:
             self._changed()
 
     def _well(self) -> None:
