@@ -222,3 +222,66 @@ def test_the_kustomize_base_is_the_chart_without_helm() -> None:
     found = list(yaml.safe_load_all((render.BASE / "fairsched.yaml").read_text()))
     assert [one["kind"] for one in found] == [one["kind"] for one in documents()]
     assert "Helm" not in (render.BASE / "fairsched.yaml").read_text()
+
+
+# ---- policies ----
+
+POLICIES = ["--set", "policies.enabled=true"]
+
+
+def rules_of(kind: str, name: str) -> set[tuple[str, str]]:
+    (role,) = [one for one in documents(*POLICIES) if one["kind"] == kind and one["metadata"]["name"] == name]
+    return {
+        (verb, resource) for rule in role["rules"] for verb in rule["verbs"] for resource in rule["resources"]
+    }
+
+
+@pytest.mark.usefixtures("helm")
+def test_with_policies_the_agents_watch_them_and_may() -> None:
+    assert from_bytes(config_of(*POLICIES), "config.yaml").kubernetes.watch_policies
+    assert not from_bytes(config_of(), "config.yaml").kubernetes.watch_policies
+    more = {("list", "gpusharepolicies"), ("watch", "gpusharepolicies")}
+    assert rules_of("ClusterRole", "fairsched") - more == {
+        ("list", "pods"), ("watch", "pods"), ("list", "namespaces"), ("watch", "namespaces"), ("create", "events")
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("helm")
+def test_the_controller_may_read_and_write_status_and_its_lease() -> None:
+    """A live test compares it with what the API server was asked (tests/k8s/test_policies.py)."""
+    assert rules_of("ClusterRole", "fairsched-policies") == {
+        ("list", "gpusharepolicies"), ("watch", "gpusharepolicies"), ("patch", "gpusharepolicies/status"),
+        ("list", "pods"), ("watch", "pods"), ("list", "namespaces"), ("watch", "namespaces"),
+    }  # fmt: skip
+    assert rules_of("Role", "fairsched-policies") == {
+        ("get", "leases"),
+        ("update", "leases"),
+        ("create", "leases"),
+    }
+
+
+@pytest.mark.usefixtures("helm")
+def test_the_controller_is_nobody_and_no_agent() -> None:
+    found = of_kind("Deployment", *POLICIES)
+    pod = pod_of(found)
+    security = pod["containers"][0]["securityContext"]
+    assert security["runAsNonRoot"] is True and security["capabilities"] == {"drop": ["ALL"]}
+    assert "hostPID" not in pod and "volumes" not in pod
+    labels = found["spec"]["template"]["metadata"]["labels"]
+    selector = of_kind("DaemonSet", *POLICIES)["spec"]["selector"]["matchLabels"]
+    assert not selector.items() <= labels.items(), "the DaemonSet would count it as an agent"
+
+
+@pytest.mark.usefixtures("helm")
+def test_the_definition_outlives_the_release() -> None:
+    found = of_kind("CustomResourceDefinition", *POLICIES)
+    assert found["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    shipped = yaml.safe_load((CHART / "files/gpusharepolicies.yaml").read_text())
+    assert found["spec"] == shipped["spec"]
+    assert "CustomResourceDefinition" not in {one["kind"] for one in documents()}
+
+
+@pytest.mark.usefixtures("helm")
+def test_policies_without_pods_are_refused() -> None:
+    with pytest.raises(render.RenderError, match=re.escape("set config.kubernetes.watch_pods")):
+        render.template(*POLICIES, "--set", "config.kubernetes.watch_pods=false")

@@ -25,6 +25,18 @@ yes
 {{- end -}}
 {{- end -}}
 
+{{- /* The agents' configuration: with policies they watch those as well. */ -}}
+{{- define "fairsched.config" -}}
+{{- $config := deepCopy .Values.config -}}
+{{- if .Values.policies.enabled -}}
+{{- if not (dig "kubernetes" "watch_pods" false $config) -}}
+{{- fail "policies.enabled: they speak of namespaces and pods: set config.kubernetes.watch_pods" -}}
+{{- end -}}
+{{- $_ := set $config.kubernetes "watch_policies" true -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end -}}
+
 {{- /* The exporter's port; empty where there is no exporter. */ -}}
 {{- define "fairsched.port" -}}
 {{- with dig "metrics" "listen" "" .Values.config -}}{{- . | splitList ":" | last -}}{{- end -}}
