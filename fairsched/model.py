@@ -133,6 +133,15 @@ class TenantSpec:
     vram_limit_bytes: int | None = None
     """Memory on each GPU, of it and all tenants below it; None = no limit."""
     on_vram_limit: VramAction = VramAction.WARN
+    gpu_parts: tuple[tuple[str, float], ...] = ()
+    """(UUID, part of its weight that counts on that GPU); on a GPU that is not named all of it counts."""
+
+    def weight_on(self, gpu: str | None) -> float:
+        """What it weighs on a GPU; None: on no GPU in particular."""
+        for uuid, part in self.gpu_parts:
+            if uuid == gpu:
+                return self.weight * part
+        return self.weight
 
     @property
     def max_freeze_ns(self) -> int:

@@ -130,7 +130,7 @@ class ShareFiles:
                 path = _fill(config.cgpu.share_file, index, gpu.uuid, one.id)
                 if path is not None and os.path.exists(path):
                     there.setdefault(one.tenant, []).append((one, path))
-            owed = entitlements(there, specs)
+            owed = entitlements(there, specs, gpu.uuid)
             for tenant, members in there.items():
                 spec = spec_for(tenant, specs)
                 if spec.is_exempt:

@@ -27,7 +27,7 @@ from fairsched.config.outward import History, Metrics, Slis
 from fairsched.config.reclaim import Reclaim
 from fairsched.config.section import AbsolutePath, Section
 from fairsched.config.tokens import AUTO, TokenMetric, TokenUrls
-from fairsched.config.values import Ratio, Size, listed
+from fairsched.config.values import GpuParts, Ratio, Size, listed
 from fairsched.model import MisbehaviourAction, PolicyParams, TenantClass, TenantSpec, VramAction
 
 MAX_TENANTS = 1024
@@ -231,6 +231,7 @@ class _Entitled(Section):
     weight: Weight | None = Field(
         default=None, description="As in tenant_defaults; of a child: its share of the parent, 1 if null."
     )
+    gpu_parts: GpuParts | None = Field(default=None, description="By UUID: part of the weight on that GPU.")
     tenant_class: ClassName | None = Field(default=None, alias="class", description="As in tenant_defaults.")
     quota: Ratio | None = Field(default=None, description="As in tenant_defaults.")
     min: Ratio | None = Field(default=None, description="As in tenant_defaults; not for pattern children.")
@@ -437,6 +438,7 @@ class Config(Section):
             on_misbehaviour=MisbehaviourAction(node.on_misbehaviour or base.on_misbehaviour),
             vram_limit_bytes=node.vram_limit if node.vram_limit is not None or is_child else base.vram_limit,
             on_vram_limit=VramAction(node.on_vram_limit or base.on_vram_limit),
+            gpu_parts=tuple(sorted((node.gpu_parts or {}).items())),
         )
 
 

@@ -50,6 +50,10 @@ def listed(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+GpuParts = dict[
+    Annotated[str, Field(min_length=1, max_length=96)],
+    Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)],
+]
 Ratio = Annotated[
     float,
     BeforeValidator(ratio),

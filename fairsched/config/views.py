@@ -107,6 +107,8 @@ def _tenant_settings(
             yield Setting((*key, "children_are"), node.children_are, "file")
     elif node.pods is not None:
         yield Setting((*key, "pods"), list(node.pods), "file")
+    if node.gpu_parts is not None:
+        yield Setting((*key, "gpu_parts"), dict(node.gpu_parts), "file")
     spec = config.spec(path, node)
     effective = {
         "weight": spec.weight,

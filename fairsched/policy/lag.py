@@ -242,7 +242,7 @@ def _book_gpu(
 ) -> bool:
     """Returns whether somebody of class latency came back to it just now."""
     active_ns, enforced, active, is_back = _attendance(used, before, step)
-    owed = entitlements(active, step.specs)
+    owed = entitlements(active, step.specs, gpu)
     # Where everybody is capped the caps leave part of the GPU owed to nobody; booking that part as
     # debt would punish using a GPU nobody else wanted. Quotas are enforced by their own bucket.
     total = math.fsum(owed.values())

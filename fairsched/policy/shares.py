@@ -52,34 +52,41 @@ def spec_for(name: str, specs: Mapping[str, TenantSpec]) -> TenantSpec:
     for above in ancestors(name)[1:]:
         if above in specs:
             own = replace(specs[above], name=name, weight=1.0, quota_ratio=None, min_ratio=0.0)
-            return replace(own, vram_limit_bytes=None)
+            return replace(own, vram_limit_bytes=None, gpu_parts=())
     return TenantSpec(name)
 
 
-def entitlements(active: Iterable[str], specs: Mapping[str, TenantSpec]) -> dict[str, float]:
-    """Part of the GPU owed to each name in ``active`` (leaves with demand); sums to 1 unless capped."""
+def entitlements(
+    active: Iterable[str], specs: Mapping[str, TenantSpec], gpu: str | None = None
+) -> dict[str, float]:
+    """Part of the GPU owed to each name in ``active`` (leaves with demand); sums to 1 unless capped.
+
+    ``gpu``: which one, for those that weigh something else on some GPUs.
+    """
     names = sorted(set(active))
-    plain = _plain_weights(names, specs)
+    plain = _plain_weights(names, specs, gpu)
     if plain is not None:
         total = math.fsum(plain)
         return {name: weight / total for name, weight in zip(names, plain, strict=True)}
     root = _Node()
     for name in names:
-        _insert(root, name, specs)
+        _insert(root, name, specs, gpu)
     _bound(root)
     owed: dict[str, float] = {}
     _share_out(root, 1.0, owed)
     return owed
 
 
-def _plain_weights(names: Sequence[str], specs: Mapping[str, TenantSpec]) -> list[float] | None:
+def _plain_weights(
+    names: Sequence[str], specs: Mapping[str, TenantSpec], gpu: str | None
+) -> list[float] | None:
     """The weights where nothing but weights matters (the usual node, asked fifty times a second)."""
     weights = []
     for name in names:
         spec = specs.get(name)
         if spec is None or SEPARATOR in name or spec.min_ratio or spec.quota_ratio is not None:
             return None
-        weights.append(max(spec.weight, _LEAST_WEIGHT))
+        weights.append(max(spec.weight_on(gpu), _LEAST_WEIGHT))
     return weights
 
 
@@ -132,14 +139,14 @@ class _Node:
     children: dict[str, _Node] = field(default_factory=dict)
 
 
-def _insert(root: _Node, name: str, specs: Mapping[str, TenantSpec]) -> None:
+def _insert(root: _Node, name: str, specs: Mapping[str, TenantSpec], gpu: str | None) -> None:
     node = root
     for path in reversed(ancestors(name)):
         if path not in node.children:
             spec = spec_for(path, specs)
             quota = 1.0 if spec.quota_ratio is None else _clamp(spec.quota_ratio, 0.0, 1.0)
             low = _clamp(spec.min_ratio, 0.0, quota)
-            node.children[path] = _Node(max(spec.weight, _LEAST_WEIGHT), low, quota)
+            node.children[path] = _Node(max(spec.weight_on(gpu), _LEAST_WEIGHT), low, quota)
         node = node.children[path]
     node.leaf = name
 

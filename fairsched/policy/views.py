@@ -18,7 +18,8 @@ def views(draft: Draft) -> tuple[ShareView, ...]:
         if use.tenant not in draft.books.enforced[use.gpu]:
             if use.gpu not in nominal:
                 rows = (one for one in draft.snapshot.uses if one.gpu == use.gpu)
-                nominal[use.gpu] = entitlements((one.tenant for one in rows if one.has_demand), draft.specs)
+                active = (one.tenant for one in rows if one.has_demand)
+                nominal[use.gpu] = entitlements(active, draft.specs, use.gpu)
             entitled = nominal[use.gpu].get(use.tenant, 0.0)
         account = draft.books.accounts[use.tenant, use.gpu]
         found.append(

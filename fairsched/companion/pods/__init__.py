@@ -21,6 +21,12 @@ Keys, each ``fairsched.io/KEY``; an annotation goes before a label. On pods: ``w
 child). On namespaces: ``weight``, ``quota``, ``min``, ``vram-limit``, and ``class``, the default of its pods. What
 cannot be understood keeps the default; a warning of ``fairsched status`` and an Event on the pod say why.
 
+**Shares.** A pod that asks for ``fairsched.io/gpu-share`` weighs as much as it asks for, and its namespace as much as
+all its pods here ask for, on each GPU those of that GPU (shares.py). What somebody says goes before: an annotation
+before a label before what was asked for before 1, of pods and of namespaces alike. So a pod's annotation still divides
+its namespace's part and no other: what its namespace weighs does not follow it. Whoever has a ResourceQuota for shares
+has a limit on what a namespace can weigh.
+
 Who is a tenant: a namespace that says something, or one of whose pods on this node does, or asks for a GPU.
 
 Terms. A *layer* is the tenants that come of pods, by namespace, as the configuration would have them. A *complaint* is

@@ -13,12 +13,16 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from fairsched.companion.part import Finding, Moment, Node
+from fairsched.companion.pods import shares as shares_file
 from fairsched.companion.pods.policy import make_layer
 from fairsched.companion.pods.said import Complaint
+from fairsched.companion.pods.shares import SharesFile
 from fairsched.config import Config, from_bytes
 from fairsched.config.podlayer import fitting
 from fairsched.errors import ControlError, FairschedError
@@ -33,6 +37,8 @@ _AGAIN_S = 5.0
 """When the daemon did not take it."""
 _LOOK_S = 60.0
 """The file may have changed meanwhile, and with it what fits."""
+_SHARES_S = 1.0
+"""Between two looks at the file of shares; what changes there is to be in effect within two."""
 _MOST_FAULTS = 6
 _MOST_EVENTS = 256
 """Remembered, so that each is made once."""
@@ -54,8 +60,17 @@ class PodPart:
     interval_s = 1.0
     wants_decisions = False
 
-    def __init__(self, node: Node, api: Api, node_name: str, *, has_policies: bool = False) -> None:
+    def __init__(
+        self,
+        node: Node,
+        api: Api,
+        node_name: str,
+        shares: SharesFile | None = None,
+        *,
+        has_policies: bool = False,
+    ) -> None:
         self._node, self._api, self._node_name = node, api, node_name
+        self._shares = shares or SharesFile(None)
         self._due = threading.Event()
         self._over = threading.Event()
         mine = {"fieldSelector": f"spec.nodeName={node_name}"}
@@ -91,6 +106,8 @@ class PodPart:
                 faults.append(
                     f"pods: the API server has told nothing for {away_s:.0f} s, what it said before holds: {why}"
                 )
+        if self._shares.trouble is not None:
+            faults.append(f"pods: which GPUs shares are of is not known: {self._shares.trouble}")
         faults += [f"pods: {name} is left to the file: {why}" for name, why in sorted(self._refused.items())]
         faults += [f"pods: {one}" for one in self._complaints]
         if len(faults) > _MOST_FAULTS:
@@ -103,7 +120,7 @@ class PodPart:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            self._due.wait(_LOOK_S)
+            self._wait()
             self._due.clear()
             if self._over.is_set():
                 return
@@ -118,6 +135,15 @@ class PodPart:
                 self._fault = f"pods: {error}"
                 self._try_again()
 
+    def _wait(self) -> None:
+        """Until something is due; the file of shares has nobody who tells that it is another."""
+        if self._shares.path is None:
+            self._due.wait(_LOOK_S)
+            return
+        until_s = time.monotonic() + _LOOK_S
+        while not self._due.wait(_SHARES_S) and not self._shares.is_changed() and time.monotonic() < until_s:
+            pass
+
     def _try_again(self) -> None:
         self._over.wait(_AGAIN_S)
         self._due.set()
@@ -129,7 +155,8 @@ class PodPart:
         if pods is None or namespaces is None or policies is None:
             return
         config = from_bytes(self._node.file_text().encode(), "the configuration in force")
-        made = make_layer(pods, namespaces, policies, config.tenant_defaults.tenant_class)
+        default_class = config.tenant_defaults.tenant_class
+        made = make_layer(pods, namespaces, policies, default_class, self._shares.read())
         layer, refused = fitting(config, made.layer)
         self._complaints, self._refused = tuple(made.complaints), refused
         if layer != self._told:
@@ -180,6 +207,8 @@ def part_of(config: Config, node: Node) -> PodPart:
     section = config.kubernetes
     client = KubeClient(kubeconfig.access(section.kubeconfig))
     name = section.node or os.environ.get("NODE_NAME") or socket.gethostname().lower()
-    part = PodPart(node, client, name, has_policies=section.watch_policies)
+    shares = os.environ.get(shares_file.ENV)
+    file = SharesFile(None if not shares else Path(shares))
+    part = PodPart(node, client, name, file, has_policies=section.watch_policies)
     part.start()
     return part

@@ -27,6 +27,7 @@ from fairsched.companion.pods.said import (
     values_of_policy,
     values_said,
 )
+from fairsched.companion.pods.shares import Asked, Placed
 from fairsched.config.match import MAX_GLOBS
 from fairsched.config.models import MAX_NAME_CHARS, NAME
 from fairsched.k8s.policies.model import Policy, labels_of, name_of, policy_of
@@ -56,10 +57,12 @@ def make_layer(
     namespaces: Iterable[Mapping[str, Any]],
     policies: Iterable[Mapping[str, Any]] = (),
     default_class: str = "latency",
+    placed: Placed | None = None,
 ) -> Made:
     """Tenants of the pods of a node and of all namespaces and policies, as the API server has them.
 
-    ``default_class``: of this node's tenants that say none.
+    ``default_class``: of this node's tenants that say none. ``placed``: which GPUs the shares of pods are of, where
+    that is known.
     """
     made = Made()
     known = _read(policies, made.complaints)
@@ -73,7 +76,7 @@ def make_layer(
         policy = choose(known, name, labels_of(space)).policy
         is_said = any(map(keys_said, (space, *here))) or (policy is not None and not policy.is_for_all)
         if NAME.fullmatch(name) and (is_said or any(map(_wants_gpu, here))):
-            tenant = _Tenant(space, policy, default_class, made.complaints)
+            tenant = _Tenant(space, policy, default_class, placed or {}, made.complaints)
             for pod in here:
                 tenant.add(pod)
             made.layer[name] = tenant.node()
@@ -107,6 +110,7 @@ class _Tenant:
         space: Mapping[str, Any],
         policy: Policy | None,
         default_class: str,
+        placed: Placed,
         complaints: list[Complaint],
     ) -> None:
         self._name, self._complaints = text_of(space, "name"), complaints
@@ -119,6 +123,7 @@ class _Tenant:
         self._children: dict[str, Values] = {}
         self._whose: dict[str, tuple[str, bool, int]] = {}
         """Keys of children: the group or pod that each is of, and the rule."""
+        self._asked = Asked(placed)
         rest: Values = {}
         if self._pods is not None:
             rest = {**_plain(self._pods.modest()), "policy": f"{self._origin}, of its rules the most modest"}
@@ -129,7 +134,8 @@ class _Tenant:
 
     def add(self, pod: Mapping[str, Any]) -> None:
         said, group = values_said(pod, self._complaints), group_said(pod, self._complaints)
-        if self._pods is None and not said and group is None:
+        shares = self._asked.add(text_of(pod, "namespace"), text_of(pod, "name"), pod)
+        if self._pods is None and not said and group is None and not shares:
             return
         rule, values = self._bounded(pod, said)
         settled(pod, values, self._complaints)
@@ -191,6 +197,7 @@ class _Tenant:
         raise AssertionError
 
     def node(self) -> dict[str, Any]:
+        self._asked.weigh(self._values, self._children)
         found = {"match": {"pod": f"{self._name}/*"}, "children_are": "pods", "children": self._children}
         origin = {} if self._origin is None else {"policy": self._origin}
         return {**self._values, **origin, **found}

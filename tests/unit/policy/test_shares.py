@@ -47,6 +47,18 @@ def test_an_unconfigured_child_takes_its_parents_manners_but_not_its_numbers() -
     assert child == TenantSpec("team/x", 1.0, tenant_class=TenantClass.BATCH)
 
 
+def test_a_weight_may_count_in_part_on_a_gpu_and_as_a_whole_on_those_not_named() -> None:
+    # 150 shares: 100 of A and 50 of B, beside 50 of B
+    team = TenantSpec("team", 150, gpu_parts=(("A", 2 / 3), ("B", 1 / 3)))
+    known = specs(team, TenantSpec("other", 50), TenantSpec("team/x", 1))
+    assert entitlements(["team", "other"], known, "B") == pytest.approx({"team": 0.5, "other": 0.5})
+    assert entitlements(["team/x", "other"], known, "B") == pytest.approx({"team/x": 0.5, "other": 0.5})
+    assert entitlements(["team/x", "other"], known, "A") == pytest.approx({"team/x": 2 / 3, "other": 1 / 3})
+    assert entitlements(["team", "other"], known, "C") == pytest.approx({"team": 0.75, "other": 0.25})
+    assert entitlements(["team", "other"], known) == pytest.approx({"team": 0.75, "other": 0.25})
+    assert spec_for("team/stray", specs(team)).gpu_parts == ()
+
+
 def test_children_share_the_weight_of_their_parent() -> None:
     # team 3 : solo 1 -> .75 / .25; inside the team 2 : 1 -> .5 / .25
     known = specs(

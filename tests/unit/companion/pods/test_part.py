@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from fairsched.base.files import replace_file
 from fairsched.companion.part import Finding, Moment
 from fairsched.companion.pods.part import PodPart
+from fairsched.companion.pods.shares import SharesFile
 from fairsched.errors import ControlError
 from fairsched.k8s.client import Unreachable
 from tests.unit.companion.pods.test_policy import pod, space
+from tests.unit.companion.pods.test_shares import sharing
 from tests.unit.k8s.policies.made import policy
 from tests.unit.k8s.test_watch import Server
 
@@ -162,6 +166,26 @@ def test_many_complaints_are_summed_up(part: PodPart, api: Api) -> None:
     see(part, api, [pod(f"p{i}", weight="x") for i in range(20)], [])
     part.step()
     assert len(faults(part)) == 7 and faults(part)[-1].startswith("pods: and 14 more")
+
+
+def test_a_file_of_shares_that_is_another_is_noticed_and_one_that_makes_no_sense_is_said(
+    api: Api, node: Node, tmp_path: Path
+) -> None:
+    file = tmp_path / "shares.json"
+    part = PodPart(cast(Any, node), api, "node1", SharesFile(file))
+    see(part, api, [sharing("a", 150)], [])
+    part.step()
+    assert "gpu_parts" not in node.told[-1]["ml"]
+    part._due.clear()
+    replace_file(file, b'{"version": 1, "pods": {"ml/a": {"GPU-a": 100, "GPU-b": 50}}}', is_durable=False)
+    part._wait()
+    part.step()
+    assert node.told[-1]["ml"]["gpu_parts"] == {"GPU-a": pytest.approx(2 / 3), "GPU-b": pytest.approx(1 / 3)}
+    replace_file(file, b"nonsense", is_durable=False)
+    part.step()
+    (said,) = faults(part)
+    assert said.startswith(f"pods: which GPUs shares are of is not known: {file}: ")
+    assert len(node.told) == 2, "what it said before holds"
 
 
 # ---- policies ----

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pods have asked for of ``fairsched.io/gpu-share``: from their specification, and where it is, from the plugin.
+
+A pod's specification says how many shares; which GPUs they are of only the kubelet knows, and the device plugin writes
+it down (fairsched/k8s/plugin/placed.py). Without that file a pod weighs as much on each GPU.
+
+Errors: a file that cannot be understood is none; :class:`SharesFile` says why.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+RESOURCE = "fairsched.io/gpu-share"
+ENV = "FAIRSCHED_SHARES"
+"""Names the file to the agent, where there is a device plugin."""
+VERSION = 1
+MOST_BYTES = 4 << 20
+"""Of some thousand pods; some 100 bytes each."""
+MOST_SHARES = 1_000_000
+"""The largest weight that the configuration takes."""
+_QUANTITY = re.compile(r"([0-9]{1,12})(k|M|G|Ki|Mi|Gi)?")
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+Placed = Mapping[str, Mapping[str, int]]
+"""Shares by NAMESPACE/POD and UUID of a GPU."""
+
+
+def asked(pod: Mapping[str, Any]) -> int:
+    """Shares that a pod has been let have: what its containers ask for, once a kubelet has taken it.
+
+    As the scheduler counts: the containers together with the sidecars, or an init container where that asks for more.
+    """
+    if not (pod.get("status") or {}).get("startTime"):
+        return 0  # nobody has looked yet whether there are so many
+    spec = pod.get("spec") or {}
+    together, before = sum(_limit(one) for one in spec.get("containers") or ()), 0
+    most = 0
+    for one in spec.get("initContainers") or ():
+        if one.get("restartPolicy") == "Always":
+            before += _limit(one)
+        else:
+            most = max(most, before + _limit(one))
+    return min(max(together + before, most), MOST_SHARES)
+
+
+def _limit(container: Mapping[str, Any]) -> int:
+    value = str(((container.get("resources") or {}).get("limits") or {}).get(RESOURCE) or "0")
+    found = _QUANTITY.fullmatch(value)
+    return int(found[1]) * _UNITS[found[2] or ""] if found else 0
+
+
+def parts(shares: Mapping[str, int]) -> dict[str, float] | None:
+    """The part of it that is on each GPU; None where all of it is on one."""
+    total = sum(shares.values())
+    return {uuid: count / total for uuid, count in sorted(shares.items())} if len(shares) > 1 else None
+
+
+def parse(text: str) -> Placed:
+    """What the plugin has written. Raises ValueError."""
+    document = json.loads(text)
+    if not isinstance(document, dict) or document.get("version") != VERSION:
+        raise ValueError("it is of another version")
+    found: dict[str, dict[str, int]] = {}
+    for pod, shares in document["pods"].items():
+        found[pod] = {uuid: count for uuid, count in shares.items() if count > 0}
+        if not all(isinstance(count, int) and isinstance(uuid, str) for uuid, count in shares.items()):
+            raise ValueError(f"{pod}: no shares")
+    return found
+
+
+class Asked:
+    """What the pods of a namespace have asked for: what they weigh where nobody says something else."""
+
+    def __init__(self, placed: Placed) -> None:
+        self._placed = placed
+        self._count: dict[str, int] = {}
+        self._where: dict[str, Mapping[str, int]] = {}
+        """By pod. A pod's name is its own within its namespace."""
+
+    def add(self, namespace: str, name: str, pod: Mapping[str, Any]) -> int:
+        """Shares of a pod."""
+        count = asked(pod)
+        if count:
+            self._count[name] = count
+            self._where[name] = self._placed.get(f"{namespace}/{name}", {})
+        return count
+
+    def weigh(self, values: dict[str, Any], children: Mapping[str, dict[str, Any]]) -> None:
+        """Weights of the children that say none, and of a namespace that says none: all that its pods asked for,
+        whatever they say of themselves."""
+        for child in children.values():
+            self._weigh(child, child.get("pods", ()))
+        self._weigh(values, self._count)
+
+    def _weigh(self, node: dict[str, Any], pods: Iterable[str]) -> None:
+        names = [name for name in pods if name in self._count]
+        if "weight" in node or not names:
+            return
+        node["weight"] = float(min(sum(self._count[name] for name in names), MOST_SHARES))
+        where: dict[str, int] = {}
+        for name in names:
+            for uuid, count in self._where[name].items():
+                where[uuid] = where.get(uuid, 0) + count
+        is_known = all(sum(self._where[name].values()) == self._count[name] for name in names)
+        found = parts(where) if is_known else None
+        if found is not None:
+            node["gpu_parts"] = found
+
+
+class SharesFile:
+    """The file, read again when it has changed."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.trouble: str | None = None
+        self._placed: Placed = {}
+        self._seen: tuple[int, int] | None = None
+
+    def is_changed(self) -> bool:
+        """Whether it is another than the one that was read last."""
+        return self._stamp() != self._seen
+
+    def read(self) -> Placed:
+        """What it says; nothing where it is not there, what it said before where it makes no sense."""
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return self._placed
+        self._seen, self.trouble = stamp, None
+        if self.path is None or stamp is None:
+            self._placed = {}
+            return self._placed
+        try:
+            with open(self.path, "rb") as file:
+                self._placed = parse(file.read(MOST_BYTES).decode())
+        except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+            self.trouble = f"{self.path}: {error}"
+        return self._placed
+
+    def _stamp(self) -> tuple[int, int] | None:
+        if self.path is None:
+            return None
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
