@@ -79,6 +79,38 @@ def maybe(kind: str) -> dict[str, Any]:
     return {"type": [kind, "null"]}
 
 
+def device_plugin(probe: dict[str, Any]) -> dict[str, Any]:
+    """Of the values of the device plugin."""
+    sys.path.insert(0, str(ROOT))
+    from fairsched.k8s.plugin.shares import MOST_SHARES
+
+    anything, flag, listed = (
+        {"type": "object"},
+        {"type": "boolean"},
+        {"type": "array", "items": {"type": "object"}},
+    )
+    absolute = {"type": "string", "pattern": "^/"}
+    xid = {"type": "integer", "minimum": 1, "maximum": 9999}
+    return thing(
+        enabled=flag,
+        sharesPerGpu={"type": "integer", "minimum": 1, "maximum": MOST_SHARES},
+        allocation={"enum": ["pack", "spread"]},
+        allowSplit=flag,
+        inject={"type": "array", "items": {"enum": ["cdi", "env"]}, "minItems": 1, "uniqueItems": True},
+        unwellXids={"type": ["array", "null"], "items": xid},
+        quietSeconds={"type": "integer", "minimum": 0},
+        nvidiaCtk={"type": "string", "pattern": "^(none|auto|/.*)$"},
+        devRoot=absolute,
+        kubeletDir=absolute,
+        resources=anything,
+        probes=thing(startup=probe, readiness=probe, liveness=probe),
+        podAnnotations=anything,
+        extraEnv=listed,
+        extraVolumes=listed,
+        extraVolumeMounts=listed,
+    )
+
+
 def schema() -> dict[str, Any]:
     """Of values.yaml."""
     sys.path.insert(0, str(ROOT))
@@ -126,6 +158,7 @@ def schema() -> dict[str, Any]:
             tolerations=listed,
             extraEnv=listed,
         ),
+        devicePlugin=device_plugin(probe),
         podAnnotations=anything,
         podLabels=anything,
         extraEnv=listed,

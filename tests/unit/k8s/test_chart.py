@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
+from fairsched.companion.pods.shares import ENV
 from fairsched.config import from_bytes
+from fairsched.k8s.plugin.service import Ways
+from fairsched.k8s.plugin.settings import FILE, PluginSettings, parser, settings_of
 from tests.unit.repo.tree import ROOT
 
 CHART = ROOT / "packaging/helm/fairsched"
@@ -120,6 +124,9 @@ def test_the_agents_take_the_configuration_that_is_written(values: Path) -> None
         ("config.tenants.chat.wieght=3", "'wieght' not allowed"),
         ("config.tick_ms=1", "at '/config/tick_ms'"),
         ("updateStrategy.rollingUpdate.maxSurge=1", "at '/updateStrategy/rollingUpdate/maxSurge'"),
+        ("devicePlugin.sharesPerGpu=0", "at '/devicePlugin/sharesPerGpu'"),
+        ("devicePlugin.inject={mount}", "at '/devicePlugin/inject/0'"),
+        ("devicePlugin.nvidiaCtk=nvidia-ctk", "at '/devicePlugin/nvidiaCtk'"),
         ("nodeSelektor.gpu=true", "'nodeSelektor' not allowed"),
         ("config.metrics.listen=null,serviceMonitor.enabled=true", "there is nothing to scrape"),
     ],
@@ -158,7 +165,7 @@ def test_each_capability_and_each_directory_of_the_host_has_its_reason() -> None
     added = [line for line in lines if re.match(r"\s+- [A-Z_]+( |$)", line)]
     assert len(added) == 10 and all(" # " in line for line in added)
     volumes = [number for number, line in enumerate(lines) if "hostPath:" in line]
-    assert len(volumes) == 5
+    assert len(volumes) == 6
     assert all(lines[number - 2].strip().startswith("#") for number in volumes)
 
 
@@ -195,6 +202,79 @@ def test_escalation_has_the_role_of_its_manifest() -> None:
     account = of_kind("ServiceAccount", *on)["metadata"]
     assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
     assert pod_of(of_kind("DaemonSet", *on))["automountServiceAccountToken"] is True
+
+
+# ---- the device plugin ----
+
+ON = ("--set", "devicePlugin.enabled=true")
+
+
+def plugin(*options: str) -> dict[str, Any]:
+    (found,) = [one for one in documents(*ON, *options) if one["metadata"]["name"].endswith("-device-plugin")]
+    return found
+
+
+@pytest.mark.usefixtures("helm")
+def test_the_device_plugin_is_there_for_who_wants_it_and_has_no_right_that_it_needs_not() -> None:
+    assert not any(one["metadata"]["name"].endswith("-device-plugin") for one in documents())
+    pod = pod_of(plugin())
+    security = pod["containers"][0]["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert security["privileged"] is security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True and pod["automountServiceAccountToken"] is False
+    assert not any(pod.get(key) for key in ("hostPID", "hostNetwork", "hostIPC"))
+    mounts = {one["mountPath"]: one.get("readOnly", False) for one in pod["containers"][0]["volumeMounts"]}
+    assert mounts == {
+        "/var/lib/kubelet/device-plugins": False, "/var/lib/kubelet/pod-resources": True,
+        "/run/fairsched-shares": False, "/var/run/cdi": False, "/tmp": False,
+    }  # fmt: skip
+    without = pod_of(plugin("--set", "devicePlugin.inject={env}"))["containers"][0]["volumeMounts"]
+    assert "/var/run/cdi" not in {one["mountPath"] for one in without}
+
+
+@pytest.mark.usefixtures("helm")
+def test_each_directory_of_the_host_that_the_plugin_has_has_its_reason() -> None:
+    lines = (CHART / "templates/device-plugin.yaml").read_text().splitlines()
+    volumes = [number for number, line in enumerate(lines) if "hostPath:" in line]
+    assert len(volumes) == 4 and all(lines[number - 2].strip().startswith("#") for number in volumes)
+
+
+@pytest.mark.usefixtures("helm")
+def test_no_pod_of_the_plugin_is_taken_for_an_agent() -> None:
+    """By its Service, or its DaemonSet."""
+    labels = plugin()["spec"]["template"]["metadata"]["labels"]
+    agents = of_kind("Service", *ON)["spec"]["selector"]
+    assert not agents.items() <= labels.items()
+    assert plugin()["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+@pytest.mark.usefixtures("helm")
+@pytest.mark.parametrize("values", [None, ROOT / "tests/unit/k8s/values/shares.yaml"])
+def test_the_plugin_understands_what_the_chart_tells_it(values: Path | None) -> None:
+    container = pod_of(plugin(*(() if values is None else ("--values", str(values)))))["containers"][0]
+    settings = settings_of(parser().parse_args(container["args"]))
+    if values is None:
+        assert settings == replace(PluginSettings(), places=settings.places) and settings.places.tool is None
+    else:
+        assert (settings.shares_per_gpu, settings.how, settings.unwell_xids) == (10, "spread", (48, 79))
+        assert settings.ways == Ways(True, True, False) and settings.quiet_s == 1e6
+        assert settings.plugins == Path("/data/kubelet/device-plugins")
+    mounts = {Path(one["mountPath"]) for one in container["volumeMounts"]}
+    assert {settings.plugins, settings.pod_resources.parent, settings.run, settings.places.cdi} <= mounts
+    probe = container["livenessProbe"]["exec"]["command"]
+    assert probe[:3] == ["python3", "-m", "fairsched.k8s.plugin"]
+    told = parser().parse_args(probe[3:])
+    assert told.health and told.plugin_dir == settings.plugins
+
+
+@pytest.mark.usefixtures("helm")
+def test_the_agent_reads_what_the_plugin_writes() -> None:
+    (agent,) = [one for one in documents(*ON) if one["kind"] == "DaemonSet" and one != plugin()]
+    container = pod_of(agent)["containers"][0]
+    (file,) = [one["value"] for one in container["env"] if one["name"] == ENV]
+    assert Path(file) == PluginSettings().run / FILE
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == "shares"]
+    assert mount["mountPath"] == str(PluginSettings().run) and mount["readOnly"] is True
 
 
 # ---- its life ----

@@ -14,6 +14,19 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 
+{{- /* Another name than the agents': their Service and their DaemonSet must not take these pods for theirs. */ -}}
+{{- define "fairsched.plugin.selector" -}}
+app.kubernetes.io/name: fairsched-device-plugin
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "fairsched.plugin.labels" -}}
+{{ include "fairsched.plugin.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
 {{- define "fairsched.account" -}}
 {{- .Values.serviceAccount.name | default (include "fairsched.name" .) -}}
 {{- end -}}
