@@ -107,7 +107,7 @@ class Rig(SimNode):
     # ---- the daemon ----
 
     @contextlib.contextmanager
-    def daemon(self, mode: str, loads: Sequence[TenantLoad]) -> Iterator[RunningDaemon]:
+    def daemon(self, mode: str, loads: Sequence[TenantLoad], source: str = "ebpf") -> Iterator[RunningDaemon]:
         """The daemon in a process of its own, its probes attached; stopped afterwards."""
         tenants = {
             load.name: {
@@ -117,7 +117,7 @@ class Rig(SimNode):
             }
             for load in loads
         }
-        with self.daemon_of({"mode": mode, "tenants": tenants}) as daemon:
+        with self.daemon_of({"mode": mode, "tenants": tenants, **on_source(source)}) as daemon:
             yield daemon
 
     @contextlib.contextmanager
@@ -150,6 +150,18 @@ class Rig(SimNode):
         if _is_traced(document):
             gpu["device_dir"] = str(self.host.device_dir)
         return {**document, "gpu": {**gpu, **document.get("gpu", {})}}
+
+
+SOURCES = ("ebpf", "trace", "nvml")
+SETTLE_SAMPLED_S = 25.0
+"""Until what chance makes of samples can be told from a wrong share."""
+
+
+def on_source(source: str) -> dict[str, Any]:
+    """The part of a configuration that names the account. By the trace alone the daemon does not start without it; on
+    samples none is read."""
+    trace = {"trace": {"trace": "required", "driver": "off"}, "nvml": {"trace": "off"}}.get(source, {})
+    return {"gpu": {"source": source}, "mechanisms": trace}
 
 
 def _is_traced(document: Mapping[str, Any]) -> bool:

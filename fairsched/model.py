@@ -73,6 +73,8 @@ class Source(str, enum.Enum):
     """Where an account comes from."""
 
     EBPF = "ebpf"
+    TRACE = "trace"
+    """The GPU's own trace of context switches, and no calls."""
     DCGM = "dcgm"
     """NVML's samples, scaled to the time for which DCGM says a GPU was active."""
     NVML = "nvml"
@@ -80,7 +82,7 @@ class Source(str, enum.Enum):
     @property
     def is_sampled(self) -> bool:
         """Whether who was on a GPU is known from samples only."""
-        return self is not Source.EBPF
+        return self in (Source.DCGM, Source.NVML)
 
 
 class MisbehaviourKind(str, enum.Enum):
@@ -355,6 +357,8 @@ class PolicyParams:
     """The longest such hold: until all is repaid. Not for a tenant with a max_freeze_ms of its own."""
     grant_ratio: float = 0.4
     """Of what the longest hold can repay: what a tenant of deep queues is let go to queue."""
+    sees_queues: bool = True
+    """Whether it is seen how queues fill, so that so much of one may be granted."""
     quota_burst_ratio: float = 0.1
     """How far ahead of its quota a tenant may run, in parts of quota x window."""
     frame_ns: int = 0

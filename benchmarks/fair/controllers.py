@@ -101,7 +101,7 @@ def _all_there() -> Iterator[None]:
 class _Fairsched(Controller):
     def __init__(self, rung: Rung, *, is_traced: bool = False) -> None:
         """``is_traced``: with the GPU's trace of context switches, where contexts take turns."""
-        self._rung, self._is_traced = rung, is_traced
+        self._rung, self._is_traced = rung, is_traced or rung.source == "trace"
         self.freezes = rung.brake == "freezer"
         self._daemon: RunningDaemon | None = None
         self._warnings: set[str] = set()
@@ -124,6 +124,8 @@ class _Fairsched(Controller):
             # Side by side is what MPS does, and there the daemon follows no trace.
             takes_turns = all(spec.overlap == 1 and spec.mig is None for spec in rig.specs)
             document["mechanisms"] |= {"trace": "required" if takes_turns else "off", "driver": "off"}
+            if self._rung.source == "trace" and not takes_turns:  # what such a host has: the next rung
+                document["gpu"]["source"] = "nvml"
         with contextlib.ExitStack() as undo:
             if self._rung.source == "dcgm":
                 engine = undo.enter_context(HostEngine(str(rig.directory / "hostengine")))

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-SOURCES = ("ebpf", "nvml", "nvml-accounting", "dcgm")
-"""nvml: its samples. nvml-accounting: the same with its accounting mode on. dcgm: samples, scaled to a GPU's load."""
+SOURCES = ("ebpf", "trace", "nvml", "nvml-accounting", "dcgm")
+"""trace: the GPU's own of context switches, alone. nvml: its samples. nvml-accounting: the same with its accounting
+mode on. dcgm: samples, scaled to a GPU's load."""
 BRAKES = ("freezer", "freezer_v1", "sigstop")
 OURS = "fairsched"
 TRACED = "fairsched-traced"
@@ -50,7 +51,7 @@ class Rung:
 
     @property
     def is_sampled(self) -> bool:
-        return self.source != "ebpf"
+        return self.source not in ("ebpf", "trace")
 
     @property
     def settle_s(self) -> float:

@@ -6,6 +6,7 @@ Examples:
   sudo .venv/bin/python -m benchmarks.gpu --json gpu.json        and keep it
   sudo .venv/bin/python -m benchmarks.gpu --only coverage        one section, more than once if need be
   sudo .venv/bin/python -m benchmarks.gpu --python /opt/torch/bin/python   PyTorch is in another Python
+  sudo .venv/bin/python -m benchmarks.gpu --source trace         shares on another account, without eBPF
   sudo .venv/bin/python -m benchmarks.gpu --simulated --seconds 2          the same code without a GPU
 
 Exit status: 0 no bar was missed, 1 one was, 2 wrong usage, 3 this machine cannot: it says what is missing.
@@ -30,7 +31,7 @@ from benchmarks.gpu.figures import Figure, complete, exit_status, render
 from benchmarks.gpu.hosts import Host, Simulated
 from benchmarks.gpu.real import Real
 from benchmarks.machine import describe
-from benchmarks.rig import BenchError, cpu_pressure_s
+from benchmarks.rig import SOURCES, BenchError, cpu_pressure_s
 from fairsched.base.files import replace_file
 from fairsched.errors import FairschedError
 
@@ -47,7 +48,14 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="OUT", help="write everything there")
     parser.add_argument("--gpu", type=int, default=0, help="index of the GPU, as nvidia-smi counts (0)")
     parser.add_argument("--python", default=sys.executable, help="a Python with PyTorch (this one)")
+    parser.add_argument(
+        "--source", choices=SOURCES, default="ebpf", help="the daemon's account; but for ebpf: fairness only"
+    )
     options = parser.parse_args(argv)
+    if options.source != "ebpf":
+        if wrong := set(options.only or ()) - {"fairness"}:
+            parser.error(f"--only {wrong.pop()} is about the probes: not with --source {options.source}")
+        options.only = ["fairness"]
     if not 1 <= options.seconds <= 600:
         parser.error("--seconds must be from 1 to 600")
     return options
@@ -124,6 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with stop_signals():
             host, about = open_host(options)
+            host.source = about["source"] = options.source
             checks = Checks(options)
             with host:
                 figures = checks.run(host)

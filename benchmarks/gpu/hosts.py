@@ -75,6 +75,8 @@ class Host(ABC):
     """A context manager."""
 
     is_simulated: bool
+    source = "ebpf"
+    """Of the daemon's account (benchmarks.rig.SOURCES)."""
     mount: Mount
     prefix: str
 
@@ -205,7 +207,7 @@ class Simulated(Host):
             }
 
     def daemon(self, mode: str, loads: Sequence[Load]) -> AbstractContextManager[RunningDaemon]:
-        return self._rig.daemon(mode, self._rig_loads(loads))
+        return self._rig.daemon(mode, self._rig_loads(loads), self.source)
 
     def exec_ns(self, members: Sequence[Member]) -> int | None:
         pids = {member.worker.pid for member in members}

@@ -2,8 +2,8 @@
 """The account and the shares on a real GPU against the truth: mixes of the simulated workloads whose kernels note when
 they ran (timed.py), under the daemon.
 
-``python -m benchmarks.gpu.mixes --json OUT [--only NAME] [--mode observe]``; ``draw:SEED:NUMBER`` is a mix of
-benchmarks/robust_draws.py without its GPU.
+``python -m benchmarks.gpu.mixes --json OUT [--only NAME] [--mode observe] [--source trace]``; ``draw:SEED:NUMBER`` is
+a mix of benchmarks/robust_draws.py without its GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.command import say_error
 from benchmarks.gpu.each import check_seconds, measure_each
 from benchmarks.gpu.timed import TimedGpu, Truth, quantiles, switches_ns
 from benchmarks.gpu.windows import account_ns
-from benchmarks.rig import BenchError, TenantLoad
+from benchmarks.rig import SETTLE_SAMPLED_S, SOURCES, BenchError, TenantLoad
 from benchmarks.stats import shares
 from fairsched.errors import FairschedError
 from fairsched.simgpu import Workload
@@ -117,7 +117,7 @@ def run(
     with host.daemon_beside(mode, loads, gpu, tape) as daemon:
         with host.timed(loads) as crew:
             pids = {name: [one.worker.pid for one in own] for name, own in crew.items()}
-            time.sleep(SETTLE_S)
+            time.sleep(SETTLE_SAMPLED_S if host.source == "nvml" else SETTLE_S)
             before, start_ns = account_ns(daemon), time.monotonic_ns()
             time.sleep(seconds)
             after, end_ns = account_ns(daemon), time.monotonic_ns()
@@ -176,6 +176,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", action="append")
     parser.add_argument("--mode", choices=("observe", "enforce"), default="enforce")
     parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--source", choices=SOURCES, default="ebpf", help="the daemon's account")
     parser.add_argument("--slice-us", type=int)
     parser.add_argument("--switch-us", type=int)
     parser.add_argument("--json", type=Path)
@@ -195,6 +196,7 @@ def main(argv: list[str] | None = None) -> int:
         return say_error(error)
 
     def one(host: TimedGpu, name: str) -> dict[str, Any]:
+        host.source = options.source
         stem = options.record / name.replace(":", "-") if options.record else None
         tape = stem.with_suffix(".tape").absolute() if stem else None
         found = run(host, by_name[name], options.mode, options.seconds, tape, gpu)

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.gpu.facts import Facts
 from benchmarks.gpu.hosts import Crew, Host, Load, Member
 from benchmarks.gpu.stays import Stays
-from benchmarks.rig import BenchError, RunningDaemon, launched
+from benchmarks.rig import BenchError, RunningDaemon, launched, on_source
 from fairsched.base.package import with_package
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef, find_mount
@@ -166,7 +166,7 @@ class Real(Host):
         self._started += 1
         directory = self._directory / f"daemon{self._started}"
         directory.mkdir()
-        daemon = RunningDaemon(directory)
+        daemon = RunningDaemon(directory, source=self.source)
         daemon.configure(self._document(mode, loads))
         with launched(daemon):
             yield daemon
@@ -174,9 +174,11 @@ class Real(Host):
     def _document(self, mode: str, loads: Sequence[Load]) -> dict[str, object]:
         if not loads:
             raise BenchError("a daemon without tenants")
+        named = on_source(self.source)
         return {
             "mode": mode,
-            "gpu": {"source": "ebpf", "libcuda": [str(self.libcuda)]},
+            "mechanisms": named["mechanisms"],
+            "gpu": {**named["gpu"], "libcuda": [str(self.libcuda)]},
             "tenants": {
                 load.name: {
                     "weight": load.weight,

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from benchmarks.gpu.real import Real
 from benchmarks.record import command
-from benchmarks.rig import BenchError, RunningDaemon, TenantLoad, launched
+from benchmarks.rig import BenchError, RunningDaemon, TenantLoad, launched, on_source
 from benchmarks.stats import Window
 from fairsched.cgroup import tree
 from fairsched.simgpu import Worker, Workload, build
@@ -170,7 +170,7 @@ class TimedGpu(Real):
         self._started += 1
         directory = self.directory / f"daemon{self._started}"
         directory.mkdir()
-        daemon = RunningDaemon(directory)
+        daemon = RunningDaemon(directory, source=self.source)
         if tape is not None:
             daemon.command = command(tape)
         tenants = {
@@ -181,8 +181,10 @@ class TimedGpu(Real):
             }
             for load in loads
         }
-        source = {"source": "ebpf", "libcuda": [str(self.libcuda)], **gpu}
-        daemon.configure({"mode": mode, "gpu": source, "tenants": tenants})
+        named = on_source(self.source)
+        section = {**named["gpu"], "libcuda": [str(self.libcuda)], **gpu}
+        document = {"mode": mode, "gpu": section, "mechanisms": named["mechanisms"], "tenants": tenants}
+        daemon.configure(document)
         with launched(daemon):
             yield daemon
 

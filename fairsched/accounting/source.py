@@ -22,7 +22,10 @@ from fairsched.model import GraphWork, Source
 class GpuTimeSource(Protocol):
     """An account of all GPUs of this node. One reader, one thread."""
 
-    source: Source
+    @property
+    def source(self) -> Source:
+        """Which it is now."""
+
     tenant_of: Callable[[int], str | None]
     """Of a cgroup: what one tenant's cgroups say is one voice."""
 

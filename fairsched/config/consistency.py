@@ -75,11 +75,17 @@ def _modes(config: Config) -> Iterator[Problem]:
             "set mode to enforce, or mechanisms.device_gate to auto",
         )
     source = config.gpu.source
-    if source in ("ebpf", "nvml") and getattr(config.mechanisms, source) == "off":
+    if source in ("ebpf", "trace", "nvml") and getattr(config.mechanisms, source) == "off":
         yield (
             ("mechanisms", source),
             f"gpu.source is {source}, but the mechanism is off",
             f"set mechanisms.{source} to auto, or gpu.source to auto",
+        )
+    if source == "trace" and config.mechanisms.nvml == "off":
+        yield (
+            ("mechanisms", "nvml"),
+            "gpu.source is trace, and which GPUs there are is told by NVML, which is off",
+            "set mechanisms.nvml to auto, or gpu.source to auto",
         )
 
 

@@ -80,6 +80,7 @@ ChildName = Annotated[str, BeforeValidator(_child_name)]
 ClassName = Literal["latency", "batch"]
 OnMisbehaviour = Literal["warn", "terminate"]
 OnVramLimit = Literal["warn", "hold", "terminate"]
+SourceName = Literal["ebpf", "trace", "dcgm", "nvml"]
 Mechanism = Literal["off", "auto", "required"]
 
 
@@ -100,12 +101,13 @@ class Control(Section):
 class Gpu(DcgmKeys):
     """Where GPU time is read from, and what is known of the hardware's own scheduler."""
 
-    source: Literal["auto", "ebpf", "dcgm", "nvml"] = Field(
+    source: Literal["auto", "ebpf", "trace", "dcgm", "nvml"] = Field(
         default="auto",
-        description="Account to use; auto takes the best this host gives: ebpf, else dcgm (nvml, scaled), else nvml.",
+        description="Account to use; auto takes the best there is: ebpf, else trace (the GPU's own, of context "
+        "switches), else dcgm (nvml, scaled), else nvml.",
     )
-    enforce_on: Annotated[tuple[Literal["ebpf", "dcgm", "nvml"], ...], BeforeValidator(listed)] = Field(
-        default=("ebpf", "dcgm", "nvml"),
+    enforce_on: Annotated[tuple[SourceName, ...], BeforeValidator(listed)] = Field(
+        default=("ebpf", "trace", "dcgm", "nvml"),
         description="Accounts that tenants are held on; on another one they are only observed. `[ebpf]` for the "
         "careful: NVML's samples are some 5 points of a GPU off over a minute, and the law takes ten seconds on them.",
     )
@@ -135,8 +137,8 @@ class Mechanisms(Section):
     ebpf: Mechanism = Field(default="auto", description="Account of GPU time from uprobes on libcuda.")
     trace: Mechanism = Field(
         default="auto",
-        description="The GPU's own trace of context switches beside eBPF: exact GPU time. auto takes it with branches "
-        "of the driver on which it has been tried; required with all that are known. See docs/accounting.md.",
+        description="The GPU's own trace of context switches, beside eBPF or instead. auto takes it with branches of "
+        "the driver on which it has been tried; required with all that are known. See docs/accounting.md.",
     )
     freezer: Mechanism = Field(
         default="auto",

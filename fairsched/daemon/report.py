@@ -76,6 +76,7 @@ def build_status(parts: Parts) -> StatusReport:
         driver_refused=sensors.driver.refused,
         driver_counts=sensors.driver.counts(),
         bpf_counts=sensors.probe.counts() if sensors.probe is not None else {},
+        trace_counts=sensors.traced.counts() if sensors.traced is not None else {},
         nvml_counts=sensors.sampled.counts() if sensors.sampled is not None else {},
         gate=gate,
         gpus=_gpus(vitals, settings, sensors, parts.ledger, tenants, parts.doubts),
@@ -122,7 +123,7 @@ def _gpus(
                 if sensors.source is Source.EBPF
                 else None,
                 jain_ratio=jain.get(gpu.uuid),
-                is_traced=None if sensors.account is None else slot in sensors.account.traced_gpus(),
+                is_traced=sensors.trace_told(slot),
                 parent_uuid=None if mig is None else mig.parent_uuid,
                 gpu_instance=None if mig is None else mig.gpu_instance,
                 compute_instance=None if mig is None else mig.compute_instance,
@@ -163,6 +164,9 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         yield f"GPU time is not accounted: {sensors.reason}"
     elif sensors.source.is_sampled and settings.config.gpu.source == "auto":
         yield f"samples are the account, so shares are only right over a minute: {sensors.reason}"
+        if sensors.traced is not None:
+            why = sensors.traces.reason or "the driver has not answered yet"
+            yield f"the GPU's trace of context switches is not the account: {why}"
     elif sensors.probe is not None and not sensors.probe.libraries:
         yield "no libcuda was found yet: GPU work cannot be seen"
     if sensors.libraries.unprobed:

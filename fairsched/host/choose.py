@@ -11,12 +11,16 @@ from fairsched.host import gate as gate_check
 from fairsched.host.brake import brake_lack, brake_refusal, choose_brake
 from fairsched.host.facts import NEEDED_CAPABILITIES, ONLY_ROOT_SEES, Choices, HostFacts
 from fairsched.host.mode import asked, in_effect, obstacle_of
+from fairsched.host.trace import obstacle as obstacle_to_trace
 from fairsched.model import Source
 
 if TYPE_CHECKING:
     from fairsched.config import Config
 
 
+OWN_PID_NAMESPACE = (
+    "the driver names processes by their numbers in the initial PID namespace, and this is another"
+)
 ONLY_V1 = "cgroup v2 is not in use, and BPF tells of no other cgroups"
 
 
@@ -65,6 +69,17 @@ def but_mig(nvml: str | None) -> str | None:
     return None if nvml == ONLY_MIG else nvml
 
 
+def trace_obstacle(facts: HostFacts, config: Config) -> str | None:
+    """Why the trace cannot be the account, as far as that is known before it is asked for; None when it may."""
+    if (nvml := nvml_obstacle(facts, config)) is not None:
+        return f"which GPUs there are is not known: {nvml}"
+    if (found := obstacle_to_trace(config, facts.driver_version)) is not None:
+        return found
+    if "CAP_SYS_ADMIN" not in facts.capabilities:
+        return "CAP_SYS_ADMIN missing"
+    return OWN_PID_NAMESPACE if facts.has_own_pid_namespace else None
+
+
 def dcgm_obstacle(facts: HostFacts, config: Config) -> str | None:
     """Why NVML's samples cannot be scaled to the load that DCGM tells; None when they can."""
     if config.gpu.dcgm == "off":
@@ -79,9 +94,9 @@ def dcgm_obstacle(facts: HostFacts, config: Config) -> str | None:
 def choose(facts: HostFacts, config: Config) -> Choices:
     """The account, whether tenants can be held, and what stands in the way."""
     ebpf, nvml = ebpf_obstacle(facts, config), nvml_obstacle(facts, config)
-    dcgm = dcgm_obstacle(facts, config)
+    dcgm, trace = dcgm_obstacle(facts, config), trace_obstacle(facts, config)
     gate = gate_check.obstacle(facts, config)
-    source, source_reason = choose_source(config.gpu.source, ebpf, nvml, dcgm)
+    source, source_reason = choose_source(config.gpu.source, ebpf, nvml, dcgm, trace)
     brake, hold_reason = choose_brake(facts, config)
     obstacles = [
         f"{mechanism} is required, but {obstacle}"
@@ -124,7 +139,11 @@ def choose(facts: HostFacts, config: Config) -> Choices:
 
 
 def choose_source(
-    wanted: str, ebpf: str | None, nvml: str | None, dcgm: str | None = "not asked"
+    wanted: str,
+    ebpf: str | None,
+    nvml: str | None,
+    dcgm: str | None = "not asked",
+    trace: str | None = "not asked",
 ) -> tuple[Source | None, str]:
     """The account and why: ``wanted`` is gpu.source, the others say what stands in the way of each.
 
@@ -132,12 +151,16 @@ def choose_source(
     """
     if wanted == "ebpf":
         return (Source.EBPF, "gpu.source asks for it") if ebpf is None else (None, f"ebpf: {ebpf}")
+    if wanted == "trace":
+        return (Source.TRACE, "gpu.source asks for it") if trace is None else (None, f"trace: {trace}")
     if wanted == "dcgm":
         return (Source.DCGM, "gpu.source asks for it") if dcgm is None else (None, f"dcgm: {dcgm}")
     if wanted == "nvml":
         return (Source.NVML, "gpu.source asks for it") if nvml is None else (None, f"nvml: {nvml}")
     if ebpf is None:
         return Source.EBPF, "the most exact account"
+    if trace is None:
+        return Source.TRACE, f"ebpf cannot be used: {ebpf}"
     if dcgm is None:
         return Source.DCGM, f"ebpf cannot be used: {ebpf}"
     if nvml is None:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fairsched.accounting.error import probed_points, sampled_points
+from fairsched.accounting.error import probed_points, sampled_points, stays_points
 from fairsched.cgroup.journal import BrakeName
 from fairsched.host.brake import brake_obstacles, choose_brake
-from fairsched.host.choose import choose, dcgm_obstacle, ebpf_obstacle, nvml_obstacle
+from fairsched.host.choose import choose, dcgm_obstacle, ebpf_obstacle, nvml_obstacle, trace_obstacle
 from fairsched.host.mode import obstacle_of
 from fairsched.model import Source
 
@@ -41,10 +41,12 @@ _REMEDIES = {
     "no cgroups are mounted": _UNIFIED,
     "cgroup.freeze does not work": "use a kernel with cgroup.freeze (Linux 5.2)",
     "this kernel has no pidfd": "use a kernel >= 5.3",
+    "the driver names processes": "run it with the host's PID namespace (hostPID: true, --pid=host)",
     "gpu.enforce_on": "name it in gpu.enforce_on",
 }
 """How an obstacle begins: what helps."""
 _OTHERWISE = {
+    Source.TRACE: "use a driver of branch 580, or set mechanisms.trace: required where 545 to 595 is known to work",
     Source.DCGM: "start nvidia-dcgm, or name a page in gpu.dcgm_exporter",
     BrakeName.FREEZER_V1: "mount the freezer of cgroup v1 by itself: mount -t cgroup -o freezer none DIR",
     BrakeName.CGPU: "load the vendor's module, or correct cgpu.share_file",
@@ -83,6 +85,7 @@ def ladder(facts: HostFacts, config: Config) -> tuple[Rung, ...]:
     used = choose(facts, config).source
     obstacles = {
         Source.EBPF: ebpf_obstacle(facts, config),
+        Source.TRACE: trace_obstacle(facts, config),
         Source.DCGM: dcgm_obstacle(facts, config),
         Source.NVML: nvml_obstacle(facts, config),
     }
@@ -118,7 +121,8 @@ def lift(rungs: Sequence[Rung | BrakeRung]) -> Rung | BrakeRung | None:
 
 
 def _remedy(obstacle: str, facts: HostFacts, rung: Source | BrakeName) -> str:
-    obstacle = obstacle.removeprefix("there are no samples to scale: ")
+    for prefix in ("there are no samples to scale: ", "which GPUs there are is not known: "):
+        obstacle = obstacle.removeprefix(prefix)
     if obstacle.endswith(" is off"):
         return f"set {obstacle.removesuffix(' is off')}: auto"
     if obstacle.endswith(" missing"):
@@ -131,5 +135,5 @@ def _remedy(obstacle: str, facts: HostFacts, rung: Source | BrakeName) -> str:
 
 
 def _points(source: Source) -> tuple[float, ...]:
-    of = sampled_points if source.is_sampled else probed_points
+    of = {Source.EBPF: probed_points, Source.TRACE: stays_points}.get(source, sampled_points)
     return tuple(of(window_s) for window_s in WINDOWS_S)

@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 
 def obstacle(config: Config, driver_version: str | None) -> str | None:
     """Why it is not tried; None: it is."""
-    wish = config.mechanisms.trace
-    if wish == "off":
+    if config.mechanisms.trace == "off":
         return "mechanisms.trace is off"
-    return obstacle_of_driver(driver_version, is_asked_for=wish == "required")
+    return obstacle_of_driver(driver_version, is_asked_for=is_required(config))
+
+
+def is_required(config: Config) -> bool:
+    """Whether the daemon does not start without."""
+    return config.mechanisms.trace == "required" or config.gpu.source == "trace"
 
 
 def check(config: Config, driver_version: str) -> Check:
@@ -30,4 +34,4 @@ def check(config: Config, driver_version: str) -> Check:
         return Check("trace", "ok", why, follows)
     is_known = obstacle_of_driver(driver_version, is_asked_for=True) is None
     remedy = "try it where nobody is hurt: mechanisms.trace: required" if is_known else ""
-    return Check("trace", "fail" if wish == "required" else "ok", why, follows, remedy)
+    return Check("trace", "fail" if is_required(config) else "ok", why, follows, remedy)

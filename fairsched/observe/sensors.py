@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Owns everything that observes the GPUs: the BPF account, NVML, and the search for libcuda files and processes.
 
-The source is chosen in one place, by the function doctor asks: eBPF; where it cannot be had and is not required, NVML's
-samples (``reason`` says why); with neither, this host cannot, and the daemon says so.
+The source is chosen in one place, by the function doctor asks: eBPF; where it cannot be had and is not required, the
+trace of context switches, and below it NVML's samples (``reason`` says why); with none, this host cannot, and the
+daemon says so.
 
 The probes live in a process of their own, which can be killed. Then nothing is seen any more: the daemon learns of
 it as :class:`ProbesLost`, lets go of everybody and has the programs loaded again beside the loop (bpf/reload.py).
@@ -18,7 +19,7 @@ from fairsched.accounting.context import Events, ProcessUse
 from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.accounting.nvml import NvmlAccount, open_account
 from fairsched.accounting.queue_delay import Counts, DelayBook
-from fairsched.accounting.source import GpuTimeSource
+from fairsched.accounting.traced import TracedAccount
 from fairsched.base.process import started_ns
 from fairsched.bpf import abi
 from fairsched.bpf.child import LoaderInStart
@@ -35,8 +36,8 @@ from fairsched.gpu.nvml import Gpu, Nvml
 from fairsched.gpu.watch import GpuWatch
 from fairsched.host import dcgm as host_dcgm
 from fairsched.host.choose import ONLY_V1, but_mig, choose_source, switched_off
-from fairsched.model import NEVER_NS, GraphWork, PolicyParams, Source
-from fairsched.observe import gpus
+from fairsched.model import NEVER_NS, Source
+from fairsched.observe import gpus, lower
 from fairsched.observe.libraries import Libraries, ProbesLost, is_ending
 from fairsched.observe.life import LifeWatch
 from fairsched.observe.mps import MpsWatch
@@ -44,18 +45,18 @@ from fairsched.observe.ordinals import Ordinals
 from fairsched.observe.owners import Owners
 from fairsched.observe.portions import Portions
 from fairsched.observe.silent import end_silent, silent_contexts
+from fairsched.observe.told import Told
 from fairsched.observe.traces import Traces
 from fairsched.observe.tree import TenantView
 from fairsched.protocol.delays import AMinuteAgo
 
-_WINDOWS_S = (1, 10, 60)
 _RELOAD_AGAIN_NS = 60_000_000_000
 _PROCESS_EDGES = (abi.EdgeKind.PROC_NEW, abi.EdgeKind.PROC_EXIT)
 
 logger = logging.getLogger(__name__)
 
 
-class Sensors:
+class Sensors(Told):
     """Observes the GPUs for the daemon. ``account`` and ``probe`` are None where BPF is off, refused or lost."""
 
     def __init__(
@@ -79,7 +80,9 @@ class Sensors:
         self.probe: GpuTimeProbe | None = None
         self.account: EbpfAccount | None = None
         self.sampled: NvmlAccount | None = None
-        """Instead of ``account`` where there is no better source."""
+        """Instead of ``account`` where there is no better source ..."""
+        self.traced: TracedAccount | None = None
+        """... and what is above it where the trace of context switches may be the account."""
         self.mps = MpsWatch(self._cgroup_of)
         self.loads: LoadWatch | None = None
         """What DCGM says of the GPUs: ``sampled`` is scaled to it. Beside eBPF only where it is required."""
@@ -95,46 +98,11 @@ class Sensors:
         self._delays, self.a_minute_ago = DelayBook(), AMinuteAgo()
         self.traces = Traces(config, self.nvml)
         self._start(config, loader)
-        self.traces.begin(self.account, self.gpus)
+        self.traces.begin(self.following, self.gpus)
         self.driver = DriverWatch(config.mechanisms.driver, config.gpu.device_dir, self.gpus)
 
     def _cgroup_of(self, pid: int) -> int | None:
         return cgroup_id_of(pid, self._mount or find_mount())
-
-    @property
-    def in_use(self) -> GpuTimeSource | None:
-        """The account that is in force; None: there is none now."""
-        return self.account or self.sampled
-
-    @property
-    def source(self) -> Source | None:
-        """Where GPU time comes from now."""
-        if self.in_use is self.sampled is not None and self.loads is not None and self.loads.is_live:
-            return Source.DCGM
-        return None if self.in_use is None else self.in_use.source
-
-    def error_points(self) -> dict[str, float]:
-        """By seconds: how far a share of the account in force may be off over such a window, in points of a GPU."""
-        account = self.in_use
-        return {} if account is None else {str(one): account.error_points(one) for one in _WINDOWS_S}
-
-    def error_ratio(self, tenant: str, gpu: str) -> float | None:
-        """How far what a tenant is charged on a GPU (UUID) may be off, in parts of it; see :class:`GpuTimeSource`."""
-        slot = self._slot(gpu)
-        return None if self.in_use is None or slot is None else self.in_use.error_ratio(tenant, slot)
-
-    def graph_work(self, tenant: str, gpu: str) -> GraphWork | None:
-        """The graphs that a tenant launches on a GPU (UUID); see :class:`GpuTimeSource`."""
-        slot = self._slot(gpu)
-        return None if self.in_use is None or slot is None else self.in_use.graph_work(tenant, slot)
-
-    def _slot(self, gpu: str) -> int | None:
-        slots = [slot for slot, one in enumerate(self.gpus) if one.uuid == gpu]
-        return slots[0] if slots else None if self.gpus else 0
-
-    def law(self, params: PolicyParams) -> PolicyParams:
-        """The tunables of the control law, as the source that is in force allows."""
-        return params if self.sampled is None else params.sampled(self.sampled.period_ns)
 
     def _start(self, config: Config, loader: LoaderInStart | None) -> None:
         """Chosen by the function that doctor asks; an account that cannot be had after all is an obstacle then."""
@@ -145,7 +113,8 @@ class Sensors:
         if only_v1 is not None and config.mechanisms.ebpf == "required":
             raise HostUnsupported(f"eBPF is required, but {only_v1}", remedy="set mechanisms.ebpf to auto")
         ebpf = switched_off(config, "ebpf") or only_v1
-        source, reason = choose_source(config.gpu.source, ebpf, nvml, dcgm)
+        trace = lower.obstacle(config, self.nvml)
+        source, reason = choose_source(config.gpu.source, ebpf, nvml, dcgm, trace)
         if source is Source.EBPF:
             try:
                 self._start_ebpf(config, loader)
@@ -153,7 +122,7 @@ class Sensors:
             except HostUnsupported as error:
                 if config.mechanisms.ebpf == "required" or config.gpu.source == "ebpf":
                     raise
-                source, reason = choose_source(config.gpu.source, str(error), nvml, dcgm)
+                source, reason = choose_source(config.gpu.source, str(error), nvml, dcgm, trace)
                 logger.error("ebpf=refused error=%r remedy=%r", str(error), error.remedy)
         self.reason = reason
         if source is None:
@@ -161,8 +130,9 @@ class Sensors:
                 f"GPU time cannot be accounted here: {reason}",
                 remedy="fairsched doctor shows what is missing, line by line, and what to do about it",
             )
-        if source.is_sampled:
-            self._start_sampled(config, is_scaled=source is Source.DCGM)
+        self._start_sampled(config, is_scaled=source is not Source.NVML and dcgm is None)
+        if source is Source.TRACE:
+            self._start_traced()
         logger.warning("source=%s reason=%r", source.value, self.reason)
 
     def _start_sampled(self, config: Config, *, is_scaled: bool) -> None:
@@ -174,7 +144,12 @@ class Sensors:
             self.loads = self.loads or host_dcgm.open_watch(config, self.gpus)
             self.sampled.scale(self.loads, self.gpu_watch.on_instances)
 
+    def _start_traced(self) -> None:
+        assert self.sampled
+        self.traced = lower.open_traced(self, self.sampled, self._cgroup_of, self._nature)
+
     def _end_sampled(self) -> None:
+        self.traced = None
         if self.sampled is not None:
             self.sampled.close()
         self.sampled = None
@@ -209,14 +184,18 @@ class Sensors:
         is_allowed = config.gpu.source == "auto" and config.mechanisms.ebpf != "required"
         if self.nvml is not None and not self.nvml.obstacle and is_allowed:
             self._start_sampled(config, is_scaled=self.loads is not None)
+            if lower.obstacle(config, self.nvml) is None:
+                self._start_traced()
 
     def is_restarted(self, config: Config, now_ns: int) -> bool:
-        """True once after :meth:`restart`, when the probes are back.
+        """True once after :meth:`restart`, when the probes are back, and when another law is in force.
 
         Where they cannot be, samples stay the account, and it is tried again now and then. Raises FairschedError where
         there are no samples.
         """
         if self._reload is None:
+            if self.has_switched():
+                return True
             if now_ns >= self._reload_ns:
                 self._reload, self._reload_ns = ProbeReload(None), NEVER_NS
             return False
@@ -252,7 +231,9 @@ class Sensors:
         self._follow()
         if self.account is None or self._ordinals is None:
             self.owners.look(now_ns)
-            return self.sampled.read(now_ns) if self.sampled is not None else []
+            if self.traced is not None:
+                self.traces.look(self.traced, self.gpus, self.mps.served, now_ns)
+            return lower.read(self.traced or self.sampled, now_ns)
         self._portions.check()
         self.traces.look(self.account.following, self.gpus, self.mps.served, now_ns)
         rows = self.account.read(now_ns)

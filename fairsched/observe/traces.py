@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens the trace of context switches of each GPU, gives it to the account, and tries again where it was lost.
 
-Whole GPUs only: a MIG instance's trace has to be asked for otherwise. The account replays turns where there is none.
+Whole GPUs only: a MIG instance's trace has to be asked for otherwise. Where there is none the account of eBPF replays
+turns, and the one without eBPF takes samples.
 """
 
 from __future__ import annotations
@@ -10,21 +11,34 @@ import logging
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Protocol
 
-from fairsched.accounting.ebpf import EbpfAccount
-from fairsched.accounting.follow import Following
 from fairsched.config import Config
 from fairsched.errors import HostUnsupported
 from fairsched.gpu.nvml import Gpu, Nvml
-from fairsched.gpu.trace import GpuTrace
+from fairsched.gpu.trace import GpuTrace, Trace
 from fairsched.gpu.trace_thread import TraceThread
-from fairsched.host.trace import obstacle
+from fairsched.host.trace import is_required, obstacle
 
 _AGAIN_NS = 60_000_000_000
 _PATIENCE_S = 10.0
 """For the driver's answer, where that is required."""
 
 logger = logging.getLogger(__name__)
+
+
+class Following(Protocol):
+    """What reads traces for an account."""
+
+    @property
+    def gpus(self) -> set[int]:
+        """Whose trace is read (slots)."""
+
+    def begin(self, gpu: int, trace: Trace) -> None:
+        """From now on this tells whose turn it is there."""
+
+    def end(self, gpu: int) -> None:
+        """No more is told there. Harmless where nothing was."""
 
 
 class Traces:
@@ -41,7 +55,7 @@ class Traces:
         self.reason = obstacle(config, None if nvml is None else nvml.driver_version)
         """Why not every GPU has one, as far as it is known."""
         self._is_off = self.reason is not None
-        self._is_required = config.mechanisms.trace == "required"
+        self._is_required = is_required(config)
         """To start; what is lost later is tried again."""
         if self._is_required:
             self._prove(() if nvml is None else nvml.gpus)
@@ -59,13 +73,13 @@ class Traces:
             self.close()
             self._refuse(self.reason)
 
-    def begin(self, account: EbpfAccount | None, gpus: Sequence[Gpu]) -> None:
+    def begin(self, following: Following | None, gpus: Sequence[Gpu]) -> None:
         """At the start. Raises HostUnsupported where one is required and there is no account to give it to."""
-        if account is not None:
-            self.look(account.following, gpus, [], time.monotonic_ns())
+        if following is not None:
+            self.look(following, gpus, [], time.monotonic_ns())
         elif self._is_required:
             self.close()
-            self._refuse("it goes with the account of eBPF, and that cannot be had")
+            self._refuse("gpu.source names an account that does not use it")
 
     def look(self, following: Following, gpus: Sequence[Gpu], on_mps: Collection[str], now_ns: int) -> None:
         """Give those to the account that it does not have, and take back those of GPUs that are gone or in ``on_mps``
@@ -129,5 +143,5 @@ class Traces:
     def _refuse(self, reason: str) -> None:
         raise HostUnsupported(
             f"the trace of context switches is required and cannot be had: {reason}",
-            remedy="set mechanisms.trace to auto: the account then replays turns",
+            remedy="set mechanisms.trace (and gpu.source) to auto: the account then does without",
         )

@@ -193,6 +193,8 @@ class Draft:
 
     def grant_ns(self, row: JudgedUse) -> int | None:
         """How much it may queue before it is held again; None: as much as it likes."""
+        if not self.params.sees_queues:
+            return None
         if self.params.frame_ns or row.account.refill_ns <= self.params.threshold_floor_ns:
             return None  # nobody sees queues fill, or the least grant; nearly everybody, at every decision
         if not row.use.may_be_owed:

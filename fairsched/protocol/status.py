@@ -312,6 +312,8 @@ class StatusReport:
     bpf_counts: Mapping[str, int] = field(default_factory=dict)
     """What BPF could not follow of GPU work, and how often."""
     nvml_counts: Mapping[str, int] = field(default_factory=dict)
+    trace_counts: Mapping[str, int] = field(default_factory=dict)
+    """What was odd about the traces of context switches, while they are the account."""
     """What NVML's accounting mode said that cannot be, and how often; while samples are the account."""
     own: OwnStatus | None = None
     """What fairsched costs, in detail."""

@@ -62,6 +62,14 @@ DAEMON = (
         "What NVML's accounting mode said that cannot be (fallen_sum, more_than_samples, more_than_time), a reused_pid "
         "and each unseen_process that ended before anybody knew whose it was; while samples are the account.",
     ),
+    _counter(
+        "trace_oddities",
+        _ACCOUNT,
+        ("what",),
+        "Of the trace of context switches while it is the account: holes, what was guessed after one (guessed), stays "
+        "of contexts that the driver cannot name (unnamed), processes that ended before it was known whose they were "
+        "(nobodys), slices found to be longer than was believed (slices).",
+    ),
     _gauge("start_time_seconds", _DAEMON, (), "When the daemon started, Unix time."),
     _gauge(
         "config_error", _DAEMON, (), "1 while the file on disk is refused and an older configuration runs on."
@@ -209,7 +217,10 @@ GPUS = (
     _gauge("gpu_busy_ratio", _ACCOUNT, _GPU, "Part of the last window in which it worked for anybody."),
     _gauge("gpu_unmanaged_ratio", _ACCOUNT, _GPU, "Part of the last window used by processes of no tenant."),
     _gauge(
-        "gpu_traced", _ACCOUNT, _GPU, "1 while the GPU tells whose turn it is, 0 while turns are replayed."
+        "gpu_traced",
+        _ACCOUNT,
+        _GPU,
+        "1 while the GPU tells whose turn it is, 0 while that is replayed or sampled.",
     ),
     _counter(
         "account_contradictions",

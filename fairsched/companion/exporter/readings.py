@@ -72,6 +72,7 @@ def _daemon(book: Book, report: StatusReport) -> None:
         for window_s, points in report.source_error_points.items():
             book.add("fairsched_source_error_points", (window_s,), points)
     book.add_all("fairsched_nvml_odd_answers", (), report.nvml_counts)
+    book.add_all("fairsched_trace_oddities", (), report.trace_counts)
     book.add("fairsched_start_time_seconds", (), report.wall_time_s - report.uptime_s)
     book.add("fairsched_config_error", (), int(report.config_error is not None))
     book.add("fairsched_warnings", (), len(report.warnings))

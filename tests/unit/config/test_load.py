@@ -121,7 +121,7 @@ def test_the_window_reaches_the_control_law_in_its_unit() -> None:
         ("tenants: {a: {cgroup: ../x}}", "tenants.a.cgroup", 1, "component"),
         ("state_dir: var/lib", "state_dir", 1, "absolute"),
         ("mechanisms: {ebpf: perhaps}", "mechanisms.ebpf", 1, "'off', 'auto' or 'required'"),
-        ("gpu:\n  source: cupti", "gpu.source", 2, "'auto', 'ebpf', 'dcgm' or 'nvml'"),
+        ("gpu:\n  source: cupti", "gpu.source", 2, "'auto', 'ebpf', 'trace', 'dcgm' or 'nvml'"),
         ("gpu: {source: dcgm, dcgm: off}", "gpu.dcgm", 1, "it is off"),
         ("gpu: {source: dcgm}\nmechanisms: {nvml: off}", "mechanisms.nvml", 2, "samples of NVML"),
         ("gpu: {dcgm: required}\nmechanisms: {nvml: off}", "mechanisms.nvml", 2, "samples of NVML"),

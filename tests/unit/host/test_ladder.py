@@ -14,6 +14,8 @@ from fairsched.host.ladder import brakes, ladder, lift
 from fairsched.model import Source
 from tests.unit.host.test_host import ALL, DCGM, NO_DCGM, capable_host, config
 
+TRACED: dict[str, Any] = {"driver_version": "580.95.05", "capabilities": ALL}
+
 
 @pytest.mark.parametrize(
     ("changed", "text", "used"),
@@ -22,6 +24,11 @@ from tests.unit.host.test_host import ALL, DCGM, NO_DCGM, capable_host, config
         ({"bcc_version": None}, "{}", Source.NVML),
         ({"bcc_version": None, "dcgm": DCGM}, "{}", Source.DCGM),
         ({}, "gpu: {source: nvml}", Source.NVML),
+        ({"bcc_version": None, **TRACED}, "{}", Source.TRACE),
+        ({"bcc_version": None, **TRACED, "dcgm": DCGM}, "mechanisms: {trace: off}", Source.DCGM),
+        (TRACED, "{}", Source.EBPF),
+        (TRACED, "gpu: {source: trace}", Source.TRACE),
+        ({"bcc_version": None}, "mechanisms: {trace: required}", Source.NVML),
         ({"bcc_version": None, "driver_version": None}, "{}", None),
     ],
 )
@@ -29,13 +36,14 @@ def test_one_rung_at_most_is_in_use_and_it_is_the_one_that_is_chosen(
     changed: dict[str, Any], text: str, used: Source | None
 ) -> None:
     rungs = ladder(capable_host(**changed), config(text))
-    assert [rung.source for rung in rungs] == [Source.EBPF, Source.DCGM, Source.NVML]
+    assert [rung.source for rung in rungs] == list(Source)
     assert [rung.source for rung in rungs if rung.is_in_use] == ([used] if used else [])
 
 
 def test_a_rung_that_is_not_taken_says_what_is_in_the_way() -> None:
-    ebpf, dcgm, nvml = ladder(capable_host(bcc_version=None), config())
+    ebpf, trace, dcgm, nvml = ladder(capable_host(bcc_version=None), config())
     assert ebpf.obstacle == "bcc is not installed"
+    assert trace.obstacle == "of driver 535.54 the trace's structures are not known"
     assert dcgm.obstacle == "not asked"
     assert nvml.obstacle is None
     *_, nvml = ladder(capable_host(bcc_version=None), config("gpu: {enforce_on: [ebpf]}"))
@@ -45,8 +53,8 @@ def test_a_rung_that_is_not_taken_says_what_is_in_the_way() -> None:
 def test_each_rung_is_better_than_the_one_below_over_seconds_and_better_over_longer_windows() -> None:
     for rung in ladder(capable_host(), config()):
         assert list(rung.error_points) == sorted(rung.error_points, reverse=True)
-    ebpf, dcgm, nvml = (rung.error_points for rung in ladder(capable_host(), config()))
-    assert ebpf[0] < dcgm[0] == nvml[0]
+    ebpf, trace, dcgm, nvml = (rung.error_points for rung in ladder(capable_host(), config()))
+    assert ebpf[0] < trace[0] < dcgm[0] == nvml[0]
 
 
 def test_samples_are_enforced_on_unless_the_configuration_says_otherwise() -> None:
@@ -100,17 +108,23 @@ def test_whatever_is_in_the_way_has_a_remedy(changed: dict[str, Any], text: str)
 
 
 def test_a_remedy_names_the_key_that_is_to_be_changed() -> None:
-    _, dcgm, nvml = ladder(capable_host(dcgm=DCGM), config("mechanisms: {nvml: off}"))
-    assert dcgm.remedy == nvml.remedy == "set mechanisms.nvml: auto"
+    _, trace, dcgm, nvml = ladder(capable_host(dcgm=DCGM), config("mechanisms: {nvml: off}"))
+    assert trace.remedy == dcgm.remedy == nvml.remedy == "set mechanisms.nvml: auto"
+    _, trace, *_ = ladder(capable_host(**TRACED), config("mechanisms: {trace: off}"))
+    assert trace.remedy == "set mechanisms.trace: auto"
 
 
 def test_what_would_lift_the_host_is_the_remedy_of_the_rung_above() -> None:
-    facts = capable_host(bpf=NO_ATOMICS, dcgm=DCGM)
+    facts = capable_host(bpf=NO_ATOMICS, **TRACED)
     better = lift(ladder(facts, config()))
     assert better is not None
     assert (better.obstacle, better.remedy) == (
         "BPF does not work here (atomics)",
         "use Linux 5.12 or later",
+    )
+    better = lift(ladder(capable_host(bpf=NO_ATOMICS, dcgm=DCGM), config()))
+    assert better is not None and "driver of branch 580" in (better.remedy or ""), (
+        "the next one, not the best"
     )
     better = lift(ladder(capable_host(bpf=NO_ATOMICS, dcgm=NO_DCGM), config()))
     assert better is not None and "nvidia-dcgm" in (better.remedy or ""), "the next one, not the best"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -185,10 +184,9 @@ def test_required_it_keeps_the_daemon_from_starting_and_nothing_else(world: Worl
 
 
 def test_required_it_is_refused_at_the_start_and_not_in_a_tick(world: World) -> None:
-    with pytest.raises(HostUnsupported, match="account of eBPF"):
+    with pytest.raises(HostUnsupported, match="does not use it"):
         traces("required").begin(None, [ONE])
     traces().begin(None, [ONE])
     world.refused = {"GPU-1"}
-    account = SimpleNamespace(following=Following({}))
     with pytest.raises(HostUnsupported, match="it says no"):
-        traces("required").begin(account, [ONE])  # type: ignore[arg-type]
+        traces("required").begin(Following({}), [ONE])

@@ -86,6 +86,7 @@ def full(tenants: int = 2, gpus: int = 2) -> StatusReport:
         driver_counts={"call_lost": 4, "bad_read": 1},
         bpf_counts={"edge_dropped": 5, "clock_race": 6},
         nvml_counts={"fallen_sum": 2},
+        trace_counts={"holes": 3},
         gate=fakes.gate(),
         pid_view={"is_on": True, "reason": "r", "counts": {"lists": 9, "book_full": 1}},
         slis=SliStatus(12.5, 0.03, 0.012, True, queue_delay_floor_ms=8.5),

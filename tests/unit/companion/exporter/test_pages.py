@@ -211,6 +211,7 @@ def test_what_bpf_lost_is_told_apart_from_what_it_coped_with() -> None:
 def test_what_nvml_said_that_cannot_be_is_exported() -> None:
     assert not [key for key in scraped(fakes.status()) if "nvml" in key[0]]
     assert scraped(made_reports.full())["fairsched_nvml_odd_answers_total", "fallen_sum"] == 2
+    assert scraped(made_reports.full())["fairsched_trace_oddities_total", "holes"] == 3
 
 
 def test_the_service_levels_are_in_base_units() -> None:
