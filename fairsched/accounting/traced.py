@@ -340,6 +340,9 @@ class TracedAccount:
         elif identity is not None and owner.identity != identity:
             if owner.identity is not None:  # its number is another's now
                 owner.refund_ns, owner.is_held_wanting = 0, False
+                for window in (one.window, one.before):
+                    if window is not None:
+                        window.uncertain_ns.pop(pid, None)
             owner.identity = identity
         owner.checked_ns = now_ns
         owner.is_alive = cgroup_id is not None

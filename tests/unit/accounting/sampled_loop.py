@@ -122,6 +122,7 @@ class SampledLoop(Simulation):
             uses[key] = was._replace(
                 used_ns=was.used_ns + row.used_ns,
                 has_demand=was.has_demand or row.has_demand,
+                outstanding_ns=was.outstanding_ns + row.outstanding_ns,
                 paused_ns=was.paused_ns + row.paused_ns,
                 idle_ns=was.idle_ns + row.idle_ns,
             )

@@ -6,22 +6,21 @@ from __future__ import annotations
 import pytest
 
 from fairsched.accounting.traced import TracedAccount
-from fairsched.model import Source
-from tests.unit.accounting.sampled_loop import MIXES, MS, S, SampledLoop, drawn
+from fairsched.model import Action, Source
+from tests.unit.accounting.sampled_loop import MIXES, MS, S, SampledLoop, decoder, drawn, tenants_of, trainer
 from tests.unit.accounting.traced_loop import FakeTrace, TracedLoop
 from tests.unit.policy.model_gpu import Simulation
 
 
 @pytest.mark.parametrize("name", ["4:2:1:1", "3:1", "1:3", "9:1", "four equals"])
-@pytest.mark.parametrize("seed", [11, 12])
-def test_shares_are_right_within_seconds(name: str, seed: int) -> None:
-    loop = TracedLoop(MIXES[name](), seed=seed)
-    loop.run(30 * S)
-    assert loop.error_points(5 * S, 30 * S) <= 1.5
-    assert loop.least_of_due(5 * S, 30 * S, 10 * S) >= 0.25
+def test_shares_are_right_within_seconds(name: str) -> None:
+    loop = TracedLoop(MIXES[name](), seed=11)
+    loop.run(25 * S)
+    assert loop.error_points(5 * S, 25 * S) <= 1.5
+    assert loop.least_of_due(5 * S, 25 * S, 10 * S) >= 0.25
 
 
-@pytest.mark.parametrize("number", range(200, 208))
+@pytest.mark.parametrize("number", range(200, 204))
 def test_drawn_mixes_are_nearer_to_their_due_than_with_nobody_held_and_nobody_is_locked_out(
     number: int,
 ) -> None:
@@ -29,10 +28,10 @@ def test_drawn_mixes_are_nearer_to_their_due_than_with_nobody_held_and_nobody_is
         TracedLoop(drawn(number), seed=number),
         TracedLoop(drawn(number), seed=number, is_enforced=False),
     )
-    held.run(40 * S)
-    free.run(40 * S)
-    assert held.error_points(10 * S, 40 * S) <= free.error_points(10 * S, 40 * S) + 1
-    assert held.least_of_due(10 * S, 40 * S, 10 * S) >= 0.25
+    held.run(25 * S)
+    free.run(25 * S)
+    assert held.error_points(10 * S, 25 * S) <= free.error_points(10 * S, 25 * S) + 1
+    assert held.least_of_due(10 * S, 25 * S, 10 * S) >= 0.25
 
 
 @pytest.mark.parametrize("name", ["light", "on and off"])
@@ -50,7 +49,7 @@ class Alone:
 
     def __init__(self, load: float | None = None) -> None:
         self.loop = SampledLoop(MIXES["3:1"](), seed=1)
-        self.cgroups: dict[int, int | None] = {1: 101, 2: 102}
+        self.cgroups: dict[int, int | None] = {1: 101, 2: 102, 3: 103}
         self.identities: dict[int, object] = {}
         self.load = load
         self.account = TracedAccount(
@@ -133,15 +132,17 @@ def test_one_that_is_held_and_killed_wants_nothing() -> None:
 
 
 def test_a_number_that_is_another_processs_now_is_charged_to_that() -> None:
-    one = Alone()
-    one.turns(1, 2, for_ns=100 * MS)
-    one.account.hold([101], one.now)
+    """The one before had two seconds that were no work: that is not given to who has its number."""
+    one = Alone(load=0.1)
+    one.give(1, 0)
+    one.alone(3 * S)
+    one.account._slots[0].owners[1].refund_ns += 2 * S
     one.cgroups[1], one.identities[1] = 102, "another"
     one.loop.now += 300 * MS
     one.read()
-    one.turns(1, for_ns=100 * MS)
-    assert one.total[101] == pytest.approx(50 * MS, abs=3 * MS)
-    assert 101 not in one.wants
+    before = one.total.get(102, 0)
+    one.turns(1, 3, for_ns=S)
+    assert one.total[102] - before == pytest.approx(S // 2, rel=0.05)
 
 
 def test_what_goes_on_in_the_name_of_one_that_has_ended_is_of_where_it_was() -> None:
@@ -155,7 +156,7 @@ def test_what_goes_on_in_the_name_of_one_that_has_ended_is_of_where_it_was() -> 
 
 def test_who_had_ended_before_it_was_seen_is_nobodys_and_counted() -> None:
     one = Alone()
-    one.turns(3, for_ns=100 * MS)
+    one.turns(4, for_ns=100 * MS)
     assert set(one.total) == {0}
     assert one.account.counts()["nobodys"] == 1
 
@@ -235,6 +236,31 @@ def test_a_lost_trace_leaves_samples_behind_and_totals_do_not_jump() -> None:
     for now_ns, ns in sums:
         assert ns <= now_ns, "no more than the time that passed"
     assert sums[-1][1] >= 0.9 * 30 * S
+
+
+def test_samples_of_the_time_before_a_trace_was_lost_are_not_charged() -> None:
+    loop = TracedLoop(MIXES["3:1"](), seed=4, is_enforced=False)
+    loop.tick = lambda: None  # type: ignore[method-assign]
+    Simulation.run(loop, 9 * S)
+    loop.account.read(loop.now)
+    loop.traced.end(0)
+    assert sum(row.used_ns for row in loop.account.read(loop.now + 200 * MS)) == 0, (
+        "nine seconds were sampled"
+    )
+
+
+def test_where_queues_are_not_seen_nobody_is_granted_one() -> None:
+    loop = TracedLoop(tenants_of(("a", 9, [decoder()]), ("b", 1, [trainer(16), trainer(16)])), seed=6)
+    granted, plain = [], loop._grant
+
+    def note(action: Action) -> None:
+        granted.append(action.grant_ns)
+        plain(action)
+
+    loop._grant = note  # type: ignore[method-assign]
+    loop.run(20 * S)
+    assert loop.records
+    assert set(granted) <= {None}
 
 
 def test_holes_are_counted_and_charge_nobody_twice() -> None:
