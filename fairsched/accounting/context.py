@@ -205,6 +205,8 @@ class Events:
     new_processes: list[int] = field(default_factory=list)
     gone_processes: list[int] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
+    unknown: set[int] = field(default_factory=set)
+    """Cgroups that work was seen in, and that nobody knows: gone again, or new."""
 
 
 def row_of(rows: ProcessUses, context: Context) -> ProcessUse:

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contexts of an account, found by key, and by cgroup for holds: hundreds of those a second, each of one tenant."""
+"""The contexts of an account, found by key, and by cgroup for holds: hundreds of those a second, each of one tenant.
+
+A cgroup that is made and removed between two looks is in no list of ours. The kernel knew whose it was when it saw the
+work (bpf/budget.h): so what is in a cgroup that nobody knows is where the kernel charges it, in the cgroup of its
+tenant. Else whoever goes to a new cgroup a hundred times a second would be nobody's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 
 from fairsched.accounting.context import Context, Move, ProcessUses, row_of
+from fairsched.bpf import abi
 from fairsched.model import ContextKey
 
 _LOOKED_AT_REST = 64
@@ -19,6 +25,13 @@ class Contexts:
         self._by_key: dict[ContextKey, Context] = {}
         self._by_cgroup: dict[int, dict[ContextKey, Context]] = {}
         self._turn = 0
+        self._placed: set[ContextKey] = set()
+        """Those whose cgroup nobody knew: they are in their tenant's until somebody does."""
+        self._lost: set[int] = set()
+        """Cgroups that nobody knows and whose contexts have stayed there: they are in no tenant. Not asked again, for
+        whoever is heard of is looked at anyway."""
+        self._unknown: set[int] = set()
+        """Cgroups that work was seen in since the last look, and that nobody knows: gone again, or new."""
 
     def __contains__(self, key: ContextKey) -> bool:
         return key in self._by_key
@@ -74,8 +87,36 @@ class Contexts:
         self._by_cgroup.setdefault(cgroup_id, {})[context.key] = context
         return move
 
+    def place_of(
+        self, key: ContextKey, cgroup_id: int, live: abi.Ctx, tenant_of: Callable[[int], str | None]
+    ) -> int:
+        """Where work of a context belongs that was seen in a cgroup. ``live``: what BPF has of it now."""
+        self._placed.discard(key)
+        if tenant_of(cgroup_id) is not None or live.generation != key[1]:
+            return cgroup_id
+        self._unknown.add(cgroup_id)
+        charged_id = int(live.charged_id)
+        if tenant_of(charged_id) is None:
+            return cgroup_id
+        self._placed.add(key)
+        return charged_id
+
+    def place(self, tenant_of: Callable[[int], str | None], live_of: Callable[[int], abi.Ctx]) -> set[int]:
+        """Have all be where somebody knows; returns the cgroups that work was seen in and that nobody knows."""
+        lost, asked = {one for one in self._by_cgroup if tenant_of(one) is None}, self._lost
+        self._lost = lost
+        for context in (*self.of(lost - asked), *filter(None, map(self.get, tuple(self._placed)))):
+            live = live_of(context.key[0])
+            if live.generation == context.key[1]:
+                place = self.place_of(context.key, int(live.cgroup_id), live, tenant_of)
+                if place != context.cgroup_id:
+                    self.move(context, place, 0)
+        unknown, self._unknown = self._unknown, set()
+        return unknown
+
     def drop(self, context: Context) -> None:
         """Harmless when it is gone already."""
+        self._placed.discard(context.key)
         if self._by_key.pop(context.key, None) is not None:
             self._leave(context)
 

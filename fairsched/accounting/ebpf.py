@@ -62,8 +62,7 @@ class EbpfAccount:
         """``nature``: the length of a slice a GPU is taken to have, and what a switch costs, in ns.
         ``started_ns`` tells when a process started (CLOCK_MONOTONIC), for contexts older than our probes."""
         self._probe = probe
-        self._started_ns, self.gpus = started_ns, gpus
-        self._nature = nature
+        self._started_ns, self.gpus, self._nature = started_ns, gpus, nature
         self._engines: dict[int, Engine] = {}
         self._pauses, self._contexts, self._dropped = Pauses(), Contexts(), 0
         self._launches = LaunchMemory(REMEMBERED_TENANTS, self._owner)
@@ -99,6 +98,7 @@ class EbpfAccount:
     def read(self, now_ns: int) -> list[ProcessUse]:
         """Everything since the previous read, one row per (cgroup, process, GPU) that exists or just ended."""
         rows, self._begun = self.take_in(), None
+        self.events.unknown = self._contexts.place(self.tenant_of, self._probe.context)
         dropped = self._probe.count(abi.Count.EDGE_DROPPED)
         has_lost, self._dropped = dropped != self._dropped, dropped
         if has_lost:
@@ -214,23 +214,23 @@ class EbpfAccount:
     # ---- edges ----
 
     def _on_edge(self, edge: Edge, rows: ProcessUses) -> None:
-        if edge.kind == kinds.PROC_NEW:
-            self.events.new_processes.append(edge.tgid)
-            return
-        if edge.kind == kinds.PROC_EXIT:
-            self.events.gone_processes.append(edge.tgid)
+        if edge.kind in (kinds.PROC_NEW, kinds.PROC_EXIT):
+            is_new = edge.kind == kinds.PROC_NEW
+            (self.events.new_processes if is_new else self.events.gone_processes).append(edge.tgid)
             return
         if edge.kind == kinds.GPU_IDLE or edge.engine != abi.COMPUTE or edge.gpu == abi.NO_GPU:
             return
         context = self._context_of(edge, rows)
-        engine = self._engines[context.gpu]
-        replay = engine.replay
+        replay = (engine := self._engines[context.gpu]).replay
         context.cached = None
         replay.advance(edge.t_ns)
         self._end_drains(engine)
-        if edge.cgroup_id != context.cgroup_id:
+        if (
+            edge.cgroup_id != context.cgroup_id
+            and (place := self._place_of(edge, context.key)) != context.cgroup_id
+        ):
             self._book(context, replay, rows)
-            self.events.moves.append(self._contexts.move(context, edge.cgroup_id, edge.t_ns))
+            self.events.moves.append(self._contexts.move(context, place, edge.t_ns))
         if edge.kind == kinds.OPEN:
             engine.drains.answer(context, edge.t_ns)
             context.is_ended_in_bpf = False
@@ -254,13 +254,16 @@ class EbpfAccount:
             return
         engine.look(context, edge.t_ns)
 
+    def _place_of(self, edge: Edge, key: ContextKey) -> int:
+        return self._contexts.place_of(key, edge.cgroup_id, self._probe.context(edge.slot), self.tenant_of)
+
     def _context_of(self, edge: Edge, rows: ProcessUses) -> Context:
         key = (edge.slot, edge.generation)
         context = self._contexts.get(key)
         if context is not None and context.gpu != edge.gpu:
             self._move(context, edge, rows)
         if context is None:
-            context = Context(key, edge.tgid, edge.cgroup_id, edge.gpu, proven_ns=edge.t_ns)
+            context = Context(key, edge.tgid, self._place_of(edge, key), edge.gpu, proven_ns=edge.t_ns)
             context.is_unseen = edge.arg == 0 or edge.kind != kinds.CTX_NEW
             self._contexts.add(context)
             context.rank = rank_of(edge, self._started_ns)
@@ -379,7 +382,6 @@ class EbpfAccount:
         context = self._contexts.get(key)
         if context is not None:
             engine = self._engines[context.gpu]
-            engine.replay.advance(now_ns)
             engine.replay.close(key, now_ns, is_anchor=False)
             context.thawed_ns = context.cached = None
             engine.look(context, now_ns)
@@ -397,8 +399,7 @@ class EbpfAccount:
 
     def next_drain_end_ns(self) -> int | None:
         """When a GPU on which nothing but drains run falls idle; worth waking up for. None: none does."""
-        ends = [one.replay.drain_end_ns() for one in self._engines.values()]
-        return min((end for end in ends if end), default=None)
+        return min(filter(None, (one.replay.drain_end_ns() for one in self._engines.values())), default=None)
 
     def open_drains(self) -> dict[int, int]:
         """By GPU slot: how many held contexts have an interval open in BPF."""

@@ -283,7 +283,7 @@ class Daemon:
         interval_ns, self._last_tick_ns = now_ns - self._last_tick_ns, now_ns
         rows = self._sensors.read(now_ns)
         self._misbehaviour.book(rows)
-        users = {row.cgroup_id for row in rows}
+        users = {row.cgroup_id for row in rows} | self._sensors.events.unknown
         if self._tree.refresh(now_ns, self._brake.held, users):
             self._take_in_tenants()
         self._pauses.poll(now_ns, users)

@@ -9,6 +9,7 @@ import pytest
 
 from fairsched.accounting.context import Context
 from fairsched.accounting.contexts import Contexts
+from fairsched.bpf import abi
 
 
 class Crowd(frozenset[int]):
@@ -38,3 +39,43 @@ def test_of_a_crowd_of_cgroups_only_those_that_work_are_looked_at(contexts: Cont
 def test_however_it_is_asked_each_comes_once(contexts: Contexts, asked: list[int]) -> None:
     assert slots(contexts.of(asked)) == [0, 1]
     assert slots(contexts.of([])) == []
+
+
+TENANTS = {1: "hog", 2: "chat", 21: "chat"}
+"""By cgroup: 1 and 2 are the tenants' own."""
+
+
+def live(cgroup_id: int, charged_id: int, generation: int = 1) -> abi.Ctx:
+    return abi.Ctx(cgroup_id=cgroup_id, charged_id=charged_id, generation=generation)
+
+
+@pytest.mark.parametrize(
+    ("cgroup_id", "charged_id", "generation", "place"),
+    [
+        pytest.param(21, 2, 1, 21, id="known"),
+        pytest.param(77, 1, 1, 1, id="gone again"),
+        pytest.param(77, 77, 1, 77, id="in no tenant"),
+        pytest.param(77, 1, 2, 77, id="its slot is somebody else's by now"),
+    ],
+)
+def test_work_in_a_cgroup_that_nobody_knows_is_where_the_kernel_charges_it(
+    cgroup_id: int, charged_id: int, generation: int, place: int
+) -> None:
+    found = Contexts().place_of((0, 1), cgroup_id, live(cgroup_id, charged_id, generation), TENANTS.get)
+    assert place == found
+
+
+def test_who_is_in_no_known_cgroup_is_its_tenants_until_its_own_is_known() -> None:
+    """Slot 0 is in a cgroup that has been removed since the last look, slot 1 in one that comes to be known."""
+    known, lives = dict(TENANTS), {0: live(77, 1), 1: live(78, 2)}
+    contexts = Contexts()
+    for slot, one in lives.items():
+        contexts.add(Context((slot, 1), 40 + slot, int(one.cgroup_id), 0))
+    assert contexts.place(known.get, lives.__getitem__) == {77, 78}
+    assert [slots(contexts.of([place])) for place in (1, 2)] == [[0], [1]]
+    known[78] = "chat/inner"
+    assert contexts.place(known.get, lives.__getitem__) == {77}
+    assert [slots(contexts.of([place])) for place in (1, 2, 78)] == [[0], [], [1]]
+    for context in contexts.all():
+        contexts.drop(context)
+    assert contexts.place(known.get, lives.__getitem__) == set(), "nothing is kept of them"
