@@ -11,6 +11,7 @@ Everything here tolerates cgroups and processes that vanish between two steps: t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import itertools
@@ -163,13 +164,24 @@ def _path_in(directory: str, mount: Mount) -> str | None:
     return None
 
 
-def cgroup_id_of(pid: int, mount: Mount) -> int | None:
-    """The cgroup a process is in; None when it is gone."""
+def cgroup_id_of(pid: int, mount: Mount, is_known: Callable[[int], object] | None = None) -> int | None:
+    """The cgroup a process is in; None when it is gone.
+
+    ``is_known``: where that says no of a cgroup, the innermost one around it of which it does not, if there is any. Who
+    goes from one new cgroup to the next is in none that a look at all of them has found.
+    """
     path = cgroup_path_of(pid, mount)
-    try:
-        return None if path is None else os.stat(mount.absolute(path)).st_ino
-    except OSError:
-        return None
+    own: int | None = None
+    while path is not None:
+        with contextlib.suppress(OSError):
+            found = os.stat(mount.absolute(path)).st_ino
+            if is_known is None or is_known(found):
+                return found
+            own = own or found
+        if is_known is None or path.strip("/") == "":
+            break
+        path = os.path.dirname(path)
+    return own
 
 
 def create(mount: Mount, path: str) -> CgroupRef:

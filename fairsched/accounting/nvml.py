@@ -271,6 +271,6 @@ def open_account(mount: Mount, nvml: Nvml, accounting: str = "auto") -> NvmlAcco
     """
     readers, wish = open_readers(nvml), {"is_used": accounting != "off", "is_wanted": accounting == "on"}
     modes = [AccountingMode(reader, **wish) for reader in readers]
-    account = NvmlAccount(readers, lambda pid: cgroup_id_of(pid, mount), modes=modes)
+    account = NvmlAccount(readers, lambda pid: cgroup_id_of(pid, mount, account.tenant_of), modes=modes)
     account.start()
     return account

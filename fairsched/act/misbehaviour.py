@@ -88,7 +88,7 @@ class Misbehaviour:
         self._sensors, self._tree, self._applier, self._mount = sensors, tree, applier, mount
         self._watch: SampleWatch | None = None
         if sensors.account is not None and sensors.gpus and sensors.nvml is not None:
-            self._watch = SampleWatch(open_readers(sensors.nvml), lambda pid: cgroup_id_of(pid, mount))
+            self._watch = SampleWatch(open_readers(sensors.nvml), self._cgroup_of)
             self._watch.start()
         self.terminator = Terminator(self._tenant_now, self._let_run)
         self._state = WatchState()
@@ -262,8 +262,11 @@ class Misbehaviour:
                 found[pid, label] = found.get((pid, label), 0) + ns
         return found
 
+    def _cgroup_of(self, pid: int) -> int | None:
+        return cgroup_id_of(pid, self._mount, self._tree.tenant_of)
+
     def _tenant_now(self, pid: int) -> str | None:
-        cgroup_id = cgroup_id_of(pid, self._mount)
+        cgroup_id = self._cgroup_of(pid)
         return None if cgroup_id is None else self._tree.tenant_of(cgroup_id)
 
     # ---- act ----

@@ -168,12 +168,12 @@ class VramLimits:
         if self._listing is None:
             if nvml is None or nvml.error:
                 return None
-            self._listing = Listing(nvml, lambda pid: cgroup_id_of(pid, self._mount))
+            self._listing = Listing(nvml, self._cgroup_of)
         return self._listing.take()
 
     def _from_uses(self, uses: Iterable[DriverUse]) -> Iterable[policy.ProcessVram]:
         for use in uses:
-            tenant = self._tree.tenant_of(use.cgroup_id)
+            tenant = self._tree.tenant_of(use.cgroup_id) or self._tenant_now(use.tgid)
             if use.gpu is None or tenant is None or not use.vram_bytes:
                 continue
             if use.tgid not in self._owners and (owner := _maker(use)) is not None:
@@ -190,8 +190,11 @@ class VramLimits:
     def _label(self, slot: int) -> str:
         return gpu_label(self._sensors.gpus, slot)
 
+    def _cgroup_of(self, pid: int) -> int | None:
+        return cgroup_id_of(pid, self._mount, self._tree.tenant_of)
+
     def _tenant_now(self, pid: int) -> str | None:
-        cgroup_id = cgroup_id_of(pid, self._mount)
+        cgroup_id = self._cgroup_of(pid)
         return None if cgroup_id is None else self._tree.tenant_of(cgroup_id)
 
     # ---- act ----

@@ -102,7 +102,7 @@ class Sensors(Told):
         self.driver = DriverWatch(config.mechanisms.driver, config.gpu.device_dir, self.gpus)
 
     def _cgroup_of(self, pid: int) -> int | None:
-        return cgroup_id_of(pid, self._mount or find_mount())
+        return cgroup_id_of(pid, self._mount or find_mount(), self._tenant_of)
 
     def _start(self, config: Config, loader: LoaderInStart | None) -> None:
         """Chosen by the function that doctor asks; an account that cannot be had after all is an obstacle then."""
@@ -247,7 +247,7 @@ class Sensors(Told):
 
     def _owner_of(self, pid: int) -> int:
         """The number of a process's tenant."""
-        cgroup_id = cgroup_id_of(pid, self._mount or find_mount())
+        cgroup_id = self._cgroup_of(pid)
         return self.owners.number(None if cgroup_id is None else self._tenant_of(cgroup_id))
 
     def hidden_beside(self, held: Collection[str]) -> frozenset[str]:

@@ -136,7 +136,7 @@ class Site:
             for (tenant, pid), size in self.has.items()
         )
 
-    def cgroup_id_of(self, pid: int, mount: object) -> int | None:
+    def cgroup_id_of(self, pid: int, mount: object, is_known: object) -> int | None:
         tenants = {number: tenant for tenant, number in self.has}
         return CGROUP_OF[self.moved.get(pid, tenants.get(pid, "b"))]
 

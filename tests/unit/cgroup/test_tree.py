@@ -160,3 +160,21 @@ def test_place_writes_the_pid(fake: FakeTree) -> None:
     with fake.make("t") as ref:
         tree.place(ref, 4711)
         assert tree.read_pids(ref) == [4711]
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_who_is_in_a_cgroup_that_nobody_knows_is_in_the_one_around_it(
+    fake: FakeTree, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+) -> None:
+    """As one that goes to a new cgroup again and again, and removes the one before."""
+    fake.make("/gpu.slice/a").close()
+    tenant = os.stat(fake.root / "gpu.slice/a").st_ino
+    if not is_removed:
+        fake.make("/gpu.slice/a/again1/inner").close()
+    monkeypatch.setattr(tree, "cgroup_path_of", lambda _pid, _mount: "/gpu.slice/a/again1/inner")
+    assert tree.cgroup_id_of(42, fake.mount, {tenant: "hog"}.get) == tenant
+    own = None if is_removed else os.stat(fake.root / "gpu.slice/a/again1/inner").st_ino
+    assert tree.cgroup_id_of(42, fake.mount) == own
+    if own is not None:
+        assert tree.cgroup_id_of(42, fake.mount, {own: "inner", tenant: "hog"}.get) == own, "it is known"
+        assert tree.cgroup_id_of(42, fake.mount, dict[int, str]().get) == own, "nothing around it is"
