@@ -10,7 +10,7 @@ namespace's part and nothing else, whatever it says of itself; the namespace's o
 Namespace, which who may make pods usually may not change. What the file says goes before: a namespace whose pods are a
 tenant's of the file is left to the file.
 
-The companion lists and watches the pods of its node and all namespaces (watch.py), makes tenants of them (policy.py,
+The companion lists and watches the pods of its node and all namespaces (k8s/watch.py), makes tenants of them (policy.py,
 pure), leaves out what the configuration in force refuses, and tells the daemon (part.py). The daemon keeps what it was
 told in ``state_dir/pods.yaml`` (config/podlayer.py): it starts with that, API server or not. While the API server is
 away nothing changes, and the status says since when. Watches go on from the last version that was seen, bookmarks
@@ -26,6 +26,9 @@ all its pods here ask for, on each GPU those of that GPU (shares.py). What someb
 before a label before what was asked for before 1, of pods and of namespaces alike. So a pod's annotation still divides
 its namespace's part and no other: what its namespace weighs does not follow it. Whoever has a ResourceQuota for shares
 has a limit on what a namespace can weigh.
+
+Policies of the cluster (k8s/policies) go before annotations of namespaces, and bound those of pods (bounds.py), where
+``kubernetes.watch_policies`` says that there may be any.
 
 Who is a tenant: a namespace that says something, or one of whose pods on this node does, or asks for a GPU.
 

@@ -108,9 +108,15 @@ def _shown(value: Any) -> str:
     return "no limit" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def settled(of: Mapping[str, Any], values: Values, complaints: list[Complaint]) -> None:
+def settled(
+    of: Mapping[str, Any],
+    values: Values,
+    complaints: list[Complaint],
+    default_min: float = 0.0,
+    default_quota: float | None = None,
+) -> None:
     """A guarantee beyond the own quota would have the configuration refuse all of the namespace: it is lowered."""
-    least, quota = values.get("min") or 0.0, values.get("quota")
+    least, quota = values.get("min", default_min), values.get("quota", default_quota)
     if quota is not None and least > quota:
         values["min"] = quota
         complaints.append(complaint(of, f"{PREFIX}min: {least:g} is more than its quota: it gets {quota:g}"))

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from fairsched.companion.part import Finding, Moment, Node
 from fairsched.companion.pods import shares as shares_file
-from fairsched.companion.pods.policy import make_layer
+from fairsched.companion.pods.policy import Base, make_layer
 from fairsched.companion.pods.said import Complaint
 from fairsched.companion.pods.shares import SharesFile
 from fairsched.config import Config, from_bytes
@@ -155,8 +155,7 @@ class PodPart:
         if pods is None or namespaces is None or policies is None:
             return
         config = from_bytes(self._node.file_text().encode(), "the configuration in force")
-        default_class = config.tenant_defaults.tenant_class
-        made = make_layer(pods, namespaces, policies, default_class, self._shares.read())
+        made = make_layer(pods, namespaces, policies, Base.of(config), self._shares.read())
         layer, refused = fitting(config, made.layer)
         self._complaints, self._refused = tuple(made.complaints), refused
         if layer != self._told:

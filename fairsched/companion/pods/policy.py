@@ -29,7 +29,7 @@ from fairsched.companion.pods.said import (
 )
 from fairsched.companion.pods.shares import Asked, Placed
 from fairsched.config.match import MAX_GLOBS
-from fairsched.config.models import MAX_NAME_CHARS, NAME
+from fairsched.config.models import MAX_NAME_CHARS, NAME, Config
 from fairsched.k8s.policies.model import Policy, labels_of, name_of, policy_of
 from fairsched.k8s.policies.precedence import choose
 from fairsched.k8s.policies.selector import Malformed
@@ -44,6 +44,24 @@ _REST = "*"
 """The child that all pods are which have none of their own."""
 
 
+@dataclass(frozen=True)
+class Base:
+    """What the configuration of the node says already."""
+
+    tenant_class: str = "latency"
+    """Of tenants that say none."""
+    min_ratio: float = 0.0
+    quota_ratio: float | None = None
+    guaranteed_ratio: float = 0.0
+    """Of a GPU, to the tenants of the file together."""
+
+    @classmethod
+    def of(cls, config: Config) -> Base:
+        defaults = config.tenant_defaults
+        top = [spec.min_ratio for name, spec in config.tenant_specs().items() if "/" not in name]
+        return cls(defaults.tenant_class, defaults.min, defaults.quota, sum(top))
+
+
 @dataclass
 class Made:
     """What pods, namespaces and policies come to."""
@@ -56,17 +74,18 @@ def make_layer(
     pods: Iterable[Mapping[str, Any]],
     namespaces: Iterable[Mapping[str, Any]],
     policies: Iterable[Mapping[str, Any]] = (),
-    default_class: str = "latency",
+    base: Base | None = None,
     placed: Placed | None = None,
 ) -> Made:
     """Tenants of the pods of a node and of all namespaces and policies, as the API server has them.
 
-    ``default_class``: of this node's tenants that say none. ``placed``: which GPUs the shares of pods are of, where
-    that is known.
+    ``placed``: which GPUs the shares of pods are of, where that is known.
     """
-    made = Made()
+    made, base = Made(), base or Base()
     known = _read(policies, made.complaints)
     spaces = {text_of(one, "name"): one for one in namespaces}
+    promised: set[str] = set()
+    """Namespaces that a policy guarantees something."""
     by_space: dict[str, list[Mapping[str, Any]]] = {}
     for pod in sorted(pods, key=lambda one: text_of(one, "name")):
         if (pod.get("status") or {}).get("phase") not in _OVER:
@@ -76,10 +95,13 @@ def make_layer(
         policy = choose(known, name, labels_of(space)).policy
         is_said = any(map(keys_said, (space, *here))) or (policy is not None and not policy.is_for_all)
         if NAME.fullmatch(name) and (is_said or any(map(_wants_gpu, here))):
-            tenant = _Tenant(space, policy, default_class, placed or {}, made.complaints)
+            tenant = _Tenant(space, policy, base, placed or {}, made.complaints)
             for pod in here:
                 tenant.add(pod)
             made.layer[name] = tenant.node()
+            if policy is not None and "min" in policy.share:
+                promised.add(name)
+    _guarantee(made, base, promised)
     _trim(made)
     return made
 
@@ -109,17 +131,19 @@ class _Tenant:
         self,
         space: Mapping[str, Any],
         policy: Policy | None,
-        default_class: str,
+        base: Base,
         placed: Placed,
         complaints: list[Complaint],
     ) -> None:
         self._name, self._complaints = text_of(space, "name"), complaints
         self._origin = None if policy is None else f"policy {policy.name}"
-        self._values = _of_namespace(space, policy, complaints)
+        self._values = _of_namespace(space, policy, base, complaints)
         self._class = self._values.pop("class", None)
         self._left = _ratio(self._values.get("min"))
         """Of the guarantee."""
-        self._pods = None if policy is None else pod_policy(policy, self._class or default_class, complaints)
+        self._pods = (
+            None if policy is None else pod_policy(policy, self._class or base.tenant_class, complaints)
+        )
         self._children: dict[str, Values] = {}
         self._whose: dict[str, tuple[str, bool, int]] = {}
         """Keys of children: the group or pod that each is of, and the rule."""
@@ -203,7 +227,9 @@ class _Tenant:
         return {**self._values, **origin, **found}
 
 
-def _of_namespace(space: Mapping[str, Any], policy: Policy | None, complaints: list[Complaint]) -> Values:
+def _of_namespace(
+    space: Mapping[str, Any], policy: Policy | None, base: Base, complaints: list[Complaint]
+) -> Values:
     """What the policy says of it; for what that does not say, its own annotations."""
     said = values_said(space, complaints)
     if policy is not None:
@@ -214,13 +240,32 @@ def _of_namespace(space: Mapping[str, Any], policy: Policy | None, complaints: l
                 text = f"{PREFIX}{WRITTEN[key]} does not count: policy {policy.name} says {of_policy[key]}"
                 complaints.append(complaint(space, text))
         said = {**said, **of_policy}
-    settled(space, said, complaints)
+    settled(space, said, complaints, base.min_ratio, base.quota_ratio)
     return said
 
 
 def _plain(values: Mapping[str, Any]) -> Values:
     """Without what goes without saying."""
     return {key: value for key, value in values.items() if value is not None and (key, value) != ("min", 0.0)}
+
+
+def _guarantee(made: Made, base: Base, promised: set[str]) -> None:
+    """Together they are guaranteed one GPU at most: policies go first, then names decide.
+
+    Who comes too late has no guarantee and all else that it is due: the configuration would refuse it whole.
+    """
+    left = max(0.0, 1.0 - base.guaranteed_ratio)
+    for name in sorted(made.layer, key=lambda one: (one not in promised, one)):
+        node = made.layer[name]
+        least = node.get("min", base.min_ratio)
+        if least <= left + 1e-9:
+            left -= least
+            continue
+        node["min"] = 0.0
+        for child in node["children"].values():
+            child.pop("min", None)
+        text = f"min: {least:g} is more than the {left:g} of a GPU that is left on this node: it has no guarantee"
+        made.complaints.append(Complaint(name, "", "", text))
 
 
 def _trim(made: Made) -> None:

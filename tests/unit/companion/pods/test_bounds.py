@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.companion.pods.policy import MOST_BYTES, make_layer
+from fairsched.companion.pods.policy import MOST_BYTES, Base, make_layer
 from fairsched.companion.pods.said import OUT_OF_BOUNDS
 from fairsched.config import from_bytes
 from fairsched.config.podlayer import fitting, policy_of, with_layer
@@ -204,6 +204,31 @@ def test_a_pod_cannot_have_its_namespace_refused_and_be_bound_by_nothing(evil: A
         node = Node([*evil, pod("good")], [space(quota="40%", min="30%")], policies)
         assert node.refused == {} and node.config.tenant_specs()["ml"].quota_ratio == 0.4
         assert node.complaints
+
+
+def test_guarantees_that_do_not_fit_on_a_node_cost_nobody_its_limits() -> None:
+    """Policies go before annotations; who comes too late has all but the guarantee."""
+    greedy = space("aaa", min="100%", quota="100%")
+    one = policy("p", names=["ml", "web"], share={"min": "60%", "quota": "70%"}, pods=[{"min": "10%"}])
+    pods = [pod("a", "aaa", min="50%"), pod("b", "ml"), pod("c", "web")]
+    node = Node(pods, [greedy, space("ml"), space("web")], [one])
+    specs = node.config.tenant_specs()
+    assert node.refused == {}
+    assert [specs[name].min_ratio for name in ("ml", "web", "aaa", "ml/b", "web/c")] == [0.6, 0, 0, 0.1, 0]
+    assert [specs[name].quota_ratio for name in ("ml", "web", "aaa")] == [0.7, 0.7, 1]
+    text = "min: 0.6 is more than the 0.4 of a GPU that is left on this node: it has no guarantee"
+    assert f"web: {text}" in node.said()
+
+
+def test_what_the_file_guarantees_comes_first() -> None:
+    file = b"tenants: {chat: {cgroup: chat, min: 70%}}\ntenant_defaults: {min: 20%}\n"
+    config = from_bytes(file + b"kubernetes: {watch_pods: true}\n", "f")
+    spaces = [space("ml", quota="10%"), space("web"), space("x", min="30%")]
+    made = make_layer([pod("a"), pod("b", "web"), pod("c", "x")], spaces, [], Base.of(config))
+    taken, refused = fitting(config, made.layer)
+    specs = with_layer(config, taken).tenant_specs()
+    assert refused == {}
+    assert [specs[name].min_ratio for name in ("chat", "ml", "web", "x")] == [0.7, 0.1, 0.2, 0]
 
 
 PODS = st.lists(st.sampled_from(["a", "b", "p1", "team"]), unique=True, max_size=4).flatmap(

@@ -63,7 +63,7 @@ VALUES = {
     "weight": st.sampled_from([0.1, 1.0, 2.0, 50.0]),
     "class": st.sampled_from(["latency", "batch"]),
     "quota": PERCENT,
-    "min": st.sampled_from(["0%", "10%", "25%"]),
+    "min": st.sampled_from(["0%", "10%", "25%", "60%"]),
     "vramLimit": st.sampled_from(["1GiB", "8GiB", "500MB"]),
 }
 RULE = st.fixed_dictionaries(
