@@ -10,11 +10,11 @@ namespace's part and nothing else, whatever it says of itself; the namespace's o
 Namespace, which who may make pods usually may not change. What the file says goes before: a namespace whose pods are a
 tenant's of the file is left to the file.
 
-The companion lists and watches the pods of its node and all namespaces (k8s/watch.py), makes tenants of them (policy.py,
-pure), leaves out what the configuration in force refuses, and tells the daemon (part.py). The daemon keeps what it was
-told in ``state_dir/pods.yaml`` (config/podlayer.py): it starts with that, API server or not. While the API server is
-away nothing changes, and the status says since when. Watches go on from the last version that was seen, bookmarks
-included, and begin anew where the server has forgotten it (410).
+The companion lists and watches the pods of its node and all namespaces (k8s/watch.py), makes tenants of them
+(policy.py, pure), leaves out what the configuration in force refuses, and tells the daemon (part.py). The daemon keeps
+what it was told in ``state_dir/pods.yaml`` (config/podlayer.py): it starts with that, API server or not. While the API
+server is away nothing changes, and the status says since when. Watches go on from the last version that was seen,
+bookmarks included, and begin anew where the server has forgotten it (410).
 
 Keys, each ``fairsched.io/KEY``; an annotation goes before a label. On pods: ``weight`` (within the namespace),
 ``class``, ``quota``, ``min`` (out of the namespace's), ``vram-limit``, ``tenant`` (pods of one namespace that share a

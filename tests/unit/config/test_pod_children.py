@@ -12,7 +12,7 @@ from fairsched.config import CgroupOwners, from_bytes, render
 from fairsched.config.podlayer import fitting, layer_path, load_layer, save_layer, with_layer
 from fairsched.config.settings import Settings
 from fairsched.errors import ConfigError
-from tests.unit.config.test_match import UID, Host, config
+from tests.unit.config.test_match import LOW, UID, Host, config
 
 POD = f"/kubepods/burstable/pod{UID}"
 SPACE = 'ml: {match: {pod: "ml/*"}, weight: 3, children_are: pods, children: '
@@ -48,6 +48,32 @@ def test_a_pod_is_a_child_by_its_name_or_that_of_who_claims_it(
     assert found is not None
     assert (found.tenant, found.cgroup, found.is_leaf) == (tenant, POD, True)
     assert found.spec.weight == weight
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "below"),
+    [
+        (f"/kubepods/pod{UID}", f"/{'3f' * 32}"),
+        (f"/kubepods/besteffort/pod{UID}", f"/{'3f' * 32}"),
+        (f"/kubepods.slice/kubepods-pod{LOW}.slice", f"/cri-containerd-{'3f' * 32}.scope"),
+        (
+            f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{LOW}.slice",
+            f"/crio-{'3f' * 32}.scope",
+        ),
+    ],
+    ids=["cgroupfs", "cgroupfs-besteffort", "systemd-guaranteed", "systemd-crio"],
+)
+def test_a_pod_is_a_child_with_both_cgroup_drivers_of_the_kubelet(
+    tmp_path: Path, cgroup: str, below: str
+) -> None:
+    """Any of its containers, started again or not, and what is beside them, such as the sandbox."""
+    host = Host(tmp_path)
+    host.pod("ml/llama-0")
+    owners = CgroupOwners(config(f"  {SPACE}{{llama-0: {{weight: 2}}}}}}\n"), host.names)
+    for path in (cgroup + below, cgroup, cgroup + below.replace("3f", "4e")):
+        found = owners.owner(path)
+        assert found is not None, path
+        assert (found.tenant, found.cgroup, found.spec.weight) == ("ml/llama-0", cgroup, 2)
 
 
 @pytest.mark.parametrize(
