@@ -36,7 +36,7 @@ PAGES = tuple(
 )
 OPERATING = ROOT / "docs/operating.md"
 _SPAN = re.compile(r"`((?:sudo )?(?:fairsched|make) [^`\n]+)`")
-_TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
+_TARGET = re.compile(r"^([a-z0-9-]+):", re.MULTILINE)
 _END = re.compile(r"\s(?:#|\||>|&&|;).*|[;&|)]$")
 
 
