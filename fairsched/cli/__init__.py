@@ -39,7 +39,7 @@ COMMANDS = {
     "release": ("fairsched.cli.release", "Thaw everything fairsched holds; needs no daemon."),
     "escalation": ("fairsched.cli.escalation", "What is done when fairness stays bad."),
     "config": ("fairsched.cli.config", "Check and show the configuration."),
-    "k8s": ("fairsched.cli.k8s", "What concerns a Kubernetes cluster as a whole."),
+    "k8s": ("fairsched.cli.k8s", "Node pools and trouble of a Kubernetes cluster."),
 }
 """Command: module (its ``command``) and the line in ``fairsched --help``."""
 

@@ -12,6 +12,7 @@ import click
 
 COMMANDS = {
     "controller": ("fairsched.cli.k8s.controller", "Write whom policies reach into their status."),
+    "teams": ("fairsched.cli.k8s.teams", "Keep the weights of Kueue's teams on every node."),
 }
 """Command: module (its ``command``) and the line in ``fairsched k8s --help``."""
 
@@ -34,6 +35,15 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
-@click.group("k8s", cls=LazyGroup)
+EPILOG = """\b
+Examples:
+  fairsched k8s teams --dry-run"""
+
+
+@click.group("k8s", cls=LazyGroup, epilog=EPILOG)
 def command() -> None:
-    """What concerns a Kubernetes cluster as a whole."""
+    """Node pools and trouble of a Kubernetes cluster.
+
+    The cluster is that of --kubeconfig, $KUBECONFIG or ~/.kube/config; in a pod
+    that of its service account.
+    """

@@ -29,6 +29,7 @@ from fairsched.errors import ControlError, FairschedError
 from fairsched.k8s import kubeconfig
 from fairsched.k8s.client import KubeClient
 from fairsched.k8s.policies.watch import Client, PolicyWatch
+from fairsched.k8s.teams.placed import with_teams
 from fairsched.k8s.watch import Watch
 
 _SHORT_AWAY_S = 5.0
@@ -155,6 +156,7 @@ class PodPart:
         if pods is None or namespaces is None or policies is None:
             return
         config = from_bytes(self._node.file_text().encode(), "the configuration in force")
+        pods, namespaces = with_teams(pods, namespaces)
         made = make_layer(pods, namespaces, policies, Base.of(config), self._shares.read())
         layer, refused = fitting(config, made.layer)
         self._complaints, self._refused = tuple(made.complaints), refused

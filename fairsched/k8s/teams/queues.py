@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Kueue's objects say of teams, and the annotation that tells the nodes (pure).
+
+The annotation, on a Namespace: ``fairsched.io/queues: QUEUE=TEAM:WEIGHT,...``, in the order of the queues' names.
+Names of queues are names of Kubernetes' objects, which have none of ``= : ,``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+KEY = "fairsched.io/queues"
+LABELS = ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/local-queue-name")
+"""Of a pod: its own word, and what Kueue writes on the pods of a Job."""
+GPU_RESOURCES = ("nvidia.com/", "fairsched.io/", "amd.com/")
+LEAST, MOST = 0.001, 1_000_000.0
+"""Weights: below the first a share is nothing that a node can hold; the second is the configuration's own limit."""
+_MANTISSA = re.compile(r"[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]{1,3})?")
+_SUFFIXES = {
+    "": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
+    **{f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", start=1)},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A LocalQueue, as far as weights go."""
+
+    team: str
+    """Name of its ClusterQueue."""
+    weight: float
+
+
+Queues = Mapping[str, Queue]
+"""Of one Namespace, by the names of its LocalQueues."""
+
+
+def quantity(value: Any) -> float | None:
+    """A quantity of Kubernetes, such as ``3``, ``500m``, ``1.5k``, ``2Gi``; None: it is none, or negative."""
+    text = str(value).strip()
+    for width in (2, 1, 0):
+        suffix = text[len(text) - width :] if width else ""
+        if len(suffix) == width and suffix in _SUFFIXES:
+            number = text[: len(text) - width]
+            if re.search("[0-9]", number) and _MANTISSA.fullmatch(number):
+                found = float(number) * _SUFFIXES[suffix]
+                return found if math.isfinite(found) else None
+    return None
+
+
+def nominal_weight(cluster_queue: Mapping[str, Any]) -> float:
+    """What a team weighs: ``fairSharing.weight``, else the GPUs of its own quota, else 1.
+
+    Kueue takes a weight of 0 for "always last", which no share can be: it is the least weight here.
+    """
+    spec = _mapping(cluster_queue.get("spec"))
+    said = quantity(_mapping(spec.get("fairSharing")).get("weight"))
+    if said is None:
+        said = _quota(spec) or 1.0
+    return min(max(said, LEAST), MOST)
+
+
+def _quota(spec: Mapping[str, Any]) -> float:
+    """GPUs that are the team's own, over all flavors."""
+    total = 0.0
+    for group in _listed(spec.get("resourceGroups")):
+        for flavor in _listed(group.get("flavors")):
+            for resource in _listed(flavor.get("resources")):
+                if str(resource.get("name")).startswith(GPU_RESOURCES):
+                    total += quantity(resource.get("nominalQuota")) or 0.0
+    return total
+
+
+def nominal_weights(cluster_queues: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """By team."""
+    return {name: nominal_weight(one) for one in cluster_queues if (name := _name(one))}
+
+
+def teams_of(
+    local_queues: Iterable[Mapping[str, Any]], weights: Mapping[str, float]
+) -> dict[str, dict[str, Queue]]:
+    """Queues by Namespace; those of a ClusterQueue that is not there are nobody's."""
+    found: dict[str, dict[str, Queue]] = {}
+    for one in local_queues:
+        metadata = _mapping(one.get("metadata"))
+        team = str(_mapping(one.get("spec")).get("clusterQueue") or "")
+        namespace, name = str(metadata.get("namespace") or ""), _name(one)
+        if namespace and name and team in weights:
+            found.setdefault(namespace, {})[name] = Queue(team, weights[team])
+    return found
+
+
+def text_of(queues: Queues) -> str:
+    """The annotation's value."""
+    return ",".join(f"{name}={one.team}:{one.weight:.4g}" for name, one in sorted(queues.items()))
+
+
+def queues_of(text: str) -> dict[str, Queue] | None:
+    """The other way round; None: it is not what this program writes."""
+    found: dict[str, Queue] = {}
+    for entry in text.split(",") if text else ():
+        name, is_one, rest = entry.partition("=")
+        team, has_weight, number = rest.rpartition(":")
+        weight = quantity(number)
+        if not (name and is_one and team and has_weight and weight and LEAST <= weight <= MOST):
+            return None
+        found[name] = Queue(team, weight)
+    return found
+
+
+def _name(of: Mapping[str, Any]) -> str:
+    return str(_mapping(of.get("metadata")).get("name") or "")
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _listed(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []

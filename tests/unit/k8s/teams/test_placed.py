@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On a node the pods of a team have the team's weight, and nobody gets more by what a pod says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairsched.companion.pods.policy import make_layer
+from fairsched.config import from_bytes
+from fairsched.config.podlayer import with_layer
+from fairsched.k8s.teams.placed import group_of, with_teams
+from fairsched.k8s.teams.queues import KEY
+from tests.unit.companion.pods.test_policy import FILE, pod, space
+
+
+def queued(name: str, namespace: str, queue: str | None, **said: str) -> dict[str, Any]:
+    labels = {} if queue is None else {"kueue.x-k8s.io/queue-name": queue}
+    return pod(name, namespace, labels=labels, **said)
+
+
+def with_queues(name: str, text: str, **said: str) -> dict[str, Any]:
+    found = space(name, **said)
+    found["metadata"]["annotations"][KEY] = text
+    return found
+
+
+def weights(*pods: dict[str, Any], namespaces: tuple[dict[str, Any], ...]) -> dict[str, float]:
+    made = make_layer(*with_teams(pods, namespaces))
+    assert made.complaints == []
+    return {name: spec.weight for name, spec in with_layer(FILE, made.layer).tenant_specs().items()}
+
+
+def test_a_namespace_weighs_what_its_team_does() -> None:
+    found = weights(
+        queued("a", "research", "gpus", weight="2"),
+        queued("b", "serving", "gpus"),
+        queued("c", "web", None),
+        namespaces=(
+            with_queues("research", "gpus=research:1.5"),
+            with_queues("serving", "gpus=serving:3"),
+            space("web"),
+        ),
+    )
+    assert (found["research"], found["serving"], found["web"]) == (1.5, 3, 1)
+    assert found["research/a"] == 2, "within it pods weigh what they say"
+
+
+def test_the_label_that_kueue_writes_on_pods_of_jobs_will_do() -> None:
+    one = pod("a", "research", labels={"kueue.x-k8s.io/local-queue-name": "gpus"})
+    assert weights(one, namespaces=(with_queues("research", "gpus=research:4"),))["research"] == 4
+
+
+def test_what_a_person_says_of_the_namespace_goes_before() -> None:
+    one = queued("a", "research", "gpus")
+    assert weights(one, namespaces=(with_queues("research", "gpus=research:4", weight="2"),))["research"] == 2
+
+
+def test_a_team_that_is_not_on_the_node_gives_its_namespace_nothing() -> None:
+    """Its only pod here came by no queue, or is over."""
+    one, over = queued("a", "research", None), queued("b", "research", "gpus")
+    over["status"] = {"phase": "Succeeded"}
+    assert weights(one, over, namespaces=(with_queues("research", "gpus=research:4"),))["research"] == 1
+
+
+def test_a_queue_that_the_namespace_has_not_is_none() -> None:
+    """A pod writes its labels itself."""
+    one = queued("a", "web", "vip")
+    spaces = (with_queues("web", "gpus=web:1"), with_queues("ceo", "vip=ceo:1000"))
+    assert weights(one, namespaces=spaces)["web"] == 1
+
+
+def test_a_team_of_two_namespaces_has_its_weight_once() -> None:
+    spaces = (
+        with_queues("one", "q=research:4"),
+        with_queues("two", "q=research:4"),
+        with_queues("b", "q=b:4"),
+    )
+    found = weights(
+        queued("x", "one", "q"), queued("y", "two", "q"), queued("z", "b", "q"), namespaces=spaces
+    )
+    assert found["one"] + found["two"] == found["b"] == 4
+    assert weights(queued("x", "one", "q"), queued("z", "b", "q"), namespaces=spaces)["one"] == 4, (
+        "alone on a node"
+    )
+
+
+def test_pods_of_two_teams_in_a_namespace_are_two_children_by_their_teams_weights() -> None:
+    """Whatever the pods say of themselves, and whether they would rather be in a group of their own."""
+    found = weights(
+        queued("a", "ml", "train", weight="1000", tenant="mine"),
+        queued("b", "ml", "train"),
+        queued("c", "ml", "serve"),
+        queued("d", "ml", None),
+        namespaces=(with_queues("ml", "train=research:1,serve=serving:3"),),
+    )
+    assert found["ml"] == 4
+    assert found["ml/queue.research"] == 1 and found["ml/queue.serving"] == 3
+    assert "ml/a" not in found and "ml/mine" not in found
+
+
+def test_an_annotation_that_is_not_ours_to_understand_changes_nothing_and_is_complained_of() -> None:
+    made = make_layer(*with_teams([queued("a", "ml", "q")], [with_queues("ml", "q=everything")]))
+    assert [str(one) for one in made.complaints] == [
+        "ml: fairsched.io/queues: there is no such key; known: weight, class, quota, min, vram-limit, tenant"
+    ]
+    assert made.layer["ml"].get("weight") is None
+
+
+def test_without_the_annotation_nothing_is_touched() -> None:
+    pods, spaces = [queued("a", "ml", "q", weight="3")], [space("ml", weight="2")]
+    assert with_teams(pods, spaces) == (pods, spaces)
+
+
+def test_names_that_are_too_long_are_told_apart() -> None:
+    names = {group_of(f"{'x' * 70}{index}") for index in range(5)} | {group_of("a.b"), group_of("A.b")}
+    assert len(names) == 7 and all(len(one) <= 64 for one in names)
+
+
+LABEL = st.one_of(st.none(), st.sampled_from(["q", "r", "vip", ""]), st.text(max_size=8))
+
+
+@given(st.lists(st.tuples(LABEL, st.text(max_size=6), st.text(max_size=6)), max_size=6))
+def test_whatever_pods_say_their_namespace_has_no_more_than_its_teams(
+    told: list[tuple[str | None, str, str]],
+) -> None:
+    spaces = (with_queues("ml", "q=a:2,r=b:3"), with_queues("rich", "vip=c:500"))
+    pods = [
+        queued(f"p{index}", "ml", queue, weight=weight, tenant=tenant)
+        for index, (queue, weight, tenant) in enumerate(told)
+    ]
+    made = make_layer(*with_teams([*pods, queued("z", "rich", "vip")], spaces))
+    config = from_bytes(b"tenants: {}\nkubernetes: {watch_pods: true}\n", "f")
+    found = with_layer(config, made.layer).tenant_specs()
+    assert "ml" not in found or found["ml"].weight <= 5
+    assert found["rich"].weight == pytest.approx(500)
