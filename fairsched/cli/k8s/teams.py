@@ -91,7 +91,9 @@ def command(
     if prometheus is not None:
         source = usage.Prometheus(prometheus, token_file=prometheus_token_file, authority=prometheus_ca)
     place = namespace or os.environ.get("POD_NAMESPACE") or "fairsched"
-    election = Election(client, place, lease_name, identity(), times=LeaseTimes())
+    election = Election(
+        client, place, lease_name, identity(), times=LeaseTimes(), changed=lambda _: controller.wake()
+    )
     controller = Controller(
         client,
         reading=None if source is None else lambda teams: usage.read(source.query, teams, window),

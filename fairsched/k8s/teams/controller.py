@@ -28,7 +28,16 @@ from fairsched.errors import FairschedError
 from fairsched.k8s import watch
 from fairsched.k8s.client import Refused
 from fairsched.k8s.teams import law
-from fairsched.k8s.teams.queues import KEY, Queue, Queues, nominal_weights, queues_of, teams_of, text_of
+from fairsched.k8s.teams.queues import (
+    KEY,
+    Queue,
+    Queues,
+    bounded,
+    nominal_weights,
+    queues_of,
+    teams_of,
+    text_of,
+)
 
 GROUP = "/apis/kueue.x-k8s.io"
 VERSIONS = ("v1beta2", "v1beta1")
@@ -198,7 +207,8 @@ class Controller:
         return self._corrections
 
     def write(self, changes: list[Change]) -> None:
-        """One patch for each, as long as we lead. Raises Refused or Unreachable."""
+        """One patch for each, as long as we lead. Raises Unreachable, and Refused once all others were written."""
+        refusal: Refused | None = None
         for one in changes:
             if not self._is_leader():
                 return
@@ -207,14 +217,12 @@ class Controller:
                 self._client.patch(f"/api/v1/namespaces/{quote(one.namespace)}", patch)
             except Refused as error:
                 if error.status not in (404, 409):
-                    raise
-                continue  # it has gone or changed: the next round sees how it is
-            logger.info(
-                "teams=written namespace=%s before=%r after=%r",
-                one.namespace,
-                one.before or "",
-                one.after or "",
-            )
+                    refusal = refusal or error
+                continue  # one that has gone or changed the next round sees as it is
+            before, after = one.before or "", one.after or ""
+            logger.info("teams=written namespace=%s before=%r after=%r", one.namespace, before, after)
+        if refusal is not None:
+            raise refusal
 
     # ---- what is in the way ----
 
@@ -245,7 +253,7 @@ def changes_of(
             after = None
         else:
             wanted = {
-                key: Queue(queue.team, law.weight_of(queue.weight, corrections.get(queue.team, 0.0)))
+                key: Queue(queue.team, bounded(law.weight_of(queue.weight, corrections.get(queue.team, 0.0))))
                 for key, queue in queues.items()
             }
             is_same = set(old) == set(wanted) and not any(

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fairsched.k8s.teams.queues import KEY, LABELS, LEAST, Queue, Queues, queues_of
+from fairsched.k8s.teams.queues import KEY, LABELS, Queue, Queues, bounded, queues_of
 
 WEIGHT, TENANT = "fairsched.io/weight", "fairsched.io/tenant"
 GROUP = "queue."
@@ -39,7 +39,7 @@ def with_teams(pods: Sequence[Object], namespaces: Sequence[Object]) -> tuple[li
         team: sum(team in teams for teams in here.values()) for teams in here.values() for team in teams
     }
     weights = {
-        space: {team: max(LEAST, weight / places[team]) for team, weight in teams.items()}
+        space: {team: bounded(weight / places[team]) for team, weight in teams.items()}
         for space, teams in here.items()
     }
     return (
@@ -91,7 +91,7 @@ def _namespace(
     annotations = {key: value for key, value in _annotations(one).items() if key != KEY}
     says = WEIGHT in annotations or WEIGHT in (metadata.get("labels") or {})
     if name in weights and not says:
-        annotations[WEIGHT] = f"{sum(weights[name].values()):.6g}"
+        annotations[WEIGHT] = f"{bounded(sum(weights[name].values())):.6g}"
     return {**one, "metadata": {**metadata, "annotations": annotations}}
 
 

@@ -61,7 +61,12 @@ def nominal_weight(cluster_queue: Mapping[str, Any]) -> float:
     said = quantity(_mapping(spec.get("fairSharing")).get("weight"))
     if said is None:
         said = _quota(spec) or 1.0
-    return min(max(said, LEAST), MOST)
+    return bounded(said)
+
+
+def bounded(weight: float) -> float:
+    """A weight that nodes take."""
+    return min(max(weight, LEAST), MOST)
 
 
 def _quota(spec: Mapping[str, Any]) -> float:

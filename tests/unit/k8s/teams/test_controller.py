@@ -14,7 +14,7 @@ import pytest
 from fairsched.k8s.client import Refused, Unreachable
 from fairsched.k8s.teams.controller import Controller, changes_of, corrections_of, kueue_version
 from fairsched.k8s.teams.law import Limits, Reading
-from fairsched.k8s.teams.queues import KEY, Queue
+from fairsched.k8s.teams.queues import KEY, Queue, queues_of
 from fairsched.k8s.teams.usage import Unknown
 from tests.support import wait_until
 from tests.unit.k8s.teams.test_queues import cluster_queue, local_queue
@@ -222,6 +222,27 @@ def test_a_namespace_that_has_gone_or_changed_keeps_nobody_else_waiting(status: 
     assert len(desk.server.patches) == 1
     desk.round()
     assert len(desk.server.patches) == 2, "seen as it is now"
+
+
+def test_a_namespace_that_the_server_refuses_keeps_nobody_else_waiting_and_is_told() -> None:
+    """Its annotation may be too long, or an admission policy of somebody may forbid it."""
+    desk = Desk(Server(), is_open=True)
+    desk.server.refusals = [Refused("PATCH", 422, {}, None)]
+    with pytest.raises(Refused):
+        desk.round()
+    assert len(desk.server.patches) == 1
+
+
+@pytest.mark.parametrize("weight", ["0", "999999", "0.001"])
+def test_what_is_written_of_extreme_weights_is_what_nodes_read(weight: str) -> None:
+    server = Server()
+    server.objects["clusterqueues"][0]["spec"]["fairSharing"]["weight"] = weight
+    desk = Desk(server, bound=10.0)
+    for team in ("research", "serving"):
+        desk.told = Reading({team: 590.0}, {"research", "serving"})
+        for _ in range(20):
+            desk.round()
+            assert all(text is None or queues_of(text) for text in server.texts().values())
 
 
 def test_a_namespace_that_was_changed_meanwhile_is_not_written_over() -> None:

@@ -120,6 +120,11 @@ def test_names_that_are_too_long_are_told_apart() -> None:
     assert len(names) == 7 and all(len(one) <= 64 for one in names)
 
 
+def test_weights_that_add_up_to_more_than_nodes_take_are_the_most_that_they_do() -> None:
+    spaces = (with_queues("ml", "q=a:1000000,r=b:1000000"),)
+    assert weights(queued("x", "ml", "q"), queued("y", "ml", "r"), namespaces=spaces)["ml"] == 1_000_000
+
+
 LABEL = st.one_of(st.none(), st.sampled_from(["q", "r", "vip", ""]), st.text(max_size=8))
 
 
