@@ -96,7 +96,7 @@ def command(
     )
     controller = Controller(
         client,
-        reading=None if source is None else lambda teams: usage.read(source.query, teams, window),
+        reading=None if source is None else usage.Reader(source.query, window),
         limits=law.Limits(bound, window),
         interval_s=interval,
         is_leader=election.is_leader,

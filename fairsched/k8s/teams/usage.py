@@ -14,6 +14,7 @@ import http.client
 import json
 import math
 import ssl
+import threading
 import time
 import urllib.parse
 import urllib.request
@@ -27,6 +28,8 @@ from fairsched.k8s.teams.placed import group_of, is_shared
 from fairsched.k8s.teams.queues import Queues
 
 TIMEOUT_S = 10.0
+PATIENCE_S = 1.0
+"""A change of a queue is to be in effect within two seconds, whatever Prometheus does."""
 STALE_S = 90.0
 """Six scrapes of the shipped 15 s: one or two that failed are nothing."""
 MAX_ANSWER_BYTES = 32 << 20
@@ -137,3 +140,41 @@ def team_of(tenant: str, teams: Mapping[str, Queues]) -> str | None:
     if not is_shared(queues):
         return next(iter(names), None)
     return next((name for name in names if group_of(name) == child), None)
+
+
+class Reader:
+    """Asks in a thread of its own: a Prometheus that hangs keeps nobody waiting for longer than PATIENCE_S."""
+
+    def __init__(
+        self,
+        ask: Callable[[str], Mapping[str, float]],
+        window_s: float,
+        *,
+        patience_s: float = PATIENCE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask, self._window_s, self._patience_s, self._clock = ask, window_s, patience_s, clock
+        self._thread: threading.Thread | None = None
+        self._last: tuple[float, Reading] | None = None
+        self._error: FairschedError | None = None
+
+    def __call__(self, teams: Mapping[str, Queues]) -> Reading:
+        """A reading of now, or while it takes long one that is not stale. Raises Unknown."""
+        if self._thread is None or not self._thread.is_alive():
+            self._error = None
+            self._thread = threading.Thread(target=self._run, args=(teams,), name="prometheus", daemon=True)
+            self._thread.start()
+        self._thread.join(self._patience_s)
+        if self._error is not None:
+            raise self._error
+        if self._last is None or self._clock() - self._last[0] > STALE_S:
+            raise Unknown("Prometheus takes long to answer")
+        return self._last[1]
+
+    def _run(self, teams: Mapping[str, Queues]) -> None:
+        try:
+            self._last = (self._clock(), read(self._ask, teams, self._window_s))
+        except FairschedError as error:
+            self._error = error
+        except Exception as error:  # what it answers must not end the loop in silence
+            self._error = Unknown(f"Prometheus: {error!r}")

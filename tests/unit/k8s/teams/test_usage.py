@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 from fairsched.errors import ConfigError
 from fairsched.k8s.teams import usage
 from fairsched.k8s.teams.queues import Queue
-from fairsched.k8s.teams.usage import STALE_S, Prometheus, Unknown, read, team_of
+from fairsched.k8s.teams.usage import STALE_S, Prometheus, Reader, Unknown, read, team_of
 
 TEAMS = {
     "ml": {"gpus": Queue("research", 1)},
@@ -159,3 +161,41 @@ def test_whose_a_tenant_is() -> None:
     assert team_of("ml/anything/below", TEAMS) == "research"
     assert team_of("mixed/queue.serving", TEAMS) == "serving"
     assert team_of("mixed/serving", TEAMS) is None and team_of("unknown", TEAMS) is None
+
+
+def test_a_prometheus_that_hangs_keeps_nobody_waiting_and_the_last_answer_holds_for_a_while() -> None:
+    gate, clock = threading.Event(), Clock()
+    gate.set()
+
+    def ask(expression: str) -> Mapping[str, float]:
+        assert gate.wait(20)
+        return {"": time.time()} if "timestamp" in expression else {"ml": 3.0}
+
+    reader = Reader(ask, 600, patience_s=0.05, clock=clock)
+    while True:
+        with contextlib.suppress(Unknown):
+            assert reader(TEAMS).seconds == {"research": 3.0}
+            break
+    gate.clear()
+    assert reader(TEAMS).seconds == {"research": 3.0}
+    clock.now_s += STALE_S + 1
+    with pytest.raises(Unknown, match="takes long"):
+        reader(TEAMS)
+    gate.set()
+
+
+def test_what_is_in_the_way_is_told_by_the_reader_too() -> None:
+    def broken(expression: str) -> Mapping[str, float]:
+        raise KeyError("odd")
+
+    with pytest.raises(Unknown, match="odd"):
+        Reader(broken, 600, patience_s=20)(TEAMS)
+    with pytest.raises(Unknown, match="no sample"):
+        Reader(lambda _: {}, 600, patience_s=20)(TEAMS)
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
