@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -140,7 +140,7 @@ def from_document(document: Document, file: str) -> Config:
     try:
         config = Config.model_validate(document.data)
     except ValidationError as error:
-        found = [_problem(details, document) for details in error.errors(include_url=False)]
+        found = [problem_of(details, document, known_keys) for details in error.errors(include_url=False)]
         raise InvalidConfig(file, found) from None
     contradictions = [
         Problem(dotted(key), document.line_of(key), message, remedy)
@@ -151,16 +151,22 @@ def from_document(document: Document, file: str) -> Config:
     return config
 
 
-def _problem(details: ErrorDetails, document: Document) -> Problem:
+def problem_of(
+    details: ErrorDetails,
+    document: Document,
+    known_in: Callable[[KeyPath], list[str]],
+    manual: str = "docs/configuration.md",
+) -> Problem:
+    """What pydantic found wrong in a document; ``known_in`` says the keys of a section, ``manual`` the page to read."""
     key: KeyPath = tuple(part for part in details["loc"] if part != "[key]")
     value = details.get("input")
     kind = details["type"]
     if kind == "extra_forbidden":
-        known = known_keys(key[:-1])
+        known = known_in(key[:-1])
         close = difflib.get_close_matches(str(key[-1]), known, n=1)
         hint = f"did you mean '{close[0]}'?" if close else f"remove it; known: {', '.join(known)}"
         return Problem(dotted(key), document.line_of(key), "unknown key", hint)
-    message, remedy = _explain(kind, details.get("ctx") or {}, details["msg"])
+    message, remedy = _explain(kind, details.get("ctx") or {}, details["msg"], f"see {manual}")
     if not isinstance(value, (dict, list)) and kind != "value_error":
         message += f", not {_shown(value)}"
     return Problem(dotted(key), document.line_of(key), message, remedy)
@@ -171,7 +177,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _explain(kind: str, context: Mapping[str, Any], fallback: str) -> tuple[str, str]:
+def _explain(kind: str, context: Mapping[str, Any], fallback: str, see: str) -> tuple[str, str]:
     """What is wrong and the remedy, for a pydantic error type."""
     bound = context.get("le", context.get("lt", context.get("ge", context.get("gt"))))
     if kind in ("less_than_equal", "less_than"):
@@ -185,7 +191,7 @@ def _explain(kind: str, context: Mapping[str, Any], fallback: str) -> tuple[str,
         return f"must be {expected}", "pick one of these words"
     if kind == "value_error":
         error = context.get("error", fallback)
-        return str(error), getattr(error, "remedy", "see docs/configuration.md")
+        return str(error), getattr(error, "remedy", see)
     plain = {
         "int_type": ("must be a whole number", "write it without quotes and decimals"),
         "float_type": ("must be a number", "write a number, or for a ratio a percentage such as 30%"),
@@ -197,7 +203,7 @@ def _explain(kind: str, context: Mapping[str, Any], fallback: str) -> tuple[str,
         "finite_number": ("must be a finite number", "write a number"),
     }
     message = fallback[:1].lower() + fallback[1:]
-    return plain.get(kind, (message, "see docs/configuration.md"))
+    return plain.get(kind, (message, see))
 
 
 def known_keys(section: KeyPath) -> list[str]:

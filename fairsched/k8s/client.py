@@ -30,6 +30,7 @@ MAX_EVENT_BYTES = 4 << 20
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 """Server-side apply; JSON is YAML."""
+ESCALATION_GRANT = "grant it: packaging/kubernetes/escalation-rbac.yaml"
 
 
 class Unreachable(FairschedError):
@@ -39,20 +40,34 @@ class Unreachable(FairschedError):
 class Refused(FairschedError):
     """The API server answered, and not with success."""
 
-    def __init__(self, what: str, status: int, body: Mapping[str, Any], retry_after_s: float | None) -> None:
+    def __init__(
+        self,
+        what: str,
+        status: int,
+        body: Mapping[str, Any],
+        retry_after_s: float | None,
+        grant: str = ESCALATION_GRANT,
+    ) -> None:
         self.status = status
         self.reason = str(body.get("reason") or "")
         self.message = str(body.get("message") or "")[:500]
         details = body.get("details")
         causes = details.get("causes") if isinstance(details, dict) else None
-        self.causes = tuple(str(cause.get("reason")) for cause in causes or () if isinstance(cause, dict))
+        told = [cause for cause in causes or () if isinstance(cause, dict)]
+        self.causes = tuple(str(cause.get("reason")) for cause in told)
+        self.conflicts = tuple(
+            f"{str(cause.get('field') or '').lstrip('.')}: {cause.get('message')}"[:300]
+            for cause in told
+            if cause.get("reason") == "FieldManagerConflict"
+        )
+        """Of a server-side apply: each field that another manager owns, with the server's words, which name it."""
         self.retry_after_s = retry_after_s
         """What the server asks to wait; None = it does not say."""
         remedy = ""
         if status == 401:
             remedy = "the token or certificate is not valid (any more)"
         elif status == 403:
-            remedy = "grant it: packaging/kubernetes/escalation-rbac.yaml"
+            remedy = grant
         super().__init__(f"{what}: {status} {self.reason} {self.message}".rstrip(), remedy=remedy)
 
     @property
@@ -83,9 +98,16 @@ class KubeClient:
     """Of a list."""
 
     def __init__(
-        self, access: Access, times: Times | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        access: Access,
+        times: Times | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        grant: str = ESCALATION_GRANT,
     ) -> None:
+        """``grant``: the remedy of a call that RBAC forbids."""
         self._access = access
+        self._grant = grant
         self._times = times or Times()
         self._clock = clock
         self._eviction_version: str | None = None
@@ -102,9 +124,13 @@ class KubeClient:
         """Put `body` at `path`. Raises Refused: 409 if it was changed since the ``resourceVersion`` in `body`."""
         return self._call("PUT", path, body)
 
-    def patch(self, path: str, patch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A JSON merge patch; with ``metadata.resourceVersion`` it is refused (409) if the object has changed."""
-        return self._call("PATCH", path, patch, MERGE_PATCH)
+    def patch(self, path: str, patch: Mapping[str, Any], manager: str | None = None) -> Mapping[str, Any]:
+        """A JSON merge patch; with ``metadata.resourceVersion`` it is refused (409) if the object has changed.
+
+        ``manager``: who owns the fields afterwards; None: the server takes the name of this program.
+        """
+        query = None if manager is None else {"fieldManager": manager}
+        return self._call("PATCH", _with(path, query), patch, MERGE_PATCH)
 
     def apply(
         self,
@@ -178,7 +204,7 @@ class KubeClient:
             )
             response = connection.getresponse()
             if response.status != 200:
-                _judge(what, response, _read(response))
+                _judge(what, response, _read(response), self._grant)
                 raise Unreachable(f"{what}: status {response.status}")
             while line := response.readline(MAX_EVENT_BYTES + 1):
                 if len(line) > MAX_EVENT_BYTES:
@@ -272,7 +298,7 @@ class KubeClient:
             raise Unreachable(f"{what} at {self._access.server.netloc}: {why}") from error
         finally:
             connection.close()
-        return _judge(what, response, raw)
+        return _judge(what, response, raw, self._grant)
 
     def _connect(self, end_s: float) -> TimedConnection:
         def left_s() -> float:
@@ -325,7 +351,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
     return bytes(data)
 
 
-def _judge(what: str, response: http.client.HTTPResponse, raw: bytes) -> Mapping[str, Any]:
+def _judge(what: str, response: http.client.HTTPResponse, raw: bytes, grant: str) -> Mapping[str, Any]:
     try:
         answer = json.loads(raw) if raw else {}
     except ValueError:
@@ -336,4 +362,4 @@ def _judge(what: str, response: http.client.HTTPResponse, raw: bytes) -> Mapping
         return answer
     retry = response.headers.get("Retry-After", "")
     body = answer if isinstance(answer, dict) else {"message": raw[:200].decode(errors="replace")}
-    raise Refused(what, response.status, body, float(retry) if retry.isdigit() else None)
+    raise Refused(what, response.status, body, float(retry) if retry.isdigit() else None, grant)

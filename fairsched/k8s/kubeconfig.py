@@ -54,7 +54,30 @@ class NoCluster(ConfigError):
     """This is no node of a cluster, as far as we are told."""
 
 
-def access(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT) -> Access:
+def of_person(kubeconfig: Path | None, context: str | None = None) -> Access:
+    """As kubectl finds it: `kubeconfig`, else $KUBECONFIG, else ~/.kube/config, else the pod's service account.
+
+    Raises ConfigError, NoCluster among them.
+    """
+    key = "--kubeconfig"
+    if kubeconfig is None and (named := os.environ.get("KUBECONFIG")):
+        files = [name for name in named.split(os.pathsep) if name]
+        if len(files) > 1:
+            raise ConfigError(
+                "it names several files, which only kubectl puts together",
+                key="KUBECONFIG",
+                remedy="kubectl config view --flatten > FILE, and --kubeconfig FILE",
+            )
+        kubeconfig, key = Path(files[0]), "KUBECONFIG"
+    usual = Path(
+        os.path.expanduser("~/.kube/config")
+    )  # where there is no home, as in some pods, it is not there
+    if kubeconfig is None and context is None and not usual.exists():
+        return access(None, key=key)
+    return from_file(kubeconfig or usual, context=context, key=key)
+
+
+def access(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT, *, key: str = _KEY) -> Access:
     """By `kubeconfig`, or as the pod's service account when it is None. Raises ConfigError, NoCluster among them."""
     if kubeconfig is not None:
         return from_file(kubeconfig)
@@ -63,7 +86,7 @@ def access(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT) -> 
     if not host or not token.exists():
         raise NoCluster(
             "there is no service account here, and no kubeconfig is named",
-            key=_KEY,
+            key=key,
             remedy="name a kubeconfig, or run fairsched in a pod with a service account",
         )
     authority = service_account / "ca.crt"
@@ -75,26 +98,29 @@ def access(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT) -> 
     return Access(urlsplit(f"https://{where}"), tls, token_file=token)
 
 
-def from_file(path: Path) -> Access:
-    """The current context of a kubeconfig. Raises ConfigError, which names the file and the entry."""
+def from_file(path: Path, *, context: str | None = None, key: str = _KEY) -> Access:
+    """The current context of a kubeconfig, or `context`. Raises ConfigError, which names the file and the entry.
+
+    ``key``: what named the file, for remedies.
+    """
     try:
         with open(path, "rb") as file:
             document = yaml.safe_load(file.read(_MAX_BYTES))
     except (OSError, yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"cannot be read: {error}", file=str(path), remedy=f"check {_KEY}") from None
+        raise ConfigError(f"cannot be read: {error}", file=str(path), remedy=f"check {key}") from None
     if not isinstance(document, dict):
         raise _wrong(path, "", "is not a kubeconfig")
-    context = _named(document, "contexts", document.get("current-context"), "context", path)
-    cluster = _named(document, "clusters", context.get("cluster"), "cluster", path)
-    user = _named(document, "users", context.get("user"), "user", path)
+    chosen = _named(document, "contexts", context or document.get("current-context"), "context", path)
+    cluster = _named(document, "clusters", chosen.get("cluster"), "cluster", path)
+    user = _named(document, "users", chosen.get("user"), "user", path)
     server = urlsplit(str(cluster.get("server", "")))
     if server.scheme != "https" or not server.hostname:
         raise _wrong(path, "clusters.cluster.server", f"{cluster.get('server')!r} is not an https address")
-    for key in ("exec", "auth-provider"):
-        if key in user:
+    for plugin in ("exec", "auth-provider"):
+        if plugin in user:
             raise _wrong(
                 path,
-                f"users.user.{key}",
+                f"users.user.{plugin}",
                 "runs a plugin, which a service cannot",
                 "give fairsched a service account's token or a client certificate",
             )

@@ -11,6 +11,12 @@ import importlib
 import click
 
 COMMANDS = {
+    "label": ("fairsched.cli.k8s.label", "Label nodes by the GPUs that they have."),
+    "plan": ("fairsched.cli.k8s.plan", "Say in words what 'apply' would change."),
+    "diff": ("fairsched.cli.k8s.diff", "The same as a diff; exits as kubectl diff does."),
+    "apply": ("fairsched.cli.k8s.apply", "Make the cluster as a file of node pools says."),
+    "backup": ("fairsched.cli.k8s.backup", "Save labels, taints, quotas, limits, priorities."),
+    "restore": ("fairsched.cli.k8s.restore", "Put back what was ours as a backup has it."),
     "controller": ("fairsched.cli.k8s.controller", "Write whom policies reach into their status."),
     "teams": ("fairsched.cli.k8s.teams", "Keep the weights of Kueue's teams on every node."),
 }
@@ -37,7 +43,10 @@ class LazyGroup(click.Group):
 
 EPILOG = """\b
 Examples:
-  fairsched k8s teams --dry-run"""
+  fairsched k8s plan -f pools.yaml      what would change, in words
+  fairsched k8s backup -o before.json   before the first change
+  fairsched k8s apply -f pools.yaml
+  fairsched k8s restore before.json     and back"""
 
 
 @click.group("k8s", cls=LazyGroup, epilog=EPILOG)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at the cluster, and takes the steps of a plan there.
+
+Fields go by server-side apply: the server refuses what another manager owns, whatever the plan believed. The object is
+named by its uid, so that one that was made anew meanwhile is not taken for it. Taints and the note of which are ours
+are written together, on condition that the node has not changed; if it has, they are planned anew.
+
+Errors: one step's refusal ends no other; it is in the outcome. client.Unreachable ends the round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fairsched.k8s.client import KubeClient, Refused
+from fairsched.k8s.pools.backup import RESTORER
+from fairsched.k8s.pools.desired import Found, found_of
+from fairsched.k8s.pools.detect import Detected
+from fairsched.k8s.pools.fields import (
+    KINDS,
+    MANAGER,
+    MARK,
+    TAINTS_NOTE,
+    Live,
+    Ref,
+    document_of,
+    live_of,
+    merge_into,
+    note_of,
+)
+from fairsched.k8s.pools.plan import MARK_AT, SHARED, Act, Step
+
+TRIES = 5
+"""To write the taints of a node: its kubelet and the controllers write it, too, some seconds apart."""
+_CONFLICT, _GONE = 409, 404
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one step; ``error`` None: it was taken."""
+
+    step: Step
+    error: str | None = None
+    remedy: str = ""
+
+
+# ---- to look ----
+
+
+def nodes(
+    client: KubeClient, names: Sequence[str] = (), detected: Mapping[str, Detected] | None = None
+) -> list[Found]:
+    """All nodes, or those of these names. Raises Refused: 404 when one is not there."""
+    told = detected or {}
+    if names:
+        documents = [client.node(name) for name in names]
+    else:
+        documents, _ = client.listed("/api/v1/nodes", {})
+    return [found_of(one, told.get(str((one.get("metadata") or {}).get("name")))) for one in documents]
+
+
+def marked(client: KubeClient) -> list[Live]:
+    """All objects but nodes that have our mark."""
+    return [
+        live for kind in KINDS if kind != "Node" for live in _listed(client, kind, {"labelSelector": MARK})
+    ]
+
+
+def everything(client: KubeClient) -> list[Live]:
+    """For a backup: nodes, quotas, limits and priorities, and ConfigMaps with our mark."""
+    found = [one.live for one in nodes(client)]
+    for kind in ("ResourceQuota", "LimitRange", "PriorityClass"):
+        found += _listed(client, kind, {})
+    found += _listed(client, "ConfigMap", {"labelSelector": MARK})
+    return [
+        one for one in found if not (one.ref.kind == "PriorityClass" and one.ref.name.startswith("system-"))
+    ]
+
+
+def _listed(client: KubeClient, kind: str, query: Mapping[str, str]) -> list[Live]:
+    items, _ = client.listed(Ref(kind, "", "").collection, query)
+    return [live_of(kind, one) for one in items]
+
+
+def with_named(client: KubeClient, lives: Iterable[Live], refs: Iterable[Ref]) -> list[Live]:
+    """``lives``, and those of ``refs`` that are not among them but there."""
+    found = {one.ref: one for one in lives}
+    for ref in refs:
+        if ref not in found and (live := _get(client, ref)) is not None:
+            found[ref] = live
+    return list(found.values())
+
+
+def _get(client: KubeClient, ref: Ref) -> Live | None:
+    try:
+        return live_of(ref.kind, client.get(ref.path))
+    except Refused as error:
+        if error.status == _GONE:
+            return None
+        raise
+
+
+# ---- to do ----
+
+
+def carry_out(client: KubeClient, steps: Iterable[Step], *, force: bool) -> Iterator[Outcome]:
+    """Takes the steps, one after the other. A conflict is taken only with ``force``."""
+    for step in steps:
+        if step.conflicts and not force:
+            names = sorted({name for one in step.conflicts for name in one.owners})
+            what = ", ".join(one.what for one in step.conflicts)
+            yield Outcome(
+                step, f"{what}: set by {', '.join(names)}", "give it up there, or use --force-conflicts"
+            )
+            continue
+        if step.act is Act.LEAVE:
+            yield Outcome(step)
+            continue
+        try:
+            _take(client, step, force)
+            yield Outcome(replace(step, changes=(*step.changes, *step.conflicts), conflicts=()))
+        except Refused as error:
+            yield Outcome(step, "; ".join(error.conflicts) or str(error), _remedy(step, error))
+
+
+def _remedy(step: Step, error: Refused) -> str:
+    if error.conflicts:
+        return "give it up there, or use --force-conflicts"
+    if error.status == _GONE and step.ref.namespace:
+        return f"make the namespace: kubectl create namespace {step.ref.namespace}"
+    if error.status == _CONFLICT:
+        return "it has changed meanwhile: try again"
+    return error.remedy
+
+
+def _take(client: KubeClient, step: Step, force: bool) -> None:
+    if step.act is Act.DELETE:
+        _delete(client, step)
+    elif step.act is Act.REPLACE:
+        _delete(client, step)
+        client.apply(step.ref.path, document_of(step.ref, step.fields), MANAGER)
+    elif step.act is Act.CREATE:
+        _create(client, step, force)
+    else:
+        _change(client, step, force)
+
+
+def _delete(client: KubeClient, step: Step) -> None:
+    assert step.live is not None
+    with contextlib.suppress(_Gone):
+        try:
+            client.delete(step.ref.path, step.live.uid)
+        except Refused as error:
+            raise (_Gone() if error.status == _GONE else error) from None
+
+
+class _Gone(Exception):
+    """It is gone already."""
+
+
+def _create(client: KubeClient, step: Step, force: bool) -> None:
+    """Who makes one of the same name in the same moment keeps it: what is not ours alone is not marked as created."""
+    made = live_of(
+        step.ref.kind, client.apply(step.ref.path, document_of(step.ref, step.fields), MANAGER, force=force)
+    )
+    if any(made.others(path) for path in made.fields):
+        shared = document_of(step.ref, {**step.fields, MARK_AT: SHARED})
+        client.apply(step.ref.path, shared, MANAGER, force=force)
+
+
+def _change(client: KubeClient, step: Step, force: bool) -> None:
+    assert step.live is not None
+    live = step.live
+    if step.patch:
+        body: dict[str, Any] = {}
+        merge_into(body, step.patch)
+        live = live_of(step.ref.kind, client.patch(step.ref.path, body, RESTORER))
+    fields = {} if step.act is Act.RELEASE else step.fields
+    has_fields = any(not one.what.startswith("taint ") for one in (*step.changes, *step.conflicts))
+    if has_fields or step.patch or set(fields) != set(live.applied):
+        document = document_of(step.ref, fields)
+        document["metadata"]["uid"] = step.live.uid
+        live = live_of(step.ref.kind, client.apply(step.ref.path, document, MANAGER, force=force))
+    if step.taints is not None and step.again is not None:
+        _write_taints(client, step, live, force)
+
+
+def _write_taints(client: KubeClient, step: Step, live: Live, force: bool) -> None:
+    assert step.again is not None and step.live is not None
+    for left in reversed(range(TRIES)):
+        found = step.again(live)
+        if found.documents is None:
+            return
+        if found.conflicts and not force:
+            names = sorted({name for one in found.conflicts for name in one.owners})
+            message = f"{found.conflicts[0].what} was set meanwhile by {', '.join(names)}"
+            raise Refused(f"PATCH {step.ref.path}", _CONFLICT, {"message": message}, None)
+        body = {
+            "metadata": {
+                "resourceVersion": live.version,
+                "uid": step.live.uid,
+                "annotations": {TAINTS_NOTE: note_of(found.noted)},
+            },
+            "spec": {"taints": [dict(one) for one in found.documents]},
+        }
+        try:
+            client.patch(step.ref.path, body, MANAGER)
+            return
+        except Refused as error:
+            if error.status != _CONFLICT or not left:
+                raise
+        live = live_of("Node", client.get(step.ref.path))
