@@ -117,8 +117,14 @@ def schema() -> dict[str, Any]:
     from fairsched.config import schema as config_schema
 
     config = config_schema()
+    from fairsched.k8s.pools.schema import Pools
+
     definitions = config.pop("$defs")
     config.pop("$schema", None)
+    pools = Pools.model_json_schema(by_alias=True)
+    more = pools.pop("$defs")
+    assert not set(definitions) & set(more), "two sections of one name"
+    definitions |= more
     anything, text, flag = {"type": "object"}, {"type": "string"}, {"type": "boolean"}
     some, listed = {"type": "integer", "minimum": 1}, {"type": "array", "items": {"type": "object"}}
     probe = thing(periodSeconds=some, timeoutSeconds=some, failureThreshold=some, initialDelaySeconds=some)
@@ -153,22 +159,23 @@ def schema() -> dict[str, Any]:
         policies=thing(
             enabled=flag,
             replicas=some,
-        teams=thing(
-            enabled=flag,
-            replicas=some,
-            prometheus=maybe("string"),
-            window=text,
-            bound={"type": "number", "minimum": 1, "maximum": 10},
-            extraArgs={"type": "array", "items": text},
-            resources=anything,
-            nodeSelector={"type": "object", "additionalProperties": text},
-            tolerations=listed,
-            extraEnv=listed,
-        ),
-        devicePlugin=device_plugin(probe),
+            teams=thing(
+                enabled=flag,
+                replicas=some,
+                prometheus=maybe("string"),
+                window=text,
+                bound={"type": "number", "minimum": 1, "maximum": 10},
+                extraArgs={"type": "array", "items": text},
+                resources=anything,
+                nodeSelector={"type": "object", "additionalProperties": text},
+                tolerations=listed,
+                extraEnv=listed,
+            ),
+            devicePlugin=device_plugin(probe),
             extraVolumes=listed,
             extraVolumeMounts=listed,
         ),
+        pools=thing(enabled=flag, schedule={"type": "string", "minLength": 1}, config=pools),
         podAnnotations=anything,
         podLabels=anything,
         extraEnv=listed,

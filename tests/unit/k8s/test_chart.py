@@ -18,6 +18,7 @@ from fairsched.companion.pods.shares import ENV
 from fairsched.config import from_bytes
 from fairsched.k8s.plugin.service import Ways
 from fairsched.k8s.plugin.settings import FILE, PluginSettings, parser, settings_of
+from fairsched.k8s.pools.load import from_bytes as pools_from_bytes
 from tests.unit.repo.tree import ROOT
 
 CHART = ROOT / "packaging/helm/fairsched"
@@ -275,6 +276,33 @@ def test_the_agent_reads_what_the_plugin_writes() -> None:
     assert Path(file) == PluginSettings().run / FILE
     (mount,) = [one for one in container["volumeMounts"] if one["name"] == "shares"]
     assert mount["mountPath"] == str(PluginSettings().run) and mount["readOnly"] is True
+
+
+@pytest.mark.usefixtures("helm")
+def test_the_labeller_is_off_unless_asked_for_and_may_only_list_and_patch_nodes() -> None:
+    """No agent is found by its labels, and its file is one that it takes."""
+    assert "CronJob" not in {one["kind"] for one in documents()}
+    on = ["--set", "pools.enabled=true", "--show-only", "templates/pools.yaml"]
+    assert of_kind("ClusterRole", *on)["rules"] == [
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "patch"]}
+    ]
+    template = of_kind("CronJob", *on)["spec"]["jobTemplate"]["spec"]["template"]
+    agents = of_kind("DaemonSet")["spec"]["selector"]["matchLabels"]
+    assert not agents.items() <= template["metadata"]["labels"].items()
+    (container,) = template["spec"]["containers"]
+    assert container["command"] == ["fairsched", "k8s", "label"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.usefixtures("helm")
+def test_the_labellers_file_is_taken_as_helm_writes_it_and_refused_when_it_is_wrong() -> None:
+    """Also its numbers: helm writes 1000000 as 1e+06."""
+    on = ["--set", "pools.enabled=true", "--show-only", "templates/pools.yaml"]
+    good = "pools.config.priority_classes.x.value=1000000,pools.config.pools.p.nodes.min_gpus=8"
+    data = of_kind("ConfigMap", *on, "--set", good)["data"]["pools.yaml"]
+    assert pools_from_bytes(data.encode(), "pools.yaml").priority_classes["x"].value == 1_000_000
+    with pytest.raises(render.RenderError, match="'noeds' not allowed"):
+        render.template(*on, "--set", "pools.config.pools.p.noeds.min_gpus=8")
 
 
 # ---- its life ----
