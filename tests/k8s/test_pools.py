@@ -178,11 +178,16 @@ def test_the_labeller_of_the_chart_labels_nodes_and_asks_for_nothing_else(
     cluster.kubectl("apply", "-f", "-", stdin=manifests)
     try:
         cluster.kubectl("create", "job", "label", "-n", "pool-ml", "--from=cronjob/fairsched-pools")
-        wait_until(
-            lambda: cluster.get("job", "label", "-n", "pool-ml")["status"].get("succeeded") == 1,
-            PATIENCE_S,
-            "the labeller has ended well",
-        )
+        try:
+            wait_until(
+                lambda: cluster.get("job", "label", "-n", "pool-ml")["status"].get("succeeded") == 1,
+                PATIENCE_S,
+                "the labeller has ended well",
+            )
+        except AssertionError as error:
+            told = cluster.kubectl("describe", "pods", "-n", "pool-ml")
+            logs = cluster.kubectl("logs", "job/label", "-n", "pool-ml", "--tail=20")
+            raise AssertionError(f"{error}\n{logs}\n{told[-2500:]}") from error
         assert "label workload: inference" in cluster.kubectl("logs", "job/label", "-n", "pool-ml")
         assert labels(cluster, "l4-a")["workload"] == "inference"
     finally:
