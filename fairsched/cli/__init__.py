@@ -100,9 +100,14 @@ def cli() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point of the console script. Never shows a traceback for an error it expects."""
+    """Entry point of the console script."""
+    run_main(cli, argv, "fairsched")
+
+
+def run_main(command: click.Command, argv: Sequence[str] | None, name: str) -> None:
+    """Run a command and exit. Never shows a traceback for an error it expects."""
     try:
-        status = cli.main(args=argv, prog_name="fairsched", standalone_mode=False)
+        status = command.main(args=argv, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Abort:
         click.echo("interrupted", err=True)

@@ -109,6 +109,10 @@ class Node:
         answer = self._client.request("decisions", since_ns=since_ns)
         return [decision_from_plain(one) for one in answer["decisions"]], bool(answer["is_gapless"])
 
+    def explain(self, tenant: str) -> list[Any]:
+        """Decisions about a tenant in the last minute, as plain data. Raises ControlError also where it is unknown."""
+        return list(self._client.request("explain", tenant=tenant))
+
     def config_text(self) -> str:
         """The configuration in force, as YAML."""
         return str(self._client.request("config_show")["yaml"])

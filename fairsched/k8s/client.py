@@ -49,6 +49,8 @@ class Refused(FairschedError):
         grant: str = ESCALATION_GRANT,
     ) -> None:
         self.status = status
+        self.is_servers = body.get("kind") == "Status"
+        """The API server's own words; False: those of what it is a proxy of."""
         self.reason = str(body.get("reason") or "")
         self.message = str(body.get("message") or "")[:500]
         details = body.get("details")

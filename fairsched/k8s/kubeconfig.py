@@ -2,8 +2,9 @@
 """Where the Kubernetes API is and how to prove who we are: a service account in the pod, or a kubeconfig.
 
 Understood of a kubeconfig: server, certificate-authority(-data), insecure-skip-tls-verify, tls-server-name, token,
-tokenFile, client-certificate(-data) and client-key(-data). ``exec`` and ``auth-provider`` plugins are for people at a
-terminal and are refused with a remedy. Tokens in files are read anew for every request: they are rotated.
+tokenFile, client-certificate(-data) and client-key(-data). Credential plugins (``exec``) are run for people at a
+terminal (execplugin.py); for a service they are refused with a remedy, and so is ``auth-provider`` for both. Tokens in
+files are read anew for every request: they are rotated.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import binascii
 import os
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,13 @@ class Access:
     """Name in the server's certificate, where it is not the host's."""
     token: str | None = None
     token_file: Path | None = None
+    token_of: Callable[[], str | None] | None = None
+    """A credential plugin, asked for each request; it knows whether its token has expired."""
 
     def bearer(self) -> str | None:
-        """The token to send now. Raises ConfigError when its file cannot be read."""
+        """The token to send now. Raises ConfigError when its file cannot be read, or a plugin fails."""
+        if self.token_of is not None:
+            return self.token_of()
         if self.token_file is None:
             return self.token
         try:
@@ -74,7 +79,7 @@ def of_person(kubeconfig: Path | None, context: str | None = None) -> Access:
     )  # where there is no home, as in some pods, it is not there
     if kubeconfig is None and context is None and not usual.exists():
         return access(None, key=key)
-    return from_file(kubeconfig or usual, context=context, key=key)
+    return from_file(kubeconfig or usual, context=context, key=key, may_run=True)
 
 
 def access(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT, *, key: str = _KEY) -> Access:
@@ -98,10 +103,10 @@ def access(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT, *, 
     return Access(urlsplit(f"https://{where}"), tls, token_file=token)
 
 
-def from_file(path: Path, *, context: str | None = None, key: str = _KEY) -> Access:
+def from_file(path: Path, *, context: str | None = None, key: str = _KEY, may_run: bool = False) -> Access:
     """The current context of a kubeconfig, or `context`. Raises ConfigError, which names the file and the entry.
 
-    ``key``: what named the file, for remedies.
+    ``key``: what named the file, for remedies. ``may_run``: a credential plugin (exec) may be run, which is for people.
     """
     try:
         with open(path, "rb") as file:
@@ -117,13 +122,15 @@ def from_file(path: Path, *, context: str | None = None, key: str = _KEY) -> Acc
     if server.scheme != "https" or not server.hostname:
         raise _wrong(path, "clusters.cluster.server", f"{cluster.get('server')!r} is not an https address")
     for plugin in ("exec", "auth-provider"):
-        if plugin in user:
+        if plugin in user and not (may_run and plugin == "exec"):
             raise _wrong(
                 path,
                 f"users.user.{plugin}",
                 "runs a plugin, which a service cannot",
                 "give fairsched a service account's token or a client certificate",
             )
+    if "exec" in user:
+        return _by_plugin(path, server, cluster, user["exec"])
     token_file = user.get("tokenFile")
     return Access(
         server,
@@ -131,6 +138,23 @@ def from_file(path: Path, *, context: str | None = None, key: str = _KEY) -> Acc
         server_name=cluster.get("tls-server-name"),
         token=user.get("token"),
         token_file=None if token_file is None else _beside(path, token_file),
+    )
+
+
+def _by_plugin(path: Path, server: SplitResult, cluster: Mapping[str, Any], section: Any) -> Access:
+    from fairsched.k8s.execplugin import Plugin
+
+    plugin = Plugin(path, section, cluster)
+    got = plugin.credential()  # now: a certificate is a matter of the connection
+    pair = {}
+    if got.certificate is not None and got.key is not None:
+        names = {"client-certificate-data": got.certificate, "client-key-data": got.key}
+        pair = {name: base64.b64encode(value).decode() for name, value in names.items()}
+    return Access(
+        server,
+        _tls(path, cluster, pair),
+        server_name=cluster.get("tls-server-name"),
+        token_of=plugin.token,
     )
 
 

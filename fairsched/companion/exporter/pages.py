@@ -15,18 +15,21 @@ import asyncio
 import base64
 import binascii
 import gzip
+import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Any
+from urllib.parse import unquote
 
 from fairsched.companion.exporter.book import OPENMETRICS, TEXT, Labels, write
 from fairsched.companion.exporter.http import Answer, Request
 from fairsched.companion.exporter.readings import MOST_TENANTS, Own, read
 from fairsched.companion.exporter.webconfig import WebConfig
 from fairsched.errors import ControlError
-from fairsched.protocol.status import StatusReport
+from fairsched.protocol.status import StatusReport, to_plain
 
 SHARED_S = 1.0
 """A status is shown for so long before the daemon is asked for another."""
@@ -62,11 +65,13 @@ class Pages:
         self,
         ask: Callable[[float], StatusReport],
         *,
+        explain: Callable[[str], Sequence[Any]] = lambda tenant: (),
         others: Iterable[Callable[[], Iterable[MetricRow]]] = (),
         most_tenants: int = MOST_TENANTS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ask, self._others, self._most, self._clock = ask, tuple(others), most_tenants, clock
+        self._explain = explain
         self._snapshot: _Snapshot | None = None
         self._lock = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, "exporter-page")
@@ -80,14 +85,44 @@ class Pages:
                 self._thread, self._make, content_type, is_packed
             )
 
+    async def document(self, tenant: str | None, *, is_packed: bool) -> tuple[HTTPStatus, bytes]:
+        """The status as JSON, or with it what was decided about a tenant; shared and made as a page is."""
+        async with self._lock:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._make_document, tenant, is_packed
+            )
+
+    def _make_document(self, tenant: str | None, is_packed: bool) -> tuple[HTTPStatus, bytes]:
+        known = self._known()
+        status, key = HTTPStatus.OK, (f"json {tenant or ''}", is_packed)
+        if key not in known.pages:
+            status, plain = self._write_document(known, tenant)
+            page = gzip.compress(plain, _GZIP_LEVEL) if is_packed else plain
+            if status is not HTTPStatus.OK:
+                return status, page
+            known.pages[key] = page
+        return status, known.pages[key]
+
+    def _write_document(self, known: _Snapshot, tenant: str | None) -> tuple[HTTPStatus, bytes]:
+        report = known.report
+        if report is None:
+            return HTTPStatus.SERVICE_UNAVAILABLE, _json({"error": "the daemon does not answer"})
+        if tenant is None:
+            return HTTPStatus.OK, _json(to_plain(report))
+        if all(one.name != tenant for one in report.tenants):
+            return HTTPStatus.NOT_FOUND, _json({"error": "no such tenant"})
+        try:
+            decisions = self._explain(tenant)
+        except ControlError as error:
+            return HTTPStatus.SERVICE_UNAVAILABLE, _json({"error": str(error)})
+        return HTTPStatus.OK, _json({"status": to_plain(report), "decisions": list(decisions)})
+
     def close(self) -> None:
         """End the thread, after the page that is being made."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _make(self, content_type: str, is_packed: bool) -> bytes:
-        now_s, known = self._clock(), self._snapshot
-        if known is None or now_s - known.asked_s >= SHARED_S:
-            known = self._snapshot = self._ask_daemon()
+        known = self._known()
         key = (content_type, is_packed)
         if key not in known.pages:
             if is_packed:
@@ -97,6 +132,12 @@ class Pages:
             else:
                 known.pages[key] = self._write(known, content_type)
         return known.pages[key]
+
+    def _known(self) -> _Snapshot:
+        now_s, known = self._clock(), self._snapshot
+        if known is None or now_s - known.asked_s >= SHARED_S:
+            known = self._snapshot = self._ask_daemon()
+        return known
 
     def _ask_daemon(self) -> _Snapshot:
         try:
@@ -156,6 +197,8 @@ class Site:
             return Answer(HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": 'Basic realm="fairsched"'})
         if request.path == "/":
             return Answer(HTTPStatus.OK, {"Content-Type": "text/html; charset=utf-8"}, _LANDING)
+        if request.path == "/status" or request.path.startswith("/explain/"):
+            return await self._document(request)
         if request.path != "/metrics":
             return Answer(HTTPStatus.NOT_FOUND)
         content_type = choose_format(request.headers.get("accept", ""))
@@ -163,6 +206,14 @@ class Site:
         body = await self._pages.get(content_type, is_packed=is_packed)
         headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
         return Answer(HTTPStatus.OK, {**headers, **({"Content-Encoding": "gzip"} if is_packed else {})}, body)
+
+    async def _document(self, request: Request) -> Answer:
+        """What ``kubectl fairsched`` shows, read only."""
+        name = unquote(request.path.removeprefix("/explain/")) if request.path != "/status" else None
+        is_packed = _quality(request.headers.get("accept-encoding", ""), "gzip") > 0
+        status, body = await self._pages.document(name, is_packed=is_packed)
+        headers = {"Content-Type": "application/json", "Vary": "Accept-Encoding"}
+        return Answer(status, {**headers, **({"Content-Encoding": "gzip"} if is_packed else {})}, body)
 
     async def _may_ask(self, request: Request) -> bool | None:
         """None: too many ask for that to be found out now."""
@@ -172,6 +223,10 @@ class Site:
         if told is None:
             return False
         return self.web.is_known(*told) or await self._checks.ask(self.web.check, *told)
+
+
+def _json(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
 def credentials(header: str) -> tuple[str, str] | None:

@@ -35,7 +35,10 @@ class Exporter:
         self._web, self._checks = WebConfig(metrics.web_config), Checks()
         self._gpm = GpmRows()
         pages = self._pages = Pages(
-            node.report, others=(*others, self._gpm.rows), most_tenants=metrics.max_tenants
+            node.report,
+            explain=node.explain,
+            others=(*others, self._gpm.rows),
+            most_tenants=metrics.max_tenants,
         )
         try:
             self._server = Server(
