@@ -14,12 +14,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from fairsched.companion.part import Finding, Moment, Node
 from fairsched.companion.pods import shares as shares_file
+from fairsched.companion.pods.asked import Source, joined
 from fairsched.companion.pods.policy import Base, make_layer
 from fairsched.companion.pods.said import Complaint
 from fairsched.companion.pods.shares import SharesFile
@@ -67,10 +68,12 @@ class PodPart:
         api: Api,
         node_name: str,
         shares: SharesFile | None = None,
+        sources: Sequence[Source] = (),
         *,
         has_policies: bool = False,
     ) -> None:
-        self._node, self._api, self._node_name = node, api, node_name
+        """``sources``: of what pods have by claims; call :meth:`wake` when one says something else."""
+        self._node, self._api, self._node_name, self._sources = node, api, node_name, sources
         self._shares = shares or SharesFile(None)
         self._due = threading.Event()
         self._over = threading.Event()
@@ -90,6 +93,10 @@ class PodPart:
         for watch in self._watches:
             watch.start()
         threading.Thread(target=self._run, name="pods", daemon=True).start()
+
+    def wake(self) -> None:
+        """Something is another: look at once."""
+        self._due.set()
 
     def close(self) -> None:
         self._over.set()
@@ -156,8 +163,9 @@ class PodPart:
         if pods is None or namespaces is None or policies is None:
             return
         config = from_bytes(self._node.file_text().encode(), "the configuration in force")
+        claimed = joined(source(pods) for source in self._sources)
         pods, namespaces = with_teams(pods, namespaces)
-        made = make_layer(pods, namespaces, policies, Base.of(config), self._shares.read())
+        made = make_layer(pods, namespaces, policies, Base.of(config), self._shares.read(), claimed)
         layer, refused = fitting(config, made.layer)
         self._complaints, self._refused = tuple(made.complaints), refused
         if layer != self._told:
@@ -203,13 +211,13 @@ def event_of(complaint: Complaint, node_name: str) -> Mapping[str, Any]:
     }
 
 
-def part_of(config: Config, node: Node) -> PodPart:
+def part_of(config: Config, node: Node, sources: Sequence[Source] = ()) -> PodPart:
     """Raises ConfigError where there is no way to the API server."""
     section = config.kubernetes
     client = KubeClient(kubeconfig.access(section.kubeconfig))
     name = section.node or os.environ.get("NODE_NAME") or socket.gethostname().lower()
     shares = os.environ.get(shares_file.ENV)
     file = SharesFile(None if not shares else Path(shares))
-    part = PodPart(node, client, name, file, has_policies=section.watch_policies)
+    part = PodPart(node, client, name, file, sources, has_policies=section.watch_policies)
     part.start()
     return part

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairsched.companion.pods.asked import Asked, PodKey
 from fairsched.companion.pods.bounds import pod_policy, settled
 from fairsched.companion.pods.said import (
     PREFIX,
@@ -27,7 +28,7 @@ from fairsched.companion.pods.said import (
     values_of_policy,
     values_said,
 )
-from fairsched.companion.pods.shares import Asked, Placed
+from fairsched.companion.pods.shares import Placed, Shares
 from fairsched.config.match import MAX_GLOBS
 from fairsched.config.models import MAX_NAME_CHARS, NAME, Config
 from fairsched.k8s.policies.model import Policy, labels_of, name_of, policy_of
@@ -76,10 +77,11 @@ def make_layer(
     policies: Iterable[Mapping[str, Any]] = (),
     base: Base | None = None,
     placed: Placed | None = None,
+    claimed: Mapping[PodKey, Asked] | None = None,
 ) -> Made:
     """Tenants of the pods of a node and of all namespaces and policies, as the API server has them.
 
-    ``placed``: which GPUs the shares of pods are of, where that is known.
+    ``placed``: which GPUs the shares of pods are of, where that is known. ``claimed``: what pods have besides.
     """
     made, base = Made(), base or Base()
     known = _read(policies, made.complaints)
@@ -94,8 +96,9 @@ def make_layer(
         space = spaces.get(name, {"metadata": {"name": name}})
         policy = choose(known, name, labels_of(space)).policy
         is_said = any(map(keys_said, (space, *here))) or (policy is not None and not policy.is_for_all)
-        if NAME.fullmatch(name) and (is_said or any(map(_wants_gpu, here))):
-            tenant = _Tenant(space, policy, base, placed or {}, made.complaints)
+        shares = Shares(placed or {}, claimed or {})
+        if NAME.fullmatch(name) and (is_said or any(_wants_gpu(pod) or shares.has(pod) for pod in here)):
+            tenant = _Tenant(space, policy, base, shares, made.complaints)
             for pod in here:
                 tenant.add(pod)
             made.layer[name] = tenant.node()
@@ -132,7 +135,7 @@ class _Tenant:
         space: Mapping[str, Any],
         policy: Policy | None,
         base: Base,
-        placed: Placed,
+        shares: Shares,
         complaints: list[Complaint],
     ) -> None:
         self._name, self._complaints = text_of(space, "name"), complaints
@@ -147,7 +150,7 @@ class _Tenant:
         self._children: dict[str, Values] = {}
         self._whose: dict[str, tuple[str, bool, int]] = {}
         """Keys of children: the group or pod that each is of, and the rule."""
-        self._asked = Asked(placed)
+        self._shares = shares
         rest: Values = {}
         if self._pods is not None:
             rest = {**_plain(self._pods.modest()), "policy": f"{self._origin}, of its rules the most modest"}
@@ -158,8 +161,8 @@ class _Tenant:
 
     def add(self, pod: Mapping[str, Any]) -> None:
         said, group = values_said(pod, self._complaints), group_said(pod, self._complaints)
-        shares = self._asked.add(text_of(pod, "namespace"), text_of(pod, "name"), pod)
-        if self._pods is None and not said and group is None and not shares:
+        has_asked = self._shares.add(pod)
+        if self._pods is None and not said and group is None and not has_asked:
             return
         rule, values = self._bounded(pod, said)
         settled(pod, values, self._complaints)
@@ -200,10 +203,7 @@ class _Tenant:
     def _bounded(self, pod: Mapping[str, Any], said: Values) -> tuple[int, Values]:
         """Its rule, and what it gets by that."""
         if self._pods is None:
-            values = dict(said)
-            if self._class is not None:
-                values.setdefault("class", self._class)
-            return 0, values
+            return 0, dict(said)
         bounds = self._pods.bounds_of(labels_of(pod))
         origin = self._pods.origin(bounds.rule)
         return bounds.rule, {**_plain(bounds.take(pod, said, origin, self._complaints)), "policy": origin}
@@ -221,7 +221,11 @@ class _Tenant:
         raise AssertionError
 
     def node(self) -> dict[str, Any]:
-        self._asked.weigh(self._values, self._children)
+        if self._pods is None:
+            self._shares.fill(self._children)
+            for child in self._children.values() if self._class is not None else ():
+                child.setdefault("class", self._class)
+        self._shares.weigh(self._values, self._children)
         found = {"match": {"pod": f"{self._name}/*"}, "children_are": "pods", "children": self._children}
         origin = {} if self._origin is None else {"policy": self._origin}
         return {**self._values, **origin, **found}

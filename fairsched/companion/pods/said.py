@@ -109,19 +109,26 @@ def text_of(of: Mapping[str, Any], key: str) -> str:
     return str((of.get("metadata") or {}).get(key) or "")
 
 
+def taken(key: str, said: Any) -> Any:
+    """What is said, as the configuration has it under `key`, as plain data. Raises ValueError, which says why not."""
+    if said is None:
+        raise ValueError("it is empty")
+    try:
+        value: Any = float(said) if key == "weight" else said
+    except (TypeError, ValueError):
+        raise ValueError("it is not a number") from None
+    try:
+        child = Child.model_validate({key: value})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]["msg"]
+        raise ValueError(first.removeprefix("Value error, ")) from None
+    return child.model_dump(mode="json", by_alias=True, exclude_unset=True)[key]
+
+
 def _take(key: str, said: Any, found: Values) -> str | None:
     """Add it to what was found, or say why not."""
     try:
-        value: Any = float(said) if key == "weight" else said
-        taken = Child.model_validate({key: value})
-    except (TypeError, ValueError, ValidationError) as error:
-        return _why(error)
-    found[key] = taken.model_dump(mode="json", by_alias=True, exclude_unset=True)[key]
+        found[key] = taken(key, said)
+    except ValueError as error:
+        return str(error)
     return None
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]["msg"]
-        return first.removeprefix("Value error, ")
-    return "it is not a number"

@@ -10,10 +10,14 @@ Errors: a file that cannot be understood is none; :class:`SharesFile` says why.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from fairsched.companion.pods.asked import Asked, PodKey, added
+from fairsched.companion.pods.said import text_of
 
 RESOURCE = "fairsched.io/gpu-share"
 ENV = "FAIRSCHED_SHARES"
@@ -53,7 +57,7 @@ def _limit(container: Mapping[str, Any]) -> int:
     return int(found[1]) * _UNITS[found[2] or ""] if found else 0
 
 
-def parts(shares: Mapping[str, int]) -> dict[str, float] | None:
+def parts(shares: Mapping[str, float]) -> dict[str, float] | None:
     """The part of it that is on each GPU; None where all of it is on one."""
     total = sum(shares.values())
     return {uuid: count / total for uuid, count in sorted(shares.items())} if len(shares) > 1 else None
@@ -72,22 +76,37 @@ def parse(text: str) -> Placed:
     return found
 
 
-class Asked:
+class Shares:
     """What the pods of a namespace have asked for: what they weigh where nobody says something else."""
 
-    def __init__(self, placed: Placed) -> None:
-        self._placed = placed
-        self._count: dict[str, int] = {}
-        self._where: dict[str, Mapping[str, int]] = {}
+    def __init__(self, placed: Placed, claimed: Mapping[PodKey, Asked]) -> None:
+        self._placed, self._claimed = placed, claimed
+        self._count: dict[str, float] = {}
+        self._where: dict[str, Mapping[str, float]] = {}
+        self._values: dict[str, Mapping[str, Any]] = {}
         """By pod. A pod's name is its own within its namespace."""
 
-    def add(self, namespace: str, name: str, pod: Mapping[str, Any]) -> int:
-        """Shares of a pod."""
-        count = asked(pod)
+    def has(self, pod: Mapping[str, Any]) -> bool:
+        """Whether a claim gave it a GPU, with a share or without."""
+        return _key(pod) in self._claimed
+
+    def add(self, pod: Mapping[str, Any]) -> bool:
+        """Whether it has asked for anything."""
+        namespace, name = _key(pod)
+        claimed = self._claimed.get((namespace, name), Asked())
+        count = asked(pod) + sum(claimed.shares.values())
+        self._values[name] = claimed.values
         if count:
             self._count[name] = count
-            self._where[name] = self._placed.get(f"{namespace}/{name}", {})
-        return count
+            self._where[name] = added(self._placed.get(f"{namespace}/{name}", {}), claimed.shares)
+        return count > 0 or self.has(pod)
+
+    def fill(self, children: Mapping[str, dict[str, Any]]) -> None:
+        """What claims say of children that say nothing else; of several pods, the first that says it."""
+        for child in children.values():
+            for name in child.get("pods", ()):
+                for key, value in self._values.get(name, {}).items():
+                    child.setdefault(key, value)
 
     def weigh(self, values: dict[str, Any], children: Mapping[str, dict[str, Any]]) -> None:
         """Weights of the children that say none, and of a namespace that says none: all that its pods asked for,
@@ -101,14 +120,17 @@ class Asked:
         if "weight" in node or not names:
             return
         node["weight"] = float(min(sum(self._count[name] for name in names), MOST_SHARES))
-        where: dict[str, int] = {}
+        where: dict[str, float] = {}
         for name in names:
-            for uuid, count in self._where[name].items():
-                where[uuid] = where.get(uuid, 0) + count
-        is_known = all(sum(self._where[name].values()) == self._count[name] for name in names)
+            where = added(where, self._where[name])
+        is_known = all(math.isclose(sum(self._where[name].values()), self._count[name]) for name in names)
         found = parts(where) if is_known else None
         if found is not None:
             node["gpu_parts"] = found
+
+
+def _key(pod: Mapping[str, Any]) -> PodKey:
+    return text_of(pod, "namespace"), text_of(pod, "name")
 
 
 class SharesFile:
