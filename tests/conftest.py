@@ -106,8 +106,13 @@ def pytest_configure(config: pytest.Config) -> None:
         kept = tempfile.TemporaryDirectory(prefix="fairsched-bpf.")
         os.environ["FAIRSCHED_BPF_CACHE"] = kept.name  # the workers of xdist inherit it
         config.add_cleanup(kept.cleanup)
+    # No test is about how long one example takes: on a machine that does other work that says nothing.
+    hypothesis.settings.register_profile("ours", deadline=None)
+    hypothesis.settings.load_profile("ours")
     if not is_full() and config.getoption("hypothesis_seed", None) is None:
-        hypothesis.settings.register_profile("repeatable", derandomize=True, database=None)
+        hypothesis.settings.register_profile(
+            "repeatable", hypothesis.settings.get_profile("ours"), derandomize=True, database=None
+        )
         hypothesis.settings.load_profile("repeatable")
 
 
