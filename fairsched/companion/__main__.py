@@ -20,7 +20,7 @@ from fairsched.base.wait import is_readable
 from fairsched.companion.keeper import wishes
 from fairsched.companion.part import Finding, Moment, Node, Part
 from fairsched.config import Config, from_bytes
-from fairsched.errors import ControlError, FairschedError
+from fairsched.errors import ConfigError, ControlError, FairschedError
 from fairsched.protocol.status import to_plain
 
 _NICE = 10
@@ -139,14 +139,34 @@ def parts_of(config: Config, node: Node) -> list[Part]:
         from fairsched.companion.exporter.part import Exporter
 
         parts.append(Exporter(config.metrics, node, others))
-    if config.kubernetes.watch_pods:
-        from fairsched.companion.pods.part import part_of as pods_of
-
-        parts.append(pods_of(config, node))
+    parts += _kubernetes_parts(config, node)
     if config.history.enabled:
         from fairsched.companion.history.part import HistoryPart
 
         parts.append(HistoryPart(config.history_path, config.history))
+    return parts
+
+
+def _kubernetes_parts(config: Config, node: Node) -> list[Part]:
+    """What has shares of GPUs asked for, and what makes tenants of pods."""
+    parts: list[Part] = []
+    dra = None
+    if config.kubernetes.dra.enabled:
+        try:
+            from fairsched.companion.dra.part import part_of as dra_of
+        except ImportError as error:
+            raise ConfigError(
+                f"kubernetes.dra needs what is not installed: {error}", remedy="pip install 'fairsched[k8s]'"
+            ) from None
+        dra = dra_of(config)
+        parts.append(dra)
+    if config.kubernetes.watch_pods:
+        from fairsched.companion.pods.part import part_of as pods_of
+
+        pods = pods_of(config, node, [] if dra is None else [dra.asked])
+        parts.append(pods)
+        if dra is not None:
+            dra.changed = pods.wake
     return parts
 
 

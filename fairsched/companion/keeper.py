@@ -65,7 +65,7 @@ def wishes(config: Config) -> Mapping[str, Any]:
         found["guard"] = {}  # what it has lowered is to be given back
     if config.history.enabled:
         found["history"] = config.history.model_dump()
-    if config.kubernetes.watch_pods:
+    if config.kubernetes.watch_pods or config.kubernetes.dra.enabled:
         found["kubernetes"] = config.kubernetes.model_dump()
     tokens = {
         path: (node.tokens_url, node.tokens_metric, node.token_cost_ms)

@@ -180,6 +180,7 @@ def schema() -> dict[str, Any]:
         ),
         devicePlugin=device_plugin(probe),
         pools=thing(enabled=flag, schedule={"type": "string", "minLength": 1}, config=pools),
+        dra=thing(enabled=flag, admissionPolicy=flag, examples=thing(namespace=maybe("string"))),
         podAnnotations=anything,
         podLabels=anything,
         extraEnv=listed,

@@ -79,8 +79,7 @@ class Driver:
 
     def prepare(self, namespace: str, name: str, uid: str) -> list[tuple[Given, list[str]]]:
         """What the claim was given, each with its CDI names."""
-        if not UID.fullmatch(uid):
-            raise ClaimError("its uid is none")
+        _check_uid(uid)
         with self._lock:
             recorded = self._records.get(uid)
         try:
@@ -112,8 +111,7 @@ class Driver:
 
     def unprepare(self, uid: str) -> None:
         """Undo it; of a claim that is not prepared there is nothing to undo."""
-        if not UID.fullmatch(uid):
-            raise ClaimError("its uid is none")
+        _check_uid(uid)
         with self._lock:
             self._forget(uid)
         logger.info("claim=undone uid=%s", uid)
@@ -210,6 +208,12 @@ class Driver:
 
     def _damaged(self, uid: str) -> Path:
         return self._directory / f"{uid}.damaged"
+
+
+def _check_uid(uid: str) -> None:
+    """It becomes a part of a path."""
+    if not UID.fullmatch(uid):
+        raise ClaimError("its uid is none")
 
 
 def _told(prepared: Prepared) -> str:

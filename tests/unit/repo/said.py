@@ -31,6 +31,7 @@ WARNED = {
     "fairsched/companion/keeper.py": ("_is_alive",),
     "fairsched/companion/history/part.py": ("_write",),
     "fairsched/companion/pods/part.py": ("take", "_run"),
+    "fairsched/companion/dra/part.py": ("_faults",),
     "fairsched/companion/escalate/part.py": ("_finding",),
     "fairsched/companion/guard/watch.py": ("faults",),
 }

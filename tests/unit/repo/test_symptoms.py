@@ -134,6 +134,7 @@ def test_the_faults_of_the_companion_come_from_the_parts_that_are_known() -> Non
     }
     assert made == {
         "fairsched/companion/__main__.py",  # what broke in a part, with its name: in the log as well
+        "fairsched/companion/dra/part.py",
         "fairsched/companion/escalate/part.py",
         "fairsched/companion/guard/part.py",
         "fairsched/companion/history/part.py",

@@ -31,9 +31,18 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- .Values.serviceAccount.name | default (include "fairsched.name" .) -}}
 {{- end -}}
 
+{{- /* The agents' configuration: config, and what other values come to there. */ -}}
+{{- define "fairsched.config" -}}
+{{- $config := deepCopy .Values.config -}}
+{{- if .Values.dra.enabled -}}
+{{- $config = mustMergeOverwrite $config (dict "kubernetes" (dict "dra" (dict "enabled" true))) -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end -}}
+
 {{- /* Whether anything of the agent asks the API server. */ -}}
 {{- define "fairsched.asks" -}}
-{{- if or (dig "escalation" "enabled" false .Values.config) (dig "kubernetes" "watch_pods" false .Values.config) -}}
+{{- if or (dig "escalation" "enabled" false .Values.config) (dig "kubernetes" "watch_pods" false .Values.config) .Values.dra.enabled -}}
 yes
 {{- end -}}
 {{- end -}}
