@@ -179,9 +179,13 @@ class Cluster:
         self.run("containerd", "--config", f"{top}/containerd.toml")
         self._wait("containerd", lambda: self._ctr("version"), "containerd answers")
         self.import_image(top / "busybox.tar")
+        self.start_kubelet()
+
+    def start_kubelet(self) -> None:
+        """Also again, after :meth:`stop`: pods are containerd's meanwhile."""
         self.run(
             "kubelet",
-            f"--config={top}/kubelet.yaml",
+            f"--config={self.directory}/kubelet.yaml",
             f"--kubeconfig={self.authority.directory}/kubelet.conf",
             f"--hostname-override={NODE}",
             f"--node-ip={settings.ADDRESS}",

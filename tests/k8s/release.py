@@ -79,12 +79,12 @@ def need_image(cluster: Cluster) -> None:
 
 
 @contextlib.contextmanager
-def simulated() -> Iterator[SimNode]:
-    """A GPU in memory that the node sees as well: its /run is its own."""
+def simulated(gpus: int = 1) -> Iterator[SimNode]:
+    """GPUs in memory that the node sees as well: its /run is its own."""
     state = Path(tempfile.mkdtemp(prefix="fairsched-k8s-", dir="/dev/shm"))
     libraries = Path(tempfile.gettempdir()) / f"{state.name}-lib"
     try:
-        with SimNode("/gpu.slice/k8s-", [GpuSpec()], state_dir=state, library_dir=libraries) as node:
+        with SimNode("/gpu.slice/k8s-", [GpuSpec()] * gpus, state_dir=state, library_dir=libraries) as node:
             yield node
     finally:
         shutil.rmtree(state, ignore_errors=True)
@@ -161,7 +161,7 @@ class Release:
     # ---- what is there ----
 
     def pods(self) -> list[dict[str, Any]]:
-        selector = f"app.kubernetes.io/instance={NAME}"
+        selector = f"app.kubernetes.io/name=fairsched,app.kubernetes.io/instance={NAME}"
         found: list[dict[str, Any]] = self.cluster.get("pods", "-n", NAMESPACE, "-l", selector)["items"]
         return found
 

@@ -22,6 +22,8 @@ from fairsched.k8s.plugin.shares import RESOURCE, Offer
 
 STEP_S = 0.5
 """A kubelet that is back is noticed within this."""
+FAILED_S = 10.0
+"""After a bug, which is said with all of it each time."""
 PLACED_S = 5.0
 """Between two questions to the kubelet who has what."""
 SOON_S = 1.0
@@ -64,9 +66,10 @@ class Loop:
         while not over.is_set():
             try:
                 self.step()
+                over.wait(STEP_S)
             except Exception:
                 logger.exception("plugin=failed")
-            over.wait(STEP_S)
+                over.wait(FAILED_S)
 
     def close(self) -> None:
         self.link.close()

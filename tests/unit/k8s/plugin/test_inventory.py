@@ -30,6 +30,8 @@ class World:
         self.opened = 0
         self.troubles: dict[str, str] = {}
         self.reports: dict[str, Report] = {}
+        self.at_close: dict[str, Report] = {}
+        """Reports that come just before a watch ends."""
         self.watches: list[Any] = []
         self.probes: Callable[[], None] = lambda: None
         monkeypatch.setattr(inventory, "probe", self._probe)
@@ -58,6 +60,7 @@ class World:
                 return dict(world.reports)
 
             def close(self) -> bool:
+                world.reports |= world.at_close
                 return True
 
         self.watches.append(Watch())
@@ -170,12 +173,16 @@ def test_nvml_that_hangs_makes_all_unwell_and_keeps_nobody_waiting(world: World,
 
 
 def test_a_gpu_that_is_found_later_has_its_reports_watched_too(world: World, found: Inventory) -> None:
-    world.reports = {A: Report(48, world.now_s)}
+    world.nvml.gpus = (*world.nvml.gpus, Gpu("GPU-new", 2))
+    for _ in range(3):
+        found.poll()
+    assert [one.gpus for one in world.watches] == [(A, B), (A, B, "GPU-new")]
+
+
+def test_what_is_reported_while_the_watch_is_begun_anew_is_not_lost(world: World, found: Inventory) -> None:
+    world.at_close = {A: Report(48, world.now_s)}
     world.nvml.gpus = (*world.nvml.gpus, Gpu("GPU-new", 2))
     found.poll()
-    assert [one.gpus for one in world.watches] == [(A, B), (A, B, "GPU-new")]
     world.reports = {}
     found.poll()
-    assert troubles(found)[A] == "the driver has reported Xid 48", "what was reported stays known"
-    found.poll()
-    assert len(world.watches) == 2
+    assert troubles(found)[A] == "the driver has reported Xid 48"

@@ -24,7 +24,7 @@ from fairsched.k8s.plugin.shares import Offer
 from tests.support import wait_until
 from tests.unit.k8s.plugin.kubelet import A, B, FakeKubelet, offer, shares, some
 
-SEEN_S = 20.0
+SEEN_S = 10.0
 
 
 class Gpus:
