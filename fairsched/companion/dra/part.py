@@ -19,7 +19,7 @@ from urllib.parse import quote
 from fairsched.companion.dra.asked import asked_by_claims
 from fairsched.companion.part import Finding, Moment
 from fairsched.companion.pods.asked import Asked, PodKey
-from fairsched.companion.pods.policy import taken
+from fairsched.companion.pods.said import taken
 from fairsched.config import Config
 from fairsched.errors import FairschedError
 from fairsched.gpu.hardware import Hardware, read_hardware

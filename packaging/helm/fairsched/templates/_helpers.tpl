@@ -34,6 +34,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- /* The agents' configuration: config, and what other values come to there. */ -}}
 {{- define "fairsched.config" -}}
 {{- $config := deepCopy .Values.config -}}
+{{- if .Values.policies.enabled -}}
+{{- if not (dig "kubernetes" "watch_pods" false $config) -}}
+{{- fail "policies.enabled: they speak of namespaces and pods: set config.kubernetes.watch_pods" -}}
+{{- end -}}
+{{- $config = mustMergeOverwrite $config (dict "kubernetes" (dict "watch_policies" true)) -}}
+{{- end -}}
 {{- if .Values.dra.enabled -}}
 {{- $config = mustMergeOverwrite $config (dict "kubernetes" (dict "dra" (dict "enabled" true))) -}}
 {{- end -}}
@@ -45,18 +51,6 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if or (dig "escalation" "enabled" false .Values.config) (dig "kubernetes" "watch_pods" false .Values.config) .Values.dra.enabled -}}
 yes
 {{- end -}}
-{{- end -}}
-
-{{- /* The agents' configuration: with policies they watch those as well. */ -}}
-{{- define "fairsched.config" -}}
-{{- $config := deepCopy .Values.config -}}
-{{- if .Values.policies.enabled -}}
-{{- if not (dig "kubernetes" "watch_pods" false $config) -}}
-{{- fail "policies.enabled: they speak of namespaces and pods: set config.kubernetes.watch_pods" -}}
-{{- end -}}
-{{- $_ := set $config.kubernetes "watch_policies" true -}}
-{{- end -}}
-{{- toYaml $config -}}
 {{- end -}}
 
 {{- /* The exporter's port; empty where there is no exporter. */ -}}
