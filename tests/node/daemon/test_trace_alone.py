@@ -19,10 +19,10 @@ SETTLE_S, SHARES_S = 5.0, 20.0
 FAILED = "Traceback|tick failed|exception="
 
 
-def start(site: Site, tenants: dict[str, dict[str, object]], **mechanisms: str) -> None:
+def start(site: Site, tenants: dict[str, dict[str, object]]) -> None:
     site.daemon.extra_env = site.host.trace_env()
     gpu = {"device_dir": str(site.host.device_dir), "source": "auto"}
-    site.configure(tenants, gpu=gpu, mechanisms={"ebpf": "off", "driver": "off", **mechanisms})
+    site.configure(tenants, gpu=gpu, mechanisms={"ebpf": "off", "trace": "required", "driver": "off"})
     site.start()
     wait_until(lambda: site.status()["source"] == "trace", PATIENCE_S, "the trace is the account")
 
@@ -74,21 +74,6 @@ def test_a_trace_that_is_lost_under_load_leaves_samples_and_comes_back_without_a
     assert error_points(witness, site, 10) < site.status()["source_error_points"]["10"]
     witness.check()
     assert logged(site.log(), FAILED) == []
-
-
-def test_where_the_driver_refuses_samples_are_the_account_and_it_is_said(make_site: MakeSite) -> None:
-    """Without the stand-in of the driver the nodes are plain files."""
-    site = make_site()
-    gpu = {"device_dir": str(site.host.device_dir), "source": "auto"}
-    site.configure({"a": {}}, gpu=gpu, mechanisms={"ebpf": "off", "driver": "off"})
-    site.start()
-    wait_until(lambda: logged(site.log(), "trace=refused"), PATIENCE_S, "it is asked for")
-    wait_until(
-        lambda: any("is not the account: GPU 0:" in one for one in site.status()["warnings"]),
-        PATIENCE_S,
-        "the reason is told",
-    )
-    assert site.status()["source"] == "nvml"
 
 
 def test_asked_for_by_name_it_is_needed_to_start(make_site: MakeSite) -> None:
