@@ -120,7 +120,12 @@ class Stays:
         """What the trace told, in order; up to ``told_ns`` that is all."""
         for switch in switches:
             self._advance(switch.t_ns)
-            (self._begin if switch.is_start else self._end)(switch)
+            if switch.is_hole:
+                self.lose()
+            elif switch.is_start:
+                self._begin(switch)
+            else:
+                self._end(switch)
         self._advance(told_ns)
 
     def lose(self) -> None:
@@ -212,7 +217,8 @@ class Stays:
             self.counts["unnamed"] += 1
         if one is not None:
             self._leave(switch.t_ns)
-        self._resident, self._is_known, self._free_ns = None, True, switch.t_ns
+        # After the driver's own, or one that it cannot name, the next start tells.
+        self._resident, self._is_known, self._free_ns = None, bool(switch.pid), switch.t_ns
         self._charged_ns = max(self._charged_ns, switch.t_ns)
 
     def _leave(self, t_ns: int) -> None:

@@ -242,7 +242,7 @@ class TracedAccount:
                 logger.warning("trace=lost gpu=%d error=%r", slot, str(error))
                 self.end(slot)
                 continue
-            if not is_whole:
+            if not is_whole and not any(switch.is_hole for switch in switches):
                 one.book.lose()
             one.book.feed(switches, one.trace.told_ns)
 

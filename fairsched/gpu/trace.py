@@ -64,6 +64,11 @@ class Switch(NamedTuple):
     channel: int
     is_start: bool
 
+    @property
+    def is_hole(self) -> bool:
+        """It stands for what was lost: from here on nobody is known to have the engine."""
+        return not (self.pid or self.channel or self.is_start)
+
 
 class Trace(Protocol):
     """Of one GPU."""

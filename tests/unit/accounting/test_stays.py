@@ -32,7 +32,7 @@ class Told:
     def leave(self, for_ns: int = 0, pid: int | None = None) -> None:
         """The one that has it leaves it to nobody."""
         named = self.resident if pid is None else pid
-        self.book.feed([Switch(self.now, named, 10 * named, False)], self.now)
+        self.book.feed([Switch(self.now, named, 10 * named or 0xFFFFFFFF, False)], self.now)
         self.resident = 0
         self.wait(for_ns)
 
@@ -127,6 +127,27 @@ def test_a_hole_charges_nobody_until_the_next_switch() -> None:
     assert told.charged(1) == (MS, 0)
     assert told.charged(2) == (MS, 0)
     assert told.book.counts["holes"] == 1
+
+
+def test_a_hole_lies_at_its_place_and_makes_nobody_want_less() -> None:
+    """As the reader of the driver's ring tells it: an end without a name."""
+    told = Told()
+    told.give(2, 2 * MS)
+    told.give(1, MS)
+    told.book.feed([Switch(told.now, 0, 0, False)], told.now)
+    told.wait(5 * MS)
+    assert told.charged(1) == (MS, 0)
+    assert told.book.counts == {"holes": 1}
+    assert told.wants(2), "nothing says that it had run dry"
+
+
+def test_after_the_drivers_own_turn_nobody_is_known_to_have_the_engine() -> None:
+    told = Told()
+    told.give(2, 2 * MS)
+    told.give(1, 2 * MS)
+    told.book.feed([Switch(told.now, 0, 0xFFFFFFFF, True), Switch(told.now, 0, 0xFFFFFFFF, False)], told.now)
+    told.wait(5 * MS)
+    assert told.wants(1) and told.wants(2)
 
 
 def test_after_a_hole_who_had_it_last_has_it_if_nobody_takes_turns() -> None:
