@@ -36,6 +36,9 @@ typedef unsigned long long fs_u64;
 #define FS_MAX_PROCS 8192
 #define FS_MAX_DEVS (8 * FS_MAX_PROCS) /* ordinals, of as many processes on a node of eight GPUs */
 #define FS_MAX_HANDLES 32768
+/* Places for marks of events, FS_MARK_WAYS in each, which the tenants have equal parts of. Powers of two. */
+#define FS_MARK_PLACES 16384
+#define FS_MARK_WAYS 4
 #define FS_DELAY_BUCKETS 100
 #define FS_EDGE_PAGES 256
 #define FS_NO_SLOT 0xffffffffu
@@ -279,8 +282,9 @@ struct fs_limits {
 	fs_u64 edge_ns;       /* between two edges of a tenant, on average; 0: as many as it likes */
 	fs_u64 edge_burst_ns; /* so far ahead of that it may be */
 	fs_u64 turn_ns;       /* a slice and a switch of the hardware; 0: not known */
+	fs_u64 mark_bits;     /* of a tenant's number: so many parts are the places for marks divided into */
 };
-_Static_assert(sizeof(struct fs_limits) == 344, "fs_limits");
+_Static_assert(sizeof(struct fs_limits) == 352, "fs_limits");
 
 /* Arguments of on_drain_end, run by user space when a held context's queue must have drained. */
 struct fs_drain_args {

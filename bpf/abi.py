@@ -29,6 +29,7 @@ COMEBACK_NS = 250_000_000
 FOLLOW_NS = 50_000_000
 MAX_PROCS = 8192
 MAX_OWNERS = 4096
+MARK_PLACES = 16384
 STRANGERS = 0
 ENTRY_TABLES = 10
 MAX_DEVS = 65536
@@ -288,7 +289,7 @@ class Budget(ctypes.Structure):
 class Limits(ctypes.Structure):
     _fields_ = (
         *_of(_u64 * ENTRY_TABLES, "reserve ceiling shared shared_used"),
-        *_of(_u64, "edge_ns edge_burst_ns turn_ns"),
+        *_of(_u64, "edge_ns edge_burst_ns turn_ns mark_bits"),
     )
 
 

@@ -52,8 +52,15 @@ def divide(owners: int, tables: Mapping[abi.Table, int] = GPU_TIME) -> dict[abi.
     return found
 
 
-def write(limits: abi.Limits, owners: int, tables: Mapping[abi.Table, int] = GPU_TIME) -> abi.Limits:
-    """What each of so many tenants may have, into the map's value; what is in use there is left alone."""
+def write(
+    limits: abi.Limits, owners: int, tables: Mapping[abi.Table, int] = GPU_TIME, numbers: int = 0
+) -> abi.Limits:
+    """What each of so many tenants may have, into the map's value; what is in use there is left alone.
+
+    ``numbers``: one more than the highest of theirs. The marks of events have parts by number, all of one size, a power
+    of two: when tenants have doubled, or are half as many, what was marked is forgotten.
+    """
+    limits.mark_bits = (max(1, owners, numbers) - 1).bit_length()
     for table, part in divide(owners, tables).items():
         limits.reserve[table], limits.ceiling[table], limits.shared[table] = part
     limits.edge_ns, limits.edge_burst_ns = EDGE_NS, EDGE_NS * EDGE_BURST

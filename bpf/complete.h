@@ -140,10 +140,63 @@ int on_sync_ctx(struct pt_regs *ctx)
 	return 0;
 }
 
+/*
+ * Where the marks of such an event are. Each tenant has a part of the table and nobody else writes there: one that makes
+ * marks without end has its own forgotten.
+ */
+static __always_inline struct marks *marks_of(struct handle_key *key)
+{
+	struct proc *p = proc_by_tgid.lookup(&key->tgid);
+	int first = 0;
+	struct fs_limits *limits = limits_of_all.lookup(&first);
+	fs_u64 whose, parts;
+	u32 place;
+
+	if (!p || !limits || !key->handle)
+		return 0;
+	whose = p->whose >> 8;
+	parts = 1ULL << (limits->mark_bits & 15);
+	/* The upper half of a product with the golden ratio: handles are addresses, of which the lower bits are alike. */
+	place = ((key->handle ^ (fs_u64)key->tgid << 40) * 0x9e3779b97f4a7c15ULL) >> 40;
+	place = (place & (FS_MARK_PLACES / parts - 1)) + (whose & (parts - 1)) * (FS_MARK_PLACES / parts);
+	return marks_by_place.lookup((int *)&place);
+}
+
+static __always_inline struct mark *find_mark(struct marks *marks, struct handle_key *key, fs_u64 now)
+{
+	FS_LOOP
+	for (int i = 0; i < FS_MARK_WAYS; i++) {
+		if (marks->way[i].key.handle == key->handle && marks->way[i].key.tgid == key->tgid) {
+			marks->way[i].used_ns = now;
+			return &marks->way[i].mark;
+		}
+	}
+	return 0;
+}
+
+/* Two at once may take one way, and what is kept may be half of each: of one tenant, which can lie about its work anyway. */
+static __always_inline void keep_mark(struct marks *marks, struct handle_key *key, struct mark *mark,
+				      fs_u64 now)
+{
+	u32 oldest = 0;
+
+	FS_LOOP
+	for (int i = 1; i < FS_MARK_WAYS; i++) {
+		if (marks->way[i].used_ns < marks->way[oldest & (FS_MARK_WAYS - 1)].used_ns)
+			oldest = i;
+	}
+	oldest &= FS_MARK_WAYS - 1;
+	marks->way[oldest].key.handle = 0;
+	marks->way[oldest].mark = *mark;
+	marks->way[oldest].used_ns = now;
+	marks->way[oldest].key = *key;
+}
+
 int on_sync_event(struct pt_regs *ctx)
 {
 	struct handle_key key = {.handle = PT_REGS_PARM1(ctx), .tgid = bpf_get_current_pid_tgid() >> 32};
-	struct mark *m = mark_by_event.lookup(&key);
+	struct marks *marks = marks_of(&key);
+	struct mark *m = marks ? find_mark(marks, &key, bpf_ktime_get_ns()) : 0;
 
 	stay_on_stack(ctx);
 	if (m)
@@ -160,12 +213,15 @@ static __always_inline void record_event(fs_u64 event, fs_u64 stream)
 	struct handle_key key = {.handle = event, .tgid = bpf_get_current_pid_tgid() >> 32};
 	u32 slot = find_slot();
 	struct fs_ctx *c = ctx_at(slot);
-	struct mark m = {}, key_of_deps;
+	struct mark m = {}, key_of_deps, *known;
+	struct marks *marks = marks_of(&key);
+	fs_u64 now = bpf_ktime_get_ns();
 	struct deps *deps;
 
-	if (!c)
+	if (!c || !marks)
 		return;
-	if (!mark_by_event.lookup(&key) && !admit_handle(c))
+	known = find_mark(marks, &key, now);
+	if (!known && !admit_handle(c))
 		return;
 	mark_stream(&m, slot, c, stream);
 	key_of_deps = m;
@@ -173,8 +229,10 @@ static __always_inline void record_event(fs_u64 event, fs_u64 stream)
 	deps = deps_by_stream.lookup(&key_of_deps);
 	if (deps)
 		m.waits = deps->next;
-	if (mark_by_event.update(&key, &m))
-		count(FS_COUNT_HANDLE_FULL);
+	if (known)
+		*known = m;
+	else
+		keep_mark(marks, &key, &m, now);
 }
 
 int on_record(struct pt_regs *ctx)
@@ -194,7 +252,8 @@ int on_record_pt(struct pt_regs *ctx)
 static __always_inline void wait_event(fs_u64 stream, fs_u64 event)
 {
 	struct handle_key key = {.handle = event, .tgid = bpf_get_current_pid_tgid() >> 32};
-	struct mark *on = mark_by_event.lookup(&key), m = {};
+	struct marks *marks = marks_of(&key);
+	struct mark *on = marks ? find_mark(marks, &key, bpf_ktime_get_ns()) : 0, m = {};
 	u32 slot = find_slot(), zero = 0;
 	struct fs_ctx *c = ctx_at(slot);
 	struct deps *deps, *init = zero_deps.lookup((int *)&zero);

@@ -38,6 +38,15 @@ struct mark {
 	fs_u32 waits; /* of these, how many cuStreamWaitEvent: they take no sequence number */
 };
 
+/* Of those events of one tenant that fall into one place; the one that was used least recently is written over. */
+struct marks {
+	struct {
+		struct handle_key key; /* a handle of 0: free */
+		struct mark mark;
+		fs_u64 used_ns;
+	} way[FS_MARK_WAYS];
+};
+
 struct seqs {
 	fs_u64 last[FS_MAX_STREAMS]; /* sequence number of the last work of each stream */
 };
@@ -97,7 +106,7 @@ BPF_HASH(ctx_by_handle, struct handle_key, u32, 2 * FS_MAX_CTXS);
 BPF_HASH(proc_by_tgid, u32, struct proc, FS_MAX_PROCS);
 BPF_ARRAY(seqs_by_slot, struct seqs, FS_MAX_CTXS);
 BPF_TABLE("lru_hash", struct stream_key, u32, index_by_stream, FS_MAX_HANDLES);
-BPF_TABLE("lru_hash", struct handle_key, struct mark, mark_by_event, FS_MAX_HANDLES);
+BPF_ARRAY(marks_by_place, struct marks, FS_MARK_PLACES);
 BPF_TABLE("lru_hash", struct mark, struct deps, deps_by_stream, 4096);
 BPF_TABLE("lru_hash", u64, struct ctx_stack, ctxs_by_thread, FS_MAX_HANDLES);
 BPF_TABLE("lru_hash", u64, struct call, call_by_thread, FS_MAX_HANDLES);

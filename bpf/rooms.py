@@ -36,8 +36,8 @@ class Rooms(Protocol):
         """What a tenant has, by its number (values change under the reader)."""
         ...
 
-    def share(self, owners: int) -> None:
-        """Divide the tables among so many tenants, those in none counting as one."""
+    def share(self, owners: int, numbers: int = 0) -> None:
+        """Divide the tables among so many tenants, those in none counting as one. ``numbers``: see budgets.write."""
         ...
 
     def set_owner(self, cgroup_id: int, owner: int) -> None:
@@ -84,8 +84,8 @@ class MapRooms:
     def budget(self, owner: int) -> abi.Budget:
         return self._budgets.items[owner]
 
-    def share(self, owners: int) -> None:
-        budgets.write(self.limits, owners, self._room)
+    def share(self, owners: int, numbers: int = 0) -> None:
+        budgets.write(self.limits, owners, self._room, numbers)
 
     def set_owner(self, cgroup_id: int, owner: int) -> None:
         syscall.update(self._owners, ctypes.c_uint64(cgroup_id), ctypes.c_uint64(owner))
@@ -108,8 +108,8 @@ class OwnRooms:
     def budget(self, owner: int) -> abi.Budget:
         return self._budgets.setdefault(owner, abi.Budget())
 
-    def share(self, owners: int) -> None:
-        budgets.write(self.limits, owners, self._room)
+    def share(self, owners: int, numbers: int = 0) -> None:
+        budgets.write(self.limits, owners, self._room, numbers)
 
     def set_owner(self, cgroup_id: int, owner: int) -> None:
         """Who takes room says whose it is."""

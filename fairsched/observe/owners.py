@@ -37,7 +37,7 @@ class _Told:
         for cgroup_id in self.number_of.keys() - wanted.keys():
             self.rooms.forget_owner(cgroup_id)
             del self.number_of[cgroup_id]
-        self.rooms.share(owners)
+        self.rooms.share(owners, 1 + max(wanted.values(), default=0))
         for cgroup_id, number in wanted.items():
             if self.number_of.get(cgroup_id) != number:
                 self.rooms.set_owner(cgroup_id, number)

@@ -26,6 +26,7 @@ ONLY_IN_C = {
     "FS_MAX_DEPS",
     "FS_MAX_USES",
     "FS_MAX_HANDLES",
+    "FS_MARK_WAYS",
     "FS_MAX_OWNER_LEVELS",
     "FS_MAX_MAJORS",
     "FS_CLOCK_MAX_N",

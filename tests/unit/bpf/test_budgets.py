@@ -32,3 +32,11 @@ def test_every_table_with_entries_is_divided_once() -> None:
 def test_the_ring_holds_the_bursts_of_several_floods() -> None:
     records = abi.EDGE_PAGES * 4096 // 56
     assert records >= 8 * budgets.EDGE_BURST
+
+
+@given(st.integers(0, abi.MAX_OWNERS), st.integers(0, abi.MAX_OWNERS))
+def test_every_number_has_a_part_of_the_marks_to_itself(owners: int, numbers: int) -> None:
+    parts = 1 << budgets.write(abi.Limits(), owners, numbers=numbers).mark_bits
+    assert max(1, owners, numbers) <= parts, "none stands for two"
+    assert parts < 2 * max(1, owners, numbers), "and no more of it is left over than that takes"
+    assert abi.MARK_PLACES // parts >= 4

@@ -21,7 +21,7 @@ class Probe:
     def __init__(self, *tables: abi.Table) -> None:
         self.tables = tables
         self.owner_of: dict[int, int] = {}
-        self.owners = 0
+        self.owners = self.numbers = 0
         self.budgets = [abi.Budget() for _ in range(8)]
         self.refusals = 0
         self.is_full = False
@@ -29,8 +29,8 @@ class Probe:
     def budget(self, owner: int) -> abi.Budget:
         return self.budgets[owner]
 
-    def share(self, owners: int) -> None:
-        self.owners = owners
+    def share(self, owners: int, numbers: int = 0) -> None:
+        self.owners, self.numbers = owners, numbers
 
     def set_owner(self, cgroup_id: int, owner: int) -> None:
         if self.is_full:
