@@ -10,6 +10,7 @@ import pytest
 from fairsched.accounting.context import Context
 from fairsched.accounting.contexts import Contexts
 from fairsched.bpf import abi
+from tests.unit.accounting.fake_probe import MS, FakeProbe, account_of, used
 
 
 class Crowd(frozenset[int]):
@@ -79,3 +80,25 @@ def test_who_is_in_no_known_cgroup_is_its_tenants_until_its_own_is_known() -> No
     for context in contexts.all():
         contexts.drop(context)
     assert contexts.place(known.get, lives.__getitem__) == set(), "nothing is kept of them"
+
+
+def test_who_is_in_a_new_cgroup_each_time_is_charged_with_its_tenant() -> None:
+    """Each cgroup is gone before anybody looks. The kernel knew whose it was."""
+    probe = FakeProbe()
+    account = account_of(probe)
+    account.tenant_of = {1: "hog"}.get
+    probe.create(0, tgid=10, cgroup_id=100)
+    live = probe.contexts_by_slot[0]
+    live.charged_id = 1
+    charged = 0
+    for turn in range(10):
+        live.cgroup_id = 100 + turn
+        probe.launch(0, turn * 10 * MS)
+        probe.sync(0, (turn * 10 + 5) * MS)
+        rows = account.read((turn + 1) * 10 * MS)
+        assert {row.cgroup_id for row in rows if row.used_ns or row.has_demand} == {1}
+        assert 100 + turn in account.events.unknown, "the tree is to be looked at"
+        charged += used(rows)[1]
+    assert charged == 50 * MS
+    account.hold([1], 100 * MS)
+    assert [one.is_held for one in account._contexts.all()] == [True], "and held with it"

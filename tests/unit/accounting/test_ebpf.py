@@ -92,27 +92,6 @@ def test_a_process_that_moves_to_another_cgroup_is_charged_there_from_then_on(pr
     assert used(account.read(50 * MS)) == {CHAT: 30 * MS, TRAIN: 20 * MS}
 
 
-def test_who_is_in_a_new_cgroup_each_time_is_charged_with_its_tenant(probe: FakeProbe) -> None:
-    """Each cgroup is gone before anybody looks. The kernel knew whose it was."""
-    account = account_of(probe)
-    account.tenant_of = {1: "hog"}.get
-    probe.create(0, tgid=10, cgroup_id=100)
-    live = probe.contexts_by_slot[0]
-    live.charged_id = 1
-    charged = 0
-    for turn in range(10):
-        live.cgroup_id = 100 + turn
-        probe.launch(0, turn * 10 * MS)
-        probe.sync(0, (turn * 10 + 5) * MS)
-        rows = account.read((turn + 1) * 10 * MS)
-        assert {row.cgroup_id for row in rows if row.used_ns or row.has_demand} == {1}
-        assert 100 + turn in account.events.unknown, "the tree is to be looked at"
-        charged += only([row for row in rows if row.cgroup_id == 1]).used_ns
-    assert charged == 50 * MS
-    account.hold([1], 100 * MS)
-    assert [one.is_held for one in account._contexts.all()] == [True], "and held with it"
-
-
 def test_the_last_burst_of_a_process_that_exits_is_charged(probe: FakeProbe) -> None:
     account = account_of(probe)
     probe.create(0, 11, CHAT)
