@@ -45,6 +45,7 @@ def rounds(draw: st.DrawFn) -> tuple[dict[str, float], list[tuple[Reading | None
     return nominal, draw(st.lists(one, max_size=20)), limits
 
 
+@settings(deadline=None)
 @given(rounds(), st.dictionaries(st.sampled_from("abcdef"), st.floats(-100, 100)))
 def test_no_reading_takes_a_weight_out_of_its_bounds(
     told: tuple[dict[str, float], list[tuple[Reading | None, float, float]], Limits], start: dict[str, float]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.companion.pods.policy import make_layer
@@ -128,6 +128,7 @@ def test_weights_that_add_up_to_more_than_nodes_take_are_the_most_that_they_do()
 LABEL = st.one_of(st.none(), st.sampled_from(["q", "r", "vip", ""]), st.text(max_size=8))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(LABEL, st.text(max_size=6), st.text(max_size=6)), max_size=6))
 def test_whatever_pods_say_their_namespace_has_no_more_than_its_teams(
     told: list[tuple[str | None, str, str]],

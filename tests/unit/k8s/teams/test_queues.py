@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.k8s.teams.queues import (
@@ -84,6 +84,7 @@ def test_queues_are_told_by_namespace_and_those_that_lead_nowhere_are_nobodys() 
 NAMES = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,30}[a-z0-9])?", fullmatch=True)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(NAMES, st.builds(Queue, NAMES, st.floats(LEAST, MOST)), max_size=8))
 def test_an_annotation_is_read_as_it_was_written(queues: dict[str, Queue]) -> None:
     found = queues_of(text_of(queues))
@@ -92,6 +93,7 @@ def test_an_annotation_is_read_as_it_was_written(queues: dict[str, Queue]) -> No
         assert found[name].team == one.team and found[name].weight == pytest.approx(one.weight, rel=1e-3)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_no_text_is_too_odd_to_be_looked_at(text: str) -> None:
     queues = queues_of(text)
