@@ -78,7 +78,7 @@ def _pod(pod: Object, messages: Mapping[str, list[str]], runtimes: Sequence[Obje
         for one in status.get("containerStatuses") or ()
         for key in ("state", "lastState")
         for state in (((one.get(key) or {}).get("terminated")) or {},)
-        if state
+        if state and not one.get("ready")
     ]
     told = [message for _, message in waits] + ended
     if is_pending or any(reason not in ("", "ContainerCreating", "PodInitializing") for reason, _ in waits):
@@ -88,6 +88,8 @@ def _pod(pod: Object, messages: Mapping[str, list[str]], runtimes: Sequence[Obje
             yield found
         else:
             yield from _other(where, waits, told)
+    elif found := next(filter(None, (of_message(where, one) for one in ended)), None):
+        yield found  # between two starts it waits for nothing, and what ended it is known all the same
     name = (pod.get("spec") or {}).get("runtimeClassName")
     if name and runtimes is not None and name not in {named(one) for one in runtimes}:
         text = f"its RuntimeClass {name} is not there (any more)"

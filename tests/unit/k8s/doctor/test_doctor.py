@@ -240,3 +240,16 @@ _JSON = st.recursive(
 def test_any_text_fits_80_columns(texts: list[str], state: str) -> None:
     rows = [Row("c", state, f"pod {text}", text, text) for text in texts]
     assert all(len(part) <= 80 for line in render(rows) for part in line.split("\n"))
+
+
+@pytest.mark.parametrize(("ready", "is_said"), [(False, True), (True, False)])
+def test_what_ended_a_container_is_known_between_two_starts_and_forgotten_when_it_is_well(
+    ready: bool, is_said: bool
+) -> None:
+    ended = {"terminated": {"exitCode": 1, "message": "libnvidia-ml.so.1: cannot open shared object file"}}
+    one = pod("plugin", nodeName="n")
+    one["status"] = {
+        "phase": "Running",
+        "containerStatuses": [{"ready": ready, "state": {}, "lastState": ended}],
+    }
+    assert (("bad", "pod-toolkit") in codes(nodes=[node()], pods=[agent("n"), one])) is is_said
