@@ -49,6 +49,7 @@ Examples:
   fairsched k8s apply -f pools.yaml
   fairsched k8s restore before.json     and back
   fairsched k8s doctor                  why does that pod wait?"""
+  fairsched k8s controller --namespace fairsched"""
 
 
 @click.group("k8s", cls=LazyGroup, epilog=EPILOG)

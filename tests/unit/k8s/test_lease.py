@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.errors import ConfigError
@@ -258,6 +258,7 @@ STEPS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_never_two_at_once(steps: list[tuple[str, int, float]]) -> None:
     """Whoever is cut off or slow for how long, in which order they ask."""

@@ -246,7 +246,7 @@ def rule_of(one: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     return {} if number is None else found["spec"]["pods"][number.number - 1]
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(PODS, SPACES, POLICIES)
 def test_no_pod_gets_more_than_its_rule_says(pods: Any, spaces: Any, policies: Any) -> None:
     node = Node(pods, spaces, policies)
@@ -274,6 +274,7 @@ def test_no_pod_gets_more_than_its_rule_says(pods: Any, spaces: Any, policies: A
         assert spec.min_ratio <= least + 1e-9
 
 
+@settings(deadline=None)
 @given(PODS, SPACES, POLICIES)
 def test_what_pods_say_moves_nothing_of_their_namespaces(pods: Any, spaces: Any, policies: Any) -> None:
     silent = [pod(one["metadata"]["name"], one["metadata"]["namespace"]) for one in pods]
@@ -283,6 +284,7 @@ def test_what_pods_say_moves_nothing_of_their_namespaces(pods: Any, spaces: Any,
         assert said.config.tenant_specs()[name] == unsaid.config.tenant_specs()[name]
 
 
+@settings(deadline=None)
 @given(PODS, SPACES, POLICIES, st.randoms())
 def test_the_order_in_which_things_are_seen_makes_no_difference(
     pods: Any, spaces: Any, policies: Any, random: Any
