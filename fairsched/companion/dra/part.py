@@ -21,7 +21,7 @@ from fairsched.companion.part import Finding, Moment
 from fairsched.companion.pods.asked import Asked, PodKey
 from fairsched.companion.pods.said import taken
 from fairsched.config import Config
-from fairsched.errors import FairschedError
+from fairsched.errors import ConfigError, FairschedError
 from fairsched.gpu.hardware import Hardware, read_hardware
 from fairsched.gpu.nvml import UNKNOWN
 from fairsched.k8s import kubeconfig
@@ -185,11 +185,14 @@ def facts_of(gpus: Iterable[GpuStatus], hardware: Mapping[str, Hardware]) -> lis
 
 
 def part_of(config: Config) -> DraPart:
-    """Raises ConfigError where there is no way to the API server, OSError where records cannot be kept."""
+    """Raises ConfigError where there is no way to the API server, or records cannot be kept."""
     section = config.kubernetes
     client = KubeClient(kubeconfig.access(section.kubeconfig))
     name = section.node or os.environ.get("NODE_NAME") or socket.gethostname().lower()
     places = Places(cdi_dir=section.dra.cdi_dir, device_dir=config.gpu.device_dir)
-    part = DraPart(config, client, name, places)
-    part.start()
+    try:
+        part = DraPart(config, client, name, places)
+        part.start()
+    except OSError as error:
+        raise ConfigError(f"kubernetes.dra: its records cannot be kept: {error}", key="state_dir") from None
     return part

@@ -62,14 +62,15 @@ class Sockets:
         return made
 
     def close(self) -> None:
-        """End both, and take the registering socket away: the kubelet then knows that nobody is here."""
+        """End both. The registering socket goes first: the kubelet then knows that nobody is here, whatever happens to
+        us meanwhile."""
         with self._lock:
             for path in (self.registering, self.serving):
-                is_ours = path in self._servers and self._servers[path][1] == _inode(path)
-                self._end(path)
-                if is_ours:
+                if path in self._servers and self._servers[path][1] == _inode(path):
                     with contextlib.suppress(OSError):
                         path.unlink()
+            for path in (self.registering, self.serving):
+                self._end(path)
 
     def _end(self, path: Path) -> None:
         """A server that ends removes what is at its path, ours or not: wait for that."""

@@ -12,17 +12,22 @@ from typing import Any, cast
 import pytest
 
 from fairsched.companion.dra.asked import asked_by_claims, claims_of
-from fairsched.companion.dra.part import DraPart
+from fairsched.companion.dra.part import DraPart, part_of
 from fairsched.companion.part import Moment
 from fairsched.companion.pods.asked import Asked
 from fairsched.config import from_bytes
+from fairsched.errors import ConfigError
 from fairsched.gpu.hardware import Hardware
 from fairsched.k8s.dra.cdi import Places
 from fairsched.k8s.dra.claims import Given, Prepared
 from fairsched.protocol.status import GpuStatus
+from tests.unit.companion.escalate.api_server import ApiServer
+from tests.unit.companion.escalate.conftest import api
 from tests.unit.k8s.dra.made import UID, A, B, claim
 from tests.unit.k8s.dra.test_publish import Server
 from tests.unit.k8s.dra.test_server import Kubelet
+
+__all__ = ["api"]
 
 
 def pod(name: str, *claims: str, phase: str = "Running", template: bool = False) -> dict[str, Any]:
@@ -225,3 +230,11 @@ def test_claims_are_looked_after_now_and_then(site: Site) -> None:
     site.kubelet.notify()
     site.see(A)
     assert site.part.driver.prepared() == []
+
+
+def test_records_that_cannot_be_kept_are_an_error_with_its_key(api: ApiServer, top: Path) -> None:
+    (top / "file").write_text("")
+    section = f"{{kubeconfig: {api.kubeconfig()}, dra: {{enabled: true}}}}"
+    config = from_bytes(f"state_dir: {top}/file/state\nkubernetes: {section}\n".encode(), "f")
+    with pytest.raises(ConfigError, match=r"state_dir: kubernetes\.dra: its records cannot be kept"):
+        part_of(config)
