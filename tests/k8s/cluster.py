@@ -131,19 +131,22 @@ class Cluster:
             "--use-service-account-credentials",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
+            settings.gates(),
         )
         self.run(
             "kube-scheduler",
             f"--kubeconfig={authority.directory}/scheduler.conf",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
+            settings.gates(),
         )
 
-    def start_api_server(self) -> None:
-        """Also again, after :meth:`stop`: what it knows is etcd's."""
+    def start_api_server(self, *, has_gates: bool = True) -> None:
+        """Also again, after :meth:`stop`: what it knows is etcd's. ``has_gates``: whether those of settings are on."""
         top, authority, client = self.directory, self.authority, "apiserver-client"
         self.run(
             "kube-apiserver",
+            settings.gates(has_gates),
             f"--audit-policy-file={top}/audit.yaml",
             f"--audit-log-path={top}/audit.log",
             "--etcd-servers=http://127.0.0.1:2379",

@@ -16,6 +16,8 @@ from tests.k8s.places import BIN, IMAGE
 ADDRESS = "10.99.0.1"
 API_PORT = 6443
 SOCKET = "/run/containerd/containerd.sock"
+GATES = {"DRAConsumableCapacity": True}
+"""Alpha in 1.34: a GPU is given to several claims, each of which consumes a part (test_dra.py)."""
 
 NAMESPACE = r"""
 set -e
@@ -40,6 +42,11 @@ mount --make-rshared /
 echo ready
 exec sleep infinity
 """
+
+
+def gates(are_on: bool = True) -> str:
+    """An option of the control plane's programs."""
+    return "--feature-gates=" + ",".join(f"{name}={str(are_on).lower()}" for name in GATES)
 
 
 def containerd(directory: Path) -> str:
@@ -107,6 +114,7 @@ def kubelet(directory: Path) -> dict[str, Any]:
         "tlsCertFile": f"{directory}/certificates/kubelet-server.crt",
         "tlsPrivateKeyFile": f"{directory}/certificates/kubelet-server.key",
         "containerRuntimeEndpoint": f"unix://{SOCKET}",
+        "featureGates": GATES,
         "cgroupDriver": "cgroupfs",
         "failCgroupV1": False,
         "failSwapOn": False,
