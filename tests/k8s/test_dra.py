@@ -251,7 +251,9 @@ def test_a_kubelet_that_is_started_again_finds_the_driver_and_its_slices(claimed
     assert [one["containerID"] for one in after] == [one["containerID"] for one in before]
 
 
-def test_an_agent_may_do_what_it_does_on_its_own_node_and_nothing_else(claimed: Claimed) -> None:
+def test_an_agent_may_do_what_it_does_on_its_own_node_and_nothing_else(
+    claimed: Claimed, places: dict[str, Path]
+) -> None:
     """Who has its account's rights and is on no node is refused by the admission policy."""
     account = f"system:serviceaccount:{NAMESPACE}:{NAME}"
     (found,) = claimed.cluster.get("resourceslices")["items"]
