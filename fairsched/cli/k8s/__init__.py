@@ -16,8 +16,8 @@ COMMANDS = {
     "diff": ("fairsched.cli.k8s.diff", "The same as a diff; exits as kubectl diff does."),
     "apply": ("fairsched.cli.k8s.apply", "Make the cluster as a file of node pools says."),
     "backup": ("fairsched.cli.k8s.backup", "Save labels, taints, quotas, limits, priorities."),
-    "doctor": ("fairsched.cli.k8s.doctor", "Why GPU pods wait; what is wrong with GPU nodes."),
     "restore": ("fairsched.cli.k8s.restore", "Put back what was ours as a backup has it."),
+    "doctor": ("fairsched.cli.k8s.doctor", "Why GPU pods wait; what is wrong with GPU nodes."),
     "controller": ("fairsched.cli.k8s.controller", "Write whom policies reach into their status."),
     "teams": ("fairsched.cli.k8s.teams", "Keep the weights of Kueue's teams on every node."),
 }
@@ -48,7 +48,7 @@ Examples:
   fairsched k8s backup -o before.json   before the first change
   fairsched k8s apply -f pools.yaml
   fairsched k8s restore before.json     and back
-  fairsched k8s doctor                  why does that pod wait?"""
+  fairsched k8s doctor                  why does that pod wait?
   fairsched k8s controller --namespace fairsched"""
 
 
