@@ -103,8 +103,8 @@ class Gpu(DcgmKeys):
 
     source: Literal["auto", "ebpf", "trace", "dcgm", "nvml"] = Field(
         default="auto",
-        description="Account to use; auto takes the best there is: ebpf, else trace (the GPU's own, of context "
-        "switches), else dcgm (nvml, scaled), else nvml.",
+        description="Account to use; auto takes ebpf, else dcgm (nvml, scaled), else nvml. trace is the GPU's own of "
+        "context switches, by itself; without eBPF `mechanisms.trace: required` asks for it, too.",
     )
     enforce_on: Annotated[tuple[SourceName, ...], BeforeValidator(listed)] = Field(
         default=("ebpf", "trace", "dcgm", "nvml"),
@@ -137,8 +137,8 @@ class Mechanisms(Section):
     ebpf: Mechanism = Field(default="auto", description="Account of GPU time from uprobes on libcuda.")
     trace: Mechanism = Field(
         default="auto",
-        description="The GPU's own trace of context switches, beside eBPF or instead. auto takes it with branches of "
-        "the driver on which it has been tried; required with all that are known. See docs/accounting.md.",
+        description="The GPU's own trace of context switches. auto takes it beside eBPF, with driver branches on which "
+        "it has been tried; required with all that are known, and without eBPF, too. See docs/accounting.md.",
     )
     freezer: Mechanism = Field(
         default="auto",

@@ -11,7 +11,7 @@ from fairsched.host import gate as gate_check
 from fairsched.host.brake import brake_lack, brake_refusal, choose_brake
 from fairsched.host.facts import NEEDED_CAPABILITIES, ONLY_ROOT_SEES, Choices, HostFacts
 from fairsched.host.mode import asked, in_effect, obstacle_of
-from fairsched.host.trace import obstacle as obstacle_to_trace
+from fairsched.host.trace import obstacle_alone
 from fairsched.model import Source
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def trace_obstacle(facts: HostFacts, config: Config) -> str | None:
     """Why the trace cannot be the account, as far as that is known before it is asked for; None when it may."""
     if (nvml := nvml_obstacle(facts, config)) is not None:
         return f"which GPUs there are is not known: {nvml}"
-    if (found := obstacle_to_trace(config, facts.driver_version)) is not None:
+    if (found := obstacle_alone(config, facts.driver_version)) is not None:
         return found
     if "CAP_SYS_ADMIN" not in facts.capabilities:
         return "CAP_SYS_ADMIN missing"

@@ -42,6 +42,7 @@ _REMEDIES = {
     "cgroup.freeze does not work": "use a kernel with cgroup.freeze (Linux 5.2)",
     "this kernel has no pidfd": "use a kernel >= 5.3",
     "the driver names processes": "run it with the host's PID namespace (hostPID: true, --pid=host)",
+    "it is not asked for": "set gpu.source: trace, where work is always there",
     "gpu.enforce_on": "name it in gpu.enforce_on",
 }
 """How an obstacle begins: what helps."""

@@ -19,6 +19,16 @@ def obstacle(config: Config, driver_version: str | None) -> str | None:
     return obstacle_of_driver(driver_version, is_asked_for=is_required(config))
 
 
+NOT_ASKED_FOR = "it is not asked for: alone it takes the pauses of who has the GPU to itself for work"
+
+
+def obstacle_alone(config: Config, driver_version: str | None) -> str | None:
+    """Why it is not the account by itself, without eBPF; None: it is. On an H100 the GPU stood idle for a third of the
+    time beside a service with pauses (decision 0031), so only who asks gets it."""
+    found = obstacle(config, driver_version)
+    return NOT_ASKED_FOR if found is None and not is_required(config) else found
+
+
 def is_required(config: Config) -> bool:
     """Whether the daemon does not start without."""
     return config.mechanisms.trace == "required" or config.gpu.source == "trace"

@@ -14,7 +14,7 @@ from fairsched.config import Config
 from fairsched.driver.namespaces import is_initial
 from fairsched.gpu.nvml import Nvml
 from fairsched.host.choose import OWN_PID_NAMESPACE, switched_off
-from fairsched.host.trace import obstacle as obstacle_to_trace
+from fairsched.host.trace import obstacle_alone
 from fairsched.observe.told import Told
 
 
@@ -30,7 +30,7 @@ def obstacle(config: Config, nvml: Nvml | None) -> str | None:
             return OWN_PID_NAMESPACE
     except OSError as error:
         return f"whether this is the initial PID namespace cannot be told: {error.strerror}"
-    return obstacle_to_trace(config, nvml.driver_version)
+    return obstacle_alone(config, nvml.driver_version)
 
 
 def open_traced(

@@ -24,7 +24,8 @@ TRACED: dict[str, Any] = {"driver_version": "580.95.05", "capabilities": ALL}
         ({"bcc_version": None}, "{}", Source.NVML),
         ({"bcc_version": None, "dcgm": DCGM}, "{}", Source.DCGM),
         ({}, "gpu: {source: nvml}", Source.NVML),
-        ({"bcc_version": None, **TRACED}, "{}", Source.TRACE),
+        ({"bcc_version": None, **TRACED}, "{}", Source.NVML),
+        ({"bcc_version": None, **TRACED}, "mechanisms: {trace: required}", Source.TRACE),
         ({"bcc_version": None, **TRACED, "dcgm": DCGM}, "mechanisms: {trace: off}", Source.DCGM),
         (TRACED, "{}", Source.EBPF),
         (TRACED, "gpu: {source: trace}", Source.TRACE),
@@ -116,7 +117,9 @@ def test_a_remedy_names_the_key_that_is_to_be_changed() -> None:
 
 def test_what_would_lift_the_host_is_the_remedy_of_the_rung_above() -> None:
     facts = capable_host(bpf=NO_ATOMICS, **TRACED)
-    better = lift(ladder(facts, config()))
+    better = lift(ladder(capable_host(bpf=NO_ATOMICS, dcgm=DCGM, **TRACED), config()))
+    assert better is not None and better.remedy == "set gpu.source: trace, where work is always there"
+    better = lift(ladder(facts, config("gpu: {source: trace}")))
     assert better is not None
     assert (better.obstacle, better.remedy) == (
         "BPF does not work here (atomics)",

@@ -40,6 +40,9 @@ class Traces:
         self.is_closed = True
 
 
+ASKED = "mechanisms: {trace: required}"
+
+
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     found = Host(monkeypatch)
@@ -66,15 +69,21 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 def test_where_bpf_is_refused_the_trace_is_taken_before_samples(host: Host) -> None:
-    sensors = Sensors(config())
+    sensors = Sensors(config(ASKED))
     assert sensors.source is Source.TRACE
     assert sensors.error_points()["10"] < 12
     assert sensors.trace_told(0) is True
     sensors.close()
 
 
+def test_nobody_who_has_not_asked_for_it_gets_it(host: Host) -> None:
+    sensors = Sensors(config())
+    assert sensors.source is Source.NVML
+    sensors.close()
+
+
 def test_its_law_is_that_of_an_exact_account_whose_queues_nobody_sees(host: Host) -> None:
-    law = Sensors(config()).law(PolicyParams())
+    law = Sensors(config(ASKED)).law(PolicyParams())
     assert (law.window_ns, law.frame_ns, law.chance_ns, law.sees_queues) == (S, 0, 0, False)
 
 
@@ -94,22 +103,22 @@ def test_in_a_pid_namespace_of_its_own_the_numbers_would_be_others(
 
 
 def test_a_trace_that_comes_and_goes_changes_the_law_and_the_daemon_begins_anew(host: Host) -> None:
-    sensors = Sensors(config())
-    assert not sensors.is_restarted(config(), 0)
+    sensors = Sensors(config(ASKED))
+    assert not sensors.is_restarted(config(ASKED), 0)
     sensors.traces.is_refused = True  # type: ignore[attr-defined]
     sensors.read(S)
     assert sensors.source is Source.NVML
     assert sensors.law(PolicyParams()).chance_ns > 0
-    assert sensors.is_restarted(config(), S)
-    assert not sensors.is_restarted(config(), S), "once"
+    assert sensors.is_restarted(config(ASKED), S)
+    assert not sensors.is_restarted(config(ASKED), S), "once"
     sensors.traces.is_refused = False  # type: ignore[attr-defined]
     sensors.read(2 * S)
     assert sensors.source is Source.TRACE
-    assert sensors.is_restarted(config(), 2 * S)
+    assert sensors.is_restarted(config(ASKED), 2 * S)
 
 
 def test_the_load_of_a_gpu_is_what_dcgm_tells_and_else_nvml(host: Host) -> None:
-    sensors = Sensors(config())
+    sensors = Sensors(config(ASKED))
     assert sensors.traced is not None
     load = sensors.traced._load
     sensors.gpu_watch = SimpleNamespace(use=lambda _slot: SimpleNamespace(busy_ratio=0.5))  # type: ignore[assignment]
