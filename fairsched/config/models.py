@@ -23,7 +23,7 @@ from fairsched.config.gpus import GpuWish, Under
 from fairsched.config.guard import Guard
 from fairsched.config.kubernetes import Kubernetes
 from fairsched.config.match import Match, NameGlobs
-from fairsched.config.outward import History, Metrics, Slis
+from fairsched.config.outward import Control, History, Metrics, Slis
 from fairsched.config.reclaim import Reclaim
 from fairsched.config.section import AbsolutePath, Section
 from fairsched.config.tokens import AUTO, TokenMetric, TokenUrls
@@ -84,27 +84,12 @@ SourceName = Literal["ebpf", "trace", "dcgm", "nvml"]
 Mechanism = Literal["off", "auto", "required"]
 
 
-class Control(Section):
-    """The socket that `fairsched status` and its siblings talk to."""
-
-    socket: AbsolutePath | None = Field(
-        default=None, description="Unix socket of the daemon; null means run_dir/fairsched.sock."
-    )
-    group: str = Field(
-        default="fairsched",
-        min_length=1,
-        max_length=32,
-        description="Members may ask and change; without such a group only root may.",
-    )
-
-
 class Gpu(DcgmKeys):
     """Where GPU time is read from, and what is known of the hardware's own scheduler."""
 
     source: Literal["auto", "ebpf", "trace", "dcgm", "nvml"] = Field(
         default="auto",
-        description="Account to use; auto takes ebpf, else dcgm (nvml, scaled), else nvml. trace is the GPU's own of "
-        "context switches, by itself; without eBPF `mechanisms.trace: required` asks for it, too.",
+        description="Account to use; auto takes ebpf, else trace if required, else dcgm (nvml, scaled), else nvml.",
     )
     enforce_on: Annotated[tuple[SourceName, ...], BeforeValidator(listed)] = Field(
         default=("ebpf", "trace", "dcgm", "nvml"),
@@ -137,8 +122,8 @@ class Mechanisms(Section):
     ebpf: Mechanism = Field(default="auto", description="Account of GPU time from uprobes on libcuda.")
     trace: Mechanism = Field(
         default="auto",
-        description="The GPU's own trace of context switches. auto takes it beside eBPF, with driver branches on which "
-        "it has been tried; required with all that are known, and without eBPF, too. See docs/accounting.md.",
+        description="The GPU's own of context switches. auto takes it beside eBPF, with driver branches that were "
+        "tried; required also without eBPF, with all that are known. See docs/accounting.md.",
     )
     freezer: Mechanism = Field(
         default="auto",
@@ -245,7 +230,7 @@ class _Entitled(Section):
     )
     on_vram_limit: OnVramLimit | None = Field(default=None, description="As in tenant_defaults.")
     policy: str | None = Field(
-        default=None, max_length=300, description="What gave it these values, for `status`: a GpuSharePolicy."
+        default=None, max_length=300, description="What it has these of, for `status`."
     )
     gpus: GpuWish | None = Field(
         default=None,

@@ -9,6 +9,20 @@ from fairsched.config.section import AbsolutePath, Section
 from fairsched.config.values import Size
 
 
+class Control(Section):
+    """The socket that `fairsched status` and its siblings talk to."""
+
+    socket: AbsolutePath | None = Field(
+        default=None, description="Unix socket of the daemon; null means run_dir/fairsched.sock."
+    )
+    group: str = Field(
+        default="fairsched",
+        min_length=1,
+        max_length=32,
+        description="Members may ask and change; without such a group only root may.",
+    )
+
+
 class Slis(Section):
     """Service levels, and how tenants' own token counters are read; see docs/slis.md."""
 

@@ -165,7 +165,7 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
     elif sensors.source.is_sampled and settings.config.gpu.source == "auto":
         yield f"samples are the account, so shares are only right over a minute: {sensors.reason}"
         if sensors.traced is not None:
-            why = sensors.traces.reason or "the driver has not answered yet"
+            why = sensors.traces.reason or "no answer yet"
             yield f"the GPU's trace of context switches is not the account: {why}"
     elif sensors.probe is not None and not sensors.probe.libraries:
         yield "no libcuda was found yet: GPU work cannot be seen"

@@ -52,7 +52,7 @@ class Sockets:
         with self._lock:
             # The registering one last: a kubelet that sees it calls the other one at once.
             for path, served in ((self.serving, self._dra()), (self.registering, self._registration())):
-                if path in self._servers and self._servers[path][1] == _inode(path):
+                if self._is_served(path):
                     continue
                 self._end(path)
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
@@ -66,11 +66,14 @@ class Sockets:
         us meanwhile."""
         with self._lock:
             for path in (self.registering, self.serving):
-                if path in self._servers and self._servers[path][1] == _inode(path):
+                if self._is_served(path):
                     with contextlib.suppress(OSError):
                         path.unlink()
             for path in (self.registering, self.serving):
                 self._end(path)
+
+    def _is_served(self, path: Path) -> bool:
+        return path in self._servers and self._servers[path][1] == _inode(path)
 
     def _end(self, path: Path) -> None:
         """A server that ends removes what is at its path, ours or not: wait for that."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.companion.pods.policy import taken
+from fairsched.companion.pods.said import taken
 from fairsched.k8s.dra.claims import ClaimError, Prepared, from_plain, mark_of, read_claim
 from tests.unit.k8s.dra.made import NODE, UID, A, B, claim, gpu, offers, result, said
 

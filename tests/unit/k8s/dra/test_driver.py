@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.companion.pods.policy import taken
+from fairsched.companion.pods.said import taken
 from fairsched.k8s.client import Refused, Unreachable
 from fairsched.k8s.dra.cdi import Places, Specs
 from fairsched.k8s.dra.claims import ClaimError
