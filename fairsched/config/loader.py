@@ -21,7 +21,6 @@ from fairsched.config.match import Match
 from fairsched.config.models import (
     Child,
     Config,
-    Control,
     Devices,
     Gpu,
     Log,
@@ -30,7 +29,7 @@ from fairsched.config.models import (
     Tenant,
     TenantDefaults,
 )
-from fairsched.config.outward import History, Metrics, Slis
+from fairsched.config.outward import Control, History, Metrics, Slis
 from fairsched.config.reclaim import Reclaim, ReclaimRule
 from fairsched.config.yamlfile import MAX_BYTES, Document, KeyPath, dotted, parse, too_large
 from fairsched.errors import ConfigError

@@ -164,9 +164,8 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
         yield f"GPU time is not accounted: {sensors.reason}"
     elif sensors.source.is_sampled and settings.config.gpu.source == "auto":
         yield f"samples are the account, so shares are only right over a minute: {sensors.reason}"
-        if sensors.traced is not None:
-            why = sensors.traces.reason or "no answer yet"
-            yield f"the GPU's trace of context switches is not the account: {why}"
+        if sensors.traced is not None and sensors.traces.reason is not None:
+            yield f"the GPU's trace of context switches is not the account: {sensors.traces.reason}"
     elif sensors.probe is not None and not sensors.probe.libraries:
         yield "no libcuda was found yet: GPU work cannot be seen"
     if sensors.libraries.unprobed:
