@@ -26,9 +26,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 Series = dict[str, float | str]
-"""Series without the labels job and instance -> value, or promtool's notation for many."""
+"""Series without the labels job and instance -> value, or promtool's notation for many. Other labels may be there."""
 STEP_S = 15
 XID = "DCGM_FI_DEV_XID_ERRORS"
+FATAL_XID = "gpu:dcgm_xid_fatal:last"
 FATAL = {48, 62, 64, 74, 79, 95, 119, 120, 140}
 REASONS = "gpu:dcgm_clocks_event_reasons:last"
 SLOWED = (8, 32, 64, 128)
@@ -41,6 +42,7 @@ QUEUE = "instance:fairsched_queue_delay_latency_seconds:p99_rate1m"
 FLOOR = "fairsched_sli_queue_delay_floor_seconds"
 USED, TOTAL = "fairsched_gpu_memory_used_bytes", "fairsched_gpu_memory_total_bytes"
 WATTS, LIMIT_WATTS = "fairsched_gpu_power_watts", "fairsched_gpu_power_limit_watts"
+DRAWN, MAY_DRAW = "DCGM_FI_DEV_POWER_USAGE", "gpu:dcgm_power_limit_watts:last"
 FB_USED, FB_FREE = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
 
 
@@ -55,6 +57,11 @@ class Edge:
 def jump(value: float) -> str:
     """From 0 to `value` after two hours of 15 s."""
     return f"0+0x480 {value}+0x60"
+
+
+def counted(xid: int, count: int = 1) -> Series:
+    """As the exporter counts them."""
+    return {f'DCGM_EXP_XID_ERRORS_COUNT{{xid="{xid}"}}': count}
 
 
 EDGES = (
@@ -97,9 +104,14 @@ EDGES = (
     ),
     Edge("FairschedGpuPowerHigh", 300, {WATTS: 631, LIMIT_WATTS: 700}, {WATTS: 629, LIMIT_WATTS: 700}),
     Edge("FairschedGpuMemoryFull", 300, {USED: 951, TOTAL: 1000}, {USED: 949, TOTAL: 1000}),
-    *(Edge("DcgmXidFatal", 0, {XID: code}, {XID: 13}) for code in sorted(FATAL)),
-    *(Edge("DcgmXidFatal", 0, {XID: 79}, {XID: code}) for code in sorted(set(range(1, 160)) - FATAL)),
+    Edge("DcgmXidFatal", 0, {FATAL_XID: 79}, {XID: 79}),
     Edge("DcgmXid", 0, {XID: 13}, {XID: 0}),
+    *(Edge("DcgmXidFatalCounted", 0, counted(code), counted(13)) for code in sorted(FATAL)),
+    *(Edge("DcgmXidFatalCounted", 0, counted(79), counted(code)) for code in sorted({*range(160)} - FATAL)),
+    Edge("DcgmXidFatalCounted", 0, counted(79), counted(79, 0)),
+    *(Edge("DcgmXidCounted", 0, counted(13), counted(code)) for code in sorted({0, *FATAL})),
+    *(Edge("DcgmXidCounted", 0, counted(code), counted(79)) for code in sorted({*range(1, 160)} - FATAL)),
+    Edge("DcgmXidCounted", 0, counted(13), counted(13, 0)),
     Edge("DcgmRowRemapFailed", 0, {"DCGM_FI_DEV_ROW_REMAP_FAILURE": 1}, {"DCGM_FI_DEV_ROW_REMAP_FAILURE": 0}),
     *(
         Edge("DcgmThrottled", 300, {REASONS: bit + other}, {REASONS: other})
@@ -107,6 +119,8 @@ EDGES = (
         for other in HARMLESS
     ),
     Edge("DcgmGpuHot", 300, {"DCGM_FI_DEV_GPU_TEMP": 86}, {"DCGM_FI_DEV_GPU_TEMP": 85}),
+    Edge("DcgmGpuSaturated", 300, {"DCGM_FI_DEV_GPU_UTIL": 95.1}, {"DCGM_FI_DEV_GPU_UTIL": 95}),
+    Edge("DcgmGpuPowerHigh", 300, {DRAWN: 631, MAY_DRAW: 700}, {DRAWN: 629, MAY_DRAW: 700}),
     Edge("DcgmGpuMemoryFull", 300, {FB_USED: 951, FB_FREE: 49}, {FB_USED: 949, FB_FREE: 51}),
     Edge("DcgmMemoryHot", 300, {"DCGM_FI_DEV_MEMORY_TEMP": 96}, {"DCGM_FI_DEV_MEMORY_TEMP": 95}),
 )
@@ -147,13 +161,18 @@ def firing(alert: str, at_s: int, count: int) -> dict[str, Any]:
     }
 
 
+def with_labels(series: str, labels: str) -> str:
+    name, _, own = series.removesuffix("}").partition("{")
+    return f"{name}{{{own}, {labels}}}" if own else f"{name}{{{labels}}}"
+
+
 def story(edge: Edge, begin_s: int) -> dict[str, Any]:
     """promtool's test of one edge, which is crossed at `begin_s`."""
 
     def given(series: Series, instance: str) -> list[dict[str, str]]:
         return [
             {
-                "series": f'{name}{{job="fairsched", instance="{instance}"}}',
+                "series": with_labels(name, f'job="fairsched", instance="{instance}"'),
                 "values": value if isinstance(value, str) else f"{value}+0x600",
             }
             for name, value in series.items()
@@ -190,6 +209,16 @@ def stories() -> list[dict[str, Any]]:
 def test_each_alert_begins_where_it_should(tmp_path: Path) -> None:
     assert {edge.alert for edge in (*EDGES, *COUNTED)} | {"FairschedAbsent"} == set(alerts())
     done = promtool(stories(), DIRECTORY / "fairsched.alerts.yml", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_fatal_errors_are_those_of_the_hardware(tmp_path: Path) -> None:
+    """The recording rule, on a GPU for each number."""
+    told = [{"series": f'{XID}{{gpu="{code}"}}', "values": f"{code}+0x4"} for code in range(160)]
+    expected = [{"labels": f'{FATAL_XID}{{gpu="{code}"}}', "value": code} for code in sorted(FATAL)]
+    asked = [{"expr": FATAL_XID, "eval_time": f"{STEP_S}s", "exp_samples": expected}]
+    play = {"interval": f"{STEP_S}s", "input_series": told, "promql_expr_test": asked}
+    done = promtool([play], DIRECTORY / "fairsched.rules.yml", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
