@@ -67,6 +67,7 @@ def test_full_map_is_counted_and_said_and_costs_nobody_else(site: Site, name: st
     assert logged(site.log(), "tick failed|exception=") == []
 
 
+@pytest.mark.rest
 @pytest.mark.timeout(600)
 def test_edges_lost_while_nobody_reads_are_said_and_the_account_recovers(site: Site) -> None:
     """Processes come and go unseen meanwhile; the clock in the kernel has counted on."""

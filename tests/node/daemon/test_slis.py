@@ -119,6 +119,7 @@ def test_token_rates_are_unfair_unscheduled_and_fair_when_enforced(site: Site) -
         assert all(len(line) <= 80 for line in screen.splitlines()), screen
 
 
+@pytest.mark.rest
 @pytest.mark.timeout(300)
 def test_four_equal_decoders_wait_for_three_turns_and_no_ladder_is_climbed(site: Site) -> None:
     """What the runbook predicts, 6.8 ms, with a bucket on either side and what two processors add."""

@@ -45,6 +45,10 @@ def test_shares_are_kept_and_the_account_is_what_the_engine_says(site: Site) -> 
     assert logged(site.log(), f"{LOST}|{FAILED}") == []
 
 
+@pytest.mark.rest
+@pytest.mark.xfail(
+    strict=True, reason="decision 0031: whether the last one on the engine is done is not seen; busy is .67"
+)
 def test_nobody_waits_for_one_that_comes_for_a_moment(site: Site) -> None:
     start(site, {"a": {"weight": 1}, "b": {"weight": 1, "class": "batch"}})
     site.spawn("a", Workload("step", kernels=2, kernel_us=500, arrival="poisson", rate_per_s=40))

@@ -108,6 +108,7 @@ def test_a_broken_set_up_is_no_limit_of_the_host(tmp_path: Path) -> None:
     assert (dead.returncode, "no container today" in dead.stderr) == (1, True), dead.stderr
 
 
+@pytest.mark.rest
 def test_the_real_daemon_lives_in_the_sandbox() -> None:
     """It comes up, loads its programs, comes back after kill -9; no line of the unit refuses it anything."""
     trial = try_service(str(Path(sys.executable).with_name("fairsched")))

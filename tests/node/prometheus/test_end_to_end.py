@@ -182,6 +182,7 @@ def scene(tmp_path: Path, mount: Mount) -> Iterator[Scene]:
         scene.close()
 
 
+@pytest.mark.rest
 def test_an_unfair_node_is_told_healed_and_told_again_and_so_is_a_dead_daemon(
     scene: Scene, tmp_path: Path
 ) -> None:
