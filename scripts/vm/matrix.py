@@ -27,7 +27,7 @@ RESULTS = TESTS / "results"
 PAGE = ROOT / "docs/support-matrix.md"
 SERIES = ("5.10", "6.1", "6.12", "7.2")
 RUNGS = "test_rungs.py"
-BOOTS = ("5.10", "5.10+hybrid", "5.10+v1", "6.12", "6.12+lockdown", "7.2")
+BOOTS = ("5.10", "5.10+hybrid", "5.10+v1", "6.1", "6.12", "6.12+lockdown", "7.2")
 """Where the rungs are played: series, and boot where it is not the usual one. In guests of their own: they measure."""
 HEAD = """# Support matrix
 
