@@ -156,6 +156,22 @@ class Context:
             and cached.tau_ns == self.launch.tau_ns
         )
 
+    def take(self, exec_ns: int) -> int:
+        """What was added to ``exec_ns``, the replay's total, since the last row: it is handed out now.
+
+        Corrections of the replay can take some back: then 0, and less next time.
+        """
+        used_ns = max(0, exec_ns - self.reported_ns)
+        self.reported_ns += used_ns
+        return used_ns
+
+    def take_clock(self, total_ns: int, exec_ns: int) -> int:
+        """The same by the clock, whose total is ``total_ns``; the first time there is only the replay to go by."""
+        before_ns, self.clock_ns = self.clock_ns, total_ns
+        used_ns = self.take(exec_ns) if before_ns is None else max(0, total_ns - before_ns)
+        self.reported_ns = exec_ns
+        return used_ns
+
     def wants(self, now_ns: int) -> bool:
         """Whether it counts as wanting the GPU."""
         return self.held_with_demand if self.is_held else now_ns - self.busy_ns <= DEMAND_LINGER_NS
