@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from fairsched.accounting.circle import Circle
@@ -58,6 +59,9 @@ class Runner:
     """Where turns are traced: when its work began ..."""
     waited_ns: int = 0
     """... and how long it had some since its last turn, before that."""
+
+
+_serial = attrgetter("serial")
 
 
 class Replay:
@@ -351,10 +355,11 @@ class Replay:
         since, self._since_seen = self._since_seen, self._circle.working()
         if seen is None or seen[0] is context or t_ns - seen[1] >= self.slice_ns // 2 + self.switch_ns:
             return
-        passed = since - {context, seen[0]}
+        # In an order of their own: that of a set is another in each process, and what is told first counts.
+        passed = sorted(since - {context, seen[0]}, key=_serial)
         sure = [one for one in passed if one.key not in self._doubted and one.left_ns is None]
         self._circle.tell(seen[0], context, sure)
-        for one in passed.difference(sure):
+        for one in passed:
             if one.left_ns is not None and self._circle.is_between(seen[0], one, context):
                 self._passed.append((one.key, t_ns))
 

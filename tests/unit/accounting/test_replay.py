@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.accounting.replay import Replay
+from fairsched.accounting import replay as replay_module
+from fairsched.accounting.replay import Replay, Runner
 from tests.unit.accounting.model import MIXES, MS, SLICE_NS, SWITCH_NS, replayed, simulate, worst_error
 from tests.unit.accounting.random_calls import KEYS, act, steps
 
@@ -395,3 +396,26 @@ def test_contexts_that_always_have_work_and_are_held_in_turn_say_nothing_about_t
             replay.progress(other, now + MS // 3, is_anchor=True)
     assert replay.hits + replay.misses < 12
     assert replay.misses < 7
+
+
+def test_what_an_anchor_says_of_the_others_is_told_in_an_order_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not in that of a set of objects, which is another in each process: then two plays of the same edges differ."""
+
+    class Backwards(Runner):
+        def __hash__(self) -> int:
+            return 7 - self.serial
+
+    monkeypatch.setattr(replay_module, "Runner", Backwards)
+    replay = Replay(SLICE_NS, SWITCH_NS)
+    told: list[list[str]] = []
+    monkeypatch.setattr(
+        replay._circle, "tell", lambda _first, _second, passed: told.append([one.key for one in passed])
+    )
+    for rank, key in enumerate("abcde"):
+        replay.add(key, (rank,))
+        replay.open(key, 0)
+    replay.progress("a", 10 * MS, is_anchor=True)
+    replay.progress("b", 10 * MS + SLICE_NS // 4, is_anchor=True)
+    assert told == [["c", "d", "e"]]
