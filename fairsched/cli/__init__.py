@@ -8,7 +8,6 @@ fast, on a host where half of the rest does not.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ import click
 
 from fairsched import __version__
 from fairsched.base.printable import printable
+from fairsched.cli.lazy import LazyGroup
 from fairsched.errors import FairschedError
 
 COMMANDS = {
@@ -44,35 +44,6 @@ COMMANDS = {
 """Command: module (its ``command``) and the line in ``fairsched --help``."""
 
 
-class LazyGroup(click.Group):
-    """Imports the module of a command when the command is used, not to list it."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command = importlib.import_module(COMMANDS[cmd_name][0]).command
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            import difflib
-
-            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
-            ctx.fail(f"No such command '{args[0]}'.{hint}")
-        return super().resolve_command(ctx, args)
-
-
 EPILOG = """\b
 Examples:
   fairsched doctor                      can this host do it?
@@ -87,6 +58,7 @@ Exit status: 0 ok, 1 failed, 2 usage or configuration, 3 this host cannot,
 
 @click.group(
     cls=LazyGroup,
+    table=COMMANDS,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
 )

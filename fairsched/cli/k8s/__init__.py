@@ -6,9 +6,9 @@ Nothing here talks to a daemon: commands speak to the API server, with the right
 
 from __future__ import annotations
 
-import importlib
-
 import click
+
+from fairsched.cli.lazy import LazyGroup
 
 COMMANDS = {
     "label": ("fairsched.cli.k8s.label", "Label nodes by the GPUs that they have."),
@@ -24,24 +24,6 @@ COMMANDS = {
 """Command: module (its ``command``) and the line in ``fairsched k8s --help``."""
 
 
-class LazyGroup(click.Group):
-    """Imports the module of a command when the command is used, not to list it."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        found = importlib.import_module(COMMANDS[cmd_name][0]).command
-        assert isinstance(found, click.Command)
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-
-
 EPILOG = """\b
 Examples:
   fairsched k8s plan -f pools.yaml      what would change, in words
@@ -52,7 +34,7 @@ Examples:
   fairsched k8s controller --namespace fairsched"""
 
 
-@click.group("k8s", cls=LazyGroup, epilog=EPILOG)
+@click.group("k8s", cls=LazyGroup, table=COMMANDS, epilog=EPILOG)
 def command() -> None:
     """Node pools and trouble of a Kubernetes cluster.
 

@@ -50,6 +50,14 @@ def fail(*arguments: str) -> FairschedError:
     return error
 
 
+def test_a_command_that_is_mistyped_is_guessed() -> None:
+    result = ask("docter", status=2)
+    assert (
+        "Usage: cli k8s" in result.stderr
+        and "No such command 'docter'. Did you mean 'doctor'?" in result.stderr
+    )
+
+
 def test_a_plan_is_told_in_words(model: Model, file: str) -> None:
     node(model, workload="theirs", **gpus())
     assert ask("plan", "-f", file).stdout == (
