@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fairsched.companion.pods.asked import Asked, PodKey, added
 from fairsched.companion.pods.said import text_of
+from fairsched.k8s.quantity import quantity
 
 RESOURCE = "fairsched.io/gpu-share"
 ENV = "FAIRSCHED_SHARES"
@@ -27,8 +27,6 @@ MOST_BYTES = 4 << 20
 """Of some thousand pods; some 100 bytes each."""
 MOST_SHARES = 1_000_000
 """The largest weight that the configuration takes."""
-_QUANTITY = re.compile(r"([0-9]{1,12})(k|M|G|Ki|Mi|Gi)?")
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 Placed = Mapping[str, Mapping[str, int]]
 """Shares by NAMESPACE/POD and UUID of a GPU."""
 
@@ -52,9 +50,9 @@ def asked(pod: Mapping[str, Any]) -> int:
 
 
 def _limit(container: Mapping[str, Any]) -> int:
-    value = str(((container.get("resources") or {}).get("limits") or {}).get(RESOURCE) or "0")
-    found = _QUANTITY.fullmatch(value)
-    return int(found[1]) * _UNITS[found[2] or ""] if found else 0
+    """Shares are whole ones; the API server takes nothing else."""
+    count = quantity(((container.get("resources") or {}).get("limits") or {}).get(RESOURCE) or "0")
+    return int(count) if count is not None and count > 0 and count.denominator == 1 else 0
 
 
 def parts(shares: Mapping[str, float]) -> dict[str, float] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from fairsched.k8s.pools.quantity import quantity
+from fairsched.k8s.quantity import quantity
 
 Object = Mapping[str, Any]
 SHARE = "fairsched.io/gpu-share"

@@ -18,7 +18,7 @@ from typing import Any
 from fairsched.errors import FairschedError
 from fairsched.k8s.dra import DRIVER
 from fairsched.k8s.dra.devices import MEMORY, SHARE, GpuFacts, Offer
-from fairsched.k8s.dra.quantity import parse
+from fairsched.k8s.quantity import parse
 
 PARAMETERS = {"apiVersion": f"{DRIVER}/v1alpha1", "kind": "GpuShare"}
 KEYS = {"weight": "weight", "class": "class", "vram-limit": "vram_limit"}

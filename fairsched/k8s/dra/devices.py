@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
-from fairsched.k8s.dra.quantity import thousandths
+from fairsched.k8s.quantity import thousandths
 
 SHARE = "fairsched.io/share"
 MEMORY = "memory"

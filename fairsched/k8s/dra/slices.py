@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairsched.k8s.dra.quantity import parse
+from fairsched.k8s.quantity import parse
 
 API = "resource.k8s.io/v1"
 PATH = f"/apis/{API}/resourceslices"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from fairsched.k8s.pools.quantity import comparable
+from fairsched.k8s.quantity import comparable
 
 MANAGER = "fairsched-pools"
 MARK = "fairsched.io/pools"

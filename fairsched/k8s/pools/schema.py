@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from fairsched.config.section import Section
 from fairsched.config.yamlfile import KeyPath
-from fairsched.k8s.pools.quantity import quantity
+from fairsched.k8s.quantity import quantity
 
 Problem = tuple[KeyPath, str, str]
 MANUAL = "docs/kubernetes-pools.md"

@@ -7,11 +7,11 @@ Names of queues are names of Kubernetes' objects, which have none of ``= : ,``.
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from fairsched.k8s.quantity import quantity
 
 KEY = "fairsched.io/queues"
 LABELS = ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/local-queue-name")
@@ -19,11 +19,6 @@ LABELS = ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/local-queue-name")
 GPU_RESOURCES = ("nvidia.com/", "fairsched.io/", "amd.com/")
 LEAST, MOST = 0.001, 1_000_000.0
 """Weights: below the first a share is nothing that a node can hold; the second is the configuration's own limit."""
-_MANTISSA = re.compile(r"[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]{1,3})?")
-_SUFFIXES = {
-    "": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
-    **{f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", start=1)},
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,17 +34,10 @@ Queues = Mapping[str, Queue]
 """Of one Namespace, by the names of its LocalQueues."""
 
 
-def quantity(value: Any) -> float | None:
+def amount(value: Any) -> float | None:
     """A quantity of Kubernetes, such as ``3``, ``500m``, ``1.5k``, ``2Gi``; None: it is none, or negative."""
-    text = str(value).strip()
-    for width in (2, 1, 0):
-        suffix = text[len(text) - width :] if width else ""
-        if len(suffix) == width and suffix in _SUFFIXES:
-            number = text[: len(text) - width]
-            if re.search("[0-9]", number) and _MANTISSA.fullmatch(number):
-                found = float(number) * _SUFFIXES[suffix]
-                return found if math.isfinite(found) else None
-    return None
+    found = quantity(value)
+    return None if found is None or found < 0 else float(found)
 
 
 def nominal_weight(cluster_queue: Mapping[str, Any]) -> float:
@@ -58,7 +46,7 @@ def nominal_weight(cluster_queue: Mapping[str, Any]) -> float:
     Kueue takes a weight of 0 for "always last", which no share can be: it is the least weight here.
     """
     spec = _mapping(cluster_queue.get("spec"))
-    said = quantity(_mapping(spec.get("fairSharing")).get("weight"))
+    said = amount(_mapping(spec.get("fairSharing")).get("weight"))
     if said is None:
         said = _quota(spec) or 1.0
     return bounded(said)
@@ -76,7 +64,7 @@ def _quota(spec: Mapping[str, Any]) -> float:
         for flavor in _listed(group.get("flavors")):
             for resource in _listed(flavor.get("resources")):
                 if str(resource.get("name")).startswith(GPU_RESOURCES):
-                    total += quantity(resource.get("nominalQuota")) or 0.0
+                    total += amount(resource.get("nominalQuota")) or 0.0
     return total
 
 
@@ -110,7 +98,7 @@ def queues_of(text: str) -> dict[str, Queue] | None:
     for entry in text.split(",") if text else ():
         name, is_one, rest = entry.partition("=")
         team, has_weight, number = rest.rpartition(":")
-        weight = quantity(number)
+        weight = amount(number)
         if not (name and is_one and team and has_weight and weight and LEAST <= weight <= MOST):
             return None
         found[name] = Queue(team, weight)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -12,33 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairsched.k8s.dra.devices import GpuFacts, Terms, device_name, offers_of, semantic
-from fairsched.k8s.dra.quantity import parse, thousandths
 from fairsched.k8s.dra.slices import MOST_DEVICES, Plan, Pool, make_plan
 from tests.unit.k8s.dra.made import MIG, A, B, gpu, offers
 
 POOL = Pool("gpu.fairsched.io", "node1", "u1")
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("75", 75), ("7500m", Fraction(15, 2)), ("80Gi", 80 << 30), ("1e3", 1000), ("1E-1", Fraction(1, 10)), (3, 3),
-        (".5", Fraction(1, 2)), ("-1", -1), ("2k", 2000), ("1E", 10**18), ("1Ei", 1 << 60),
-    ],
-)  # fmt: skip
-def test_a_quantity_is_read_exactly(text: object, value: Fraction) -> None:
-    assert parse(text) == value
-
-
-@pytest.mark.parametrize("text", ["", "heavy", "1 Gi", "1e999", "0x10", "1ki", "NaN", "9" * 100, None, "1\n"])
-def test_what_is_no_quantity_is_refused(text: object) -> None:
-    with pytest.raises(ValueError, match="not a quantity"):
-        parse(text)
-
-
-@given(st.integers(0, 10**9))
-def test_thousandths_are_read_back(cut: int) -> None:
-    assert parse(thousandths(Fraction(cut, 1000))) == Fraction(cut, 1000)
 
 
 # ---- devices ----

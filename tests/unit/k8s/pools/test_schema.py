@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from fairsched.config.loader import InvalidConfig
 from fairsched.errors import ConfigError
 from fairsched.k8s.pools.desired import plugin_config, wanted_objects
 from fairsched.k8s.pools.load import from_bytes, load
-from fairsched.k8s.pools.quantity import comparable, quantity
 from fairsched.k8s.pools.schema import MODELS, PoolSharing
 from tests.unit.repo.tree import ROOT
 
@@ -91,28 +89,6 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 def test_no_bytes_make_another_error(raw: bytes) -> None:
     with contextlib.suppress(ConfigError):
         from_bytes(raw, "p.yaml")
-
-
-# ---- quantities ----
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("8", 8), ("500m", Fraction(1, 2)), ("1Gi", 1 << 30), ("1024Mi", 1 << 30), ("1e3", 1000), ("1E3", 1000),
-        ("1k", 1000), ("1.5Gi", 3 << 29), (".5", Fraction(1, 2)), ("-1", -1), ("100n", Fraction(1, 10**7)),
-        ("2E", 2 * 10**18), ("1e-3", Fraction(1, 1000)),
-        ("", None), ("Gi", None), ("1 Gi", None), ("1gi", None), ("1KB", None), ("0x8", None), ("1e", None),
-        (".", None),
-    ],
-)  # fmt: skip
-def test_quantities(text: str, value: Fraction | None) -> None:
-    assert quantity(text) == value
-
-
-def test_equal_amounts_are_the_same_however_they_are_written() -> None:
-    assert comparable([{"max": {"memory": "1024Mi"}}]) == comparable([{"max": {"memory": "1Gi"}}])
-    assert comparable({"a": "b"}) != comparable({"a": "c"})
 
 
 def test_the_device_plugins_file_is_as_the_plugin_reads_it() -> None:

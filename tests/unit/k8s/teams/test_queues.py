@@ -13,9 +13,9 @@ from fairsched.k8s.teams.queues import (
     LEAST,
     MOST,
     Queue,
+    amount,
     nominal_weight,
     nominal_weights,
-    quantity,
     queues_of,
     teams_of,
     text_of,
@@ -45,7 +45,7 @@ def local_queue(name: str, namespace: str, team: str) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_quantities_are_read_as_kubernetes_writes_them(text: Any, is_so: float | None) -> None:
-    assert quantity(text) == is_so
+    assert amount(text) == is_so
 
 
 @pytest.mark.parametrize(
