@@ -24,6 +24,10 @@ class FairschedError(Exception):
         super().__init__(message)
         self.remedy = remedy
 
+    def with_remedy(self) -> str:
+        """Both, where there is one line for it."""
+        return f"{self} ({self.remedy})" if self.remedy else str(self)
+
 
 class ConfigError(FairschedError):
     """The configuration is wrong: names the file, the key and the remedy."""

@@ -18,6 +18,7 @@ from fairsched import __version__
 from fairsched.base.printable import printable
 from fairsched.cli.common import echo_json, echo_lines, json_option, report_of
 from fairsched.errors import SOME_HOSTS_FAILED, FairschedError
+from fairsched.k8s import grants
 
 if TYPE_CHECKING:
     from fairsched.cli.kubectl_text import Node
@@ -44,13 +45,12 @@ class Reach:
     def __init__(self, kubeconfig: Path | None, context: str | None) -> None:
         self.kubeconfig, self.context = kubeconfig, context
 
-    def client(self, deadline_s: float | None = None) -> KubeClient:
-        from fairsched.k8s.agents import GRANT
+    def client(self, deadline_s: float | None = None, grant: str = grants.KUBECTL) -> KubeClient:
         from fairsched.k8s.client import KubeClient, Times
         from fairsched.k8s.kubeconfig import of_person
 
         times = None if deadline_s is None else Times(min(5.0, deadline_s), deadline_s)
-        return KubeClient(of_person(self.kubeconfig, self.context), times, grant=GRANT)
+        return KubeClient(of_person(self.kubeconfig, self.context), times, grant=grant)
 
 
 @click.group(
@@ -194,7 +194,7 @@ def doctor_command(ctx: click.Context, pod: str | None, namespace: str | None, a
     """Why pods wait, and what is wrong with GPU nodes; as fairsched k8s doctor."""
     from fairsched.cli.k8s.doctor import show
 
-    show(ctx, ctx.obj.client(), pod, namespace, as_json=as_json)
+    show(ctx, ctx.obj.client(grant=grants.DOCTOR), pod, namespace, as_json=as_json)
 
 
 # ---- agents ----
@@ -204,7 +204,7 @@ def _ask(
     reach: Reach, path: str, *, agents_in: str | None, names: Sequence[str], https: bool, deadline_s: float
 ) -> list[Answer]:
     """Every agent's answer. Raises FairschedError where there is none, or none may be asked."""
-    from fairsched.k8s.agents import GRANT, ask_all, find
+    from fairsched.k8s.agents import ask_all, find
 
     agents = find(reach.client(), agents_in, scheme="https" if https else "http")
     if names:
@@ -221,7 +221,7 @@ def _ask(
         )
     answers = ask_all(reach.client(deadline_s), agents, path)
     if answers and all(one.is_forbidden for one in answers):
-        raise FairschedError(f"you may not ask the agents: {answers[0].error}", remedy=GRANT)
+        raise FairschedError(f"you may not ask the agents: {answers[0].error}", remedy=grants.KUBECTL)
     return answers
 
 

@@ -24,7 +24,6 @@ LABEL = "app.kubernetes.io/name=fairsched"
 USUAL_NAMESPACE = "fairsched"
 MOST_AT_ONCE = 128
 """Threads; each holds a connection to the API server."""
-GRANT = "ask for packaging/kubernetes/kubectl-rbac.yaml: list of pods, get of pods/proxy"
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def find(client: KubeClient, namespace: str | None = None, *, scheme: str = "htt
         try:
             items, _ = client.listed("/api/v1/pods", query)
         except Refused as error:
-            if error.status != 403:
+            if not error.is_forbidden:
                 raise
             items, _ = client.listed(f"/api/v1/namespaces/{USUAL_NAMESPACE}/pods", query)
     found = [_agent(pod, scheme) for pod in items if (pod.get("status") or {}).get("phase") == "Running"]
@@ -96,7 +95,7 @@ def _ask(client: KubeClient, agent: Agent, path: str) -> Answer:
             client.get(f"/api/v1/namespaces/{quote(agent.namespace, safe='')}/pods/{where}/proxy{path}"),
         )
     except Refused as error:
-        return Answer(agent, error=_why(error), is_forbidden=error.status == 403 and error.is_servers)
+        return Answer(agent, error=_why(error), is_forbidden=error.is_forbidden and error.is_servers)
     except FairschedError as error:
         return Answer(agent, error=str(error).partition("proxy")[2].partition(": ")[2] or str(error))
 
@@ -106,6 +105,6 @@ def _why(error: Refused) -> str:
         return f"{error.reason or error.status}: {error.message}"[:300]
     if error.status == 401:
         return "its exporter wants a password (metrics.web_config), which the API server does not hand on"
-    if error.status == 404:
+    if error.is_absent:
         return f"it knows nothing of that: {error.message}"[:300]
     return f"it answers {error.status}: {error.message}"[:300]

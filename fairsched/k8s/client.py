@@ -30,7 +30,6 @@ MAX_EVENT_BYTES = 4 << 20
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 """Server-side apply; JSON is YAML."""
-ESCALATION_GRANT = "grant it: packaging/kubernetes/escalation-rbac.yaml"
 
 
 class Unreachable(FairschedError):
@@ -46,7 +45,7 @@ class Refused(FairschedError):
         status: int,
         body: Mapping[str, Any],
         retry_after_s: float | None,
-        grant: str = ESCALATION_GRANT,
+        grant: str = "",
     ) -> None:
         self.status = status
         self.is_servers = body.get("kind") == "Status"
@@ -68,9 +67,24 @@ class Refused(FairschedError):
         remedy = ""
         if status == 401:
             remedy = "the token or certificate is not valid (any more)"
-        elif status == 403:
+        elif self.is_forbidden:
             remedy = grant
         super().__init__(f"{what}: {status} {self.reason} {self.message}".rstrip(), remedy=remedy)
+
+    @property
+    def is_forbidden(self) -> bool:
+        """RBAC, or who it proxies for, lets us not."""
+        return self.status == 403
+
+    @property
+    def is_absent(self) -> bool:
+        """There is no such object, or kind of object."""
+        return self.status == 404
+
+    @property
+    def is_conflict(self) -> bool:
+        """It is there already, is another, or has changed meanwhile."""
+        return self.status == 409
 
     @property
     def is_disruption_budget(self) -> bool:
@@ -105,9 +119,9 @@ class KubeClient:
         times: Times | None = None,
         clock: Callable[[], float] = time.monotonic,
         *,
-        grant: str = ESCALATION_GRANT,
+        grant: str = "",
     ) -> None:
-        """``grant``: the remedy of a call that RBAC forbids."""
+        """``grant``: the remedy of a call that RBAC forbids; see k8s/grants.py."""
         self._access = access
         self._grant = grant
         self._times = times or Times()

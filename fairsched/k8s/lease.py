@@ -34,8 +34,6 @@ from urllib.parse import quote
 from fairsched.errors import ConfigError, FairschedError
 from fairsched.k8s.client import Refused
 
-_NOT_FOUND, _CONFLICT = 404, 409
-
 logger = logging.getLogger(__name__)
 
 
@@ -155,7 +153,7 @@ class Election:
             self._try()
             self._well()
         except FairschedError as error:
-            self._note(str(error))
+            self._note(error.with_remedy())
         except Exception as error:  # what a server answers must not end it
             logger.exception("lease=failed name=%s", self._name)
             self._note(repr(error))
@@ -166,7 +164,7 @@ class Election:
         try:
             found = self._client.get(self._path)
         except Refused as error:
-            if error.status != _NOT_FOUND:
+            if not error.is_absent:
                 raise
             found = None
         spec = _spec(found)
@@ -189,7 +187,7 @@ class Election:
                 # With its version: who was faster has it.
                 answer = self._client.replace(self._path, {**found, "spec": wanted})
         except Refused as error:
-            if error.status != _CONFLICT:
+            if not error.is_conflict:
                 raise
             return  # what we believe until our deadline is still so, or it is somebody's after that
         self._look(answer)

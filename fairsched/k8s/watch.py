@@ -25,9 +25,11 @@ from fairsched.errors import FairschedError
 from fairsched.k8s.client import Refused, Unreachable
 
 WATCH_S = 60
+SHORT_AWAY_S = 5.0
+"""An API server that is away for less is not worth a warning."""
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 30.0
-_GONE = 410
+_EXPIRED = 410
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +105,7 @@ class Watch:
                 self.step()
                 self._wait_s = _FIRST_WAIT_S
             except FairschedError as error:
-                self._note(str(error))
+                self._note(error.with_remedy())
                 self._over.wait(self._wait_s)
                 self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
             except Exception as error:  # what a server answers must not end it
@@ -128,7 +130,7 @@ class Watch:
         except _Forgotten:
             self._version = ""
         except Refused as error:
-            if error.status != _GONE:
+            if error.status != _EXPIRED:
                 raise
             self._version = ""
 
@@ -150,7 +152,7 @@ class Watch:
         if not isinstance(item, dict):
             raise Unreachable(f"{self.path}: an event without an object; is this an API server?")
         if kind == "ERROR":
-            if item.get("code") == _GONE:
+            if item.get("code") == _EXPIRED:
                 raise _Forgotten
             raise Unreachable(f"{self.path}: {item.get('message') or json.dumps(item)[:200]}")
         with self._lock:

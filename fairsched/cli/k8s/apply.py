@@ -26,7 +26,7 @@ Examples:
 @click.command("apply", epilog=EPILOG)
 @file_option
 @force_option
-@cluster_options
+@cluster_options()
 @json_option
 @click.pass_context
 def command(ctx: click.Context, client: KubeClient, path: Path, force: bool, as_json: bool) -> None:

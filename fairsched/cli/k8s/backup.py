@@ -29,7 +29,7 @@ Examples:
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File.  [default: stdout]"
 )
 @click.option("--overwrite", is_flag=True, help="Also over a file that is there.")
-@cluster_options
+@cluster_options()
 def command(client: KubeClient, output: Path | None, overwrite: bool) -> None:
     """Save labels, taints, quotas, limits and priorities of the cluster."""
     from fairsched.errors import FairschedError

@@ -12,6 +12,7 @@ import click
 
 from fairsched.base.printable import printable
 from fairsched.cli.common import echo_json, echo_lines
+from fairsched.k8s import grants
 
 if TYPE_CHECKING:
     from fairsched.k8s.client import KubeClient
@@ -20,26 +21,28 @@ if TYPE_CHECKING:
     from fairsched.k8s.pools.schema import Pools
 
 F = TypeVar("F", bound=Callable[..., Any])
-POOLS_GRANT = "ask for the rights that docs/kubernetes-pools.md lists"
 
 
-def cluster_options(function: F) -> F:
-    """--kubeconfig and --context, handed to a command as one ``client``."""
+def cluster_options(grant: str = grants.POOLS) -> Callable[[F], F]:
+    """--kubeconfig and --context, handed to a command as one ``client``; ``grant`` is said where RBAC forbids."""
 
-    @click.option(
-        "--kubeconfig",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Cluster and user.  [default: $KUBECONFIG, else ~/.kube/config]",
-    )
-    @click.option("--context", metavar="NAME", help="Another context of it than the current one.")
-    @functools.wraps(function)
-    def command(*args: Any, kubeconfig: Path | None, context: str | None, **kwargs: Any) -> Any:
-        return function(*args, client=connect(kubeconfig, context), **kwargs)
+    def decorate(function: F) -> F:
+        @click.option(
+            "--kubeconfig",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Cluster and user.  [default: $KUBECONFIG, else ~/.kube/config]",
+        )
+        @click.option("--context", metavar="NAME", help="Another context of it than the current one.")
+        @functools.wraps(function)
+        def command(*args: Any, kubeconfig: Path | None, context: str | None, **kwargs: Any) -> Any:
+            return function(*args, client=connect(kubeconfig, context, grant), **kwargs)
 
-    return command  # type: ignore[return-value]
+        return command  # type: ignore[return-value]
+
+    return decorate
 
 
-def connect(kubeconfig: Path | None, context: str | None, grant: str = POOLS_GRANT) -> KubeClient:
+def connect(kubeconfig: Path | None, context: str | None, grant: str) -> KubeClient:
     """The client of a person. Raises ConfigError."""
     from fairsched.k8s.client import KubeClient
     from fairsched.k8s.kubeconfig import of_person

@@ -34,6 +34,7 @@ Examples:
 def command(kubeconfig: Path | None, namespace: str, name: str | None, log_format: str) -> None:
     """Write whom policies reach into their status."""
     from fairsched.base.logs import set_up_logging
+    from fairsched.k8s import grants
     from fairsched.k8s.client import KubeClient, Times
     from fairsched.k8s.kubeconfig import access
     from fairsched.k8s.lease import Election, LeaseTimes, identity
@@ -43,9 +44,9 @@ def command(kubeconfig: Path | None, namespace: str, name: str | None, log_forma
     set_up_logging(log_format, "info")
     where, times, lease = access(kubeconfig), Times(call_s=CALL_S), LeaseTimes()
     lease.check(CALL_S)
-    client = KubeClient(where, times)
+    client = KubeClient(where, times, grant=grants.POLICIES)
     election = Election(client, namespace, name or LEASE, identity(), times=lease)
-    controller = Controller(client, MetadataClient(where), election)
+    controller = Controller(client, MetadataClient(where, grant=grants.POLICIES), election)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: controller.close())
     controller.run()

@@ -24,7 +24,7 @@ Examples:
 
 @click.command("diff", epilog=EPILOG)
 @file_option
-@cluster_options
+@cluster_options()
 @click.pass_context
 def command(ctx: click.Context, client: KubeClient, path: Path) -> None:
     """Differences between the cluster and a file of node pools."""

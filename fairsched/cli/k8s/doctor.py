@@ -11,6 +11,7 @@ import click
 from fairsched.base.text import counted, wrap
 from fairsched.cli.common import echo_json, echo_lines, json_option
 from fairsched.cli.k8s.common import cluster_options
+from fairsched.k8s import grants
 
 if TYPE_CHECKING:
     from fairsched.k8s.client import KubeClient
@@ -31,7 +32,7 @@ _MARKS = {"bad": "!", "warn": "?", "unknown": "?", "ok": "ok"}
 @click.command("doctor", epilog=EPILOG)
 @click.argument("pod", required=False)
 @click.option("-n", "--namespace", metavar="NAME", help="Only pods of this one.  [default: all]")
-@cluster_options
+@cluster_options(grants.DOCTOR)
 @json_option
 @click.pass_context
 def command(

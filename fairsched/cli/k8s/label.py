@@ -35,7 +35,7 @@ Examples:
 @click.option("--nvml", is_flag=True, help="Ask NVML here; for one node.  [default: $NODE_NAME]")
 @click.option("--dry-run", is_flag=True, help="Only say what would change.")
 @force_option
-@cluster_options
+@cluster_options()
 @json_option
 @click.pass_context
 def command(

@@ -25,7 +25,7 @@ Examples:
 
 @click.command("plan", epilog=EPILOG)
 @file_option
-@cluster_options
+@cluster_options()
 @json_option
 def command(client: KubeClient, path: Path, as_json: bool) -> None:
     """Say in words what 'apply' would change. Changes nothing."""

@@ -26,7 +26,7 @@ Examples:
 @click.command("restore", epilog=EPILOG)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--dry-run", is_flag=True, help="Only say what would change.")
-@cluster_options
+@cluster_options()
 @json_option
 @click.pass_context
 def command(ctx: click.Context, client: KubeClient, file: Path, dry_run: bool, as_json: bool) -> None:

@@ -75,6 +75,7 @@ def command(
 ) -> None:
     """Keep the weights of Kueue's teams on every node."""
     from fairsched.base.logs import set_up_logging
+    from fairsched.k8s import grants
     from fairsched.k8s import kubeconfig as access
     from fairsched.k8s.client import KubeClient, Times
     from fairsched.k8s.lease import Election, LeaseTimes, identity
@@ -86,7 +87,7 @@ def command(
     set_up_logging("logfmt", "info")
     times = Times(connect_s=3.0, call_s=5.0)
     LeaseTimes().check(times.call_s)
-    client = KubeClient(access.access(kubeconfig), times)
+    client = KubeClient(access.access(kubeconfig), times, grant=grants.TEAMS)
     source = None
     if prometheus is not None:
         source = usage.Prometheus(prometheus, token_file=prometheus_token_file, authority=prometheus_ca)

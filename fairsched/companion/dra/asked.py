@@ -12,8 +12,8 @@ from typing import Any
 
 from fairsched.companion.pods.asked import Asked, PodKey
 from fairsched.k8s.dra.claims import Prepared
+from fairsched.k8s.objects import is_over
 
-_OVER = ("Succeeded", "Failed")
 ClaimKey = tuple[str, str]
 """(namespace, name)"""
 
@@ -23,7 +23,7 @@ def asked_by_claims(pods: Iterable[Mapping[str, Any]], prepared: Iterable[Prepar
     claims = {(one.namespace, one.name): one for one in prepared}
     users: dict[ClaimKey, list[PodKey]] = {}
     for pod in pods:
-        if (pod.get("status") or {}).get("phase") in _OVER:
+        if is_over(pod):
             continue
         metadata = pod.get("metadata") or {}
         key = (str(metadata.get("namespace")), str(metadata.get("name")))

@@ -8,8 +8,6 @@ thread speaks to the API server and to NVML.
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +22,7 @@ from fairsched.config import Config
 from fairsched.errors import ConfigError, FairschedError
 from fairsched.gpu.hardware import Hardware, read_hardware
 from fairsched.gpu.nvml import UNKNOWN
-from fairsched.k8s import kubeconfig
+from fairsched.k8s import grants, kubeconfig
 from fairsched.k8s.client import KubeClient
 from fairsched.k8s.dra.cdi import Places, Specs
 from fairsched.k8s.dra.devices import GpuFacts, Offer, Terms, offers_of
@@ -32,12 +30,12 @@ from fairsched.k8s.dra.driver import Driver
 from fairsched.k8s.dra.publish import Loop, Publisher
 from fairsched.k8s.dra.server import Sockets
 from fairsched.k8s.dra.slices import API
+from fairsched.k8s.nodename import node_name
+from fairsched.k8s.watch import SHORT_AWAY_S
 from fairsched.protocol.status import GpuStatus
 
 SWEEP_S = 600.0
 """Between two looks whether claims still are; they only outlive their kubelet's memory."""
-_SHORT_AWAY_S = 5.0
-"""An API server that is away for less is not worth a warning."""
 _UNREGISTERED_S = 60.0
 """A kubelet looks at a new socket within seconds."""
 
@@ -122,7 +120,7 @@ class DraPart:
         if refusal is not None and self._clock_s() - self._served_s >= _UNREGISTERED_S:
             faults.append(f"dra: no claim can be prepared: {refusal}; is kubernetes.dra.kubelet_dir right?")
         trouble = self._publisher.watch.trouble()
-        if trouble is not None and trouble[0] >= _SHORT_AWAY_S:
+        if trouble is not None and trouble[0] >= SHORT_AWAY_S:
             faults.append(f"dra: the ResourceSlices have not been seen for {trouble[0]:.0f} s: {trouble[1]}")
         elif self._loop.fault is not None:
             faults.append(f"dra: the ResourceSlices are not what they have to be: {self._loop.fault}")
@@ -187,8 +185,8 @@ def facts_of(gpus: Iterable[GpuStatus], hardware: Mapping[str, Hardware]) -> lis
 def part_of(config: Config) -> DraPart:
     """Raises ConfigError where there is no way to the API server, or records cannot be kept."""
     section = config.kubernetes
-    client = KubeClient(kubeconfig.access(section.kubeconfig))
-    name = section.node or os.environ.get("NODE_NAME") or socket.gethostname().lower()
+    client = KubeClient(kubeconfig.access(section.kubeconfig), grant=grants.DRA)
+    name = node_name(section.node)
     places = Places(cdi_dir=section.dra.cdi_dir, device_dir=config.gpu.device_dir)
     try:
         part = DraPart(config, client, name, places)

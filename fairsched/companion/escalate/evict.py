@@ -177,9 +177,9 @@ class EvictStep:
             except Refused as error:
                 if error.is_disruption_budget:
                     return f"its disruption budget forbids it now ({error.message})"
-                if error.status == 404:
+                if error.is_absent:
                     return "it has gone by itself"
-                if error.status == 409:
+                if error.is_conflict:
                     return "another pod has its name by now"
                 if error.status == 500 and "PodDisruptionBudget" in error.message:
                     return f"its disruption budgets contradict each other ({error.message})"
@@ -198,7 +198,7 @@ class EvictStep:
                 if (pod.get("metadata") or {}).get("uid") != candidate.uid:
                     return True
             except Refused as error:
-                if error.status == 404:
+                if error.is_absent:
                     return True
             except Unreachable:
                 pass  # the eviction was granted: how it goes on is only told, not needed
@@ -221,7 +221,7 @@ class EvictStep:
             try:
                 node = client.node(undo["node"])
             except Refused as error:
-                if error.status == 404:
+                if error.is_absent:
                     return f"nothing to do: node {undo['node']} is gone"
                 raise
             metadata = node.get("metadata") or {}
@@ -239,7 +239,7 @@ class EvictStep:
             try:
                 client.patch_node(undo["node"], patch)
             except Refused as error:
-                if error.status != 409:
+                if not error.is_conflict:
                     raise
                 continue
             return f"{undo['node']} is {'uncordoned' if undo.get('is_cordoned') else 'unlabelled'}"

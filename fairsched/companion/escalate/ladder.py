@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import math
-import os
-import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -24,8 +22,10 @@ from fairsched.companion.values import Daemon
 from fairsched.config import Config
 from fairsched.config.escalation import Escalation
 from fairsched.errors import ConfigError
+from fairsched.k8s import grants
 from fairsched.k8s.client import KubeClient
 from fairsched.k8s.kubeconfig import NoCluster, access
+from fairsched.k8s.nodename import node_name
 from fairsched.protocol.client import ControlClient
 
 
@@ -91,7 +91,10 @@ def steps_of(config: Config, daemon: Daemon, *, only: tuple[str, ...] | None = N
 def _mig(section: Escalation) -> Step:
     mig = section.mig
     if mig.label is not None:
-        return LabelMigStep(_connector(section), LabelSettings(_node(section), mig.label, float(mig.wait_s)))
+        return LabelMigStep(
+            _connector(section),
+            LabelSettings(node_name(section.kubernetes.node), mig.label, float(mig.wait_s)),
+        )
     return NvmlMigStep(MigSettings(mig.profiles, None if mig.gpus == "all" else mig.gpus))
 
 
@@ -104,7 +107,7 @@ def _evict(section: Escalation) -> Step:
         gpu_resources=evict.gpu_resources,
     )
     settings = EvictSettings(
-        node=_node(section),
+        node=node_name(section.kubernetes.node),
         rules=rules,
         is_cordoning=evict.cordon,
         labels=evict.labels,
@@ -124,16 +127,11 @@ def _command(section: Escalation) -> Step:
 def _connector(section: Escalation) -> Callable[[], KubeClient]:
     def connect() -> KubeClient:
         try:
-            return KubeClient(access(section.kubernetes.kubeconfig))
+            return KubeClient(access(section.kubernetes.kubeconfig), grant=grants.ESCALATION)
         except NoCluster as error:
             raise NotNow(str(error), remedy=error.remedy) from None
 
     return connect
-
-
-def _node(section: Escalation) -> str:
-    """This node's name in the cluster: as configured, as the pod was told, else the host's."""
-    return section.kubernetes.node or os.environ.get("NODE_NAME") or socket.gethostname().lower()
 
 
 def _lacks(key: str, remedy: str) -> ConfigError:

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairsched.cgroup.containers import container_of
+from fairsched.k8s.objects import is_over
 from fairsched.protocol.status import StatusReport, TenantStatus
 
 PROTECT_ANNOTATION = "fairsched.io/never-evict"
 GPU_RESOURCES = ("nvidia.com/*",)
 _MIRROR = "kubernetes.io/config.mirror"
-_OVER = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _why_not(pod: Mapping[str, Any], neighbours: _Neighbours, rules: EvictionRul
         (_uid(pod) in neighbours.own, "the sufferer's own"),
         (_uid(pod) not in neighbours.beside, "not on the sufferer's GPU"),
         (bool(metadata.get("deletionTimestamp")), "ends already"),
-        ((pod.get("status") or {}).get("phase") in _OVER, "is over"),
+        (is_over(pod), "is over"),
         (_MIRROR in annotations or "Node" in owners, "static"),
         ("DaemonSet" in owners, "of a DaemonSet"),
         (not owners, "without a controller"),

@@ -92,15 +92,13 @@ def carry_out(
         undo = plan.undo
         return Result(Outcome.DONE, step.apply(order, plan, check_order), undo)
     except NotNow as error:
-        return Result(Outcome.SKIPPED, _text(error))
+        return Result(Outcome.SKIPPED, error.with_remedy())
     except StepFailed as error:
-        return Result(Outcome.FAILED, _text(error), undo, is_in_force=error.is_changed and undo is not None)
+        return Result(
+            Outcome.FAILED, error.with_remedy(), undo, is_in_force=error.is_changed and undo is not None
+        )
     except FairschedError as error:
-        return Result(Outcome.FAILED, _text(error), undo, is_in_force=undo is not None)
+        return Result(Outcome.FAILED, error.with_remedy(), undo, is_in_force=undo is not None)
     except Exception as error:
         logger.exception("escalation step=%s failed", step.name)
         return Result(Outcome.FAILED, f"{type(error).__name__}: {error}", undo, is_in_force=undo is not None)
-
-
-def _text(error: FairschedError) -> str:
-    return f"{error} ({error.remedy})" if error.remedy else str(error)

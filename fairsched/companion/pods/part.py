@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -27,14 +26,13 @@ from fairsched.companion.pods.shares import SharesFile
 from fairsched.config import Config, from_bytes
 from fairsched.config.podlayer import fitting
 from fairsched.errors import ControlError, FairschedError
-from fairsched.k8s import kubeconfig
+from fairsched.k8s import grants, kubeconfig
 from fairsched.k8s.client import KubeClient
+from fairsched.k8s.nodename import node_name
 from fairsched.k8s.policies.watch import Client, PolicyWatch
 from fairsched.k8s.teams.placed import with_teams
-from fairsched.k8s.watch import Watch
+from fairsched.k8s.watch import SHORT_AWAY_S, Watch
 
-_SHORT_AWAY_S = 5.0
-"""An API server that is away for less is not worth a warning."""
 _AGAIN_S = 5.0
 """When the daemon did not take it."""
 _LOOK_S = 60.0
@@ -110,7 +108,7 @@ class PodPart:
         troubles = [one for one in (watch.trouble() for watch in self._watches) if one is not None]
         if troubles:
             away_s, why = max(troubles)
-            if away_s >= _SHORT_AWAY_S:
+            if away_s >= SHORT_AWAY_S:
                 faults.append(
                     f"pods: the API server has told nothing for {away_s:.0f} s, what it said before holds: {why}"
                 )
@@ -214,8 +212,8 @@ def event_of(complaint: Complaint, node_name: str) -> Mapping[str, Any]:
 def part_of(config: Config, node: Node, sources: Sequence[Source] = ()) -> PodPart:
     """Raises ConfigError where there is no way to the API server."""
     section = config.kubernetes
-    client = KubeClient(kubeconfig.access(section.kubeconfig))
-    name = section.node or os.environ.get("NODE_NAME") or socket.gethostname().lower()
+    client = KubeClient(kubeconfig.access(section.kubeconfig), grant=grants.AGENT)
+    name = node_name(section.node)
     shares = os.environ.get(shares_file.ENV)
     file = SharesFile(None if not shares else Path(shares))
     part = PodPart(node, client, name, file, sources, has_policies=section.watch_policies)

@@ -107,10 +107,6 @@ def gpus_of(pod: Object) -> dict[str, Fraction]:
     return {name: value for name, value in requests_of(pod).items() if is_gpu_resource(name) and value}
 
 
-def is_over(pod: Object) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-
-
 def is_agent(pod: Object) -> bool:
     return AGENT.items() <= labels_of(pod).items()
 

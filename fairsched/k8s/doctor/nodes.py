@@ -14,12 +14,12 @@ from fairsched.k8s.doctor.cluster import (
     is_agent,
     is_gpu_node,
     is_gpu_resource,
-    is_over,
     is_ready,
     labels_of,
     named,
     space_of,
 )
+from fairsched.k8s.objects import is_over
 
 
 def rows(cluster: Cluster) -> Iterator[Row]:

@@ -20,12 +20,12 @@ from fairsched.k8s.doctor.cluster import (
     amount,
     condition,
     is_gpu_resource,
-    is_over,
     labels_of,
     named,
     requests_of,
     space_of,
 )
+from fairsched.k8s.objects import is_over
 
 _HARD = ("NoSchedule", "NoExecute")
 _MOST_REASONS = 6

@@ -24,7 +24,7 @@ def look(client: KubeClient, namespace: str | None = None, pod: str | None = Non
     try:
         found_pods, _ = client.listed("/api/v1/pods", {})
     except Refused as error:
-        if namespace is None or error.status != 403:
+        if namespace is None or not error.is_forbidden:
             raise
         unasked["pods of other namespaces"] = str(error)
         found_pods, _ = client.listed(f"/api/v1/namespaces/{quote(namespace, safe='')}/pods", {})

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from fairsched.k8s.doctor.cluster import Cluster, Object, Row, amount, gpus_of, is_over, named, space_of
+from fairsched.k8s.doctor.cluster import Cluster, Object, Row, amount, gpus_of, named, space_of
 from fairsched.k8s.doctor.pods import chosen
+from fairsched.k8s.objects import is_over
 
 _QUOTA = re.compile(r"exceeded quota: ([^,]+), requested: (.*?), used: (.*?), limited: (.*)")
 _MUST_SAY = re.compile(r"failed quota: ([^:]+): must specify (.*)")

@@ -38,7 +38,6 @@ from fairsched.k8s.dra.devices import Offer
 
 GetClaim = Callable[[str, str], Mapping[str, Any]]
 """(namespace, name) -> the ResourceClaim. Raises Refused or Unreachable."""
-_GONE = 404
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +144,7 @@ class Driver:
                 found = self._get_claim(one.namespace, one.name)
                 is_gone = (found.get("metadata") or {}).get("uid") != one.uid
             except Refused as error:
-                if error.status != _GONE:
+                if not error.is_absent:
                     raise
                 is_gone = True
             if is_gone:

@@ -26,7 +26,6 @@ from fairsched.k8s.watch import Client, Watch
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
-_NOT_FOUND = 404
 _PROBE = GpuFacts("GPU-00000000-0000-0000-0000-000000000000", memory_bytes=1 << 30)
 
 logger = logging.getLogger(__name__)
@@ -108,7 +107,7 @@ class Publisher:
         try:
             self._api.delete(f"{PATH}/{quote(name)}", uid)
         except Refused as error:
-            if error.status != _NOT_FOUND:
+            if not error.is_absent:
                 raise
 
     def _pool(self) -> Pool:
@@ -165,9 +164,10 @@ class Loop:
             if offers is not None:
                 self._publisher.step(offers)
         except FairschedError as error:
+            why = error.with_remedy()
             if self.fault is None:
-                logger.warning("dra=unpublished error=%r", str(error))
-            self.fault = str(error)
+                logger.warning("dra=unpublished error=%r", why)
+            self.fault = why
             return False
         except Exception as error:
             logger.exception("dra=failed")

@@ -152,10 +152,8 @@ class Sockets:
 
 def _said(what: str, claim: dra.Claim, error: Exception) -> str:
     """For the event on the pod, and for the log."""
-    text = str(error) or type(error).__name__
-    if isinstance(error, FairschedError):
-        text += f" ({error.remedy})" if error.remedy else ""
-    else:
+    text = error.with_remedy() if isinstance(error, FairschedError) else str(error) or type(error).__name__
+    if not isinstance(error, FairschedError):
         logger.exception("claim=failed what=%s uid=%s", what, claim.uid)
     logger.warning(
         "claim=refused what=%s namespace=%s name=%s error=%r", what, claim.namespace, claim.name, text

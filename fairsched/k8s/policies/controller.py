@@ -40,7 +40,6 @@ PAUSE_S = 1.0
 _AGAIN_S = 5.0
 """After something was not written."""
 _LIVING = "status.phase!=Succeeded,status.phase!=Failed"
-_CONFLICT, _NOT_FOUND = 409, 404
 
 logger = logging.getLogger(__name__)
 
@@ -135,11 +134,12 @@ class Controller:
         try:
             self._client.patch(f"{PATH}/{quote(name)}/status", patch)
         except FairschedError as error:
-            if isinstance(error, Refused) and error.status in (_CONFLICT, _NOT_FOUND):
+            if isinstance(error, Refused) and (error.is_conflict or error.is_absent):
                 return True  # the watch tells what it is now, and then it is due again
-            if self._failed.get(name) != str(error):
-                logger.warning("policy_status=refused policy=%s error=%r", name, str(error))
-            self._failed[name] = str(error)
+            why = error.with_remedy()
+            if self._failed.get(name) != why:
+                logger.warning("policy_status=refused policy=%s error=%r", name, why)
+            self._failed[name] = why
             return False
         if self._failed.pop(name, None) is not None:
             logger.info("policy_status=written policy=%s", name)

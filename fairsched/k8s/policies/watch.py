@@ -20,7 +20,6 @@ from fairsched.k8s.policies.model import GROUP, PATH, PLURAL, VERSION
 
 ABSENT_S = 30.0
 """As long as the longest wait after a failure. A hundred nodes ask three times a second then."""
-_NOT_FOUND = 404
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ class PolicyWatch(watch.Watch):
             super().step()
             self._is_absent = False
         except Refused as error:
-            if error.status != _NOT_FOUND or self._is_defined():
+            if not error.is_absent or self._is_defined():
                 raise
             if not self._is_absent:
                 logger.info("policies=undefined path=%s", PATH)
@@ -64,7 +63,7 @@ class PolicyWatch(watch.Watch):
         try:
             resources = self._asked.get(f"/apis/{GROUP}/{VERSION}").get("resources")
         except Refused as error:
-            if error.status != _NOT_FOUND:
+            if not error.is_absent:
                 raise
             return False
         return any(isinstance(one, dict) and one.get("name") == PLURAL for one in resources or ())

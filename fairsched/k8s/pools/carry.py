@@ -35,7 +35,7 @@ from fairsched.k8s.pools.plan import MARK_AT, SHARED, Act, Step
 
 TRIES = 5
 """To write the taints of a node: its kubelet and the controllers write it, too, some seconds apart."""
-_CONFLICT, _GONE = 409, 404
+_CONFLICT = 409
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _get(client: KubeClient, ref: Ref) -> Live | None:
     try:
         return live_of(ref.kind, client.get(ref.path))
     except Refused as error:
-        if error.status == _GONE:
+        if error.is_absent:
             return None
         raise
 
@@ -129,9 +129,9 @@ def carry_out(client: KubeClient, steps: Iterable[Step], *, force: bool) -> Iter
 def _remedy(step: Step, error: Refused) -> str:
     if error.conflicts:
         return "give it up there, or use --force-conflicts"
-    if error.status == _GONE and step.ref.namespace:
+    if error.is_absent and step.ref.namespace:
         return f"make the namespace: kubectl create namespace {step.ref.namespace}"
-    if error.status == _CONFLICT:
+    if error.is_conflict:
         return "it has changed meanwhile: try again"
     return error.remedy
 
@@ -154,7 +154,7 @@ def _delete(client: KubeClient, step: Step) -> None:
         try:
             client.delete(step.ref.path, step.live.uid)
         except Refused as error:
-            raise (_Gone() if error.status == _GONE else error) from None
+            raise (_Gone() if error.is_absent else error) from None
 
 
 class _Gone(Exception):
@@ -210,6 +210,6 @@ def _write_taints(client: KubeClient, step: Step, live: Live, force: bool) -> No
             client.patch(step.ref.path, body, MANAGER)
             return
         except Refused as error:
-            if error.status != _CONFLICT or not left:
+            if not error.is_conflict or not left:
                 raise
         live = live_of("Node", client.get(step.ref.path))

@@ -76,7 +76,7 @@ def kueue_version(client: Client) -> str | None:
     try:
         found = client.get(GROUP)
     except Refused as error:
-        if error.status == 404:
+        if error.is_absent:
             return None
         raise
     served = {str(one.get("version")) for one in found.get("versions") or () if isinstance(one, dict)}
@@ -137,7 +137,7 @@ class Controller:
                     self._corrections = None  # another writes: what it wrote is where we would go on
                 self._well()
             except FairschedError as error:
-                self._note(str(error))
+                self._note(error.with_remedy())
             except Exception as error:  # what a server answers must not end it
                 logger.exception("teams=failed")
                 self._note(repr(error))
@@ -216,7 +216,7 @@ class Controller:
             try:
                 self._client.patch(f"/api/v1/namespaces/{quote(one.namespace)}", patch)
             except Refused as error:
-                if error.status not in (404, 409):
+                if not (error.is_absent or error.is_conflict):
                     refusal = refusal or error
                 continue  # one that has gone or changed the next round sees as it is
             before, after = one.before or "", one.after or ""

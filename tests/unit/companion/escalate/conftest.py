@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fairsched.k8s import grants
 from fairsched.k8s.client import KubeClient, Times
 from fairsched.k8s.kubeconfig import from_file
 from tests.unit.companion.escalate.api_server import ApiServer
@@ -26,4 +27,4 @@ def api(tmp_path: Path) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def client(api: ApiServer) -> KubeClient:
-    return KubeClient(from_file(api.kubeconfig()), QUICK)
+    return KubeClient(from_file(api.kubeconfig()), QUICK, grant=grants.ESCALATION)

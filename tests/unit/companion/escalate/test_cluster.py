@@ -17,6 +17,7 @@ from fairsched.companion.escalate.evict import MARK, EvictSettings, EvictStep
 from fairsched.companion.escalate.model import Kind, Outcome, Result
 from fairsched.companion.escalate.pods import EvictionRules
 from fairsched.companion.escalate.steps import carry_out
+from fairsched.k8s import grants
 from fairsched.k8s.client import KubeClient
 from tests.support import wait_until
 from tests.unit.companion.escalate.cluster import LABEL, PATHS, PLACE, Cluster, needs_cluster, scratch, uid
@@ -36,7 +37,7 @@ def take(cluster: Cluster, **more: Any) -> Result:
     settings = EvictSettings(
         cluster.node, EvictionRules(namespaces=(PLACE,)), labels={LABEL: "true"}, wait_s=30.0
     )
-    client = KubeClient(cluster.service_account())
+    client = KubeClient(cluster.service_account(), grant=grants.ESCALATION)
     seen = report([tenant(name, cgroups=(cgroup(pod),)) for name, pod in cluster.pods().items()])
     wanted = order("evict", tenant="high", **more)
     return carry_out(EvictStep(lambda: client, settings), wanted, seen, lambda undo: None)

@@ -20,7 +20,13 @@ PURE = {
     "fairsched.companion.escalate.model",
 }
 OWN = {"fairsched.companion.escalate.dry_run"}
-DATA = {"fairsched.cgroup.containers", "fairsched.model", "fairsched.protocol.status", "fnmatch"}
+DATA = {
+    "fairsched.cgroup.containers",
+    "fairsched.k8s.objects",
+    "fairsched.model",
+    "fairsched.protocol.status",
+    "fnmatch",
+}
 
 
 @pytest.mark.parametrize(
