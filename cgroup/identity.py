@@ -101,8 +101,11 @@ _HELPER = re.compile(rf"(crio|libpod)-conmon-({_HEX})(?:\.scope)?")
 _SPLIT = re.compile(rf"libpod-payload-({_HEX})")
 _BARE = re.compile(_HEX)
 _UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
-_POD = re.compile(rf"(?:kubepods-(?:(burstable|besteffort)-)?)?pod({_UID})(?:\.slice)?")
-_FLAT = re.compile(rf"kubepods-(?:(burstable|besteffort)-)?pod({_UID})\.slice:(cri-containerd|crio):({_HEX})")
+_PODS = r"(?:.+-)?kubepods-(?:(burstable|besteffort)-)?"
+"""A slice has the names of those above it in its own: with the kubelet's ``cgroupRoot: /kubelet`` it begins with
+``kubelet-``, as on each node of kind."""
+_POD = re.compile(rf"(?:{_PODS})?pod({_UID})(?:\.slice)?")
+_FLAT = re.compile(rf"{_PODS}pod({_UID})\.slice:(cri-containerd|crio):({_HEX})")
 _PODMAN_POD = re.compile(rf"(?:machine|user)-libpod_pod_({_HEX})\.slice")
 _LXC = re.compile(r"lxc\.(payload|monitor)\.(.+)")
 _MACHINE = re.compile(r"machine-(.+)\.scope")

@@ -172,7 +172,13 @@ def _places(domain: str, name: str, inner: str | None = None) -> tuple[str, ...]
         "docker": ("system.slice/docker-*.scope", "docker/*"),
         "podman": ("machine.slice/libpod-*.scope",),
         "containerd": ("system.slice/nerdctl-*.scope", "default/*"),
-        "pod": ("kubepods.slice/*", "kubepods/*"),
+        # the latter two: with kind's cgroupRoot
+        "pod": (
+            "kubepods.slice/*",
+            "kubepods/*",
+            "kubelet.slice/kubelet-kubepods.slice/*",
+            "kubelet/kubepods/*",
+        ),
         "lxc": (f"lxc.payload.{name}", f"lxc.payload/{name}", f"lxc/{name}"),
         "unit": (f"system.slice/{name}",),
     }[domain]

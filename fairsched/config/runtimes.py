@@ -55,6 +55,16 @@ ROWS = (
         'match: {pod: "*/llama-?"}',
     ),
     Row(
+        "Kubernetes, systemd driver, `cgroupRoot: /kubelet` (kind)",
+        "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-podUID.slice/cri-containerd-ID.scope",
+        "match: {pod: ml/llama-0}",
+    ),
+    Row(
+        "Kubernetes, cgroupfs driver, `cgroupRoot: /kubelet`",
+        "/kubelet/kubepods/burstable/podUID/ID",
+        "match: {pod: ml/llama-0}",
+    ),
+    Row(
         "Kubernetes, drivers that differ",
         "/system.slice/containerd.service/kubepods-podUID.slice:cri-containerd:ID",
         "match: {pod: ml/llama-0}",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from fairsched.cgroup.containers import Container, container_of
+from fairsched.cgroup.identity import layers_of
 
 ID = "3f" * 32
 INIT = "ab" * 32
@@ -28,6 +29,20 @@ LOW = UID.replace("-", "_")
         (f"/kubepods.slice/kubepods-pod{LOW}.slice/crio-{ID}.scope", Container("cri-o", ID, UID)),
         (f"/kubepods/besteffort/pod{UID}/{ID}", Container(None, ID, UID)),
         (f"/kubepods/pod{UID}", Container(None, None, UID)),
+        # a kubelet with a cgroupRoot: kind's, and one of two components with a dash in it, which systemd's names lose
+        (
+            f"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{LOW}.slice/cri-containerd-{ID}.scope",
+            Container("containerd", ID, UID),
+        ),
+        (f"/kubelet/kubepods/burstable/pod{UID}/{ID}", Container(None, ID, UID)),
+        (
+            f"/a.slice/a-b_c.slice/a-b_c-kubepods.slice/a-b_c-kubepods-pod{LOW}.slice/crio-{ID}.scope",
+            Container("cri-o", ID, UID),
+        ),
+        (
+            f"/system.slice/containerd.service/kubelet-kubepods-besteffort-pod{LOW}.slice:cri-containerd:{ID}",
+            Container("containerd", ID, UID),
+        ),
         # a static pod: its uid is a hash
         (f"/kubepods.slice/kubepods-pod{'9c' * 16}.slice/crio-{ID}.scope", Container("cri-o", ID, "9c" * 16)),
         # a node in a container: the pod is meant; the path does not say which runtime made its container
@@ -40,10 +55,31 @@ def test_a_container_is_known_by_its_path(cgroup: str, expected: Container) -> N
     assert container_of(cgroup) == expected
 
 
+@pytest.mark.parametrize("root", ["", "kubelet", "a/b_c"])
+@pytest.mark.parametrize("runtime", ["cri-containerd", "crio", "docker"])
+@pytest.mark.parametrize("qos", ["guaranteed", "burstable", "besteffort"])
+def test_both_drivers_of_the_kubelet_are_read(root: str, runtime: str, qos: str) -> None:
+    """As pkg/kubelet/cm names them: systemd's slices have all names above them in their own, cgroupfs' are plain."""
+    names = [*filter(None, root.split("/")), "kubepods", *([] if qos == "guaranteed" else [qos])]
+    joined = ["-".join(names[: end + 1]) for end in range(len(names))]
+    slices = [f"{name}.slice" for name in [*joined, f"{joined[-1]}-pod{LOW}"]]
+    for path in (
+        "/".join(["", *slices, f"{runtime}-{ID}.scope"]),
+        "/".join(["", *names, f"pod{UID}", ID]),
+        f"/system.slice/containerd.service/{slices[-1]}:cri-containerd:{ID}",
+    ):
+        found = layers_of(path)[-1]
+        assert (found.pod_uid, found.qos, found.container_id, found.is_outer) == (UID, qos, ID, True)
+        assert str(container_of(path)).startswith(f"pod {UID[:8]}/")
+
+
 @pytest.mark.parametrize(
     "cgroup",
     [
         "/",
+        f"/kubelet.slice/kubelet-pod{LOW}.slice",
+        f"/kubelet.slice/kubelet-kubepods-often-pod{LOW}.slice",
+        f"/mykubepods-pod{LOW}.slice",
         "/gpu.slice/chat",
         "/user.slice/user-0.slice/session-1.scope",
         f"/docker-{ID[:12]}.scope",

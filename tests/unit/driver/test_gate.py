@@ -145,6 +145,15 @@ def test_where_what_is_matched_by_name_usually_is_is_watched() -> None:
     paths = [*PATHS, "/docker", "/system.slice/x.service"]
     watched = places_to_watch(dict(enumerate(paths)), CgroupOwners(config), config).values()
     assert sorted(watched) == ["/docker", "/system.slice", "/system.slice/x.service"]
+    config = make_config({"a": {"match": {"pod": "ml/*"}, "gpus": [0]}})
+    paths = [
+        "/kubepods",
+        "/kubepods.slice/q",
+        "/kubelet/kubepods/q",
+        "/kubelet.slice/kubelet-kubepods.slice/q",
+    ]
+    watched = places_to_watch(dict(enumerate([*PATHS, *paths])), CgroupOwners(config), config).values()
+    assert sorted(watched) == sorted(paths)
 
 
 wishes = st.one_of(st.none(), st.sampled_from(["all", "none"]), st.lists(st.integers(0, 5), max_size=4))
