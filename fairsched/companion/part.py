@@ -119,7 +119,7 @@ class Node:
 
     def file_text(self) -> str:
         """The configuration as the file has it, without what was set or came of pods, as YAML."""
-        return str(self._client.request("config_show")["file_yaml"])
+        return str(self._client.request("config_file")["yaml"])
 
     def set_tenant(self, tenant: str, values: Mapping[str, Any]) -> list[str]:
         """As ``fairsched tenant set``: the changes as lines."""

@@ -50,6 +50,7 @@ class Settings:
         self.file_config, self._pods_misfit = self._with_layer(self._plain)
         self.overrides, self._misfit = _read_overrides(self.file_config.overrides_path, self.file_config)
         self._aside: Path | None = None
+        self._text: tuple[Config, str] | None = None
         self.config = self.overrides.apply(self.file_config)
 
     @property
@@ -134,9 +135,16 @@ class Settings:
         return {"settings": rows, "stale": list(stale), "kept": kept}
 
     def show(self) -> Mapping[str, Any]:
-        """The whole configuration in force, as YAML; and what the file alone says."""
+        """The whole configuration in force, as YAML."""
         yaml = render(self.file_config, self.overrides)
-        return {"path": self.display_path, "yaml": yaml, "file_yaml": render(self._plain)}
+        return {"path": self.display_path, "yaml": yaml}
+
+    def file_text(self) -> str:
+        """What the file alone says, as YAML. Whoever watches pods asks for it at each event: it is made once."""
+        # A configuration is never changed, but replaced.
+        if self._text is None or self._text[0] is not self._plain:
+            self._text = self._plain, render(self._plain)
+        return self._text[1]
 
     def set_tenant(self, tenant: str, values: Mapping[str, Any]) -> list[str]:
         """Override values of a tenant, persist, return the changes as lines. Raises ConfigError.

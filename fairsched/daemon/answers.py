@@ -162,6 +162,9 @@ class Answers:
     def config_show(self) -> Mapping[str, Any]:
         return self._settings.show()
 
+    def config_file(self) -> Mapping[str, Any]:
+        return {"yaml": self._settings.file_text()}
+
     def reload(self, by: Peer) -> list[str]:
         return self._changed(self._settings.reload(), by)
 

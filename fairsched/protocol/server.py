@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves the control socket: how ``fairsched status`` and its siblings talk to the daemon.
 
-Problem: the daemon's loop must tick every 20 ms whatever clients do, and what they ask for decides
-who is paused.
+Problem: the daemon's loop must tick every 20 ms whatever clients do, and what they ask for decides who is paused.
 
-Approach: one non-blocking unix stream socket and one epoll descriptor that the loop polls together
-with its own. A client is a bounded buffer; every call of :meth:`ControlServer.handle_ready` does a
-bounded amount of work. Slow, silent and greedy clients lose their connection, never the loop's time.
+Approach: one non-blocking unix stream socket and one epoll descriptor that the loop polls together with its own. A
+client is a bounded buffer; every call of :meth:`ControlServer.handle_ready` does a bounded amount of work. Slow, silent
+and greedy clients lose their connection, never the loop's time.
 
-Wire: one JSON object per line. Request ``{"v": 1, "request": "status", "args": {}}``, answer
-``{"v": 1, "ok": true, "result": ...}`` or ``{"v": 1, "ok": false, "error": {"message", "remedy",
-"exit_status"}}``. A connection may carry several requests, answered in order.
+Wire: one JSON object per line. Request ``{"v": 1, "request": "status", "args": {}}``, answer ``{"v": 1, "ok": true,
+"result": ...}`` or ``{"v": 1, "ok": false, "error": {"message", "remedy", "exit_status"}}``. A connection may carry
+several requests, answered in order.
 
-Who may ask: root, and members of the configured group, for reading and for changing alike: whoever
-may see all tenants of a node is its operator. The kernel vouches for the peer (SO_PEERCRED,
-SO_PEERGROUPS), on top of the mode of the socket (0660 root:fairsched).
+Who may ask: root and members of the configured group, for reading and changing alike: whoever may see all tenants of a
+node is its operator. The kernel vouches for the peer (SO_PEERCRED, SO_PEERGROUPS), beside the mode 0660 root:fairsched.
 """
 
 from __future__ import annotations
@@ -84,8 +82,7 @@ class ControlHandler(Protocol):
         """Sequence of status.DecisionRecord of the last minute, oldest first."""
 
     def decisions(self, since_ns: int) -> Any:
-        """``{"decisions": [status.DecisionRecord], "events": [events.EventRecord], "is_gapless": bool}``: each later
-        than that, and oldest first."""
+        """``{"decisions": [DecisionRecord], "events": [EventRecord], "is_gapless": bool}``: later, oldest first."""
 
     def processes(self) -> Any:
         """Sequence of process.ProcessStatus."""
@@ -104,6 +101,9 @@ class ControlHandler(Protocol):
 
     def config_show(self) -> Any:
         """``{"path": str | None, "yaml": config.render(...)}``."""
+
+    def config_file(self) -> Any:
+        """``{"yaml": ...}`` of the file alone, without what was set or came of pods."""
 
     def reload(self, by: Peer) -> Any:
         """Re-read the file; lines as above. A bad file raises ConfigError and changes nothing."""
@@ -148,6 +148,7 @@ REQUESTS: Mapping[str, _Call] = {
     "tenant_set": lambda handler, args, by: handler.tenant_set(_text(args, "tenant"), _values(args), by),
     "tenant_unset": lambda handler, args, by: handler.tenant_unset(_text(args, "tenant"), _keys(args), by),
     "config_show": lambda handler, args, by: handler.config_show(),
+    "config_file": lambda handler, args, by: handler.config_file(),
     "reload": lambda handler, args, by: handler.reload(by),
     "tell": lambda handler, args, by: handler.tell(_values(args, "finding"), by),
 }

@@ -27,6 +27,9 @@ before a label before what was asked for before 1, of pods and of namespaces ali
 its namespace's part and no other: what its namespace weighs does not follow it. Whoever has a ResourceQuota for shares
 has a limit on what a namespace can weigh.
 
+**Teams** of Kueue (k8s/teams) say what a namespace weighs whose pods asked for no shares, and which pods of it are one
+child. Sources of both kinds tell policy.py beside the objects, which stay as the API server has them.
+
 Policies of the cluster (k8s/policies) go before annotations of namespaces, and bound those of pods (bounds.py), where
 ``kubernetes.watch_policies`` says that there may be any.
 

@@ -20,17 +20,17 @@ from typing import Any, Protocol
 from fairsched.companion.part import Finding, Moment, Node
 from fairsched.companion.pods import shares as shares_file
 from fairsched.companion.pods.asked import Source, joined
-from fairsched.companion.pods.policy import Base, make_layer
+from fairsched.companion.pods.policy import Base, Given, make_layer
 from fairsched.companion.pods.said import Complaint
 from fairsched.companion.pods.shares import SharesFile
 from fairsched.config import Config, from_bytes
-from fairsched.config.podlayer import fitting
+from fairsched.config.podlayer import Layer, fitting
 from fairsched.errors import ControlError, FairschedError
 from fairsched.k8s import grants, kubeconfig
 from fairsched.k8s.client import KubeClient
 from fairsched.k8s.nodename import node_name
 from fairsched.k8s.policies.watch import Client, PolicyWatch
-from fairsched.k8s.teams.placed import with_teams
+from fairsched.k8s.teams.placed import teams_on
 from fairsched.k8s.watch import SHORT_AWAY_S, Watch
 
 _AGAIN_S = 5.0
@@ -81,6 +81,10 @@ class PodPart:
         self._policies = PolicyWatch(api, changed=self._due.set) if has_policies else None
         """None: nobody looks for any."""
         self._watches = [one for one in (self._pods, self._namespaces, self._policies) if one is not None]
+        self._text, self._config, self._base = "", Config(), Base()
+        """The file as it was read last, what it says, and what of that pods are told beside."""
+        self._fitted: tuple[Config, Mapping[str, Any], tuple[Layer, dict[str, str]]] | None = None
+        """The last layer, in which configuration it was fitted, and what came of it."""
         self._told: Mapping[str, Any] | None = None
         self._complaints: tuple[Complaint, ...] = ()
         self._refused: Mapping[str, str] = {}
@@ -160,16 +164,29 @@ class PodPart:
         policies = [] if self._policies is None else self._policies.items()
         if pods is None or namespaces is None or policies is None:
             return
-        config = from_bytes(self._node.file_text().encode(), "the configuration in force")
+        self._read()
         claimed = joined(source(pods) for source in self._sources)
-        pods, namespaces = with_teams(pods, namespaces)
-        made = make_layer(pods, namespaces, policies, Base.of(config), self._shares.read(), claimed)
-        layer, refused = fitting(config, made.layer)
+        given = Given(self._shares.read(), claimed, teams_on(pods, namespaces))
+        made = make_layer(pods, namespaces, policies, self._base, given)
+        layer, refused = self._fit(made.layer)
         self._complaints, self._refused = tuple(made.complaints), refused
         if layer != self._told:
             self._node.set_pods(layer)
             self._told = dict(layer)
         self._report(made.complaints)
+
+    def _read(self) -> None:
+        """The configuration: it is parsed when it is another, not at each event of a pod. Raises ControlError."""
+        text = self._node.file_text()
+        if text != self._text:
+            config = from_bytes(text.encode(), "the configuration in force")
+            self._text, self._config, self._base = text, config, Base.of(config)
+
+    def _fit(self, layer: Layer) -> tuple[Layer, dict[str, str]]:
+        """As :func:`fitting`, which reads all of the configuration: once for each layer and configuration."""
+        if self._fitted is None or self._fitted[0] is not self._config or self._fitted[1] != layer:
+            self._fitted = self._config, layer, fitting(self._config, layer)
+        return self._fitted[2]
 
     def _report(self, complaints: list[Complaint]) -> None:
         """One Event for each complaint of a pod. Best effort: `fairsched status` says it as well."""

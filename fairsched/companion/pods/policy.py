@@ -34,6 +34,8 @@ from fairsched.config.models import MAX_NAME_CHARS, NAME, Config
 from fairsched.k8s.policies.model import Policy, labels_of, name_of, policy_of
 from fairsched.k8s.policies.precedence import choose
 from fairsched.k8s.policies.selector import Malformed
+from fairsched.k8s.teams.placed import Teams
+from fairsched.k8s.teams.queues import KEY as QUEUES
 
 GPU_RESOURCES = ("nvidia.com/", "fairsched.io/")
 MOST_CHILDREN = 512
@@ -63,6 +65,17 @@ class Base:
         return cls(defaults.tenant_class, defaults.min, defaults.quota, sum(top))
 
 
+@dataclass(frozen=True)
+class Given:
+    """What counts of pods and namespaces besides what they say themselves."""
+
+    placed: Placed = field(default_factory=dict)
+    """Which GPUs the shares of pods are of, where that is known."""
+    claimed: Mapping[PodKey, Asked] = field(default_factory=dict)
+    """What pods have by claims."""
+    teams: Teams = field(default_factory=Teams)
+
+
 @dataclass
 class Made:
     """What pods, namespaces and policies come to."""
@@ -76,14 +89,10 @@ def make_layer(
     namespaces: Iterable[Mapping[str, Any]],
     policies: Iterable[Mapping[str, Any]] = (),
     base: Base | None = None,
-    placed: Placed | None = None,
-    claimed: Mapping[PodKey, Asked] | None = None,
+    given: Given | None = None,
 ) -> Made:
-    """Tenants of the pods of a node and of all namespaces and policies, as the API server has them.
-
-    ``placed``: which GPUs the shares of pods are of, where that is known. ``claimed``: what pods have besides.
-    """
-    made, base = Made(), base or Base()
+    """Tenants of the pods of a node and of all namespaces and policies, as the API server has them."""
+    made, base, given = Made(), base or Base(), given or Given()
     known = _read(policies, made.complaints)
     spaces = {text_of(one, "name"): one for one in namespaces}
     promised: set[str] = set()
@@ -95,10 +104,11 @@ def make_layer(
     for name, here in sorted(by_space.items()):
         space = spaces.get(name, {"metadata": {"name": name}})
         policy = choose(known, name, labels_of(space)).policy
-        is_said = any(map(keys_said, (space, *here))) or (policy is not None and not policy.is_for_all)
-        shares = Shares(placed or {}, claimed or {})
+        is_said = any(map(keys_said, (space, *here))) or name in given.teams.weights
+        is_said = is_said or (policy is not None and not policy.is_for_all)
+        shares = Shares(given.placed, given.claimed)
         if NAME.fullmatch(name) and (is_said or any(_wants_gpu(pod) or shares.has(pod) for pod in here)):
-            tenant = _Tenant(space, policy, base, shares, made.complaints)
+            tenant = _Tenant(space, policy, base, shares, given.teams, made.complaints)
             for pod in here:
                 tenant.add(pod)
             made.layer[name] = tenant.node()
@@ -136,6 +146,7 @@ class _Tenant:
         policy: Policy | None,
         base: Base,
         shares: Shares,
+        teams: Teams,
         complaints: list[Complaint],
     ) -> None:
         self._name, self._complaints = text_of(space, "name"), complaints
@@ -150,7 +161,12 @@ class _Tenant:
         self._children: dict[str, Values] = {}
         self._whose: dict[str, tuple[str, bool, int]] = {}
         """Keys of children: the group or pod that each is of, and the rule."""
-        self._shares = shares
+        self._shares, self._teams = shares, teams
+        if self._name in teams.unclear:
+            text = f"{QUEUES}: it is not what 'fairsched k8s teams' writes: no team is known here"
+            complaints.append(complaint(space, text))
+        self._groups: dict[str, float] = {}
+        """Children that are a team's pods, and what the team weighs."""
         rest: Values = {}
         if self._pods is not None:
             rest = {**_plain(self._pods.modest()), "policy": f"{self._origin}, of its rules the most modest"}
@@ -162,6 +178,10 @@ class _Tenant:
     def add(self, pod: Mapping[str, Any]) -> None:
         said, group = values_said(pod, self._complaints), group_said(pod, self._complaints)
         has_asked = self._shares.add(pod)
+        team = self._teams.groups.get((self._name, text_of(pod, "name")))
+        if team is not None:
+            group = team.name
+            said.pop("weight", None)
         if self._pods is None and not said and group is None and not has_asked:
             return
         rule, values = self._bounded(pod, said)
@@ -172,7 +192,7 @@ class _Tenant:
             self._complaints.append(complaint(pod, text))
             del values["min"]
             needed = 0.0
-        key = self._key(group or text_of(pod, "name"), group is not None, rule)
+        key = self._key(group or text_of(pod, "name"), group is not None, rule, is_team=team is not None)
         full = self._why_full(key)
         if full is not None:
             self._complaints.append(complaint(pod, f"{full}: it has the default"))
@@ -181,6 +201,8 @@ class _Tenant:
         child = self._children.setdefault(key, {"pods": []})
         is_first = not child["pods"]
         child["pods"].append(text_of(pod, "name"))
+        if team is not None:
+            self._groups[key] = team.weight
         for one in dict.fromkeys((*values, *(said if not is_first else ()))):
             value = values.get(one)
             if is_first:
@@ -208,24 +230,31 @@ class _Tenant:
         origin = self._pods.origin(bounds.rule)
         return bounds.rule, {**_plain(bounds.take(pod, said, origin, self._complaints)), "policy": origin}
 
-    def _key(self, name: str, is_group: bool, rule: int) -> str:
+    def _key(self, name: str, is_group: bool, rule: int, *, is_team: bool) -> str:
         """Of the child: pods of one group share it if they are of one rule. No other has it, whatever it is called.
 
-        A pod that calls its group as another pod is called must not get what that pod's rule gives.
+        A pod that calls its group as another pod is called must not get what that pod's rule gives; one that calls
+        it, or itself, as a team's pods are called must not get what the team does.
         """
         whose = (name, is_group, rule) if self._pods is not None else (name, False, 0)
+        reserved = () if is_team else self._teams.reserved.get(self._name, ())
         for number in itertools.count():
             key = _cut(name if number == 0 else f"{name}_{number}")
-            if self._whose.setdefault(key, whose) == whose:
+            if key not in reserved and self._whose.setdefault(key, whose) == whose:
                 return key
         raise AssertionError
 
     def node(self) -> dict[str, Any]:
-        if self._pods is None:
-            self._shares.fill(self._children)
+        is_left_to_pods = self._pods is None
+        if is_left_to_pods:
+            self._shares.fill(self._children, self._groups)
             for child in self._children.values() if self._class is not None else ():
                 child.setdefault("class", self._class)
         self._shares.weigh(self._values, self._children)
+        for key, weight in self._groups.items() if is_left_to_pods else ():
+            self._children[key].setdefault("weight", weight)
+        if self._name in self._teams.weights:
+            self._values.setdefault("weight", self._teams.weights[self._name])
         found = {"match": {"pod": f"{self._name}/*"}, "children_are": "pods", "children": self._children}
         origin = {} if self._origin is None else {"policy": self._origin}
         return {**self._values, **origin, **found}

@@ -15,12 +15,17 @@ from pydantic import ValidationError
 
 from fairsched.base.printable import printable
 from fairsched.config.models import NAME, Child
+from fairsched.k8s.teams.queues import KEY as QUEUES
 
 PREFIX = "fairsched.io/"
 KEYS = {"weight": "weight", "class": "class", "quota": "quota", "min": "min", "vram-limit": "vram_limit"}
 """Key of an annotation: key of the configuration."""
 WRITTEN = {key: name for name, key in KEYS.items()}
 GROUP = "tenant"
+_OTHERS = ("never-evict", "escalation", "config")
+"""Keys that are no wish: what escalation reads and writes."""
+_OF_SPACES = (*_OTHERS, QUEUES.removeprefix(PREFIX))
+"""Of namespaces: what the controller of teams writes (k8s/teams/placed.py)."""
 NOT_UNDERSTOOD = "FairschedNotUnderstood"
 OUT_OF_BOUNDS = "FairschedOutOfBounds"
 _SHOWN_CHARS = 60
@@ -55,13 +60,14 @@ def complaint(of: Mapping[str, Any], text: str, reason: str = NOT_UNDERSTOOD) ->
 
 
 def keys_said(of: Mapping[str, Any]) -> dict[str, str]:
-    """Our keys, without the prefix. Some are no wish: what escalation reads and writes."""
+    """Our keys, without the prefix, as far as they are a wish."""
     metadata = of.get("metadata") or {}
+    others = _OTHERS if metadata.get("namespace") else _OF_SPACES
     found: dict[str, str] = {}
     for place in ("labels", "annotations"):
         for key, value in (metadata.get(place) or {}).items():
             bare = str(key).removeprefix(PREFIX)
-            if bare != key and bare not in ("never-evict", "escalation", "config"):
+            if bare != key and bare not in others:
                 found[bare] = str(value)
     return found
 

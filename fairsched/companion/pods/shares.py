@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +99,16 @@ class Shares:
             self._where[name] = added(self._placed.get(f"{namespace}/{name}", {}), claimed.shares)
         return count > 0 or self.has(pod)
 
-    def fill(self, children: Mapping[str, dict[str, Any]]) -> None:
-        """What claims say of children that say nothing else; of several pods, the first that says it."""
-        for child in children.values():
+    def fill(self, children: Mapping[str, dict[str, Any]], teams: Container[str]) -> None:
+        """What claims say of children that say nothing else; of several pods, the first that says it.
+
+        ``teams``: children that are a team's: no claim says what these weigh, as it is written by who makes pods.
+        """
+        for key, child in children.items():
             for name in child.get("pods", ()):
-                for key, value in self._values.get(name, {}).items():
-                    child.setdefault(key, value)
+                for word, value in self._values.get(name, {}).items():
+                    if word != "weight" or key not in teams:
+                        child.setdefault(word, value)
 
     def weigh(self, values: dict[str, Any], children: Mapping[str, dict[str, Any]]) -> None:
         """Weights of the children that say none, and of a namespace that says none: all that its pods asked for,

@@ -13,10 +13,10 @@ agent, which reads Namespaces already, makes weights of it for the pods that nam
 pure). Kueue stays the scheduler: nothing is admitted, placed or ended here.
 
 The chain, from the top. A tenant of the agent's file; a GpuSharePolicy; the Namespace's own
-``fairsched.io/weight``; the team's weight; 1. Below it: the pods of the Namespace, by their own weights. Where a
-Namespace has queues of several teams the pods of each team are one child of it, with that team's weight, and divide
-that equally. A team with pods of several Namespaces on one node has its weight once there: each of these Namespaces
-gets an equal part of it.
+``fairsched.io/weight``; shares that its pods asked for; the team's weight; 1. Below it: the pods of the Namespace, by
+their own weights. Where a Namespace has queues of several teams the pods of each team are one child of it, with the
+shares that they asked for, or that team's weight, and divide that equally. A team with pods of several Namespaces on
+one node has its weight once there: each of these Namespaces gets an equal part of it.
 
 A pod chooses among the queues that its Namespace has, by its label, and gets nothing that the Namespace has not.
 Without Kueue, or without the controller, there is no annotation, and all is as if this were not here.

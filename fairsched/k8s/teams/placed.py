@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What teams weigh on one node (pure): pods and Namespaces as if somebody had annotated them so.
+"""What teams weigh on one node (pure): weights of Namespaces, and the children that teams are within one.
 
-In: the pods of a node and the Namespaces, as the API server has them. Out: the same, with ``fairsched.io/weight``
-on Namespaces that have pods of a team here and say no weight of their own; and, in a Namespace with queues of
-several teams, with ``fairsched.io/tenant`` and ``fairsched.io/weight`` on the pods of each. What a person wrote on
-the Namespace stays.
+In: the pods of a node and the Namespaces, as the API server has them. Out: for a Namespace that has pods of a team
+here, the weight of its teams; for each pod in a Namespace with queues of several teams, the child that its team is.
+What that is worth beside what others say is companion/pods/policy.py's to know.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fairsched.k8s.teams.queues import KEY, LABELS, Queue, Queues, bounded, queues_of
 
-WEIGHT, TENANT = "fairsched.io/weight", "fairsched.io/tenant"
 GROUP = "queue."
 """Begins the name of a child that is a team's pods: ``ml/queue.research``."""
 _MAX_CHARS = 64
@@ -24,17 +23,53 @@ _MAX_CHARS = 64
 _OVER = ("Succeeded", "Failed")
 
 Object = Mapping[str, Any]
+PodKey = tuple[str, str]
+"""(namespace, name)"""
 
 
-def with_teams(pods: Sequence[Object], namespaces: Sequence[Object]) -> tuple[list[Object], list[Object]]:
-    """Pods and Namespaces with what their teams weigh here. What nobody can understand is left where it is."""
+@dataclass(frozen=True)
+class Group:
+    """The pods of one team in a Namespace that has queues of several."""
+
+    name: str
+    """Of the child."""
+    weight: float
+    """Within the Namespace."""
+
+
+@dataclass(frozen=True)
+class Teams:
+    """What teams come to on one node."""
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Of Namespaces that have pods of a team here."""
+    groups: Mapping[PodKey, Group] = field(default_factory=dict)
+    reserved: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By Namespace with queues of several teams: names of children that are a team's, whether it is here or not."""
+    unclear: frozenset[str] = frozenset()
+    """Namespaces whose annotation is not what the controller writes."""
+
+
+def teams_on(pods: Sequence[Object], namespaces: Sequence[Object]) -> Teams:
+    """What teams weigh on the node of these pods."""
     known: dict[str, Queues] = {}
+    unclear: set[str] = set()
     for one in namespaces:
-        text = _annotations(one).get(KEY)
+        text, name = _annotations(one).get(KEY), _text(one, "name")
         queues = None if text is None else queues_of(str(text))
         if queues is not None:
-            known[_text(one, "name")] = queues
-    here = _teams_here(pods, known)
+            known[name] = queues
+        elif text is not None:
+            unclear.add(name)
+    living = {
+        (space, _text(pod, "name")): queue
+        for pod in pods
+        if (pod.get("status") or {}).get("phase") not in _OVER
+        and (queue := _queue_of(pod, known.get(space := _text(pod, "namespace"), {}))) is not None
+    }
+    here: dict[str, dict[str, float]] = {}
+    for (space, _), queue in living.items():
+        here.setdefault(space, {})[queue.team] = queue.weight
     places = {
         team: sum(team in teams for teams in here.values()) for teams in here.values() for team in teams
     }
@@ -42,9 +77,16 @@ def with_teams(pods: Sequence[Object], namespaces: Sequence[Object]) -> tuple[li
         space: {team: bounded(weight / places[team]) for team, weight in teams.items()}
         for space, teams in here.items()
     }
-    return (
-        [_pod(one, known.get(_text(one, "namespace"), {}), weights) for one in pods],
-        [_namespace(one, known, weights) for one in namespaces],
+    shared = {space: queues for space, queues in known.items() if is_shared(queues)}
+    return Teams(
+        {space: bounded(sum(teams.values())) for space, teams in weights.items()},
+        {
+            key: Group(group_of(queue.team), weights[key[0]][queue.team])
+            for key, queue in living.items()
+            if key[0] in shared
+        },
+        {space: frozenset(group_of(one.team) for one in queues.values()) for space, queues in shared.items()},
+        frozenset(unclear),
     )
 
 
@@ -61,17 +103,6 @@ def is_shared(queues: Queues) -> bool:
     return len({one.team for one in queues.values()}) > 1
 
 
-def _teams_here(pods: Iterable[Object], known: Mapping[str, Queues]) -> dict[str, dict[str, float]]:
-    """Namespace: the teams of its pods on this node, with their weights."""
-    found: dict[str, dict[str, float]] = {}
-    for pod in pods:
-        space = _text(pod, "namespace")
-        queue = _queue_of(pod, known.get(space, {}))
-        if queue is not None and (pod.get("status") or {}).get("phase") not in _OVER:
-            found.setdefault(space, {})[queue.team] = queue.weight
-    return found
-
-
 def _queue_of(pod: Object, queues: Queues) -> Queue | None:
     """The queue that it names, if its Namespace has that."""
     labels = (pod.get("metadata") or {}).get("labels") or {}
@@ -79,32 +110,6 @@ def _queue_of(pod: Object, queues: Queues) -> Queue | None:
         if label in labels:
             return queues.get(str(labels[label]))
     return None
-
-
-def _namespace(
-    one: Object, known: Mapping[str, Queues], weights: Mapping[str, Mapping[str, float]]
-) -> Object:
-    name = _text(one, "name")
-    if name not in known:
-        return one
-    metadata = dict(one.get("metadata") or {})
-    annotations = {key: value for key, value in _annotations(one).items() if key != KEY}
-    says = WEIGHT in annotations or WEIGHT in (metadata.get("labels") or {})
-    if name in weights and not says:
-        annotations[WEIGHT] = f"{bounded(sum(weights[name].values())):.6g}"
-    return {**one, "metadata": {**metadata, "annotations": annotations}}
-
-
-def _pod(one: Object, queues: Queues, weights: Mapping[str, Mapping[str, float]]) -> Object:
-    queue = _queue_of(one, queues)
-    if queue is None or not is_shared(queues):
-        return one
-    weight = weights.get(_text(one, "namespace"), {}).get(queue.team)
-    if weight is None:  # it is over
-        return one
-    metadata = dict(one.get("metadata") or {})
-    said = {TENANT: group_of(queue.team), WEIGHT: f"{weight:.6g}"}
-    return {**one, "metadata": {**metadata, "annotations": {**_annotations(one), **said}}}
 
 
 def _annotations(of: Object) -> Mapping[str, Any]:

@@ -134,11 +134,30 @@ def test_what_pods_come_to_is_in_force_at_once_and_after_a_start_without_an_api_
 def test_the_layer_outlives_a_reload_and_an_override_lies_over_it(file: Path) -> None:
     settings = Settings(file)
     settings.set_pods(LAYER)
+    assert "weight: 5" not in settings.file_text()
     settings.set_tenant("ml/llama-0", {"weight": 7})
     write(file, "chat: {cgroup: gpu/chat, weight: 5}")
     settings.reload()
     assert weights(settings) == {"chat": 5, "ml": 3, "ml/llama-0": 7}
-    assert "weight: 5" in settings.show()["file_yaml"] and "llama" not in settings.show()["file_yaml"]
+    assert "weight: 5" in settings.file_text() and "llama" not in settings.file_text()
+
+
+def test_what_the_file_says_is_written_once_for_all_who_ask(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever watches pods asks at each event, and the loop answers."""
+    made: list[Any] = []
+    monkeypatch.setattr(
+        "fairsched.config.settings.render", lambda *given: made.append(given) or render(*given)
+    )
+    settings = Settings(file)
+    first = settings.file_text()
+    settings.set_pods(LAYER)
+    settings.set_tenant("ml", {"weight": 9})
+    assert settings.file_text() is first and len(made) == 1
+    write(file, "chat: {cgroup: gpu/chat, weight: 5}")
+    settings.reload()
+    assert "weight: 5" in settings.file_text() and len(made) == 2
 
 
 def test_a_layer_that_does_not_fit_changes_nothing(file: Path) -> None:

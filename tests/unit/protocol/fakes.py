@@ -196,6 +196,9 @@ class FakeDaemon:
     def config_show(self) -> Any:
         return {"path": None, "yaml": render(self.config, self.overrides)}
 
+    def config_file(self) -> Any:
+        return {"yaml": render(self.config)}
+
     def reload(self, by: Peer) -> Any:
         raise ConfigError("unknown key", file="fake.yaml:3", key="wieght", remedy="did you mean 'weight'?")
 

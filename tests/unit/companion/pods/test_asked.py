@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.companion.pods.asked import Asked, joined
-from fairsched.companion.pods.policy import make_layer
+from fairsched.companion.pods.policy import Given, make_layer
 from tests.unit.companion.pods.test_policy import pod, space
 
 A, B = "GPU-a", "GPU-b"
@@ -18,7 +18,8 @@ A, B = "GPU-a", "GPU-b"
 
 def layer(*pods: dict[str, Any], asked: dict[str, Asked], **said: str) -> dict[str, Any]:
     """Of the namespace ml, by the names of its pods."""
-    made = make_layer(pods, [space(**said)], claimed={("ml", name): one for name, one in asked.items()})
+    claimed = {("ml", name): one for name, one in asked.items()}
+    made = make_layer(pods, [space(**said)], given=Given(claimed=claimed))
     assert made.complaints == []
     found: dict[str, Any] = made.layer["ml"]
     return found
@@ -54,7 +55,7 @@ def test_shares_of_a_claim_and_of_the_device_plugin_add_up() -> None:
     both = pod("a")
     both["status"] = {"startTime": "2026-01-01T00:00:00Z"}
     both["spec"]["containers"][0]["resources"] = {"limits": {"fairsched.io/gpu-share": "20"}}
-    made = make_layer([both], [space()], placed={"ml/a": {A: 20}}, claimed={("ml", "a"): Asked({A: 30.5})})
+    made = make_layer([both], [space()], given=Given({"ml/a": {A: 20}}, {("ml", "a"): Asked({A: 30.5})}))
     assert made.layer["ml"]["children"]["a"] == {"pods": ["a"], "weight": 50.5}
 
 
@@ -73,7 +74,7 @@ def test_a_pod_that_only_looks_on_is_a_tenant_like_any() -> None:
 
 
 def test_who_asked_for_nothing_is_as_before() -> None:
-    found = make_layer([pod("a", weight="2")], [space()], claimed={})
+    found = make_layer([pod("a", weight="2")], [space()], given=Given())
     assert found == make_layer([pod("a", weight="2")], [space()])
 
 
@@ -98,7 +99,7 @@ def test_several_sources_add_up_and_the_first_goes_before() -> None:
 def test_between_namespaces_a_gpu_is_divided_as_was_asked(shares: list[tuple[str, int]]) -> None:
     pods = [pod(f"p{number}", namespace) for number, (namespace, _) in enumerate(shares)]
     asked = {(name, f"p{number}"): Asked({A: share}) for number, (name, share) in enumerate(shares)}
-    found = make_layer(pods, [space("x"), space("y")], claimed=asked).layer
+    found = make_layer(pods, [space("x"), space("y")], given=Given(claimed=asked)).layer
     whole = sum(one["weight"] for one in found.values())
     for (name, key), one in asked.items():
         inner = found[name]["children"]

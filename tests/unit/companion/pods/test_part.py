@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +11,7 @@ import pytest
 
 from fairsched.base.files import replace_file
 from fairsched.companion.part import Finding, Moment
+from fairsched.companion.pods import part as pods_part
 from fairsched.companion.pods.part import PodPart
 from fairsched.companion.pods.shares import SharesFile
 from fairsched.errors import ControlError
@@ -160,6 +161,37 @@ def test_what_the_file_has_is_left_to_it_and_said(part: PodPart, api: Api, node:
     assert set(node.told[0]) == {"web"}
     (said,) = faults(part)
     assert said.startswith("pods: ml is left to the file: ")
+
+
+def test_the_configuration_is_read_once_for_each_change_of_it_and_not_at_each_event(
+    part: PodPart, api: Api, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, int] = {"parsed": 0, "fitted": 0}
+
+    def counted(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*given: Any) -> Any:
+            seen[what] += 1
+            return call(*given)
+
+        return count
+
+    monkeypatch.setattr(pods_part, "from_bytes", counted("parsed", pods_part.from_bytes))
+    monkeypatch.setattr(pods_part, "fitting", counted("fitted", pods_part.fitting))
+    for _ in range(20):  # events of pods that say nothing new
+        see(part, api, [pod("a", weight="2")], [space()])
+        part.step()
+    assert seen == {"parsed": 1, "fitted": 1}
+    see(part, api, [pod("a", weight="3")], [space()])
+    part.step()
+    assert seen == {"parsed": 1, "fitted": 2} and len(node.told) == 2
+    node.file = 'tenants: {team: {match: {pod: "ml/*"}}}\nkubernetes: {watch_pods: true}\n'
+    part.step()
+    assert seen == {"parsed": 2, "fitted": 3}
+    assert node.told[-1] == {}, "the file goes before, from the moment that it says so"
+    node.file = "tenants: {}\ntenant_defaults: {min: 100%}\nkubernetes: {watch_pods: true}\n"
+    see(part, api, [pod("a", weight="3"), pod("b", "web")], [space()])
+    part.step()
+    assert node.told[-1]["web"]["min"] == 0.0, "what the file guarantees by default is read anew as well"
 
 
 def test_many_complaints_are_summed_up(part: PodPart, api: Api) -> None:

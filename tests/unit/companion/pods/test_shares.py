@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.companion.pods.policy import make_layer
+from fairsched.companion.pods.policy import Given, make_layer
 from fairsched.companion.pods.shares import RESOURCE, SharesFile, asked, parse
 from fairsched.config.podlayer import with_layer
 from fairsched.k8s.plugin.placed import VERSION, placed_in
@@ -36,7 +36,7 @@ def sharing(name: str, count: object, namespace: str = "ml", **said: str) -> dic
 def specs(
     *pods: dict[str, Any], spaces: tuple[dict[str, Any], ...] = (), placed: Any = None
 ) -> dict[str, TenantSpec]:
-    made = make_layer(pods, spaces, placed=placed)
+    made = make_layer(pods, spaces, given=Given(placed=placed or {}))
     return dict(with_layer(FILE, made.layer).tenant_specs())
 
 

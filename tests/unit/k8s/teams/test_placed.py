@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairsched.companion.pods.policy import make_layer
+from fairsched.companion.pods.asked import Asked
+from fairsched.companion.pods.policy import Given, Made, make_layer
 from fairsched.config import from_bytes
-from fairsched.config.podlayer import with_layer
-from fairsched.k8s.teams.placed import group_of, with_teams
+from fairsched.config.podlayer import fitting, with_layer
+from fairsched.k8s.teams.placed import Teams, group_of, teams_on
 from fairsched.k8s.teams.queues import KEY
+from fairsched.model import TenantClass, TenantSpec
 from tests.unit.companion.pods.test_policy import FILE, pod, space
+from tests.unit.companion.pods.test_shares import sharing
+from tests.unit.k8s.policies.made import policy
 
 
 def queued(name: str, namespace: str, queue: str | None, **said: str) -> dict[str, Any]:
@@ -28,8 +34,18 @@ def with_queues(name: str, text: str, **said: str) -> dict[str, Any]:
     return found
 
 
+def layer_of(
+    pods: Sequence[dict[str, Any]],
+    namespaces: Sequence[dict[str, Any]],
+    policies: Sequence[dict[str, Any]] = (),
+    claimed: Mapping[tuple[str, str], Asked] | None = None,
+) -> Made:
+    given = Given(claimed=claimed or {}, teams=teams_on(pods, namespaces))
+    return make_layer(pods, namespaces, policies, given=given)
+
+
 def weights(*pods: dict[str, Any], namespaces: tuple[dict[str, Any], ...]) -> dict[str, float]:
-    made = make_layer(*with_teams(pods, namespaces))
+    made = layer_of(pods, namespaces)
     assert made.complaints == []
     return {name: spec.weight for name, spec in with_layer(FILE, made.layer).tenant_specs().items()}
 
@@ -103,16 +119,17 @@ def test_pods_of_two_teams_in_a_namespace_are_two_children_by_their_teams_weight
 
 
 def test_an_annotation_that_is_not_ours_to_understand_changes_nothing_and_is_complained_of() -> None:
-    made = make_layer(*with_teams([queued("a", "ml", "q")], [with_queues("ml", "q=everything")]))
+    made = layer_of([queued("a", "ml", "q")], [with_queues("ml", "q=everything")])
     assert [str(one) for one in made.complaints] == [
-        "ml: fairsched.io/queues: there is no such key; known: weight, class, quota, min, vram-limit, tenant"
+        "ml: fairsched.io/queues: it is not what 'fairsched k8s teams' writes: no team is known here"
     ]
     assert made.layer["ml"].get("weight") is None
 
 
 def test_without_the_annotation_nothing_is_touched() -> None:
     pods, spaces = [queued("a", "ml", "q", weight="3")], [space("ml", weight="2")]
-    assert with_teams(pods, spaces) == (pods, spaces)
+    assert teams_on(pods, spaces) == Teams()
+    assert layer_of(pods, spaces) == make_layer(pods, spaces)
 
 
 def test_names_that_are_too_long_are_told_apart() -> None:
@@ -123,6 +140,82 @@ def test_names_that_are_too_long_are_told_apart() -> None:
 def test_weights_that_add_up_to_more_than_nodes_take_are_the_most_that_they_do() -> None:
     spaces = (with_queues("ml", "q=a:1000000,r=b:1000000"),)
     assert weights(queued("x", "ml", "q"), queued("y", "ml", "r"), namespaces=spaces)["ml"] == 1_000_000
+
+
+LADDER = ("policy", "annotation", "label", "share", "team")
+"""What goes before what of a namespace, from the top; below is 1, above the configuration's own tenants."""
+WORTH = {"policy": 2.0, "annotation": 3.0, "label": 4.0, "share": 50.0, "team": 6.0}
+
+
+@pytest.mark.parametrize("first", range(len(LADDER) + 1))
+@pytest.mark.parametrize("by", ["resource", "claim"])
+def test_the_first_that_says_what_a_namespace_weighs_counts(first: int, by: str) -> None:
+    there = LADDER[first:]
+    one = sharing("a", 50 if "share" in there and by == "resource" else 0)
+    one["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    name = with_queues("ml", "q=research:6") if "team" in there else space("ml")
+    if "annotation" in there:
+        name["metadata"]["annotations"]["fairsched.io/weight"] = "3"
+    name["metadata"]["labels"] = {"fairsched.io/weight": "4"} if "label" in there else {}
+    claimed = {("ml", "a"): Asked({"GPU-a": 50})} if "share" in there and by == "claim" else {}
+    policies = [policy("p", names=["ml"], share={"weight": 2})] if "policy" in there else []
+    made = layer_of([one], [name], policies, claimed)
+    found = with_layer(FILE, made.layer).tenant_specs()
+    assert found.get("ml", TenantSpec("ml")).weight == (WORTH[there[0]] if there else 1)
+    taken, _ = fitting(from_bytes(b"tenants: {ml: {match: {pod: ml/*}, weight: 9}}\n", "f"), made.layer)
+    assert "ml" not in taken, "the configuration goes before all of them"
+
+
+def test_shares_that_pods_of_two_teams_asked_for_go_before_their_teams_weights() -> None:
+    """Which somebody has let them have; what a claim says of a weight its maker has written."""
+    claimed = {
+        ("ml", "a"): Asked({"GPU-a": 25}, {"weight": 1_000_000}),
+        ("ml", "b"): Asked({"GPU-a": 50}),
+        ("ml", "c"): Asked({}, {"weight": 1_000_000}),
+    }
+    pods = [queued("a", "ml", "train"), queued("b", "ml", "train"), queued("c", "ml", "serve")]
+    made = layer_of(pods, [with_queues("ml", "train=research:1,serve=serving:3")], claimed=claimed)
+    children = made.layer["ml"]["children"]
+    assert children["queue.research"]["weight"] == 75 and made.layer["ml"]["weight"] == 75
+    assert children["queue.serving"]["weight"] == 3, "its team's"
+
+
+def test_where_a_policy_speaks_of_pods_neither_teams_nor_shares_say_what_they_weigh() -> None:
+    """They are their teams' children all the same: by these teams are told of."""
+    pods = [queued("a", "ml", "train", weight="3"), queued("b", "ml", "serve"), queued("c", "ml", None)]
+    said = {"weight": 70, "class": "batch", "quota": 0.1, "vram_limit": 1 << 30}
+    claimed = {("ml", name): Asked({"GPU-a": 10}, said) for name in "abc"}
+    spaces = [with_queues("ml", "train=research:5,serve=serving:7")]
+    made = layer_of(pods, spaces, [policy("p", pods=[{"weight": 2, "max": {"weight": 4}}])], claimed)
+    found = with_layer(FILE, made.layer).tenant_specs()
+    assert {name: spec.weight for name, spec in found.items()} == {
+        "ml": 30,
+        "ml/queue.research": 2,
+        "ml/queue.serving": 2,
+        "ml/c": 2,
+    }
+    for one in found.values():
+        told = (one.tenant_class, one.quota_ratio, one.vram_limit_bytes)
+        assert told == (TenantClass.LATENCY, None, None), "no claim's"
+    assert made.complaints == [], "nobody said so"
+
+
+@pytest.mark.parametrize("said", [{"tenant": "queue.serving"}, {"weight": "9"}])
+def test_a_pod_of_no_team_is_not_taken_for_one_by_its_name_or_its_group(said: dict[str, str]) -> None:
+    """Also of a team that is not on this node: Prometheus is asked for what its child got."""
+    name = "a" if "tenant" in said else "queue.serving"
+    spaces = [with_queues("ml", "train=research:1,serve=serving:3,more=third:1")]
+    for pods in ([queued("z", "ml", "serve")], [queued("z", "ml", "train")]):
+        children = layer_of([queued(name, "ml", None, **said), *pods], spaces).layer["ml"]["children"]
+        assert children["queue.serving_1"]["pods"] == [name]
+        assert children.get("queue.serving", {"pods": ["z"]})["pods"] == ["z"]
+
+
+def test_objects_of_the_api_server_stay_as_they_are() -> None:
+    pods, spaces = [queued("a", "ml", "q"), queued("b", "ml", "r")], [with_queues("ml", "q=a:1,r=b:2")]
+    before = json.dumps((pods, spaces))
+    layer_of(pods, spaces)
+    assert json.dumps((pods, spaces)) == before
 
 
 LABEL = st.one_of(st.none(), st.sampled_from(["q", "r", "vip", ""]), st.text(max_size=8))
@@ -138,7 +231,7 @@ def test_whatever_pods_say_their_namespace_has_no_more_than_its_teams(
         queued(f"p{index}", "ml", queue, weight=weight, tenant=tenant)
         for index, (queue, weight, tenant) in enumerate(told)
     ]
-    made = make_layer(*with_teams([*pods, queued("z", "rich", "vip")], spaces))
+    made = layer_of([*pods, queued("z", "rich", "vip")], spaces)
     config = from_bytes(b"tenants: {}\nkubernetes: {watch_pods: true}\n", "f")
     found = with_layer(config, made.layer).tenant_specs()
     assert "ml" not in found or found["ml"].weight <= 5
