@@ -155,7 +155,9 @@ class Playback:
         if account is None or probe is None:
             raise TapeError(f"{self._tape} has no beginning", remedy="none: record again")
         self.calls[head["call"]] += 1
-        self.tenants.update(dict(head.get("tenants", ())))
+        if "tenants" in head:
+            self.tenants.update(dict(head["tenants"]))
+            account.tenants_changed()
         self._births.update(dict(head.get("started", ())))
         self._cgroups.update(dict(head.get("cgroups", ())))
         self._traces.put(head.get("switches", ()), head["at"])

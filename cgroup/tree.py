@@ -11,12 +11,11 @@ Everything here tolerates cgroups and processes that vanish between two steps: t
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from fairsched.base.process import has_ended
@@ -92,10 +91,7 @@ def find_ids(mount: Mount, cgroup_ids: Collection[int]) -> dict[int, str]:
 
 def is_at(mount: Mount, path: str, cgroup_id: int) -> bool:
     """Whether this very cgroup is at ``path`` now."""
-    try:
-        return os.stat(mount.absolute(path)).st_ino == cgroup_id
-    except OSError:
-        return False
+    return id_at(mount, path) == cgroup_id
 
 
 def read_pids(ref: CgroupRef) -> list[int]:
@@ -164,24 +160,33 @@ def _path_in(directory: str, mount: Mount) -> str | None:
     return None
 
 
-def cgroup_id_of(pid: int, mount: Mount, is_known: Callable[[int], object] | None = None) -> int | None:
-    """The cgroup a process is in; None when it is gone.
-
-    ``is_known``: where that says no of a cgroup, the innermost one around it of which it does not, if there is any. Who
-    goes from one new cgroup to the next is in none that a look at all of them has found.
-    """
+def cgroup_id_of(pid: int, mount: Mount) -> int | None:
+    """The cgroup a process is in; None when it is gone, or that cgroup is."""
     path = cgroup_path_of(pid, mount)
-    own: int | None = None
-    while path is not None:
-        with contextlib.suppress(OSError):
-            found = os.stat(mount.absolute(path)).st_ino
-            if is_known is None or is_known(found):
-                return found
-            own = own or found
-        if is_known is None or path.strip("/") == "":
-            break
-        path = os.path.dirname(path)
-    return own
+    return None if path is None else id_at(mount, path)
+
+
+def id_at(mount: Mount, path: str) -> int | None:
+    """The id of the cgroup that is at ``path`` now; None when there is none."""
+    try:
+        return os.stat(mount.absolute(path)).st_ino
+    except OSError:
+        return None
+
+
+def innermost_known(cgroup_ids: Iterable[int], is_known: Callable[[int], object]) -> int | None:
+    """Of cgroups inside each other, the innermost first: the first one that is known; where none is, the innermost.
+
+    Who goes from one new cgroup to the next is in none that a look at all of them has found, and in its tenant's all
+    the time.
+    """
+    innermost = None
+    for cgroup_id in cgroup_ids:
+        if is_known(cgroup_id):
+            return cgroup_id
+        if innermost is None:
+            innermost = cgroup_id
+    return innermost
 
 
 def create(mount: Mount, path: str) -> CgroupRef:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Set
 
 from fairsched.accounting.context import Context, Move, ProcessUses, row_of
 from fairsched.bpf import abi
+from fairsched.cgroup.tree import innermost_known
 from fairsched.model import ContextKey
 
 _LOOKED_AT_REST = 64
@@ -27,9 +28,11 @@ class Contexts:
         self._turn = 0
         self._placed: set[ContextKey] = set()
         """Those whose cgroup nobody knew: they are in their tenant's until somebody does."""
+        self.is_stale = True
+        """Other cgroups may be known than at the last :meth:`place`."""
         self._lost: set[int] = set()
-        """Cgroups that nobody knows and whose contexts have stayed there: they are in no tenant. Not asked again, for
-        whoever is heard of is looked at anyway."""
+        """Cgroups that nobody knew then, and whose contexts have stayed there: they are in no tenant. Not asked again,
+        for whoever is heard of is looked at anyway."""
         self._unknown: set[int] = set()
         """Cgroups that work was seen in since the last look, and that nobody knows: gone again, or new."""
 
@@ -95,24 +98,43 @@ class Contexts:
         if tenant_of(cgroup_id) is not None or live.generation != key[1]:
             return cgroup_id
         self._unknown.add(cgroup_id)
-        charged_id = int(live.charged_id)
-        if tenant_of(charged_id) is None:
-            return cgroup_id
-        self._placed.add(key)
-        return charged_id
+        place = innermost_known((cgroup_id, int(live.charged_id)), tenant_of) or cgroup_id
+        if place != cgroup_id:
+            self._placed.add(key)
+        return place
 
     def place(self, tenant_of: Callable[[int], str | None], live_of: Callable[[int], abi.Ctx]) -> set[int]:
-        """Have all be where somebody knows; returns the cgroups that work was seen in and that nobody knows."""
-        lost, asked = {one for one in self._by_cgroup if tenant_of(one) is None}, self._lost
-        self._lost = lost
-        for context in (*self.of(lost - asked), *filter(None, map(self.get, tuple(self._placed)))):
-            live = live_of(context.key[0])
-            if live.generation == context.key[1]:
-                place = self.place_of(context.key, int(live.cgroup_id), live, tenant_of)
-                if place != context.cgroup_id:
-                    self.move(context, place, 0)
-        unknown, self._unknown = self._unknown, set()
+        """Have all be where somebody knows; returns the cgroups that work was seen in and that nobody knows.
+
+        Costs nothing while all are where they were and the tenants' cgroups are the same.
+        """
+        if self.is_stale:
+            self._place_lost(tenant_of, live_of)
+            self.is_stale = False
+        for context in list(filter(None, map(self.get, self._placed))):
+            self._place_again(context, tenant_of, live_of)
+        unknown = self._unknown
+        self._unknown = set()
         return unknown
+
+    def _place_lost(self, tenant_of: Callable[[int], str | None], live_of: Callable[[int], abi.Ctx]) -> None:
+        """Those in cgroups that were known, or not looked at yet, and are not known."""
+        asked = self._lost
+        self._lost = {cgroup_id for cgroup_id in self._by_cgroup if tenant_of(cgroup_id) is None}
+        for context in self.of(self._lost - asked):
+            self._place_again(context, tenant_of, live_of)
+
+    def _place_again(
+        self,
+        context: Context,
+        tenant_of: Callable[[int], str | None],
+        live_of: Callable[[int], abi.Ctx],
+    ) -> None:
+        live = live_of(context.key[0])
+        if live.generation == context.key[1]:
+            place = self.place_of(context.key, int(live.cgroup_id), live, tenant_of)
+            if place != context.cgroup_id:
+                self.move(context, place, 0)
 
     def drop(self, context: Context) -> None:
         """Harmless when it is gone already."""

@@ -236,6 +236,10 @@ class EbpfAccount:
 
     # ---- judgements ----
 
+    def tenants_changed(self) -> None:
+        """``tenant_of`` may have other answers now: all contexts are placed anew at the next read."""
+        self._contexts.is_stale = True
+
     def _launch(self, context: Context) -> LaunchTime:
         """What is known of the context, else of another of its tenant."""
         context.launch = self._engines[context.gpu].silence.launch_of(context) or context.launch

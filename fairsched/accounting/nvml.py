@@ -28,8 +28,6 @@ from fairsched.accounting.context import ProcessUse
 from fairsched.accounting.error import sampled_points
 from fairsched.accounting.instances import InstanceUses, Loads
 from fairsched.accounting.normalise import Normaliser
-from fairsched.cgroup.path import Mount
-from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.gpu.accounting_mode import AccountingMode
 from fairsched.gpu.nvml import Nvml
 from fairsched.gpu.sampler import LONGEST_WINDOW_US, NoReader, NvmlReader, open_readers
@@ -264,13 +262,14 @@ class NvmlAccount:
             mine[0].idle_ns = idle_ns
 
 
-def open_account(mount: Mount, nvml: Nvml, accounting: str = "auto") -> NvmlAccount:
+def open_account(nvml: Nvml, cgroup_of: Callable[[int], int | None], accounting: str = "auto") -> NvmlAccount:
     """The account of the GPUs that are there now, asked for beside the loop. Close it in the end.
 
-    ``accounting``: as in gpu.nvml_accounting: auto uses NVML's accounting mode where it is on, on switches it on.
+    ``cgroup_of`` tells the cgroup id of a pid; a thread asks. ``accounting``: as in gpu.nvml_accounting: auto uses
+    NVML's accounting mode where it is on, on switches it on.
     """
     readers, wish = open_readers(nvml), {"is_used": accounting != "off", "is_wanted": accounting == "on"}
     modes = [AccountingMode(reader, **wish) for reader in readers]
-    account = NvmlAccount(readers, lambda pid: cgroup_id_of(pid, mount, account.tenant_of), modes=modes)
+    account = NvmlAccount(readers, cgroup_of, modes=modes)
     account.start()
     return account

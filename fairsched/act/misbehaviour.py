@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,8 +25,7 @@ from fairsched.accounting.ebpf import EbpfAccount
 from fairsched.act.holds import Applier
 from fairsched.act.terminate import Accused, Terminator
 from fairsched.base.process import ProcessId
-from fairsched.cgroup.path import Mount
-from fairsched.cgroup.tree import cgroup_id_of
+from fairsched.cgroup.tree import id_at
 from fairsched.config import Config
 from fairsched.gpu.nvml import gpu_label
 from fairsched.gpu.sampler import open_readers
@@ -84,13 +82,13 @@ class Misbehaviour:
     Call :meth:`book` at each tick and :meth:`poll` about once a second.
     """
 
-    def __init__(self, sensors: Sensors, tree: Tree, applier: Applier, mount: Mount) -> None:
-        self._sensors, self._tree, self._applier, self._mount = sensors, tree, applier, mount
+    def __init__(self, sensors: Sensors, tree: Tree, applier: Applier) -> None:
+        self._sensors, self._tree, self._applier = sensors, tree, applier
         self._watch: SampleWatch | None = None
         if sensors.account is not None and sensors.gpus and sensors.nvml is not None:
-            self._watch = SampleWatch(open_readers(sensors.nvml), self._cgroup_of)
+            self._watch = SampleWatch(open_readers(sensors.nvml), tree.cgroup_of)
             self._watch.start()
-        self.terminator = Terminator(self._tenant_now, self._let_run)
+        self.terminator = Terminator(tree.tenant_of_process, self._let_run)
         self._state = WatchState()
         self._account: EbpfAccount | None = None
         self._began_ns = self._blind_until_ns = self._late_until_ns = self._next_look_ns = 0
@@ -185,7 +183,7 @@ class Misbehaviour:
 
     def _is_known(self, cgroup_id: int) -> bool:
         """The tree lists what is below the root."""
-        return self._tree.has_cgroup(cgroup_id) or cgroup_id == os.stat(self._mount.absolute("/")).st_ino
+        return self._tree.has_cgroup(cgroup_id) or cgroup_id == id_at(self._tree.mount, "/")
 
     def _unsure(self, account: EbpfAccount | None) -> frozenset[str]:
         if account is None:
@@ -261,13 +259,6 @@ class Misbehaviour:
             for label in labels if pid in guessed else [gpu_label(self._sensors.gpus, slot)]:
                 found[pid, label] = found.get((pid, label), 0) + ns
         return found
-
-    def _cgroup_of(self, pid: int) -> int | None:
-        return cgroup_id_of(pid, self._mount, self._tree.tenant_of)
-
-    def _tenant_now(self, pid: int) -> str | None:
-        cgroup_id = self._cgroup_of(pid)
-        return None if cgroup_id is None else self._tree.tenant_of(cgroup_id)
 
     # ---- act ----
 

@@ -20,8 +20,6 @@ from typing import Any
 from fairsched.act.holds import Applier
 from fairsched.act.terminate import Accused, Terminator
 from fairsched.base.process import ProcessId
-from fairsched.cgroup.path import Mount
-from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.driver.books import DriverUse
 from fairsched.driver.vram_gate import CgroupLimit
 from fairsched.gpu.nvml import gpu_label
@@ -47,10 +45,10 @@ class VramLimits:
     Call :meth:`poll` often, it does something about once a second, and :meth:`step` at each tick.
     """
 
-    def __init__(self, sensors: Sensors, tree: Tree, applier: Applier, mount: Mount) -> None:
-        self._sensors, self._tree, self._applier, self._mount = sensors, tree, applier, mount
+    def __init__(self, sensors: Sensors, tree: Tree, applier: Applier) -> None:
+        self._sensors, self._tree, self._applier = sensors, tree, applier
         self._listing: Listing | None = None
-        self.terminator = Terminator(self._tenant_now, self._let_run)
+        self.terminator = Terminator(tree.tenant_of_process, self._let_run)
         self.book = EventBook(logger, "vram")
         self._state = policy.VramState()
         self._params = policy.VramParams()
@@ -168,12 +166,12 @@ class VramLimits:
         if self._listing is None:
             if nvml is None or nvml.error:
                 return None
-            self._listing = Listing(nvml, self._cgroup_of)
+            self._listing = Listing(nvml, self._tree.cgroup_of)
         return self._listing.take()
 
     def _from_uses(self, uses: Iterable[DriverUse]) -> Iterable[policy.ProcessVram]:
         for use in uses:
-            tenant = self._tree.tenant_of(use.cgroup_id) or self._tenant_now(use.tgid)
+            tenant = self._tree.tenant_of(use.cgroup_id) or self._tree.tenant_of_process(use.tgid)
             if use.gpu is None or tenant is None or not use.vram_bytes:
                 continue
             if use.tgid not in self._owners and (owner := _maker(use)) is not None:
@@ -189,13 +187,6 @@ class VramLimits:
 
     def _label(self, slot: int) -> str:
         return gpu_label(self._sensors.gpus, slot)
-
-    def _cgroup_of(self, pid: int) -> int | None:
-        return cgroup_id_of(pid, self._mount, self._tree.tenant_of)
-
-    def _tenant_now(self, pid: int) -> str | None:
-        cgroup_id = self._cgroup_of(pid)
-        return None if cgroup_id is None else self._tree.tenant_of(cgroup_id)
 
     # ---- act ----
 
@@ -269,7 +260,7 @@ class VramLimits:
         """Of ``limited``, whose limit it is: nobody is ended for the memory of another tenant."""
         if self.terminator.is_asked(owner):
             return True
-        tenant = self._tenant_now(owner.pid)
+        tenant = self._tree.tenant_of_process(owner.pid)
         if tenant is None or limited not in ancestors(tenant):
             return False
         self._let_run(tenant, now_ns)  # a frozen process gets no SIGTERM

@@ -140,8 +140,8 @@ class Daemon:
         state_file = StateFile(config.state_dir / "state.json", self._ledger)
         self._state_file = self._undo.enter_context(closing(state_file))
         self._policy_state = self._state_file.load()
-        self._sensors = self._undo.enter_context(closing(Sensors(config, loader, self._mount)))
         self._tree = self._undo.enter_context(closing(Tree(self._mount, owners, is_beside=True)))
+        self._sensors = self._undo.enter_context(closing(Sensors(config, self._tree, loader)))
 
     def _start_acting(self, config: Config) -> None:
         """The hands. At the end, whoever is held is released before any of this is closed."""
@@ -157,7 +157,7 @@ class Daemon:
         self._pauses = Pauses(self._mount, self._tree, self._sensors, self._applier.holds_cgroup)
         self._undo.callback(self._pauses.close)
         self._applier.paused = self._pauses.paused
-        seen = (self._sensors, self._tree, self._applier, self._mount)
+        seen = (self._sensors, self._tree, self._applier)
         self._misbehaviour = self._undo.enter_context(closing(Misbehaviour(*seen)))
         self._vram = self._undo.enter_context(closing(VramLimits(*seen)))
         self._counted = (self._applier, self._misbehaviour, self._sensors.driver, self._vram)
@@ -332,7 +332,7 @@ class Daemon:
         self._gate.refresh()
         self._shares.poll(config, self._specs, is_wanted=mode.is_sharing)
         self._sensors.bury(now_ns)
-        self._sensors.name_tenants(self._tree.tenant_of)
+        self._sensors.look_for_mps()
         self._sensors.driver.poll(now_ns, self._tree.tenant_of)
         self._misbehaviour.poll(now_ns, self._specs, config, is_acting=mode.is_acting)
         self._vram.poll(now_ns, self._specs, config.misbehaviour.grace_s, is_acting=mode.is_acting)

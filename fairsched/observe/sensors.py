@@ -26,8 +26,6 @@ from fairsched.bpf.child import LoaderInStart
 from fairsched.bpf.gpu_time import GpuTimeProbe
 from fairsched.bpf.reload import ProbeReload
 from fairsched.bpf.rooms import Rooms
-from fairsched.cgroup.path import Mount, find_mount
-from fairsched.cgroup.tree import cgroup_id_of
 from fairsched.config import Config
 from fairsched.driver.watch import DriverWatch
 from fairsched.errors import FairschedError, HostUnsupported
@@ -48,6 +46,7 @@ from fairsched.observe.silent import end_silent, silent_contexts
 from fairsched.observe.told import Told
 from fairsched.observe.traces import Traces
 from fairsched.observe.tree import TenantView
+from fairsched.observe.whose import Whose
 from fairsched.protocol.delays import AMinuteAgo
 
 _RELOAD_AGAIN_NS = 60_000_000_000
@@ -59,14 +58,11 @@ logger = logging.getLogger(__name__)
 class Sensors(Told):
     """Observes the GPUs for the daemon. ``account`` and ``probe`` are None where BPF is off, refused or lost."""
 
-    def __init__(
-        self, config: Config, loader: LoaderInStart | None = None, mount: Mount | None = None
-    ) -> None:
-        """``loader``: of :func:`start_loader`. ``mount``: of the cgroups.
-
-        Raises HostUnsupported when eBPF is required and refused.
-        """
-        self._mount = mount
+    def __init__(self, config: Config, whose: Whose, loader: LoaderInStart | None = None) -> None:
+        """``loader``: of :func:`start_loader`. Raises HostUnsupported when eBPF is required and refused."""
+        self._whose = whose
+        self._whose_version = whose.version
+        """As the account was last told."""
         self._nature = (config.gpu.timeslice_us * 1000, config.gpu.switch_us * 1000)
         self.nvml = Nvml() if config.mechanisms.nvml != "off" else None
         if self.nvml is not None and self.nvml.error and config.mechanisms.nvml == "required":
@@ -83,10 +79,9 @@ class Sensors(Told):
         """Instead of ``account`` where there is no better source ..."""
         self.traced: TracedAccount | None = None
         """... and what is above it where the trace of context switches may be the account."""
-        self.mps = MpsWatch(self._cgroup_of)
+        self.mps = MpsWatch(whose.cgroup_of)
         self.loads: LoadWatch | None = None
         """What DCGM says of the GPUs: ``sampled`` is scaled to it. Beside eBPF only where it is required."""
-        self._tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
         self.reason: str | None = None
         self.libraries = Libraries(config.gpu.libcuda, None)
         self._ordinals: Ordinals | None = None
@@ -101,15 +96,12 @@ class Sensors(Told):
         self.traces.begin(self.following, self.gpus)
         self.driver = DriverWatch(config.mechanisms.driver, config.gpu.device_dir, self.gpus)
 
-    def _cgroup_of(self, pid: int) -> int | None:
-        return cgroup_id_of(pid, self._mount or find_mount(), self._tenant_of)
-
     def _start(self, config: Config, loader: LoaderInStart | None) -> None:
         """Chosen by the function that doctor asks; an account that cannot be had after all is an obstacle then."""
         nvml = switched_off(config, "nvml") if self.nvml is None else self.nvml.obstacle
         dcgm = but_mig(nvml) or host_dcgm.obstacle(config)
         self.loads = host_dcgm.open_required(config, self.gpus, but_mig(nvml))
-        only_v1 = ONLY_V1 if self._mount is not None and self._mount.v1 else None
+        only_v1 = ONLY_V1 if self._whose.mount.v1 else None
         if only_v1 is not None and config.mechanisms.ebpf == "required":
             raise HostUnsupported(f"eBPF is required, but {only_v1}", remedy="set mechanisms.ebpf to auto")
         ebpf = switched_off(config, "ebpf") or only_v1
@@ -138,15 +130,15 @@ class Sensors(Told):
     def _start_sampled(self, config: Config, *, is_scaled: bool) -> None:
         """``is_scaled``: to the load of the GPUs, as soon as somebody tells it."""
         assert self.nvml and self.gpu_watch  # else it is not chosen
-        self.sampled = open_account(self._mount or find_mount(), self.nvml, config.gpu.nvml_accounting)
-        self.sampled.tenant_of = self._tenant_of
+        self.sampled = open_account(self.nvml, self._whose.cgroup_of, config.gpu.nvml_accounting)
+        self.sampled.tenant_of = self._whose.tenant_of
         if is_scaled:
             self.loads = self.loads or host_dcgm.open_watch(config, self.gpus)
             self.sampled.scale(self.loads, self.gpu_watch.on_instances)
 
     def _start_traced(self) -> None:
         assert self.sampled
-        self.traced = lower.open_traced(self, self.sampled, self._cgroup_of, self._nature)
+        self.traced = lower.open_traced(self, self.sampled, self._whose.cgroup_of, self._nature)
 
     def _end_sampled(self) -> None:
         self.traced = None
@@ -165,8 +157,8 @@ class Sensors(Told):
         self.account = EbpfAccount(
             probe, gpus=max(1, len(self.gpus)), nature=self._nature, started_ns=started_ns
         )
-        self.account.tenant_of, self.account.cgroup_of = self._tenant_of, self._cgroup_of
-        self.libraries = Libraries(config.gpu.libcuda, probe, self._mount)
+        self.account.tenant_of, self.account.cgroup_of = self._whose.tenant_of, self._whose.cgroup_of
+        self.libraries = Libraries(config.gpu.libcuda, probe, self._whose.mount)
         gpus.name_gpus(probe, self.account, self.nvml)
         self._ordinals = Ordinals(probe, self.account, self.gpus, self._owner_of)
         self._portions = Portions(probe, self.account)
@@ -236,6 +228,9 @@ class Sensors(Told):
             return lower.read(self.traced or self.sampled, now_ns)
         self._portions.check()
         self.traces.look(self.account.following, self.gpus, self.mps.served, now_ns)
+        if self._whose_version != self._whose.version:
+            self._whose_version = self._whose.version
+            self.account.tenants_changed()
         rows = self.account.read(now_ns)
         self.owners.look(now_ns)
         for pid in self.account.events.new_processes:
@@ -247,8 +242,7 @@ class Sensors(Told):
 
     def _owner_of(self, pid: int) -> int:
         """The number of a process's tenant."""
-        cgroup_id = self._cgroup_of(pid)
-        return self.owners.number(None if cgroup_id is None else self._tenant_of(cgroup_id))
+        return self.owners.number(self._whose.tenant_of_process(pid))
 
     def hidden_beside(self, held: Collection[str]) -> frozenset[str]:
         """Who is over its budget and may have work now which nobody sees, where those tenants are held."""
@@ -323,13 +317,10 @@ class Sensors(Told):
         if self.in_use is not None:
             self.in_use.thaw(cgroup_ids, now_ns)
 
-    def name_tenants(self, tenant_of: Callable[[int], str | None]) -> None:
-        """``tenant_of`` a cgroup: who is alone on a GPU is a question of tenants."""
-        self._tenant_of = tenant_of
+    def look_for_mps(self) -> None:
+        """Take in who is a client of MPS, if NVML has listed that anew."""
         if self.gpu_watch is not None:
-            self.mps.look(self.gpu_watch.mps, self.gpus, tenant_of)
-        if self.in_use is not None:
-            self.in_use.tenant_of = tenant_of
+            self.mps.look(self.gpu_watch.mps, self.gpus, self._whose.tenant_of)
 
     def queued_since_hold_ns(self, cgroup_ids: Iterable[int]) -> int:
         """See :meth:`EbpfAccount.queued_since_hold_ns`; 0 without an account."""

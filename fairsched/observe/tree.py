@@ -33,6 +33,7 @@ from fairsched.errors import ConfigError, FairschedError, KernelRefused
 from fairsched.gpu.nvml import Gpu, gpu_label
 from fairsched.model import Confidence, Hold, Snapshot, TenantSpec, Use
 from fairsched.observe.processes import ProcessLists
+from fairsched.observe.whose import Whose
 
 _WALK_EVERY_NS = 1_000_000_000
 _WALK_AGAIN_NS = 50_000_000
@@ -94,15 +95,14 @@ def refuse_own_cgroup(owners: CgroupOwners, mount: Mount, file: str) -> None:
         )
 
 
-class Tree:
+class Tree(Whose):
     """The cgroups of the tenants, kept current. ``is_beside``: names are read in a thread from now on."""
 
     def __init__(self, mount: Mount, owners: CgroupOwners, *, is_beside: bool = False) -> None:
-        self._mount = mount
+        super().__init__(mount)
         self._owners = owners
         if is_beside:
             owners.names.start()
-        self._tenant_of: dict[int, str] = {}
         self._nodes: dict[int, str] | None = None
         """The path of each cgroup, as it was matched; None = to be matched whatever is found."""
         self._names_version = 0
@@ -137,10 +137,6 @@ class Tree:
         """Every cgroup by id, as of the last look at all of them; None before that."""
         return self._nodes
 
-    def tenant_of(self, cgroup_id: int) -> str | None:
-        """The leaf tenant a cgroup belongs to; None = no tenant's, or not known yet."""
-        return self._tenant_of.get(cgroup_id)
-
     def has_cgroup(self, cgroup_id: int) -> bool:
         """Whether a cgroup was there at the last look, of a tenant or not; True before the first."""
         return self._nodes is None or cgroup_id in self._nodes or cgroup_id in self._beyond
@@ -172,7 +168,7 @@ class Tree:
     def _look_at_all(self, unknown: set[int]) -> Iterator[int]:
         found: dict[int, str] = {}
         self._counts = {}
-        for node in tree.walk(self._mount, most=self._room):
+        for node in tree.walk(self.mount, most=self._room):
             found[node.id] = node.path
             owner = self._owners.owner(node.path)
             if owner is not None:
@@ -184,7 +180,7 @@ class Tree:
         if found != self._nodes or self._names_version != self._owners.version:
             self._match(found)
         for cgroup_id, path in list(self._beyond.items()):
-            if cgroup_id in found or tree.path_of_id(self._mount, cgroup_id) != path:
+            if cgroup_id in found or tree.path_of_id(self.mount, cgroup_id) != path:
                 self._forget(cgroup_id)
             yield 1
         self._strangers |= unknown - self._tenant_of.keys()
@@ -211,7 +207,7 @@ class Tree:
         if not self.crowded:
             return unknown
         for cgroup_id in sorted(unknown)[:_MOST_UNKNOWN]:
-            path = tree.path_of_id(self._mount, cgroup_id)
+            path = tree.path_of_id(self.mount, cgroup_id)
             owner = None if path is None else self._owners.owner(path)
             view = None if owner is None else self.tenants.get(owner.tenant)
             if path is not None and owner is None:
@@ -220,7 +216,8 @@ class Tree:
                 continue
             while len(self._beyond) >= _MOST_BEYOND:
                 self._forget(next(iter(self._beyond)))
-            self._beyond[cgroup_id], self._tenant_of[cgroup_id] = path, view.name
+            self._beyond[cgroup_id] = path
+            self._add(cgroup_id, view.name)
             view.cgroup_ids.add(cgroup_id)
         return unknown - self._tenant_of.keys() - self._strangers
 
@@ -228,13 +225,15 @@ class Tree:
         """Of a cgroup that was found by its id."""
         del self._beyond[cgroup_id]
         if self._nodes is not None and cgroup_id not in self._nodes:
-            name = self._tenant_of.pop(cgroup_id, None)
+            name = self._remove(cgroup_id)
             if name in self.tenants:
                 self.tenants[name].cgroup_ids.discard(cgroup_id)
 
     def _match(self, found: dict[int, str]) -> None:
         """Build the tenants anew; what is known of a cgroup that is still there is kept."""
-        before, self.tenants, self._tenant_of = self.tenants, {}, {}
+        before, self.tenants = self.tenants, {}
+        tenant_of: dict[int, str] = {}
+        homes: dict[str, int] = {}
         old_refs = {key: ref for view in before.values() for key, ref in view.refs.items()}
         foreign = {key for view in before.values() for key in view.foreign}
         self._nodes, self._names_version = found, self._owners.version
@@ -246,7 +245,9 @@ class Tree:
             if view is None:
                 view = self.tenants[owner.tenant] = TenantView(owner.tenant, owner.is_leaf, spec=owner.spec)
             view.cgroup_ids.add(cgroup_id)
-            self._tenant_of[cgroup_id] = owner.tenant
+            tenant_of[cgroup_id] = owner.tenant
+            if path == owner.cgroup:
+                homes[path] = cgroup_id
             if owner.is_leaf and path == owner.cgroup:
                 ref = old_refs.pop(cgroup_id, None) or self._open(path)
                 if ref is None:
@@ -259,13 +260,14 @@ class Tree:
         for cgroup_id, path in self._beyond.items():
             owner = self._owners.owner(path)
             if owner is not None and cgroup_id not in found and owner.tenant in self.tenants:
-                self._tenant_of[cgroup_id] = owner.tenant
+                tenant_of[cgroup_id] = owner.tenant
                 self.tenants[owner.tenant].cgroup_ids.add(cgroup_id)
+        self._set(tenant_of, homes)
         self.changes += 1
 
     def _open(self, path: str) -> CgroupRef | None:
         try:
-            return CgroupRef.open(self._mount, path)
+            return CgroupRef.open(self.mount, path)
         except FairschedError:
             return None
 

@@ -12,12 +12,14 @@ import sys
 import time
 
 from fairsched.base.wait import wait_readable
+from fairsched.cgroup.path import find_mount
 from fairsched.config import from_bytes
 from fairsched.observe.sensors import Sensors
+from fairsched.observe.whose import Whose
 
 
 def main(seconds: float, configuration: str = "mechanisms: {ebpf: off}") -> None:
-    sensors = Sensors(from_bytes(configuration.encode(), "test"))
+    sensors = Sensors(from_bytes(configuration.encode(), "test"), Whose(find_mount()))
     used: dict[int, int] = {}
     confidences = set()
     sensors.read(time.monotonic_ns())  # what was before does not count

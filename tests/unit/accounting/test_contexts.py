@@ -82,6 +82,34 @@ def test_who_is_in_no_known_cgroup_is_its_tenants_until_its_own_is_known() -> No
     assert contexts.place(known.get, lives.__getitem__) == set(), "nothing is kept of them"
 
 
+def test_while_nothing_has_changed_nobody_is_asked_whose_a_cgroup_is() -> None:
+    known, asked = dict(TENANTS), list[int]()
+
+    def tenant_of(cgroup_id: int) -> str | None:
+        asked.append(cgroup_id)
+        return known.get(cgroup_id)
+
+    lives = {0: live(21, 2), 1: live(77, 77)}
+    contexts = Contexts()
+    for slot, one in lives.items():
+        contexts.add(Context((slot, 1), 40 + slot, int(one.cgroup_id), 0))
+    assert contexts.place(tenant_of, lives.__getitem__) == {77}, "new, or in no tenant"
+    asked.clear()
+    assert contexts.place(tenant_of, lives.__getitem__) == set()
+    assert asked == []
+
+
+def test_who_is_in_a_cgroup_that_is_not_known_any_more_is_its_tenants() -> None:
+    known, lives = dict(TENANTS), {0: live(21, 2)}
+    contexts = Contexts()
+    contexts.add(Context((0, 1), 40, 21, 0))
+    assert contexts.place(known.get, lives.__getitem__) == set()
+    del known[21]
+    contexts.is_stale = True
+    assert contexts.place(known.get, lives.__getitem__) == {21}
+    assert (slots(contexts.of([2])), slots(contexts.of([21]))) == ([0], [])
+
+
 def test_who_is_in_a_new_cgroup_each_time_is_charged_with_its_tenant() -> None:
     """Each cgroup is gone before anybody looks. The kernel knew whose it was."""
     probe = FakeProbe()

@@ -17,6 +17,7 @@ from fairsched.act.misbehaviour import Misbehaviour
 from fairsched.act.terminate import Accused
 from fairsched.base.process import ProcessId
 from fairsched.bpf import abi
+from fairsched.cgroup.path import Mount
 from fairsched.config import Config, from_bytes
 from fairsched.gpu.nvml import Gpu
 from fairsched.gpu.samples import ProcessSamples
@@ -132,10 +133,9 @@ class Node:
         self.tenants = {CGROUP: "bad", CGROUP + 1: "chat"}
         self.cgroups = {CGROUP, CGROUP + 1, STRANGE}
         tree = SimpleNamespace(tenant_of=self.tenants.get, has_cgroup=self.cgroups.__contains__)
+        tree.tenant_of_process, tree.mount = self.tenants.get, Mount("/sys/fs/cgroup")
         self.sensors.account = None  # the watch of a real NVML is none of these tests
-        self.it = Misbehaviour(
-            cast(Any, self.sensors), cast(Any, tree), cast(Any, self.applier), cast(Any, None)
-        )
+        self.it = Misbehaviour(cast(Any, self.sensors), cast(Any, tree), cast(Any, self.applier))
         self.sensors.account = self.account
         self.terminator = Terminator()
         self.it._watch, self.it.terminator = cast(Any, self.watch), cast(Any, self.terminator)

@@ -53,7 +53,7 @@ def test_within_its_own_cgroups_a_tenant_goes_where_it_likes(node: Node, to: int
 
 def test_a_child_that_was_made_for_a_moment_is_still_its_own(node: Node, tmp_path: Path) -> None:
     """At the move the tree does not know it; a second later it is gone, or is the tenant's."""
-    node.it._mount = Mount(str(tmp_path))
+    node.it._tree.mount = Mount(str(tmp_path))
     for now_s in range(7, 20):
         leave(node, now_s - 0.5, to=CGROUP + 50 + now_s)
         leave(node, now_s - 0.3, to=CGROUP + 80 + now_s)
@@ -72,7 +72,7 @@ def test_a_cgroup_that_is_gone_after_it_was_left_was_the_tenants_all_the_same(no
 
 
 def test_the_root_is_in_no_list_and_is_elsewhere_all_the_same(node: Node, tmp_path: Path) -> None:
-    node.it._mount = Mount(str(tmp_path))
+    node.it._tree.mount = Mount(str(tmp_path))
     for now_s in (7, 8, 9):
         leave(node, now_s - 0.5, to=tmp_path.stat().st_ino)
         node.look(now_s)

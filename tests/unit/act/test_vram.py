@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import pytest
 
-from fairsched.act import vram
 from fairsched.act.vram import VramLimits, tops
 from fairsched.base.process import ProcessId
 from fairsched.driver.books import DriverUse
@@ -121,10 +120,15 @@ class Site:
             views[name].cgroup_ids = {number}
             if name != "team":
                 views[name].refs = {number: cast(Any, SimpleNamespace(id=number, path=f"/{name}"))}
-        tree = SimpleNamespace(tenants=views, tenant_of=TENANT_OF.get, has_cgroup=TENANT_OF.__contains__)
+        tree = SimpleNamespace(
+            tenants=views,
+            tenant_of=TENANT_OF.get,
+            tenant_of_process=lambda pid: TENANT_OF.get(self.cgroup_of(pid)),
+            cgroup_of=self.cgroup_of,
+            has_cgroup=TENANT_OF.__contains__,
+        )
         monkeypatch.setattr(ProcessId, "of", staticmethod(self.owner))
-        monkeypatch.setattr(vram, "cgroup_id_of", self.cgroup_id_of)
-        self.vram = VramLimits(*cast(Any, (self.sensors, tree, self.applier, None)))
+        self.vram = VramLimits(*cast(Any, (self.sensors, tree, self.applier)))
         self.vram.terminator = cast(Any, self.terminator)
 
     def owner(self, pid: int, proc: str = "") -> ProcessId:
@@ -136,7 +140,7 @@ class Site:
             for (tenant, pid), size in self.has.items()
         )
 
-    def cgroup_id_of(self, pid: int, mount: object, is_known: object) -> int | None:
+    def cgroup_of(self, pid: int) -> int:
         tenants = {number: tenant for tenant, number in self.has}
         return CGROUP_OF[self.moved.get(pid, tenants.get(pid, "b"))]
 

@@ -162,19 +162,34 @@ def test_place_writes_the_pid(fake: FakeTree) -> None:
         assert tree.read_pids(ref) == [4711]
 
 
-@pytest.mark.parametrize("is_removed", [False, True])
-def test_who_is_in_a_cgroup_that_nobody_knows_is_in_the_one_around_it(
-    fake: FakeTree, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+@pytest.mark.parametrize(
+    ("known", "found"),
+    [
+        pytest.param({7, 8, 9}, 7, id="its own"),
+        pytest.param({8, 9}, 8, id="the innermost around it"),
+        pytest.param({9}, 9, id="the outermost"),
+        pytest.param(set(), 7, id="none is"),
+    ],
+)
+def test_of_cgroups_inside_each_other_the_innermost_known_one_counts(known: set[int], found: int) -> None:
+    assert tree.innermost_known(iter([7, 8, 9]), known.__contains__) == found
+    assert tree.innermost_known(iter([]), known.__contains__) is None
+
+
+def test_what_is_known_is_not_asked_for_further() -> None:
+    asked = iter([7, 8])
+    tree.innermost_known(asked, {7}.__contains__)
+    assert list(asked) == [8]
+
+
+def test_the_cgroup_of_a_process_has_an_id_while_it_is_there(
+    fake: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that goes to a new cgroup again and again, and removes the one before."""
     fake.make("/gpu.slice/a").close()
-    tenant = os.stat(fake.root / "gpu.slice/a").st_ino
-    if not is_removed:
-        fake.make("/gpu.slice/a/again1/inner").close()
-    monkeypatch.setattr(tree, "cgroup_path_of", lambda _pid, _mount: "/gpu.slice/a/again1/inner")
-    assert tree.cgroup_id_of(42, fake.mount, {tenant: "hog"}.get) == tenant
-    own = None if is_removed else os.stat(fake.root / "gpu.slice/a/again1/inner").st_ino
-    assert tree.cgroup_id_of(42, fake.mount) == own
-    if own is not None:
-        assert tree.cgroup_id_of(42, fake.mount, {own: "inner", tenant: "hog"}.get) == own, "it is known"
-        assert tree.cgroup_id_of(42, fake.mount, dict[int, str]().get) == own, "nothing around it is"
+    place: list[str | None] = ["/gpu.slice/a"]
+    monkeypatch.setattr(tree, "cgroup_path_of", lambda _pid, _mount: place[0])
+    assert tree.cgroup_id_of(42, fake.mount) == os.stat(fake.root / "gpu.slice/a").st_ino
+    place[0] = "/gpu.slice/gone"
+    assert tree.cgroup_id_of(42, fake.mount) is None
+    place[0] = None
+    assert tree.cgroup_id_of(42, fake.mount) is None

@@ -15,6 +15,7 @@ import pytest
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, Library
 from fairsched.bpf.libcuda import LibraryFile
+from fairsched.cgroup.path import Mount
 from fairsched.config import Config, from_bytes
 from fairsched.errors import FairschedError, HostUnsupported
 from fairsched.gpu.nvml import Gpu, GpuUse
@@ -23,6 +24,7 @@ from fairsched.model import NEVER_NS, PolicyParams, Source
 from fairsched.observe import libraries as libraries_module
 from fairsched.observe import sensors as sensors_module
 from fairsched.observe.sensors import Sensors
+from fairsched.observe.whose import Whose
 from tests.unit.accounting.fake_probe import MS, FakeProbe
 
 REFUSED = "the BPF loader was killed by SIGABRT before it had an answer"
@@ -40,7 +42,6 @@ class Host:
         monkeypatch.setattr(sensors_module, "GpuTimeProbe", self._probe)
         monkeypatch.setattr(sensors_module, "Nvml", self._nvml)
         monkeypatch.setattr(sensors_module, "open_account", self._open_account)
-        monkeypatch.setattr(sensors_module, "find_mount", lambda: None)
 
     def _probe(self, _loader: object = None) -> SimpleNamespace:
         self.tried.append("ebpf")
@@ -64,7 +65,7 @@ class Host:
             close=lambda: None,
         )
 
-    def _open_account(self, _mount: object, nvml: SimpleNamespace, accounting: str) -> SimpleNamespace:
+    def _open_account(self, nvml: SimpleNamespace, _cgroup_of: object, accounting: str) -> SimpleNamespace:
         self.tried.append(f"nvml of {len(nvml.gpus)}")
         self.accounting = accounting
         told = self.told
@@ -89,14 +90,18 @@ def config(text: str = "mode: observe") -> Config:
     return from_bytes(text.encode(), "f")
 
 
+def sensors_of(text: str = "mode: observe") -> Sensors:
+    return Sensors(config(text), Whose(Mount("/sys/fs/cgroup")))
+
+
 def test_the_best_account_is_taken_and_needs_no_excuse(host: Host) -> None:
-    sensors = Sensors(config())
+    sensors = sensors_of()
     assert (sensors.source, sensors.reason, host.tried) == (Source.EBPF, None, ["ebpf"])
 
 
 def test_where_bpf_is_refused_the_samples_are_taken_and_both_are_said(host: Host) -> None:
     host.has_bpf = False
-    sensors = Sensors(config())
+    sensors = sensors_of()
     assert sensors.source is Source.NVML
     assert host.tried == ["ebpf", "nvml of 1"]
     assert sensors.reason is not None
@@ -106,7 +111,7 @@ def test_where_bpf_is_refused_the_samples_are_taken_and_both_are_said(host: Host
 
 def test_the_samples_are_told_of_holds_and_what_only_bpf_can_do_breaks_nothing(host: Host) -> None:
     host.has_bpf = False
-    sensors = Sensors(config())
+    sensors = sensors_of()
     assert sensors.account is None
     sensors.hold([1], 0)
     sensors.hold([2], 0, by_others=True)
@@ -119,9 +124,9 @@ def test_the_samples_are_told_of_holds_and_what_only_bpf_can_do_breaks_nothing(h
 
 def test_the_law_is_slower_on_samples_and_as_it_was_on_probes(host: Host) -> None:
     params = PolicyParams()
-    assert Sensors(config()).law(params) == params
+    assert sensors_of().law(params) == params
     host.has_bpf = False
-    assert Sensors(config()).law(params) == params.sampled(139_000_000)
+    assert sensors_of().law(params) == params.sampled(139_000_000)
 
 
 class Reload:
@@ -144,7 +149,7 @@ def test_probes_that_cannot_be_put_back_leave_the_samples_and_are_tried_again(
 ) -> None:
     monkeypatch.setattr(sensors_module, "ProbeReload", Reload)
     monkeypatch.setattr(Reload, "begun", [])
-    sensors, now_ns = Sensors(config()), 0
+    sensors, now_ns = sensors_of(), 0
     lost = sensors.probe
     sensors.restart(config())
     assert (sensors.source, Reload.begun) == (Source.NVML, [lost])
@@ -166,7 +171,7 @@ def test_without_samples_it_is_an_error_that_probes_cannot_be_put_back(
 ) -> None:
     monkeypatch.setattr(sensors_module, "ProbeReload", Reload)
     host.has_nvml = False
-    sensors = Sensors(config())
+    sensors = sensors_of()
     sensors.restart(config())
     assert sensors.source is None
     monkeypatch.setattr(Reload, "result", FairschedError("no memory"))
@@ -179,7 +184,7 @@ def test_where_probes_are_required_no_sample_takes_their_place(
     host: Host, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr(sensors_module, "ProbeReload", Reload)
-    sensors = Sensors(config(text))
+    sensors = sensors_of(text)
     sensors.restart(config(text))
     assert (sensors.source, host.tried) == (None, ["ebpf"])
     monkeypatch.setattr(Reload, "result", FairschedError("no memory"))
@@ -190,7 +195,7 @@ def test_where_probes_are_required_no_sample_takes_their_place(
 def test_where_nothing_works_the_daemon_refuses_and_says_why(host: Host) -> None:
     host.has_bpf = host.has_nvml = False
     with pytest.raises(HostUnsupported, match=f"{REFUSED}.*no driver") as caught:
-        Sensors(config())
+        sensors_of()
     assert "doctor" in caught.value.remedy
 
 
@@ -198,12 +203,12 @@ def test_where_nothing_works_the_daemon_refuses_and_says_why(host: Host) -> None
 def test_what_is_asked_for_by_name_has_no_fallback(host: Host, text: str) -> None:
     host.has_bpf = False
     with pytest.raises(HostUnsupported, match="SIGABRT"):
-        Sensors(config(text))
+        sensors_of(text)
 
 
 @pytest.mark.parametrize("text", ["mechanisms: {ebpf: off}", "gpu: {source: nvml}"])
 def test_what_is_switched_off_is_not_tried(host: Host, text: str) -> None:
-    sensors = Sensors(config(text))
+    sensors = sensors_of(text)
     assert (sensors.source, host.tried) == (Source.NVML, ["nvml of 1"])
     assert host.accounting == "auto"
 
@@ -215,7 +220,7 @@ def test_the_daemon_takes_what_doctor_names(host: Host, has_bpf: bool, has_nvml:
     host.has_bpf, host.has_nvml = has_bpf, has_nvml
     named, _ = choose_source(wanted, None if has_bpf else REFUSED, None if has_nvml else "no driver")
     try:
-        taken = Sensors(config(f"gpu: {{source: {wanted}}}")).source
+        taken = sensors_of(f"gpu: {{source: {wanted}}}").source
     except HostUnsupported:
         taken = None
     assert taken is named
@@ -247,7 +252,7 @@ def probe(host: Host, monkeypatch: pytest.MonkeyPatch) -> Peeked:
 
 @pytest.fixture
 def sensors(probe: Peeked) -> Sensors:
-    found = Sensors(config())
+    found = sensors_of()
     found.read(10 * MS)
     return found
 
@@ -313,14 +318,28 @@ def test_silent_work_counts_that_only_the_account_takes_to_be_open(sensors: Sens
 
 def test_without_the_account_nothing_is_peeked_at_and_nobody_named(host: Host) -> None:
     host.has_bpf = False
-    sampled = Sensors(config())
-    sampled.name_tenants(str)
+    sampled = sensors_of()
+    sampled.look_for_mps()
     assert sampled.peek() == (False, {})
     assert (sampled.silent_contexts(0, 10), sampled.doubt(0, 10), sampled.take_loads(0)) == ([], 0, ())
 
 
+def test_the_account_is_told_when_a_cgroup_is_somebody_elses_or_nobodys(probe: Peeked) -> None:
+    """Once: to look at all of them at each tick costs what it says there."""
+    sensors = sensors_of()
+    assert sensors.account is not None
+    contexts = sensors.account._contexts
+    sensors._whose._set({100: "chat", 1: "chat"}, {})
+    probe.contexts_by_slot[0].charged_id = 1
+    assert {row.cgroup_id for row in sensors.read(10 * MS)} == {100}
+    assert not contexts.is_stale
+    sensors._whose._remove(100)
+    assert {row.cgroup_id for row in sensors.read(20 * MS)} == {1}
+    assert not contexts.is_stale
+
+
 def test_the_account_begins_with_the_slices_that_are_configured(probe: Peeked) -> None:
-    found = Sensors(config("gpu: {timeslice_us: 1000}"))
+    found = sensors_of("gpu: {timeslice_us: 1000}")
     probe.create(1, 12, 100)
     found.read(10 * MS)
     assert found.account is not None
@@ -357,7 +376,7 @@ def test_a_process_is_watched_since_the_last_of_its_libraries_has_probes(
     files = {"/a": LibraryFile("/a", 8, 1), "/b": LibraryFile("/b", 8, 2), "/gone": None}
     monkeypatch.setattr(libraries_module, "mapped_libraries", mapped.get)
     monkeypatch.setattr(libraries_module, "see_mapped", lambda path, _pid: files[path])
-    sensors = Sensors(config("gpu: {libcuda: []}"))
+    sensors = sensors_of("gpu: {libcuda: []}")
     assert sensors.libraries.watched_since_ns(1, 50) == 0, "it maps none"
     assert not sensors.libraries.is_attaching, "nothing was asked for"
     assert sensors.libraries.watched_since_ns(2, 50) == 50, "not yet"
@@ -387,7 +406,7 @@ def test_whose_libcuda_could_not_be_probed_is_known_and_it_is_tried_again(
     monkeypatch.setattr(sensors_module, "GpuTimeProbe", lambda _loader: probe)
     monkeypatch.setattr(libraries_module, "mapped_libraries", lambda _pid: ("/a",))
     monkeypatch.setattr(libraries_module, "see_mapped", lambda path, _pid: LibraryFile(path, 8, 1))
-    sensors = Sensors(config("gpu: {libcuda: []}"))
+    sensors = sensors_of("gpu: {libcuda: []}")
     assert sensors.libraries.watched_since_ns(2, 0) == 0
     for now_ns in (MS, 2000 * MS):
         probe.attached = [Library("/a", error="out of memory")]

@@ -9,8 +9,7 @@ from fairsched.errors import HostUnsupported
 from fairsched.gpu.nvml import ONLY_MIG
 from fairsched.model import Source
 from fairsched.observe import sensors as sensors_module
-from fairsched.observe.sensors import Sensors
-from tests.unit.observe.test_sensors import Host, config
+from tests.unit.observe.test_sensors import Host, sensors_of
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def test_samples_are_scaled_where_dcgm_answers_and_the_source_says_whether_it_do
     host.has_bpf, loads = False, Loads()
     monkeypatch.setattr(sensors_module.host_dcgm, "obstacle", lambda _config: None)
     monkeypatch.setattr(sensors_module.host_dcgm, "open_watch", lambda *_: loads)
-    sensors = Sensors(config())
+    sensors = sensors_of()
     assert sensors.sampled is not None and ("scaled",) in host.told
     assert sensors.source is Source.NVML, "nobody has answered yet"
     loads.ratio = 0.5
@@ -60,16 +59,16 @@ def test_where_there_are_only_mig_instances_dcgm_is_the_account_or_nothing(
     monkeypatch.setattr(sensors_module.host_dcgm, "obstacle", lambda _config: dcgm)
     monkeypatch.setattr(sensors_module.host_dcgm, "open_watch", lambda *_: Loads())
     if dcgm is None:
-        Sensors(config())
+        sensors_of()
         assert ("scaled",) in host.told
     else:
         with pytest.raises(HostUnsupported, match=ONLY_MIG):
-            Sensors(config())
+            sensors_of()
 
 
 def test_beside_ebpf_dcgm_is_not_asked(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sensors_module.host_dcgm, "obstacle", lambda _config: None)
-    sensors = Sensors(config())
+    sensors = sensors_of()
     assert (sensors.source, sensors.loads) == (Source.EBPF, None)
 
 
@@ -78,4 +77,4 @@ def test_a_required_dcgm_that_does_not_answer_stops_the_start(
 ) -> None:
     monkeypatch.setattr(sensors_module.host_dcgm.dcgm_abi, "find_library", lambda *_: None)
     with pytest.raises(HostUnsupported, match=r"gpu\.dcgm is required.*libdcgm"):
-        Sensors(config("gpu: {dcgm: required}"))
+        sensors_of("gpu: {dcgm: required}")

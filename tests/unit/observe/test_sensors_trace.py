@@ -14,9 +14,8 @@ from fairsched.host.choose import OWN_PID_NAMESPACE
 from fairsched.model import PolicyParams, Source
 from fairsched.observe import lower as lower_module
 from fairsched.observe import sensors as sensors_module
-from fairsched.observe.sensors import Sensors
 from tests.unit.accounting.sampled_loop import S
-from tests.unit.observe.test_sensors import Host, config
+from tests.unit.observe.test_sensors import Host, config, sensors_of
 
 
 class Traces:
@@ -56,8 +55,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
         made.driver_version = "580.95.05"
         return made
 
-    def open_account(mount: object, nvml: SimpleNamespace, accounting: str) -> SimpleNamespace:
-        made = found._open_account(mount, nvml, accounting)
+    def open_account(nvml: SimpleNamespace, cgroup_of: object, accounting: str) -> SimpleNamespace:
+        made = found._open_account(nvml, cgroup_of, accounting)
         made.read = lambda _now_ns: []
         made.tenant_of = None
         made.error_points = lambda _window_s: 12.0
@@ -69,7 +68,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 def test_where_bpf_is_refused_the_trace_is_taken_before_samples(host: Host) -> None:
-    sensors = Sensors(config(ASKED))
+    sensors = sensors_of(ASKED)
     assert sensors.source is Source.TRACE
     assert sensors.error_points()["10"] < 12
     assert sensors.trace_told(0) is True
@@ -77,19 +76,19 @@ def test_where_bpf_is_refused_the_trace_is_taken_before_samples(host: Host) -> N
 
 
 def test_nobody_who_has_not_asked_for_it_gets_it(host: Host) -> None:
-    sensors = Sensors(config())
+    sensors = sensors_of()
     assert sensors.source is Source.NVML
     sensors.close()
 
 
 def test_its_law_is_that_of_an_exact_account_whose_queues_nobody_sees(host: Host) -> None:
-    law = Sensors(config(ASKED)).law(PolicyParams())
+    law = sensors_of(ASKED).law(PolicyParams())
     assert (law.window_ns, law.frame_ns, law.chance_ns, law.sees_queues) == (S, 0, 0, False)
 
 
 @pytest.mark.parametrize("text", ["gpu: {source: nvml}", "mechanisms: {trace: off}"])
 def test_who_wants_none_has_samples(host: Host, text: str) -> None:
-    sensors = Sensors(config(text))
+    sensors = sensors_of(text)
     assert (sensors.source, sensors.traced, sensors.trace_told(0)) == (Source.NVML, None, None)
 
 
@@ -97,13 +96,13 @@ def test_in_a_pid_namespace_of_its_own_the_numbers_would_be_others(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lower_module, "is_initial", lambda: False)
-    assert Sensors(config()).source is Source.NVML
+    assert sensors_of().source is Source.NVML
     with pytest.raises(HostUnsupported, match=OWN_PID_NAMESPACE):
-        Sensors(config("gpu: {source: trace}"))
+        sensors_of("gpu: {source: trace}")
 
 
 def test_a_trace_that_comes_and_goes_changes_the_law_and_the_daemon_begins_anew(host: Host) -> None:
-    sensors = Sensors(config(ASKED))
+    sensors = sensors_of(ASKED)
     assert not sensors.is_restarted(config(ASKED), 0)
     sensors.traces.is_refused = True  # type: ignore[attr-defined]
     sensors.read(S)
@@ -118,7 +117,7 @@ def test_a_trace_that_comes_and_goes_changes_the_law_and_the_daemon_begins_anew(
 
 
 def test_the_load_of_a_gpu_is_what_dcgm_tells_and_else_nvml(host: Host) -> None:
-    sensors = Sensors(config(ASKED))
+    sensors = sensors_of(ASKED)
     assert sensors.traced is not None
     load = sensors.traced._load
     sensors.gpu_watch = SimpleNamespace(use=lambda _slot: SimpleNamespace(busy_ratio=0.5))  # type: ignore[assignment]

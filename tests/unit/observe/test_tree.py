@@ -168,17 +168,21 @@ def test_a_cgroup_that_no_walk_has_taken_in_is_its_tenants_once_it_uses_a_gpu(
         number for number, path in crowd.items() if tree.tenant_of(number) is None and path != "/other"
     )
     assert not tree.has_cgroup(user)
+    version = tree.version
     tree.refresh(S + 1, (), [user])
     assert tree.tenant_of(user) == "chat"
+    assert tree.version != version, "whose a cgroup is has another answer"
     assert user in tree.tenants["chat"].cgroup_ids, "who holds the tenant tells the account of it"
     assert tree.has_cgroup(user)
     files.make("/gpu/train/new").close()
     tree.refresh(2 * S, (), [user])
     assert tree.tenant_of(user) == "chat", "also after the tenants were built anew"
     shutil.rmtree(files.root / crowd[user].strip("/"))
+    version = tree.version
     tree.refresh(3 * S, ())
     tree.refresh(4 * S, ())
     assert not tree.has_cgroup(user)
+    assert tree.version != version
     assert tree.tenant_of(user) is None
 
 
