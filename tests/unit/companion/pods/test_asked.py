@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fairsched.companion.pods.asked import Asked, joined
 from fairsched.companion.pods.policy import Given, make_layer
 from tests.unit.companion.pods.test_policy import pod, space
+from tests.unit.k8s.policies.made import policy
 
 A, B = "GPU-a", "GPU-b"
 
@@ -51,12 +52,15 @@ def test_on_each_gpu_a_pod_weighs_its_share_of_that_gpu() -> None:
     assert "gpu_parts" not in found["children"]["b"]
 
 
-def test_shares_of_a_claim_and_of_the_device_plugin_add_up() -> None:
+def test_shares_of_a_claim_and_of_the_device_plugin_add_up_on_each_gpu() -> None:
     both = pod("a")
     both["status"] = {"startTime": "2026-01-01T00:00:00Z"}
     both["spec"]["containers"][0]["resources"] = {"limits": {"fairsched.io/gpu-share": "20"}}
     made = make_layer([both], [space()], given=Given({"ml/a": {A: 20}}, {("ml", "a"): Asked({A: 30.5})}))
     assert made.layer["ml"]["children"]["a"] == {"pods": ["a"], "weight": 50.5}
+    made = make_layer([both], [space()], placed={"ml/a": {A: 20}}, claimed={("ml", "a"): Asked({B: 60})})
+    child = made.layer["ml"]["children"]["a"]
+    assert (child["weight"], child["gpu_parts"]) == (80, {A: 0.25, B: 0.75})
 
 
 def test_pods_that_are_one_tenant_have_what_they_got_together() -> None:
@@ -82,6 +86,36 @@ def test_a_namespaces_class_is_the_default_of_its_pods_unless_a_claim_says_anoth
     asked = {"a": Asked({A: 1}, {"class": "latency"}), "b": Asked({A: 1})}
     found = layer(pod("a"), pod("b"), asked=asked, **{"class": "batch"})
     assert [found["children"][name]["class"] for name in "ab"] == ["latency", "batch"]
+
+
+def test_what_a_pod_says_goes_before_what_its_claim_says() -> None:
+    asked = {"a": Asked({A: 1}, {"class": "latency", "vram_limit": 1})}
+    found = layer(pod("a", **{"class": "batch"}), asked=asked)
+    assert (found["children"]["a"]["class"], found["children"]["a"]["vram_limit"]) == ("batch", 1)
+
+
+def test_of_pods_that_are_one_tenant_the_first_that_claims_a_value_counts() -> None:
+    found = layer(
+        pod("a", tenant="t"),
+        pod("b", tenant="t"),
+        asked={"a": Asked({A: 1}, {"class": "batch"}), "b": Asked({A: 1}, {"class": "latency"})},
+    )
+    assert found["children"]["t"]["class"] == "batch"
+
+
+def test_where_a_policy_speaks_of_pods_claims_and_shares_say_nothing_of_them() -> None:
+    """Else who makes a claim would have what the policy gives nobody. What the namespace weighs they do say."""
+    bound = policy("p", pods=[{"weight": 2, "class": "batch"}])
+    values = {"weight": 9.0, "class": "latency", "min": 0.5, "vram_limit": 1}
+    made = make_layer([pod("a")], [space()], [bound], claimed={("ml", "a"): Asked({A: 75, B: 25}, values)})
+    own = {"weight": 2.0, "class": "batch", "policy": "policy p, pods[0]"}
+    assert made.layer["ml"]["children"]["a"] == {"pods": ["a"], **own}
+    assert (made.layer["ml"]["weight"], made.layer["ml"]["gpu_parts"]) == (100, {A: 0.75, B: 0.25})
+
+
+def test_pods_that_say_and_ask_for_nothing_are_of_the_class_of_their_namespace() -> None:
+    children = layer(pod("a"), asked={}, **{"class": "batch"})["children"]
+    assert children == {"*": {"class": "batch"}}
 
 
 def test_several_sources_add_up_and_the_first_goes_before() -> None:
