@@ -58,7 +58,7 @@ def test_shares_of_a_claim_and_of_the_device_plugin_add_up_on_each_gpu() -> None
     both["spec"]["containers"][0]["resources"] = {"limits": {"fairsched.io/gpu-share": "20"}}
     made = make_layer([both], [space()], given=Given({"ml/a": {A: 20}}, {("ml", "a"): Asked({A: 30.5})}))
     assert made.layer["ml"]["children"]["a"] == {"pods": ["a"], "weight": 50.5}
-    made = make_layer([both], [space()], placed={"ml/a": {A: 20}}, claimed={("ml", "a"): Asked({B: 60})})
+    made = make_layer([both], [space()], given=Given({"ml/a": {A: 20}}, {("ml", "a"): Asked({B: 60})}))
     child = made.layer["ml"]["children"]["a"]
     assert (child["weight"], child["gpu_parts"]) == (80, {A: 0.25, B: 0.75})
 
@@ -107,7 +107,9 @@ def test_where_a_policy_speaks_of_pods_claims_and_shares_say_nothing_of_them() -
     """Else who makes a claim would have what the policy gives nobody. What the namespace weighs they do say."""
     bound = policy("p", pods=[{"weight": 2, "class": "batch"}])
     values = {"weight": 9.0, "class": "latency", "min": 0.5, "vram_limit": 1}
-    made = make_layer([pod("a")], [space()], [bound], claimed={("ml", "a"): Asked({A: 75, B: 25}, values)})
+    made = make_layer(
+        [pod("a")], [space()], [bound], given=Given(claimed={("ml", "a"): Asked({A: 75, B: 25}, values)})
+    )
     own = {"weight": 2.0, "class": "batch", "policy": "policy p, pods[0]"}
     assert made.layer["ml"]["children"]["a"] == {"pods": ["a"], **own}
     assert (made.layer["ml"]["weight"], made.layer["ml"]["gpu_parts"]) == (100, {A: 0.75, B: 0.25})
