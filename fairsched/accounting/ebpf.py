@@ -329,7 +329,7 @@ class EbpfAccount:
 
     def error_points(self, window_s: float) -> float:
         """See :class:`GpuTimeSource`."""
-        is_traced = self.traced_gpus() >= self._engines.keys() > set()
+        is_traced = bool(self._engines) and self.traced_gpus() == self._engines.keys()
         return TRACED_POINTS if is_traced else probed_points(window_s)
 
     def error_ratio(self, tenant: str, gpu: int) -> float | None:
