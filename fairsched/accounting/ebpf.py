@@ -4,10 +4,10 @@
 Problem: BPF counts (clock, contexts, edges); somebody has to turn that into "tenant X received 31 ms since the last
 look, has 12 ms queued, and we are sure of it".
 
-Approach: the edges drive one :class:`Replay` per GPU, which divides time among those who have work; what is proven
-complete is charged what it costs (engine.py). The processor-sharing clock kept in BPF is the second opinion, used while
-edges are being lost. The work still queued is estimated from the learnt GPU time per launch; for a held context that
-estimate is the drain after which its interval is closed, in the replay and in BPF.
+Approach: the edges drive one :class:`Replay` per GPU (edges.py), which divides time among those who have work; what is
+proven complete is charged what it costs (engine.py). The processor-sharing clock kept in BPF is the second opinion,
+used while edges are being lost. The work still queued is estimated from the learnt GPU time per launch; for a held
+context that estimate is the drain after which its interval is closed, in the replay and in BPF.
 
 Terms: *drain* is what a held context still executes. *tau* is the learnt execution time per launch of a context.
 *Demand* is outstanding work, now or within the last DEMAND_LINGER_NS: what a decoder spends on the CPU is no idleness.
@@ -98,6 +98,10 @@ class EbpfAccount:
     def events(self) -> Events:
         """What the edges of the last read said besides time."""
         return self._edges.events
+
+    def tenants_changed(self) -> None:
+        """``tenant_of`` may have other answers now: at the next read contexts are put where they belong then."""
+        self._contexts.is_stale = True
 
     # ---- read ----
 
@@ -190,13 +194,7 @@ class EbpfAccount:
         is_running = replay.is_runnable(context.key)
         if is_running:
             context.busy_ns = now_ns
-        exec_ns = replay.exec_ns(context.key)
-        if has_lost:
-            clock_ns = outstanding.clock_ns(live, self._probe.clock(live.gpu), now_ns)
-            used_ns = context.take_clock(clock_ns, exec_ns)
-        else:
-            used_ns = context.take(exec_ns)
-            context.clock_ns = None
+        used_ns = self._take_used(context, live, now_ns, has_lost=has_lost)
         if used_ns and replay.is_traced and not context.wants(now_ns):  # no call told of that
             context.busy_ns = now_ns
         launches = live.submitted - context.launches
@@ -221,6 +219,15 @@ class EbpfAccount:
             seen = (context.launches, live.last_call_ns, *replay.state(context.key), launch.tau_ns)
             context.cached = CachedLook(*seen, has_demand, left_ns, sure, unmeasured_ns)
 
+    def _take_used(self, context: Context, live: abi.Ctx, now_ns: int, *, has_lost: bool) -> int:
+        """What it used since the last row: by the clock in BPF where edges were lost, else by the replay."""
+        exec_ns = self._engines[context.gpu].replay.exec_ns(context.key)
+        if has_lost:
+            clock_ns = outstanding.clock_ns(live, self._probe.clock(live.gpu), now_ns)
+            return context.take_clock(clock_ns, exec_ns)
+        context.clock_ns = None
+        return context.take(exec_ns)
+
     def _judge_open_work(self, context: Context, engine: Engine, live: abi.Ctx, now_ns: int) -> None:
         """Whether what it has open still runs: a drain by estimate, that of one that never asks by who saw it run."""
         if context.is_held:
@@ -235,10 +242,6 @@ class EbpfAccount:
         return self.gpus > 1 and bool(live.flags & _GUESSED) and context.tgid not in self.single_gpu_processes
 
     # ---- judgements ----
-
-    def tenants_changed(self) -> None:
-        """``tenant_of`` may have other answers now: all contexts are placed anew at the next read."""
-        self._contexts.is_stale = True
 
     def _launch(self, context: Context) -> LaunchTime:
         """What is known of the context, else of another of its tenant."""
