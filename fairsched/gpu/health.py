@@ -4,10 +4,10 @@
 Problem. Work must not be sent to a GPU that is broken. It may have fallen off its bus, need a reset, or have reported
 an error of its hardware; a report is one moment, and afterwards NVML may answer as if nothing had been.
 
-Approach. :func:`probe` asks NVML about one GPU. :class:`XidWatch` waits for reports, all GPUs at once, and keeps the
-last of each that counts as unwell. :class:`Illness` is the law (pure): a GPU is unwell while NVML does not answer for
-it, and after a report until it was away in between (that is what a reset looks like) or nothing was reported for a
-while. Which reports count is configuration: most are a program's own fault.
+Approach. :func:`probe` asks NVML about one GPU. :class:`XidWatch` waits for reports, all GPUs at once, counts them by
+number, and keeps the last of each GPU that counts as unwell. :class:`Illness` is the law (pure): a GPU is unwell while
+NVML does not answer for it, and after a report until it was away in between (that is what a reset looks like) or
+nothing was reported for a while. Which reports count is configuration: most are a program's own fault.
 
 Terms. *Xid*: the driver's number of an error. Source: NVIDIA's catalogue of Xid errors, and NVML's events.
 """
@@ -15,9 +15,10 @@ Terms. *Xid*: the driver's number of an error. Source: NVIDIA's catalogue of Xid
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,43 @@ class Illness:
         return f"the driver has reported Xid {self._report.xid}"
 
 
+def whole_uuids(nvml: Nvml) -> frozenset[str]:
+    """The GPUs that there may be reports about."""
+    return frozenset(whole_uuid(gpu) for gpu in nvml.gpus if not gpu.is_gone)
+
+
+def register(pynvml: Any, events: Any, uuids: Iterable[str]) -> tuple[Mapping[int, str], str]:
+    """Have reports come to a set of events: the UUIDs of the GPUs that have any, by the address of NVML's handle, and
+    why another has none."""
+    found, why = {}, "there is no GPU"
+    for uuid in uuids:
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            pynvml.nvmlDeviceRegisterEvents(handle, _XID_EVENT, events)
+            found[_address(handle)] = uuid
+        except pynvml.NVMLError as error:
+            why = str(error)
+    return found, why
+
+
+def reports_obstacle(pynvml: Any, uuids: Iterable[str]) -> str | None:
+    """Why the driver reports errors of no GPU here; None: it does. NVML is initialised."""
+    try:
+        events = pynvml.nvmlEventSetCreate()
+    except pynvml.NVMLError as error:
+        return str(error)
+    try:
+        found, why = register(pynvml, events, uuids)
+        return None if found else why
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlEventSetFree(events)
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
 class XidWatch:
     """Waits for the driver's reports in a thread of its own. Close it in the end, before NVML is."""
 
@@ -136,6 +174,8 @@ class XidWatch:
         """``clock``: seconds, of the reports. ``changed`` is called for each that counts."""
         self._nvml, self._unwell, self._clock, self._changed = nvml, frozenset(unwell), clock, changed
         self._reports: dict[str, Report] = {}
+        self._counts: dict[tuple[str, int], int] = {}
+        self._watched: Mapping[int, str] = {}
         self._over = threading.Event()
         self.is_deaf: str | None = None
         """Why there are no reports; None: there are."""
@@ -150,6 +190,14 @@ class XidWatch:
     def reports(self) -> dict[str, Report]:
         """The last of each GPU that has any."""
         return dict(self._reports)
+
+    def watched(self) -> frozenset[str]:
+        """The GPUs whose reports come here."""
+        return frozenset(self._watched.values())
+
+    def counts(self) -> dict[tuple[str, int], int]:
+        """How often each Xid was reported, by UUID of the GPU and number."""
+        return dict(self._counts)
 
     def close(self) -> bool:
         """End it; False: the driver keeps the thread."""
@@ -166,27 +214,16 @@ class XidWatch:
             self._be_deaf(str(error))
             return
         try:
-            self.is_watching = self._register(pynvml, events)
-            if self.is_watching:
-                while not self._over.is_set():
-                    self._wait(pynvml, events)
+            self._watched, why = register(pynvml, events, {whole_uuid(gpu) for gpu in self._nvml.gpus})
+            if not self._watched:
+                self._be_deaf(why)
+                return
+            self.is_watching = True
+            while not self._over.is_set():
+                self._wait(pynvml, events)
         finally:
             with contextlib.suppress(pynvml.NVMLError):
                 pynvml.nvmlEventSetFree(events)
-
-    def _register(self, pynvml: Any, events: Any) -> bool:
-        """Whether any GPU has reports."""
-        found, error = False, "there is no GPU"
-        for uuid in {whole_uuid(gpu) for gpu in self._nvml.gpus}:
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-                pynvml.nvmlDeviceRegisterEvents(handle, _XID_EVENT, events)
-                found = True
-            except pynvml.NVMLError as refused:
-                error = str(refused)
-        if not found:
-            self._be_deaf(error)
-        return found
 
     def _wait(self, pynvml: Any, events: Any) -> None:
         try:
@@ -196,14 +233,25 @@ class XidWatch:
                 self._over.wait(_AGAIN_S)
             return
         xid = int(data.eventData)
-        try:
-            uuid = pynvml.nvmlDeviceGetUUID(data.device)
-        except pynvml.NVMLError:
-            uuid = None  # it is lost: the probe says so
+        uuid = self._uuid(pynvml, data.device)
         logger.warning("xid=%d gpu=%s unwell=%s", xid, uuid, xid in self._unwell)
-        if uuid is not None and xid in self._unwell:
-            self._reports[uuid.decode() if isinstance(uuid, bytes) else uuid] = Report(xid, self._clock())
+        if uuid is None:
+            return
+        self._counts[uuid, xid] = self._counts.get((uuid, xid), 0) + 1
+        if xid in self._unwell:
+            self._reports[uuid] = Report(xid, self._clock())
             self._changed()
+
+    def _uuid(self, pynvml: Any, handle: Any) -> str | None:
+        """A GPU that has fallen off its bus has a report and may not say its name any more."""
+        known = self._watched.get(_address(handle))
+        if known is not None:
+            return known
+        try:
+            uuid = pynvml.nvmlDeviceGetUUID(handle)
+        except pynvml.NVMLError:
+            return None
+        return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
 
     def _be_deaf(self, why: str) -> None:
         self.is_deaf = why

@@ -174,6 +174,8 @@ def _gpu_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
     else:
         yield Check("nvml", "ok", f"driver {facts.driver_version}, {counted(len(facts.gpus), 'GPU')}")
         yield trace.check(config, facts.driver_version)
+        if facts.gpus:
+            yield _xid_check(facts.xid_obstacle, config)
     if facts.dcgm is not None:
         is_wanted = ebpf_obstacle(facts, config) is not None
         yield _dcgm_check(
@@ -203,6 +205,19 @@ def _gpu_checks(facts: HostFacts, config: Config) -> Iterator[Check]:
             "watched as soon as a process maps one",
             "install the driver, or name the file in gpu.libcuda",
         )
+
+
+def _xid_check(obstacle: str | None, config: Config) -> Check:
+    if obstacle is None:
+        return Check("xid", "ok", "NVML hands on the driver's errors")
+    is_missed = config.metrics.listen is not None
+    return Check(
+        "xid",
+        "warn" if is_missed else "ok",
+        f"NVML hands on no errors of the driver: {obstacle}",
+        "no fairsched_gpu_xid_errors_total, and no alert from it" if is_missed else "",
+        "have dcgm-exporter scraped, or watch dmesg for Xid" if is_missed else "",
+    )
 
 
 def _dcgm_check(dcgm: DcgmFact, config: Config, *, is_wanted: bool, has_mig: bool) -> Check:

@@ -123,6 +123,8 @@ class HostFacts:
     """None: not looked at, as nobody wants it."""
     dcgm: DcgmFact | None = None
     """None: not asked."""
+    xid_obstacle: str | None = None
+    """Why NVML hands on no errors that the driver reports of GPUs (Xid); None: it does, or there is no GPU."""
     gates: int | None = None
     """Device gates of this run_dir in the kernel; None: not known."""
     is_cgroup_v1: bool = False

@@ -23,6 +23,7 @@ from fairsched.driver import hooks
 from fairsched.driver.namespaces import is_initial
 from fairsched.driver.pid_view import gather as gather_pid_view
 from fairsched.errors import FairschedError
+from fairsched.gpu.health import reports_obstacle
 from fairsched.host import dcgm
 from fairsched.host.brake import cgpu_obstacle, has_freezer, has_pidfd
 from fairsched.host.facts import BpfFact, GpuFact, HostFacts
@@ -40,7 +41,7 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
     Who is not root gets what it may look at: that it is refused the rest says nothing about this host.
     """
     cgroups = probe_host()
-    driver, error, gpus = _nvml()
+    driver, error, gpus, xid_obstacle = _nvml()
     capabilities, lockdown = privileges()
     is_root = os.geteuid() == 0
     if not is_root:
@@ -64,6 +65,7 @@ def gather(config: Config, *, try_bpf: bool = True) -> HostFacts:
         libcuda=find_libcuda(config.gpu.libcuda),
         driver_version=driver,
         nvml_error=error,
+        xid_obstacle=xid_obstacle,
         gpus=gpus,
         clock_source=read_stripped("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         preemption=_preemption(),
@@ -143,16 +145,16 @@ def _mapped_libraries() -> Iterator[libcuda.LibraryFile]:
                 yield library
 
 
-def _nvml() -> tuple[str | None, str | None, tuple[GpuFact, ...]]:
-    """(driver version, why not, GPUs)."""
+def _nvml() -> tuple[str | None, str | None, tuple[GpuFact, ...], str | None]:
+    """(driver version, why not, GPUs, why it hands on no Xids)."""
     try:
         import pynvml
     except ImportError:
-        return None, "nvidia-ml-py is not installed", ()
+        return None, "nvidia-ml-py is not installed", (), None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return None, str(error), ()
+        return None, str(error), (), None
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         gpus = tuple(
@@ -165,9 +167,10 @@ def _nvml() -> tuple[str | None, str | None, tuple[GpuFact, ...]]:
             )
             for handle in handles
         )
-        return _text(pynvml.nvmlSystemGetDriverVersion()), None, gpus
+        deaf = reports_obstacle(pynvml, [gpu.uuid for gpu in gpus]) if gpus else None
+        return _text(pynvml.nvmlSystemGetDriverVersion()), None, gpus, deaf
     except pynvml.NVMLError as error:
-        return None, str(error), ()
+        return None, str(error), (), None
     finally:
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()

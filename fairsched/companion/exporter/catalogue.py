@@ -214,6 +214,13 @@ GPUS = (
         "Which part of which GPU a MIG instance is: its gpu_uuid is that of a GPU everywhere else.",
     ),
     _gauge("gpu_up", _NVML, _GPU, "1 while the driver answers for the GPU, 0 when it has lost it."),
+    _counter(
+        "gpu_xid_errors",
+        _NVML,
+        ("gpu_uuid", "xid"),
+        "Errors that the driver reported of the whole GPU (Xid, by number) since the companion began; 0 for those of "
+        "the hardware while none came. Absent: nobody listens.",
+    ),
     _gauge("gpu_busy_ratio", _ACCOUNT, _GPU, "Part of the last window in which it worked for anybody."),
     _gauge("gpu_unmanaged_ratio", _ACCOUNT, _GPU, "Part of the last window used by processes of no tenant."),
     _gauge(

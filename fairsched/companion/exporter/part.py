@@ -11,6 +11,7 @@ from fairsched.companion.exporter.gpm import GpmRows
 from fairsched.companion.exporter.http import Server
 from fairsched.companion.exporter.pages import Checks, MetricRow, Pages, Site
 from fairsched.companion.exporter.webconfig import WebConfig
+from fairsched.companion.exporter.xids import XidRows
 from fairsched.companion.part import Moment, Node
 from fairsched.config.outward import Metrics
 
@@ -33,11 +34,11 @@ class Exporter:
         listen = metrics.listen or ""
         host, port = address_of(listen)
         self._web, self._checks = WebConfig(metrics.web_config), Checks()
-        self._gpm = GpmRows()
+        self._gpm, self._xids = GpmRows(), XidRows()
         pages = self._pages = Pages(
             node.report,
             explain=node.explain,
-            others=(*others, self._gpm.rows),
+            others=(*others, self._gpm.rows, self._xids.rows),
             most_tenants=metrics.max_tenants,
         )
         try:
@@ -46,6 +47,7 @@ class Exporter:
             )
         except OSError as error:
             self._gpm.close()
+            self._xids.close()
             raise refused(listen, error.strerror or str(error), IN_USE) from error
         pages.counts = lambda: (self._server.answered, self._server.refused)
         scheme = "http" if self._web.tls is None else "https"
@@ -60,4 +62,5 @@ class Exporter:
         self._server.close()
         self._pages.close()
         self._gpm.close()
+        self._xids.close()
         self._checks.close()

@@ -23,6 +23,8 @@ _INTRO = f"""\
 most a second old, and all scrapes of that second share it. So a hundred scrapes cost the daemon what one does, and
 without a scrape it does nothing. Only `fairsched_gpu_active_ratio` it asks of NVML itself, for each page, and what it
 keeps for that are the samples of the page before: with two Prometheus servers each is told of the time since the other.
+And for `fairsched_gpu_xid_errors_total` a thread waits for the driver's reports of errors, which NVML hands on as they
+come: the count is the companion's own, from its start. What was reported before is in `dmesg`.
 
 ```yaml
 scrape_configs:

@@ -27,6 +27,7 @@ from fairsched.gpu.health import (
     numa_node,
     probe,
     whole_uuid,
+    whole_uuids,
 )
 from fairsched.gpu.nvml import Gpu, Nvml
 from fairsched.k8s.plugin.shares import Offer
@@ -135,7 +136,7 @@ class Inventory:
 
     def _watch_reports(self, nvml: Nvml) -> None:
         """A GPU that was found later has reports as well: the watch is begun anew."""
-        there = frozenset(whole_uuid(gpu) for gpu in nvml.gpus if not gpu.is_gone)
+        there = whole_uuids(nvml)
         if there - self._watched and self._end_watch():
             self._watched = there
             self._xids = XidWatch(nvml, self._unwell_xids, self._clock, self._note)

@@ -31,6 +31,10 @@ STEP_S = 15
 XID = "DCGM_FI_DEV_XID_ERRORS"
 FATAL_XID = "gpu:dcgm_xid_fatal:last"
 FATAL = {48, 62, 64, 74, 79, 95, 119, 120, 140}
+OWN_XID = "fairsched_gpu_xid_errors_total"
+OWN_FATAL_XID, OWN_OTHER_XID = (
+    f"gpu_xid:fairsched_gpu_xid_errors_{what}" for what in ("fatal:max1h", "other:last")
+)
 REASONS = "gpu:dcgm_clocks_event_reasons:last"
 SLOWED = (8, 32, 64, 128)
 """Bits of the reasons: hardware slowdown, software thermal, hardware thermal, power brake."""
@@ -62,6 +66,18 @@ def jump(value: float) -> str:
 def counted(xid: int, count: int = 1) -> Series:
     """As the exporter counts them."""
     return {f'DCGM_EXP_XID_ERRORS_COUNT{{xid="{xid}"}}': count}
+
+
+def with_labels(series: str, labels: str) -> str:
+    name, _, own = series.removesuffix("}").partition("{")
+    return f"{name}{{{own}, {labels}}}" if own else f"{name}{{{labels}}}"
+
+
+def told_by_ours(alert: str, theirs: str, value: float, own: str) -> Edge:
+    """dcgm-exporter's series fires unless ours says it of the same GPU."""
+    other_gpu = {with_labels(theirs, 'UUID="a"'): value, with_labels(own, 'gpu_uuid="b"'): 1}
+    same_gpu = {with_labels(theirs, 'UUID="c"'): value, with_labels(own, 'gpu_uuid="c"'): 1}
+    return Edge(alert, 0, other_gpu, same_gpu)
 
 
 EDGES = (
@@ -104,7 +120,19 @@ EDGES = (
     ),
     Edge("FairschedGpuPowerHigh", 300, {WATTS: 631, LIMIT_WATTS: 700}, {WATTS: 629, LIMIT_WATTS: 700}),
     Edge("FairschedGpuMemoryFull", 300, {USED: 951, TOTAL: 1000}, {USED: 949, TOTAL: 1000}),
+    Edge("FairschedGpuXidFatal", 0, {OWN_FATAL_XID: 1}, {OWN_XID + '{xid="79"}': 1}),
+    Edge("FairschedGpuXid", 0, {OWN_OTHER_XID: 1}, {OWN_XID + '{xid="31"}': 1}),
     Edge("DcgmXidFatal", 0, {FATAL_XID: 79}, {XID: 79}),
+    *(
+        told_by_ours(alert, theirs, value, own)
+        for alert, theirs, value, own in (
+            ("DcgmXidFatal", FATAL_XID, 79, OWN_FATAL_XID),
+            ("DcgmXid", XID, 13, OWN_OTHER_XID),
+            ("DcgmXid", XID, 79, OWN_FATAL_XID),
+            ("DcgmXidFatalCounted", 'DCGM_EXP_XID_ERRORS_COUNT{xid="79"}', 1, OWN_FATAL_XID),
+            ("DcgmXidCounted", 'DCGM_EXP_XID_ERRORS_COUNT{xid="13"}', 1, OWN_OTHER_XID),
+        )
+    ),
     Edge("DcgmXid", 0, {XID: 13}, {XID: 0}),
     *(Edge("DcgmXidFatalCounted", 0, counted(code), counted(13)) for code in sorted(FATAL)),
     *(Edge("DcgmXidFatalCounted", 0, counted(79), counted(code)) for code in sorted({*range(160)} - FATAL)),
@@ -161,11 +189,6 @@ def firing(alert: str, at_s: int, count: int) -> dict[str, Any]:
     }
 
 
-def with_labels(series: str, labels: str) -> str:
-    name, _, own = series.removesuffix("}").partition("{")
-    return f"{name}{{{own}, {labels}}}" if own else f"{name}{{{labels}}}"
-
-
 def story(edge: Edge, begin_s: int) -> dict[str, Any]:
     """promtool's test of one edge, which is crossed at `begin_s`."""
 
@@ -217,6 +240,23 @@ def test_the_fatal_errors_are_those_of_the_hardware(tmp_path: Path) -> None:
     told = [{"series": f'{XID}{{gpu="{code}"}}', "values": f"{code}+0x4"} for code in range(160)]
     expected = [{"labels": f'{FATAL_XID}{{gpu="{code}"}}', "value": code} for code in sorted(FATAL)]
     asked = [{"expr": FATAL_XID, "eval_time": f"{STEP_S}s", "exp_samples": expected}]
+    play = {"interval": f"{STEP_S}s", "input_series": told, "promql_expr_test": asked}
+    done = promtool([play], DIRECTORY / "fairsched.rules.yml", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_fatal_errors_of_our_own_count_are_the_same(tmp_path: Path) -> None:
+    """And all others are in the other rule; what was not counted is in neither."""
+    told = [{"series": f'{OWN_XID}{{xid="{code}"}}', "values": "1+0x4"} for code in range(160)]
+    told += [{"series": f'{OWN_XID}{{xid="{code}", gpu_uuid="b"}}', "values": "0+0x4"} for code in range(160)]
+    asked = [
+        {
+            "expr": name,
+            "eval_time": f"{STEP_S}s",
+            "exp_samples": [{"labels": f'{name}{{xid="{code}"}}', "value": 1} for code in sorted(codes)],
+        }
+        for name, codes in ((OWN_FATAL_XID, FATAL), (OWN_OTHER_XID, {*range(160)} - FATAL))
+    ]
     play = {"interval": f"{STEP_S}s", "input_series": told, "promql_expr_test": asked}
     done = promtool([play], DIRECTORY / "fairsched.rules.yml", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

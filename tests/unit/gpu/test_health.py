@@ -61,6 +61,7 @@ for line in sys.stdin:
     print(json.dumps({
         "troubles": [probe(nvml, slot) for slot in range(len(uuids))],
         "xids": [getattr(watch.last(uuid), "xid", None) for uuid in uuids], "gpus": uuids,
+        "counts": sorted([*key, count] for key, count in watch.counts().items()),
     }), flush=True)
 print(json.dumps(watch.close()), flush=True)
 """
@@ -133,7 +134,29 @@ def test_a_report_that_counts_is_kept_and_another_is_not(host: SimHost, reader: 
     host.report_xid(13, gpu=0)
     host.report_xid(48, gpu=1)
     wait_until(lambda: reader.ask()["xids"] == [None, 48], SEEN_S, "the report is seen")
+    assert reader.ask()["counts"] == sorted([[host.uuids()[0], 13, 1], [host.uuids()[1], 48, 1]])
     assert reader.first["deaf"] is None
     assert reader.process.stdin is not None
     reader.process.stdin.close()
     assert reader.line() is True, "it can be closed"
+
+
+def test_a_report_of_a_gpu_that_does_not_say_its_name_any_more_is_known(
+    host: SimHost, reader: Reader
+) -> None:
+    """As that of one which has fallen off its bus."""
+    host.lose(1)
+    host.report_xid(79, gpu=1)
+    host.report_xid(79, gpu=1)
+    wait_until(lambda: reader.ask()["counts"] == [[host.uuids()[1], 79, 2]], SEEN_S, "both are counted")
+
+
+@pytest.mark.parametrize(("wish", "why"), [("on", None), ("off", "Not Supported")])
+def test_a_driver_that_reports_no_errors_says_so(host: SimHost, wish: str, why: str | None) -> None:
+    code = (
+        "import pynvml\nfrom fairsched.gpu.health import reports_obstacle\npynvml.nvmlInit()\n"
+        f"print(reports_obstacle(pynvml, {host.uuids()}))"
+    )
+    env = {**os.environ, **host.env(), "PYTHONPATH": str(ROOT), "FAIRSCHED_SIM_NVML_XID": wish}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == str(why), done.stderr

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairsched.companion.exporter import gpm
+from fairsched.companion.exporter import gpm, xids
 from fairsched.companion.exporter.book import TEXT, write
 from fairsched.companion.exporter.catalogue import BY_NAME
 from fairsched.companion.exporter.readings import Own, read
@@ -230,7 +230,10 @@ def test_a_full_report_fills_every_family_that_the_report_can_fill() -> None:
     book = read(made_reports.full(), own)
     filled = {*book.rows, *book.histograms}
     assert filled <= BY_NAME.keys(), "what the catalogue does not know is not written"
-    assert {name for name in BY_NAME if name not in filled and not name.startswith(OTHERS)} == {gpm.FAMILY}
+    assert {name for name in BY_NAME if name not in filled and not name.startswith(OTHERS)} == {
+        gpm.FAMILY,
+        xids.FAMILY,
+    }
     for name, rows in (*book.rows.items(), *book.histograms.items()):
         wanted = len(BY_NAME[name].labels)
         assert {len(labels) for labels, _ in rows} == {wanted}, name
