@@ -91,8 +91,11 @@ def errors_of(nominal: Mapping[str, float], reading: Reading) -> dict[str, float
     total, weight = sum(got[team] for team in present), sum(nominal[team] for team in present)
     if len(present) < 2 or total < LEAST_SECONDS:
         return None
+    # Of each by itself: the part that somebody got may be so small that it is none as a number.
     return {
-        team: math.log(nominal[team] / weight / (got[team] / total)) if got[team] > 0 else math.inf
+        team: math.log(nominal[team] / weight) - math.log(got[team]) + math.log(total)
+        if got[team] > 0
+        else math.inf
         for team in present
     }
 

@@ -163,6 +163,12 @@ def test_what_says_nothing_changes_nothing(reading: Reading) -> None:
     assert errors_of({"a": 1, "b": 2}, reading) is None
 
 
+def test_a_part_that_is_none_as_a_number_is_a_large_error() -> None:
+    found = errors_of({"a": 1, "b": 1}, Reading({"a": 5e-324, "b": 1e12}, frozenset()))
+    assert found is not None
+    assert found["a"] > 700 and found["b"] == pytest.approx(-0.693, abs=1e-3)
+
+
 def test_silence_holds_for_the_window_and_then_goes_back_to_nominal() -> None:
     before = {"a": 0.4, "b": -0.2}
     assert step(before, {"a": 1, "b": 2}, None, 600, ROUND_S, LIMITS) == before
