@@ -46,6 +46,7 @@ WANTED = {
     "gpu_power_limit_watts",
     "gpu_pcie_bytes_per_second",
     "gpu_active_ratio",
+    "gpu_xid_errors",
     "tick_duration_seconds",
     "process_cpu_seconds",
     "process_resident_bytes",
@@ -100,6 +101,9 @@ def test_a_real_daemon_has_every_family_and_the_tools_find_no_fault(site: Site) 
     assert (scraper.value("up"), scraper.value("companion_restarts")) == (1, 0)
     assert scraper.value("bpf_map_entries", map="delay_by_key") == 2
     assert scraper.value("bpf_map_capacity_entries", map="delay_by_key") == 4096
+    assert scraper.value("gpu_xid_errors", xid="79") == 0
+    site.host.report_xid(79)
+    wait_until(lambda: scraper.value("gpu_xid_errors", xid="79") == 1, PATIENCE_S, "the report is counted")
     if shutil.which("promtool") is None:
         why = "promtool is not installed: apt-get install prometheus, or: sudo make setup"
         if is_node_required():
