@@ -107,7 +107,16 @@ class Shared(Release):
 
     def check_shares(self) -> None:
         got = self.shares(ASKED, WATCHED_S)
-        told = (self.restarts(), self.weights(), self.status()["warnings"], self.log()[-1500:])
+        status = self.status()
+        tenants = [one for one in status["tenants"] if one["name"].startswith(SPACE)]
+        told = (
+            self.restarts(),
+            self.weights(),
+            tenants,
+            status["gpus"],
+            status["warnings"],
+            self.log()[-3000:],
+        )
         assert got == pytest.approx({"small": 0.25, "large": 0.75}, abs=TOLERATED), told
 
     def in_pod(self, name: str, *command: str) -> str:
@@ -207,11 +216,13 @@ def test_a_gpu_that_is_lost_is_not_given_out_until_it_is_back(shared: Shared) ->
         assert shared.wait_allocatable(200) < SEEN_S + 1
     shared.gpu.host.report_xid(79, 1 - busy)
     shared.wait_allocatable(100)
+    before = shared.plugin_log().count("GPU is lost")
     shared.gpu.host.lose(1 - busy)  # as a reset does
-    wait_until(lambda: "GPU is lost" in shared.plugin_log(), PATIENCE_S, "it is seen to be away")
+    wait_until(lambda: shared.plugin_log().count("GPU is lost") > before, PATIENCE_S, "it is seen to be away")
     shared.gpu.host.find(1 - busy)
     shared.wait_allocatable(200)
     assert {count for _, count in shared.pods_of_tests().values()} == {0}
+    shared.check_shares()
 
 
 def test_a_kubelet_that_is_started_anew_takes_nothing_from_anybody(shared: Shared) -> None:
@@ -233,6 +244,7 @@ def test_a_kubelet_that_is_started_anew_takes_nothing_from_anybody(shared: Share
     assert shared.pods_of_tests() == before
     shared.cluster.kubectl("delete", "pod", "more", "-n", SPACE, "--wait")
     wait_until(lambda: shared.weights()[SPACE] == 100, PATIENCE_S, "its namespace weighs as before")
+    shared.check_shares()
 
 
 def test_a_plugin_that_is_started_anew_takes_nothing_from_anybody(shared: Shared) -> None:
