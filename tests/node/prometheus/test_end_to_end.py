@@ -208,6 +208,11 @@ def test_an_unfair_node_is_told_healed_and_told_again_and_so_is_a_dead_daemon(
     scene.xid = 79
     fatal = scene.wait_told("DcgmXidFatal", UUID=scene.uuid)
     assert fatal["annotations"]["summary"] == "XID 79 on GPU 0"
+    since = len(scene.watch.alerts)
+    scene.site.host.report_xid(79)
+    fatal = scene.wait_told("FairschedGpuXidFatal", gpu_uuid=scene.uuid)
+    assert fatal["annotations"]["summary"] == f"XID 79 on {scene.uuid}"
+    scene.wait_told("DcgmXidFatal", "resolved", since, UUID=scene.uuid)  # the same of the same GPU
 
     scene.site.kill()
     down = scene.wait_told("FairschedDown")
