@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairsched.base.files import replace_file
 from fairsched.config.loader import from_document, read_file
 from fairsched.config.models import Config
 from fairsched.config.yamlfile import Document, parse
@@ -78,9 +77,9 @@ def load_layer(path: Path) -> Layer:
     return tenants
 
 
-def save_layer(path: Path, layer: Layer) -> None:
-    """Write it, whole or not at all. Raises OSError."""
+def layer_text(layer: Layer) -> str:
+    """What the file holds."""
     text = _HEADER + "tenants:" + ("" if layer else " {}") + "\n"
     for name, node in sorted(layer.items()):
         text += f"  {json.dumps(name)}: {json.dumps(node)}\n"  # JSON is YAML
-    replace_file(path, text.encode())
+    return text

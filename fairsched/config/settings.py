@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairsched.base.saver import Saver
 from fairsched.config import (
     DEFAULT_PATH,
     PLACES,
@@ -28,7 +29,7 @@ from fairsched.config import (
     render,
     save_overrides,
 )
-from fairsched.config.podlayer import Layer, layer_path, load_layer, save_layer, with_layer
+from fairsched.config.podlayer import Layer, layer_path, layer_text, load_layer, with_layer
 from fairsched.errors import ConfigError, FairschedError
 
 logger = logging.getLogger(__name__)
@@ -47,11 +48,16 @@ class Settings:
         self.error: str | None = None
         self._plain = load(path)
         self._layer = _read_layer(self._plain)
+        self._saver = Saver(layer_path(self._plain), "pods")
         self.file_config, self._pods_misfit = self._with_layer(self._plain)
         self.overrides, self._misfit = _read_overrides(self.file_config.overrides_path, self.file_config)
         self._aside: Path | None = None
         self._text: tuple[Config, str] | None = None
         self.config = self.overrides.apply(self.file_config)
+
+    def close(self) -> None:
+        """Wait until what pods came to is kept, but not for a disk that does not answer."""
+        self._saver.close()
 
     @property
     def overrides_warning(self) -> str | None:
@@ -63,12 +69,11 @@ class Settings:
 
     @property
     def pods_warning(self) -> str | None:
-        """Why tenants that came of pods are not in force; None = they are."""
-        return (
-            None
-            if self._pods_misfit is None
-            else f"tenants that came of pods are not in force: {self._pods_misfit}"
-        )
+        """Why tenants that came of pods are not in force, or would not be after a start; None = they are."""
+        if self._pods_misfit is not None:
+            return f"tenants that came of pods are not in force: {self._pods_misfit}"
+        why = self._saver.trouble
+        return None if why is None else f"tenants that came of pods are not kept for the next start: {why}"
 
     @property
     def display_path(self) -> str | None:
@@ -109,19 +114,14 @@ class Settings:
             return plain, str(error)
 
     def set_pods(self, layer: Layer) -> list[str]:
-        """Other tenants come of pods: persist, return the changes as lines. Raises ConfigError and changes nothing."""
+        """Other tenants come of pods: persist, return the changes as lines. Raises ConfigError and changes nothing.
+
+        Pods come and go all the time, and who watches them tells it again: nobody waits for the disk.
+        """
         fresh = with_layer(self._plain, layer)
         config = keep_started(self.overrides.apply(fresh), self.config)
         lines = [str(change) for change in diff(self.config, config)]
-        path = layer_path(self.file_config)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            save_layer(path, layer)
-        except OSError as error:
-            raise FairschedError(
-                f"{path}: cannot be written: {error.strerror}; nothing was changed",
-                remedy="make state_dir writable for the daemon",
-            ) from error
+        self._saver.save(layer_text(layer))
         self._layer, self._pods_misfit = dict(layer), None
         self.file_config, self.config = keep_started(fresh, self.config, PLACES), config
         return lines

@@ -13,21 +13,19 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from fairsched.base.files import replace_file
+from fairsched.base.saver import Saver
 from fairsched.daemon.departed import Departed
 from fairsched.model import Snapshot
 from fairsched.policy.lag import PolicyState
 
 VERSION = 1
 WINDOW_NS = 10_000_000_000
-_CLOSE_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -103,16 +101,11 @@ def load_state(path: Path, ledger: Ledger) -> PolicyState:
 
 
 class StateFile:
-    """Saves the ledger and the policy's state, in a thread.
-
-    A disk that is busy with what tenants write takes seconds to keep it, and no tick waits.
-    """
+    """Saves the ledger and the policy's state, beside the loop."""
 
     def __init__(self, path: Path, ledger: Ledger) -> None:
         self._path, self._ledger = path, ledger
-        self._lock = threading.Lock()
-        self._next: str | None = None
-        self._thread: threading.Thread | None = None
+        self._saver = Saver(path, "state")
 
     def load(self) -> PolicyState:
         """What was saved last; see load_state."""
@@ -120,38 +113,11 @@ class StateFile:
 
     def save(self, state: PolicyState) -> None:
         """What is so now. While the disk is busy the newest of these waits, the others are left out."""
-        text = _to_text(self._ledger, state)
-        with self._lock:
-            self._next = text
-            if self._thread is not None:
-                return
-            thread = threading.Thread(target=self._write_all, name="state", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:  # the host has no process left: the next save may find one
-                logger.error("state=%s error=%r", self._path, str(error))
-                return
-            self._thread = thread
-
-    def _write_all(self) -> None:
-        while True:
-            with self._lock:
-                text, self._next = self._next, None
-                if text is None:
-                    self._thread = None
-                    return
-            try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(self._path, text.encode())
-            except OSError as error:
-                logger.error("state=%s error=%r", self._path, str(error))
+        self._saver.save(_to_text(self._ledger, state))
 
     def close(self) -> None:
         """Wait for what was saved last, but not for a disk that does not answer."""
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join(_CLOSE_S)
+        self._saver.close()
 
 
 def _to_text(ledger: Ledger, state: PolicyState) -> str:

@@ -137,6 +137,7 @@ class Daemon:
 
     def _start_eyes(self, config: Config, owners: CgroupOwners, loader: LoaderInStart | None) -> None:
         """What is remembered, and what is seen."""
+        self._undo.callback(self._settings.close)
         state_file = StateFile(config.state_dir / "state.json", self._ledger)
         self._state_file = self._undo.enter_context(closing(state_file))
         self._policy_state = self._state_file.load()

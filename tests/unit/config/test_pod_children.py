@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairsched.config import CgroupOwners, from_bytes, render
-from fairsched.config.podlayer import fitting, layer_path, load_layer, save_layer, with_layer
+from fairsched.config.podlayer import fitting, layer_path, layer_text, load_layer, with_layer
 from fairsched.config.settings import Settings
 from fairsched.errors import ConfigError
 from tests.unit.config.test_match import LOW, UID, Host, config
@@ -127,6 +129,7 @@ def test_what_pods_come_to_is_in_force_at_once_and_after_a_start_without_an_api_
     settings = Settings(file)
     assert any("ml" in line for line in settings.set_pods(LAYER))
     assert weights(settings) == {"chat": 1, "ml": 3, "ml/llama-0": 2}
+    settings.close()
     assert weights(Settings(file)) == weights(settings)
     assert settings.set_pods({}) and weights(settings) == {"chat": 1}
 
@@ -166,7 +169,48 @@ def test_a_layer_that_does_not_fit_changes_nothing(file: Path) -> None:
     with pytest.raises(ConfigError):
         settings.set_pods({"web": {"match": {"pod": "web/*"}, "weight": -1}})
     assert weights(settings) == {"chat": 1, "ml": 3, "ml/llama-0": 2}
+    settings.close()
     assert load_layer(layer_path(settings.config)) == LAYER
+
+
+def test_nobody_waits_for_the_disk_to_keep_what_pods_came_to(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy disk takes seconds for it: the loop would stand still, and whoever is held be let go at the deadline."""
+    may_end, fsync = threading.Event(), os.fsync
+
+    def slow(descriptor: int) -> None:
+        assert threading.current_thread() is not threading.main_thread(), "the loop's"
+        assert may_end.wait(10)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    settings = Settings(file)
+    settings.set_pods({"web": {"match": {"pod": "web/*"}}})
+    settings.set_pods(LAYER)
+    assert weights(settings)["ml"] == 3, "in force, whatever the disk does"
+    assert not layer_path(settings.config).exists()
+    may_end.set()
+    settings.close()
+    assert load_layer(layer_path(settings.config)) == LAYER
+
+
+def test_a_layer_that_cannot_be_kept_is_in_force_and_said(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    settings = Settings(file)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        settings.set_pods(LAYER)
+        settings.close()
+    assert weights(settings)["ml"] == 3
+    assert settings.pods_warning is not None and "No space left" in settings.pods_warning
+    settings.set_pods(LAYER)
+    settings.close()
+    assert settings.pods_warning is None
 
 
 def test_a_file_that_takes_the_pods_for_itself_goes_before_and_it_is_said(file: Path) -> None:
@@ -206,7 +250,9 @@ def test_a_tenant_of_the_file_is_not_touched() -> None:
 
 
 def test_who_does_not_watch_pods_has_no_layer(file: Path) -> None:
-    Settings(file).set_pods(LAYER)
+    settings = Settings(file)
+    settings.set_pods(LAYER)
+    settings.close()
     write(file, watch="false")
     assert weights(Settings(file)) == {"chat": 1}
 
@@ -214,6 +260,7 @@ def test_who_does_not_watch_pods_has_no_layer(file: Path) -> None:
 def test_a_damaged_layer_is_none(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = Settings(file)
     settings.set_pods(LAYER)
+    settings.close()
     layer_path(settings.config).write_text("tenants: [")
     assert weights(Settings(file)) == {"chat": 1}
     assert "pods=ignored" in caplog.text
@@ -225,5 +272,5 @@ def test_of_a_layer_what_fits_is_taken_and_the_rest_is_named(tmp_path: Path) -> 
     taken, refused = fitting(base, {**LAYER, "x": other, "web": {**other, "match": {"pod": "web/*"}}})
     assert set(taken) == {"x"}
     assert refused["ml"] == "it is a tenant of the file" and "overlaps" in refused["web"]
-    save_layer(tmp_path / "pods.yaml", taken)
+    (tmp_path / "pods.yaml").write_text(layer_text(taken))
     assert load_layer(tmp_path / "pods.yaml") == taken

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.daemon import ledger as ledger_module
+from fairsched.base import saver
 from fairsched.daemon.ledger import WINDOW_NS, Ledger, StateFile, load_state
 from fairsched.model import Confidence, Snapshot, Use
 from fairsched.policy import PolicyState
@@ -151,7 +151,7 @@ def test_while_the_disk_is_busy_nobody_waits_and_the_newest_is_written_last(
         assert may_end.wait(10)
         written.append(data.decode())
 
-    monkeypatch.setattr(ledger_module, "replace_file", slow)
+    monkeypatch.setattr(saver, "replace_file", slow)
     ledger = Ledger()
     file = StateFile(path, ledger)
     for total in range(5):
