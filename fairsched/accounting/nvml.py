@@ -6,10 +6,9 @@ and how busy the GPU was since the sample before. With slices of 2 ms that is a 
 off by 19 points over 1 s, 6 over 10 s, 2.4 over 60 s (one sigma, a share of one half). And a sample names one process:
 that another was not named says little of whether it wants the GPU.
 
-Approach: each sampled process is given the busy part of its window. A GPU takes turns, so one of n processes with work
-is in one of n samples. Who has been missing from MISSES that it should have been in wants nothing any more; time in
-which it is held does not count. Who is in fewer than that is taken to pause: of a wall time T in which it got u, T - nu
-(the GPU was its own for u, and others' for (n - 1) u while it waited). Confidence is SAMPLED: the law acts on it, over
+Approach: each sampled process is given the busy part of its window, and where samples do not contradict equal turns,
+all are given equal parts; who wants the GPU no more and who pauses: :mod:`fairsched.accounting.lots`.
+Confidence is SAMPLED: the law acts on it, over
 seconds. A GPU that idles at the moment of a sample leaves none, so one that is partly idle is undercounted,
 unless DCGM tells its load (:mod:`fairsched.accounting.normalise`). MIG instances have no samples: who is
 there is charged their load (:mod:`fairsched.accounting.instances`), where DCGM tells it.
@@ -27,6 +26,7 @@ from dataclasses import dataclass, field
 from fairsched.accounting.context import ProcessUse
 from fairsched.accounting.error import sampled_points
 from fairsched.accounting.instances import InstanceUses, Loads
+from fairsched.accounting.lots import Look, Lots, Process
 from fairsched.accounting.normalise import Normaliser
 from fairsched.gpu.accounting_mode import AccountingMode
 from fairsched.gpu.nvml import Nvml
@@ -36,10 +36,6 @@ from fairsched.model import Confidence, Source
 
 POLL_NS = 250_000_000
 """Looking more often than samples appear says nothing."""
-MISSES = 5.0
-"""One that wants the GPU is missing from so many samples in a row once in exp(5) = 148 times."""
-DRAINED = 2.0
-"""One that is held, and missing from so many, may have nothing queued any more: it takes no turns."""
 _WINDOW_S = 10.0
 """Over which the error of a tenant is told."""
 _FORGOTTEN_NS = 1_000_000.0
@@ -50,20 +46,11 @@ _LOOKS = 64
 
 
 @dataclass
-class _Process:
-    cgroup_id: int
-    missed: float = 0.0
-    """Samples that it should have been in since it was in one, if it wanted the GPU and was not held ..."""
-    absent: float = 0.0
-    """... and if it was held, and what it had queued still ran."""
-
-
-@dataclass
 class _Gpu:
     slot: int
     is_instance: bool = False
     """Of MIG: it has no samples."""
-    processes: dict[int, _Process] = field(default_factory=dict)
+    lots: Lots = field(default_factory=Lots)
 
 
 class NvmlAccount:
@@ -104,7 +91,7 @@ class NvmlAccount:
 
         Of a GPU that nobody was sampled on nothing is known, and nobody is held for it.
         """
-        known = [self._samples.period_ns(gpu.slot) for gpu in self._gpus if gpu.processes]
+        known = [self._samples.period_ns(gpu.slot) for gpu in self._gpus if gpu.lots.processes]
         return max(known, default=1000 * LONGEST_WINDOW_US)
 
     def scale(self, loads: Loads, listed: Callable[[], Mapping[int, Collection[int]]]) -> None:
@@ -150,16 +137,18 @@ class NvmlAccount:
         rows = []
         sampled = self._take(now_ns) if is_due else []
         for gpu in self._gpus:
+            told: Mapping[int, int] = {}
             used: Mapping[int, int] = {}
             if is_due:
                 mine = [one for one in sampled if one.slot == gpu.slot]
-                used = self._scaled(gpu, mine, now_ns)
+                told = self._scaled(gpu, mine, now_ns)
                 self._see(gpu, mine)
-            found = [
-                self._row(pid, process, gpu.slot, used.get(pid, 0)) for pid, process in gpu.processes.items()
-            ]
+                period_ns = self._samples.period_ns(gpu.slot)
+                used = gpu.lots.charged(told, self._held, elapsed_ns, period_ns)
+            wanting = gpu.lots.wanting.items()
+            found = [self._row(pid, process, gpu.slot, used.get(pid, 0)) for pid, process in wanting]
             if is_due:
-                self._note_pauses(gpu, found, elapsed_ns)
+                self._note_pauses(gpu, found, told, elapsed_ns)
             rows += found
         if self.instances is not None:
             on = self.instances
@@ -191,7 +180,7 @@ class NvmlAccount:
         """Not known."""
         return 0
 
-    def _row(self, pid: int, process: _Process, slot: int, used_ns: int) -> ProcessUse:
+    def _row(self, pid: int, process: Process, slot: int, used_ns: int) -> ProcessUse:
         wants = process.cgroup_id not in self._paused
         return ProcessUse(process.cgroup_id, pid, slot, used_ns, wants, 0, Confidence.SAMPLED, 0)
 
@@ -211,17 +200,16 @@ class NvmlAccount:
         """Who is there, and in which cgroup. One that has ended is charged to where it was last, and wants nothing."""
         seen = set()
         for one in sampled:
-            process = gpu.processes.setdefault(one.pid, _Process(0))
-            process.missed = process.absent = 0.0
-            process.cgroup_id = process.cgroup_id if one.cgroup_id is None else one.cgroup_id
+            gpu.lots.see(one.pid, one.cgroup_id)
             seen.add(one.pid)
         # The others are asked for in turn: there may be a thousand.
-        for pid in list(itertools.islice(gpu.processes, _LOOKS)):
-            process = gpu.processes.pop(pid)
+        processes = gpu.lots.processes
+        for pid in list(itertools.islice(processes, _LOOKS)):
+            process = processes.pop(pid)
             found = process.cgroup_id if pid in seen else self._cgroup_of(pid)
             if found is not None:
                 process.cgroup_id = found
-                gpu.processes[pid] = process
+                processes[pid] = process
 
     def _remember(self, rows: Iterable[ProcessUse], elapsed_ns: int) -> None:
         kept = math.exp(-elapsed_ns / (_WINDOW_S * 1e9))
@@ -233,33 +221,27 @@ class NvmlAccount:
                 where = (self.tenant_of(row.cgroup_id), row.gpu)
                 self._used_ns[where] = self._used_ns.get(where, 0.0) + row.used_ns
 
-    def _note_pauses(self, gpu: _Gpu, rows: list[ProcessUse], elapsed_ns: int) -> None:
-        there = [process for process in gpu.processes.values() if process.absent <= DRAINED]
-        # Nobody at all in the samples: whoever is not held and wanted the GPU would have been in every one.
-        is_idle = not any(row.used_ns for row in rows)
-        samples = elapsed_ns / self._samples.period_ns(gpu.slot) / (1 if is_idle else max(1, len(there)))
-        for row in rows:
-            if not row.used_ns:
-                gpu.processes[row.tgid].absent += samples
-        running = [row for row in rows if row.cgroup_id not in self._held]
-        if not running:
-            return
-        idle_ns = max(0, elapsed_ns - sum(row.used_ns for row in rows))
+    def _note_pauses(
+        self, gpu: _Gpu, rows: list[ProcessUse], used: Mapping[int, int], elapsed_ns: int
+    ) -> None:
+        """``used``: what the samples said."""
+        lots, period_ns = gpu.lots, self._samples.period_ns(gpu.slot)
+        lots.miss(used, self._held, elapsed_ns, period_ns)
+        idle_ns = lots.idle_ns(used, elapsed_ns, period_ns)
+        is_free = not any(used.values()) or any(row.cgroup_id in self._held for row in rows)
         tenants: dict[str | None, list[ProcessUse]] = {}
-        turns: dict[str | None, int] = {}
-        for row in running:
-            process, tenant = gpu.processes[row.tgid], self.tenant_of(row.cgroup_id)
-            tenants.setdefault(tenant, []).append(row)
-            turns[tenant] = turns.get(tenant, 0) + (process.absent <= DRAINED)
-            if not row.used_ns:
-                process.missed += samples
-                if process.missed > MISSES:
-                    del gpu.processes[row.tgid]
-                    row.has_demand = False
+        for row in rows:
+            row.has_demand = row.has_demand and not lots.processes[row.tgid].is_gone
+            if row.cgroup_id not in self._held:
+                tenants.setdefault(self.tenant_of(row.cgroup_id), []).append(row)
+        lots.keep({self.tenant_of(process.cgroup_id) for process in lots.processes.values()})
         for tenant, mine in tenants.items():
-            used_ns = sum(row.used_ns for row in mine)
-            mine[0].paused_ns = round(elapsed_ns - used_ns * len(there) / max(1, turns[tenant]))
-            mine[0].idle_ns = idle_ns
+            used_ns, cgroups = sum(used.get(row.tgid, 0) for row in mine), {row.cgroup_id for row in mine}
+            look = Look(tenant, cgroups, used_ns, idle_ns, elapsed_ns, period_ns, is_free)
+            mine[0].paused_ns, mine[0].idle_ns = lots.paused_ns(look), idle_ns
+            if lots.is_pausing(look):
+                for row in mine:  # what it has earned in doubt is forfeited
+                    row.has_demand = False
 
 
 def open_account(nvml: Nvml, cgroup_of: Callable[[int], int | None], accounting: str = "auto") -> NvmlAccount:

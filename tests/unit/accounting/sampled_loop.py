@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from fairsched.accounting.nvml import NvmlAccount
@@ -63,15 +63,21 @@ class SampledLoop(Simulation):
         shows_each: bool = False,
         period_ns: int = PERIOD_NS,
         nvml_of: Callable[[], FakeNvml] | None = None,
+        one_process: Collection[str] = (),
+        is_busy_in_switches: bool = True,
     ) -> None:
-        """``nvml_of`` makes an NVML with more to tell than samples."""
+        """``nvml_of`` makes an NVML with more to tell than samples. ``one_process``: tenants of one process whose
+        contexts the model calls processes. ``is_busy_in_switches``: what NVML calls a busy GPU."""
         params = PolicyParams().sampled(period_ns)
         super().__init__(tenants, params=params, is_enforced=is_enforced, seed=seed)
-        self.period_ns = period_ns
+        self.period_ns, self.is_busy_in_switches = period_ns, is_busy_in_switches
         self.drivers: dict[str, Driver | FakeNvml] = {
             gpu: nvml_of() if nvml_of is not None else Driver(shows_each=shows_each) for gpu in self.gpus
         }
         self.pids = {process: 1000 + place for place, process in enumerate(self.owner)}
+        for name in one_process:
+            mine = [process for process, owner in self.owner.items() if owner.name == name]
+            self.pids.update(dict.fromkeys(mine, self.pids[mine[0]]))
         self.groups = {name: 100 + place for place, name in enumerate(self.tenants)}
         self.names = {group: name for name, group in self.groups.items()}
         self._was_busy_ns = dict.fromkeys(self.gpus, 0)
@@ -99,6 +105,8 @@ class SampledLoop(Simulation):
             self._account(name)
             since_ns = self.now if gpu.busy_since_ns is None else gpu.busy_since_ns
             busy_ns = gpu.non_idle_ns + self.now - since_ns
+            if not self.is_busy_in_switches:
+                busy_ns = sum(ns for (_, on), ns in self.delivered.items() if on == name)
             busy_ratio = (busy_ns - self._was_busy_ns[name]) / self.period_ns
             self._was_busy_ns[name] = busy_ns
             if gpu.running is not None and busy_ratio > 0:
@@ -186,6 +194,11 @@ MIXES: Mapping[str, Callable[[], list[Tenant]]] = {
     "four processes": lambda: tenants_of(
         ("a", 1, [decoder()]), ("b", 1, [trainer(2), trainer(2), trainer(2), trainer(2)])
     ),
+    "eight contexts": lambda: tenants_of(
+        ("a", 4, [decoder(10 * MS)]),
+        ("b", 4, [decoder(10 * MS)]),
+        ("x", 1, [decoder(10 * MS) for _ in range(8)]),
+    ),
     "four equals": lambda: tenants_of(*[(name, 1, [decoder()]) for name in "abcd"]),
     "on and off": lambda: tenants_of(
         ("a", 1, [OnOff(300 * MS, 700 * MS, token_ns=20 * MS, gap_ns=MS // 10)]), ("b", 1, [trainer()])
@@ -194,6 +207,17 @@ MIXES: Mapping[str, Callable[[], list[Tenant]]] = {
         ("a", 1, [ClosedLoop(MS, 22 * MS)]), ("b", 1, [trainer()]), ("c", 1, [decoder()])
     ),
 }
+
+
+def drawn_even(number: int) -> list[Tenant]:
+    """Two to eight tenants of equal weight and one process each, that always want the GPU."""
+    rng = random.Random(f"even {number}")
+    rows = []
+    for place in range(rng.randint(2, 8)):
+        step_ns = round(rng.uniform(4, 40)) * MS
+        process: Process = decoder(step_ns) if rng.random() < 0.5 else DeepQueue(step_ns, rng.randint(2, 4))
+        rows.append((f"t{place}", 1.0, [process]))
+    return tenants_of(*rows)
 
 
 def drawn(number: int) -> list[Tenant]:
