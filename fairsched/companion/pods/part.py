@@ -82,7 +82,7 @@ class PodPart:
         """None: nobody looks for any."""
         self._watches = [one for one in (self._pods, self._namespaces, self._policies) if one is not None]
         self._text, self._config, self._base = "", Config(), Base()
-        """The file as it was read last, what it says, and what of that pods are told beside."""
+        """The file as it was read last, what it says, and what of that counts where pods say nothing."""
         self._fitted: tuple[Config, Mapping[str, Any], tuple[Layer, dict[str, str]]] | None = None
         """The last layer, in which configuration it was fitted, and what came of it."""
         self._told: Mapping[str, Any] | None = None

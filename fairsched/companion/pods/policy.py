@@ -159,8 +159,8 @@ class _Tenant:
             None if policy is None else pod_policy(policy, self._class or base.tenant_class, complaints)
         )
         self._children: dict[str, Values] = {}
-        self._whose: dict[str, tuple[str, bool, int]] = {}
-        """Keys of children: the group or pod that each is of, and the rule."""
+        self._whose: dict[str, tuple[str, bool, int, bool]] = {}
+        """Keys of children: the group or pod that each is of, the rule, and whether it is a team's."""
         self._shares, self._teams = shares, teams
         if self._name in teams.unclear:
             text = f"{QUEUES}: it is not what 'fairsched k8s teams' writes: no team is known here"
@@ -236,7 +236,7 @@ class _Tenant:
         A pod that calls its group as another pod is called must not get what that pod's rule gives; one that calls
         it, or itself, as a team's pods are called must not get what the team does.
         """
-        whose = (name, is_group, rule) if self._pods is not None else (name, False, 0)
+        whose = (name, is_group, rule, is_team) if self._pods is not None else (name, False, 0, is_team)
         reserved = () if is_team else self._teams.reserved.get(self._name, ())
         for number in itertools.count():
             key = _cut(name if number == 0 else f"{name}_{number}")

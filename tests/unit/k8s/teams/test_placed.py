@@ -211,6 +211,23 @@ def test_a_pod_of_no_team_is_not_taken_for_one_by_its_name_or_its_group(said: di
         assert children.get("queue.serving", {"pods": ["z"]})["pods"] == ["z"]
 
 
+def test_nor_by_the_rule_of_a_policy() -> None:
+    """A team's pods of several rules are several children, each of them the team's alone."""
+    pods = [
+        queued("a", "ml", "serve"),
+        queued("b", "ml", "serve"),
+        queued("c", "ml", None, tenant="queue.serving"),
+    ]
+    for one in pods[1:]:
+        one["metadata"]["labels"]["tier"] = "gold"
+    rules = [{"selector": {"matchLabels": {"tier": "gold"}}, "weight": 2}, {"weight": 1}]
+    made = layer_of(pods, [with_queues("ml", "train=research:1,serve=serving:3")], [policy("p", pods=rules)])
+    found = {key: child.get("pods") for key, child in made.layer["ml"]["children"].items()}
+    assert found == {
+        "*": None, "queue.serving": ["a"], "queue.serving_1": ["b"], "queue.serving_2": ["c"]
+    }  # fmt: skip
+
+
 def test_objects_of_the_api_server_stay_as_they_are() -> None:
     pods, spaces = [queued("a", "ml", "q"), queued("b", "ml", "r")], [with_queues("ml", "q=a:1,r=b:2")]
     before = json.dumps((pods, spaces))
