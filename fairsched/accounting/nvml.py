@@ -6,12 +6,11 @@ and how busy the GPU was since the sample before. With slices of 2 ms that is a 
 off by 19 points over 1 s, 6 over 10 s, 2.4 over 60 s (one sigma, a share of one half). And a sample names one process:
 that another was not named says little of whether it wants the GPU.
 
-Approach: each sampled process is given the busy part of its window, and where samples do not contradict equal turns,
-all are given equal parts; who wants the GPU no more and who pauses: :mod:`fairsched.accounting.lots`.
-Confidence is SAMPLED: the law acts on it, over
-seconds. A GPU that idles at the moment of a sample leaves none, so one that is partly idle is undercounted,
-unless DCGM tells its load (:mod:`fairsched.accounting.normalise`). MIG instances have no samples: who is
-there is charged their load (:mod:`fairsched.accounting.instances`), where DCGM tells it.
+Approach: each sampled process is given the busy part of its window, or all an equal part where samples do not
+contradict equal turns; who wants the GPU no more, and who pauses: :mod:`fairsched.accounting.lots`. Confidence is
+SAMPLED: the law acts on it, over seconds. A GPU that idles at the moment of a sample leaves none, so one that is partly
+idle is undercounted, unless DCGM tells its load (:mod:`fairsched.accounting.normalise`). MIG instances have no samples:
+who is there is charged their load (:mod:`fairsched.accounting.instances`), where DCGM tells it.
 
 Source: the samples of :mod:`fairsched.gpu.sampler`.
 """

@@ -21,7 +21,8 @@ Dwell: dwell_latency_factor x freeze latency between two changes; thaws that pro
 After a DEADLINE thaw the tenant runs at least min_run_ns, so a deadline is a real pause in the hold.
 
 On a sampled account a hold is a pulse: as long as what is owed beyond H_i is worth, then the tenant runs for the rest
-of a frame (PolicyParams.sampled).
+of a frame (PolicyParams.sampled). It is longer than was promised only for a debt that promised ones do not repay
+(deep.py).
 
 Terms. contended GPU: one where somebody else unheld has demand. gang: a tenant on several GPUs; it is
 held as one, for its most overdrawn GPU, and let go when no contended GPU objects. quota: a bucket

@@ -45,3 +45,13 @@ def long_hold_ns(
     is_deep = grant_ns(refill_ns, owed_ratio, spec, params) is not None
     is_beyond = was_long or owes_ns > params.deep_debt_ratio * owed_ratio * spec.max_freeze_ns
     return params.long_hold_ns if is_deep and is_beyond and params.long_hold_ns > spec.max_freeze_ns else None
+
+
+def longest_pulse_ns(pulse_ns: int, spec: TenantSpec, params: PolicyParams) -> int:
+    """How long it may be held where nobody sees queues, and its debt asks for ``pulse_ns``.
+
+    A debt that holds of its class do not repay grows until it asks for more than ``deep_debt_ratio`` of them.
+    """
+    is_beyond = pulse_ns > params.deep_debt_ratio * spec.max_freeze_ns
+    is_long = is_beyond and spec.max_freeze_ms is None
+    return max(params.long_hold_ns, spec.max_freeze_ns) if is_long else spec.max_freeze_ns

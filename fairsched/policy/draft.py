@@ -220,7 +220,7 @@ class Draft:
     def deadline_ns(self, tenant: str, long_ns: int | None) -> int:
         return self.snapshot.now_ns + (long_ns or spec_for(tenant, self.specs).max_freeze_ns)
 
-    def pulse_deadline_ns(self, row: JudgedUse) -> int:
+    def pulse_ns(self, row: JudgedUse) -> int:
         """Of a hold for what it owes that begins now, where holds are pulses.
 
         A queue that outlasts a pulse makes it vain, and the debt grows: so pulses grow faster than debts.
@@ -229,7 +229,7 @@ class Draft:
         owed_part = (-row.margin_ns - row.threshold_ns) / params.frame_lag_ns
         pulse_ns = round(max(owed_part, owed_part**2) * params.frame_ns)
         pulse_ns = max(pulse_ns, params.frame_ns // 5)
-        return min(self.snapshot.now_ns + pulse_ns, self.deadline_ns(row.use.tenant, None))
+        return min(pulse_ns, deep.longest_pulse_ns(pulse_ns, spec_for(row.use.tenant, self.specs), params))
 
     def thaw(self, tenant: str, code: ReasonCode, row: JudgedUse | None) -> None:
         grant = self.grant_ns(row) if row is not None and code in IN_TURN else None
@@ -253,9 +253,12 @@ class Draft:
         tenant = row.use.tenant
         # What a quota has lent is not in the lag.
         long_ns = self.long_hold_ns(row) if code is ReasonCode.OVER_ENTITLEMENT else None
-        reason, deadline_ns = self.reason(code, row, long_ns), self.deadline_ns(tenant, long_ns)
+        deadline_ns = self.deadline_ns(tenant, long_ns)
         if self.params.frame_ns and code is ReasonCode.OVER_ENTITLEMENT:
-            deadline_ns = self.pulse_deadline_ns(row)
+            pulse_ns = self.pulse_ns(row)
+            deadline_ns = self.snapshot.now_ns + pulse_ns
+            long_ns = pulse_ns if pulse_ns > spec_for(tenant, self.specs).max_freeze_ns else None
+        reason = self.reason(code, row, long_ns)
         self.plan.append(Action(ActionKind.HOLD, tenant, reason, deadline_ns))
         self.set_held(tenant, is_held=True)
         free = self.gates.get(tenant, Gate()).free_ns

@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from fairsched.model import PolicyParams
+from fairsched.model import PolicyParams, TenantClass, TenantSpec
 from tests.unit.accounting.sampled_loop import (
     MIXES,
     MS,
@@ -20,6 +20,8 @@ from tests.unit.accounting.sampled_loop import (
     tenants_of,
     trainer,
 )
+from tests.unit.policy.model_gpu import Tenant
+from tests.unit.policy.model_processes import DeepQueue
 
 SETTLE_NS, END_NS = 20 * S, 80 * S
 
@@ -113,6 +115,27 @@ def test_holds_are_pulses_and_never_longer_than_was_promised() -> None:
     loop.run(40 * S)
     assert loop.records
     assert max(record.until_ns - record.since_ns for record in loop.records) <= 170 * MS
+
+
+def greedy_of_four(max_freeze_ms: int | None = None) -> list[Tenant]:
+    """Class latency, one with three processes whose queues outlast half a second beside the others."""
+    tenants = tenants_of(*[(name, 1, [decoder()]) for name in "abc"])
+    spec = TenantSpec("d", tenant_class=TenantClass.LATENCY, max_freeze_ms=max_freeze_ms)
+    return [*tenants, Tenant(spec, [DeepQueue(19 * MS, 8) for _ in range(3)])]
+
+
+def test_a_queue_that_outlasts_its_holds_has_longer_ones_unless_the_operator_forbids() -> None:
+    """Unscheduled it has half of the GPU; due is a quarter."""
+    promise_ns = TenantSpec("d").max_freeze_ns
+    found = {}
+    for max_freeze_ms in (None, 500):
+        loop = SampledLoop(greedy_of_four(max_freeze_ms), seed=1)
+        loop.run(END_NS)
+        longest_ns = max(record.until_ns - record.since_ns for record in loop.records)
+        found[max_freeze_ms] = loop.error_points(SETTLE_NS, END_NS), longest_ns
+    (error, longest_ns), (promised_error, promised_ns) = found[None], found[500]
+    assert error <= 6 < 15 <= promised_error
+    assert promised_ns <= promise_ns + 20 * MS < longest_ns <= PolicyParams().long_hold_ns + 20 * MS
 
 
 def test_after_a_pulse_it_runs_for_the_rest_of_the_frame() -> None:

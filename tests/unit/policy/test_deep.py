@@ -9,6 +9,7 @@ import pytest
 
 from fairsched.model import ActionKind, PolicyParams, ReasonCode, TenantClass, TenantSpec
 from fairsched.policy import PolicyState
+from fairsched.policy.deep import longest_pulse_ns
 from tests.unit.policy.builders import MS, hold, judge, lags, only, snapshot, specs, use
 
 
@@ -153,3 +154,19 @@ def test_a_queue_that_no_grant_would_cut_is_let_go_without_one() -> None:
     snap = snapshot(100, use("a"), use("b", 20), holds=[hold("a")])
     assert only(judge(snap, deep(9, a=-1, b=1), known)).grant_ns is None
     assert only(judge(snap, deep(11, a=-1, b=1), known)).grant_ns == 10 * MS
+
+
+@pytest.mark.parametrize(
+    ("asked", "spec", "longest"),
+    [
+        (1000, TenantSpec("a"), 500),
+        (1001, TenantSpec("a"), 2000),
+        (4000, TenantSpec("a", max_freeze_ms=500), 500),
+        (400, TenantSpec("a", max_freeze_ms=150), 150),
+        (4001, TenantSpec("a", tenant_class=TenantClass.BATCH), 2000),
+    ],
+)
+def test_a_pulse_is_longer_than_was_promised_only_for_what_two_of_these_do_not_repay(
+    asked: int, spec: TenantSpec, longest: int
+) -> None:
+    assert longest_pulse_ns(asked * MS, spec, PolicyParams()) == longest * MS
