@@ -10,9 +10,10 @@ Approach. Nothing is concluded from what chance, or a neighbour, explains as wel
     once in exp(MISSES) times, the GPU's time is charged in equal parts. So chance moves no account.
 *wants nothing*: who is missing from MISSES samples that it should have been in: of those with work it should be in as
     many as its turns are worth, and in every one of a GPU on which nobody was named.
-*pauses*: seen where the GPU idles while rivals are held. Who has not been seen so for MISSES samples' time is believed
-    to want its part. Who then idles for more than IDLE_RATIO is taken to have had equal turns before: in a wall time T
-    in which it used u beside n - 1 others it paused for T - nu. Who idles for less pauses no more than it did then.
+*pauses*: seen where the GPU idles while rivals are held (before programs begin to work it idles, too). Who has not been
+    seen so for MISSES samples' time is believed to want its part. Who then idles for more than IDLE_RATIO is taken to
+    have had equal turns before: in a wall time T in which it used u beside n - 1 others it paused for T - nu. Who idles
+    for less pauses no more than it did then.
 
 Terms. turns: of a process, relative to those of its neighbours. at rest: nobody was held there for REST_NS.
 
@@ -106,7 +107,7 @@ class Look(NamedTuple):
     elapsed_ns: int
     period_ns: int
     is_free: bool
-    """A rival is held, or nobody was named."""
+    """A rival is held."""
 
 
 @dataclass

@@ -227,7 +227,7 @@ class NvmlAccount:
         lots, period_ns = gpu.lots, self._samples.period_ns(gpu.slot)
         lots.miss(used, self._held, elapsed_ns, period_ns)
         idle_ns = lots.idle_ns(used, elapsed_ns, period_ns)
-        is_free = not any(used.values()) or any(row.cgroup_id in self._held for row in rows)
+        is_free = any(row.cgroup_id in self._held for row in rows)
         tenants: dict[str | None, list[ProcessUse]] = {}
         for row in rows:
             row.has_demand = row.has_demand and not lots.processes[row.tgid].is_gone

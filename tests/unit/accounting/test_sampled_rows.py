@@ -210,6 +210,19 @@ def test_who_leaves_the_gpu_idle_while_its_rivals_are_held_is_taken_to_pause(rea
     assert paused(account, reader, ([1, 2] * 4 + [1, 3]) * 3)[3] == pytest.approx(0.7, abs=0.01)
 
 
+def test_a_gpu_that_idled_with_nobody_held_says_nothing_of_pauses(reader: ScriptedReader) -> None:
+    """Programs start, and wait for their first request."""
+    account = with_three(reader)
+    account.tenant_of = str
+    now_ns = clock_ns(reader)
+    for number in range(1, 20):
+        account.read(now_ns + number * WINDOW_US * 1000)
+    for pid in (1, 2, 3):
+        reader.samples.append(Sample(max(one.time_us for one in reader.samples) + 20 * WINDOW_US, pid, 1.0))
+        account.read(clock_ns(reader))
+    assert paused(account, reader, ([1, 2] * 4 + [1, 3]) * 3)[3] == 0
+
+
 def test_who_fills_the_gpu_while_its_rival_is_held_never_paused(reader: ScriptedReader) -> None:
     account = NvmlAccount([reader], {1: 100, 2: 200}.get, poll_ns=1)  # type: ignore[list-item]
     reader.samples = ring([1, 2, 1])
