@@ -86,9 +86,15 @@ def test_top_shares_and_explain_of_the_cluster(cluster: Cluster, agent: Release)
     top = kubectl.ask("top").stdout
     assert f"node {NODE}: mode enforce" in top and "ml/a " in top and "GPU 0" in top
     assert "ml/a" not in kubectl.ask("top", "-n", "web").stdout
-    document: Any = json.loads(kubectl.ask("shares", "-n", "ml", "--json").stdout)
-    (share,) = [one for one in document["tenants"] if one["tenant"] == "ml/a"]
-    assert share["weights"] == [3] and share["gpu_time_s"] > 0 and document["errors"] == {}
+
+    def shares() -> dict[str, Any]:
+        document: Any = json.loads(kubectl.ask("shares", "-n", "ml", "--json").stdout)
+        (share,) = [one for one in document["tenants"] if one["tenant"] == "ml/a"]
+        assert share["weights"] == [3] and document["errors"] == {}
+        return dict(share)
+
+    # What agents hand out may be some seconds older than what their daemon says.
+    wait_until(lambda: (shares()["gpu_time_s"] or 0) > 0, PATIENCE_S, "its GPU time is told")
     assert "ml/a was" in kubectl.ask("explain", "ml/a").stdout
     assert "no node has a tenant 'ml/zzz'" in kubectl.ask("explain", "ml/zzz", status=1).stderr
 

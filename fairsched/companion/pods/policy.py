@@ -31,6 +31,7 @@ from fairsched.companion.pods.said import (
 from fairsched.companion.pods.shares import Placed, Shares
 from fairsched.config.match import MAX_GLOBS
 from fairsched.config.models import MAX_NAME_CHARS, NAME, Config
+from fairsched.k8s.objects import is_over
 from fairsched.k8s.policies.model import Policy, labels_of, name_of, policy_of
 from fairsched.k8s.policies.precedence import choose
 from fairsched.k8s.policies.selector import Malformed
@@ -42,7 +43,6 @@ MOST_CHILDREN = 512
 """Of one namespace on one node; further pods have the default."""
 MOST_BYTES = 48 << 10
 """Of a layer as JSON: a request of the control socket takes 64 KiB."""
-_OVER = ("Succeeded", "Failed")
 _REST = "*"
 """The child that all pods are which have none of their own."""
 
@@ -99,7 +99,7 @@ def make_layer(
     """Namespaces that a policy guarantees something."""
     by_space: dict[str, list[Mapping[str, Any]]] = {}
     for pod in sorted(pods, key=lambda one: text_of(one, "name")):
-        if (pod.get("status") or {}).get("phase") not in _OVER:
+        if not is_over(pod):
             by_space.setdefault(text_of(pod, "namespace"), []).append(pod)
     for name, here in sorted(by_space.items()):
         space = spaces.get(name, {"metadata": {"name": name}})

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairsched.k8s.objects import is_over
 from fairsched.k8s.teams.queues import KEY, LABELS, Queue, Queues, bounded, queues_of
 
 GROUP = "queue."
 """Begins the name of a child that is a team's pods: ``ml/queue.research``."""
 _MAX_CHARS = 64
 """Of a name in the configuration."""
-_OVER = ("Succeeded", "Failed")
 
 Object = Mapping[str, Any]
 PodKey = tuple[str, str]
@@ -64,7 +64,7 @@ def teams_on(pods: Sequence[Object], namespaces: Sequence[Object]) -> Teams:
     living = {
         (space, _text(pod, "name")): queue
         for pod in pods
-        if (pod.get("status") or {}).get("phase") not in _OVER
+        if not is_over(pod)
         and (queue := _queue_of(pod, known.get(space := _text(pod, "namespace"), {}))) is not None
     }
     here: dict[str, dict[str, float]] = {}
