@@ -70,6 +70,7 @@ SUITE = (
     Rung("dcgm"),
     Rung("nvml-accounting"),
     Rung("nvml"),
+    Rung("trace"),
     Rung(brake="freezer_v1"),
     Rung(brake="sigstop"),
 )

@@ -29,7 +29,7 @@ def test_a_bar_is_of_the_mean_over_the_seeds_and_of_the_kind_of_rung() -> None:
     )
     assert "| `weights-4211` | dcgm | freezer | 5.50, 3.50 | 4.50 | <= 5 pt | yes | 0.90 |" in found
     assert "| `weights-4211` | ebpf | sigstop | 2.00 | 2.00 | <= 1.5 pt | **NO** | 0.31 |" in found
-    assert "| `weights-4211` | 38.70 | - | 4.50 | - | - | - | 2.00 | 0.31 |" in found
+    assert "| `weights-4211` | 38.70 | - | 4.50 | - | - | - | - | 2.00 | 0.31 |" in found
     assert "worse than `none`: nowhere" in found and "for ten seconds): nobody" in found
 
 
