@@ -154,7 +154,7 @@ def test_a_bad_configuration_is_2_and_every_problem_is_shown(tmp_path: Path) -> 
 
 def test_a_host_that_cannot_is_3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("fairsched.host.gather._bcc_version", lambda: None)
-    monkeypatch.setattr("fairsched.host.gather._nvml", lambda: (None, "no driver", ()))
+    monkeypatch.setattr("fairsched.host.gather._nvml", lambda: (None, "no driver", (), None))
     with pytest.raises(SystemExit) as caught:
         main(["doctor", "--no-bpf"])
     assert caught.value.code == 3
@@ -268,7 +268,7 @@ def test_the_list_of_tenants_in_json(daemon: FakeDaemon) -> None:
 
 def test_the_doctor_in_json(config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairsched.host.gather._bcc_version", lambda: None)
-    monkeypatch.setattr("fairsched.host.gather._nvml", lambda: (None, "no driver", ()))
+    monkeypatch.setattr("fairsched.host.gather._nvml", lambda: (None, "no driver", (), None))
     result = CliRunner().invoke(cli, ["doctor", "--no-bpf", "--json", "-c", str(config_file)])
     assert result.exit_code == 3
     answer = json.loads(result.stdout)
