@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.k8s.cluster import PODS, Cluster
+from tests.k8s.cluster import NODE, PODS, Cluster
 from tests.k8s.places import IMAGE, UNIFIED
 from tests.support import wait_until
 
@@ -49,6 +52,22 @@ def run(cluster: Cluster, document: dict[str, Any]) -> dict[str, Any]:
         told = cluster.kubectl("describe", "pod", name, "-n", namespace)
         raise AssertionError(f"{error}\n{told[-1500:]}") from error
     return cluster.get("pod", name, "-n", namespace)
+
+
+@contextlib.contextmanager
+def gpus_on_the_node(cluster: Cluster, count: int) -> Iterator[None]:
+    """The node has so many of nvidia.com/gpu, which nobody has registered, and none when that is over."""
+
+    def tell(there: str | None) -> None:
+        status = {name: {"nvidia.com/gpu": there} for name in ("capacity", "allocatable")}
+        patch = json.dumps({"status": status})
+        cluster.kubectl("patch", "node", NODE, "--subresource=status", "--type=merge", "-p", patch)
+
+    tell(str(count))
+    try:
+        yield
+    finally:
+        tell(None)
 
 
 def cgroup_of(document: dict[str, Any]) -> Path:

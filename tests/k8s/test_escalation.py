@@ -7,7 +7,6 @@ packaging/kubernetes/escalation-rbac.yaml. The GPUs are a number in the node's s
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,7 +24,7 @@ from tests.k8s import network
 from tests.k8s.cluster import NODE, Cluster
 from tests.k8s.fake_nodes import fake_node, fake_nodes
 from tests.k8s.places import BIN, IMAGE
-from tests.k8s.pods import PATIENCE_S
+from tests.k8s.pods import PATIENCE_S, gpus_on_the_node
 from tests.support import wait_until
 from tests.unit.companion.escalate.reports import cgroup, order, report, tenant
 from tests.unit.companion.escalate.test_mig import FREE, Driver, gpu
@@ -115,7 +114,13 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(cluster: Cluster) -> Iterator[Scene]:
+def gpus(cluster: Cluster) -> Iterator[None]:
+    with gpus_on_the_node(cluster, 8):
+        yield
+
+
+@pytest.fixture(scope="module")
+def scene(cluster: Cluster, gpus: None) -> Iterator[Scene]:
     if not (BIN / "kwok").exists():
         pytest.skip("no kwok: sudo make setup-k8s")
     manifest = ROOT / "packaging/kubernetes/escalation-rbac.yaml"
@@ -126,10 +131,8 @@ def scene(cluster: Cluster) -> Iterator[Scene]:
         for name, value in PRIORITIES.items()
     ]  # fmt: skip
     place = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PLACE}}
-    capacity = json.dumps({"status": {"capacity": {GPU: "8"}, "allocatable": {GPU: "8"}}})
     try:
         cluster.apply(*rights, place, *classes)
-        cluster.kubectl("patch", "node", NODE, "--subresource=status", "--type=merge", "-p", capacity)
         cluster.apply(budget({"matchLabels": {"app": "guarded"}}), *map(deployment, PRIORITIES))
         client = network.as_account(cluster, "kube-system", "fairsched-escalation")
         found = Scene(cluster, client)

@@ -22,7 +22,7 @@ from fairsched.k8s.teams.queues import KEY, queues_of
 from tests.k8s import network
 from tests.k8s.cluster import NODE, Cluster
 from tests.k8s.kueue import EXAMPLE, job, kueue, why_not
-from tests.k8s.pods import PATIENCE_S, container_cgroup_of
+from tests.k8s.pods import PATIENCE_S, container_cgroup_of, gpus_on_the_node
 from tests.k8s.release import API, GPU_LABEL, NAMESPACE, Release, need_image, simulated
 from tests.k8s.settings import ADDRESS
 from tests.node.daemon.site import DECODE, STEADY
@@ -87,11 +87,9 @@ def shared(cluster: Cluster) -> Iterator[Shared]:
     if reason := why_not():
         pytest.skip(reason)
     need_image(cluster)
-    with kueue(cluster), simulated() as gpu:
+    with gpus_on_the_node(cluster, 8), kueue(cluster), simulated() as gpu:
         found = Shared(cluster, gpu)
-        room = json.dumps({"status": {name: {"nvidia.com/gpu": "8"} for name in ("capacity", "allocatable")}})
         cluster.kubectl("label", "node", NODE, f"{GPU_LABEL}=true", "--overwrite")
-        cluster.kubectl("patch", "node", NODE, "--subresource=status", "--type=merge", "-p", room)
         cluster.kubectl("apply", "-k", str(EXAMPLE))
         try:
             cluster.apply(*(job("work", team) for team in TEAMS))
