@@ -172,8 +172,9 @@ class Use(NamedTuple):
     unmeasured_ns: int = 0
     """GPU time of a burst of each of its contexts of whose costs too little is known; 0: enough is, or nothing."""
     most_ns: int | None = None
-    """The most GPU time it may have had, where ``used_ns`` is known not to be all, or to be a bound and no measure: it
-    is charged that, and held for it. None = it is charged ``used_ns``, if the confidence is high or sampled."""
+    """The most GPU time it may have had, where ``used_ns`` is known not to be all, or to be a bound and no measure; or
+    what it certainly had, where part of that is a guess. It is charged that, and held for it. None = it is charged
+    ``used_ns``, if the confidence is high or sampled."""
     may_be_owed: bool = True
     """False: whether it wants the GPU at all is not known, so it earns no credit by being held."""
     paused_ns: int = 0
@@ -186,7 +187,9 @@ class Use(NamedTuple):
     @property
     def charged_ns(self) -> int:
         """What moves its lag."""
-        return max(self.used_ns, self.most_ns or 0) if self.simulated_ns is None else self.simulated_ns
+        if self.simulated_ns is not None:
+            return self.simulated_ns
+        return self.used_ns if self.most_ns is None else self.most_ns
 
     @property
     def is_enforced(self) -> bool:

@@ -35,7 +35,7 @@ _HELD_WINDOW_NS = 10_000_000_000
 _MOST_KNOWN_AS = 64
 """Cgroups of one tenant that are told by name."""
 CONTEXTS_ONLY = "has contexts, no launch of it was seen: idle since, or it works past the libcuda we watch"
-UNPROVEN = "launches without a call that proves completion: held for a bound"
+UNPROVEN = "of some of its launches the end is not known, or which GPU they are on: held for a bound"
 NOT_LEARNT = "what a launch of it takes is not known yet, or which GPU it is on: until then it is left alone"
 
 

@@ -361,6 +361,9 @@ class Observation:
     """Tenants that have work which no table of ours has room for."""
 
 
+_UNSURE = (Confidence.LOW, Confidence.NONE)
+
+
 def _overdrawn(uses: list[Use], seen: Observation) -> list[Use]:
     """With what who is over its budget may have used: a whole GPU, wherever others work, unless it was held.
 
@@ -372,7 +375,10 @@ def _overdrawn(uses: list[Use], seen: Observation) -> list[Use]:
         for gpu in {use.gpu for use in uses}:
             use = found.get((tenant, gpu)) or Use(tenant, gpu, 0, True, 0, Confidence.LOW)
             found[tenant, gpu] = use._replace(
-                has_demand=True, confidence=Confidence.LOW, most_ns=most_ns, may_be_owed=False
+                has_demand=True,
+                confidence=Confidence.LOW,
+                most_ns=max(most_ns, use.used_ns),
+                may_be_owed=False,
             )
     return list(found.values())
 
@@ -384,6 +390,7 @@ def build_snapshot(
     found: dict[tuple[str, str], ProcessUse] = {}
     strangers: dict[str, int] = {}
     labels: dict[int, str] = {}
+    sure_ns: dict[tuple[str, str], int] = {}  # of those of its processes of which the account is sure
     tenant_of = tree_view.tenant_of
     for row in seen.rows:
         gpu = labels.get(row.gpu) or labels.setdefault(row.gpu, gpu_label(gpus, row.gpu))
@@ -392,6 +399,8 @@ def build_snapshot(
             strangers[gpu] = strangers.get(gpu, 0) + row.used_ns
             continue
         key = (tenant, gpu)
+        if row.confidence not in _UNSURE:
+            sure_ns[key] = sure_ns.get(key, 0) + row.used_ns
         found[key] = row if key not in found else _sum(found[key], row)
     uses = []
     for key, row in found.items():
@@ -399,6 +408,8 @@ def build_snapshot(
         most_ns = None
         if sure is Confidence.BOUND:
             sure, most_ns = Confidence.LOW, row.used_ns
+        elif row.confidence is Confidence.LOW and key not in seen.doubted:
+            most_ns = sure_ns.get(key)  # what is a guess of one process excuses no other
         tenant, gpu = key
         told = (row.used_ns, row.has_demand, row.outstanding_ns, sure, 0, row.launches, row.unmeasured_ns)
         uses.append(Use(tenant, gpu, *told, most_ns, paused_ns=row.paused_ns, idle_ns=row.idle_ns))

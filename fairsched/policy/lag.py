@@ -17,7 +17,7 @@ by entitlement. So nobody stays in debt to a tenant that left.
 Terms.
 - A: enforced tenants with demand. A pause shorter than ``demand_grace_ns`` is demand (a decoder
   between two tokens); held by us with work is demand; held by somebody else is not.
-- charged: its use; where that is no measure, the most it may have had (model.Use.most_ns).
+- charged: its use; where that is no measure, the most it may have had or what it certainly had (model.Use.most_ns).
 - enforced: confidence HIGH or SAMPLED, or charged for the most, and not exempt. The use of the others is taken off the
   top: it moves nobody's lag, the enforced tenants share what is left.
 - expiry: positive lag of a tenant without demand is dropped at once (no hoarding); debt is forgotten

@@ -157,6 +157,24 @@ EXPORT long play_bursts(double seconds)
 	return calls;
 }
 
+/* One context on a device that no host has, and work in it now and then: which GPU that is, is anybody's guess. */
+EXPORT long play_nowhere(double seconds)
+{
+	double end = now_s() + seconds;
+	long calls = 0;
+	void *context;
+
+	cuInit(0);
+	cuCtxCreate_v2(&context, 0, 99);
+	cuCtxSetCurrent(context);
+	for (; now_s() < end; calls++) {
+		launch();
+		cuStreamSynchronize(0);
+		usleep(10000);
+	}
+	return calls;
+}
+
 /* An honest one: launches, records an event, and asks for it after so long. */
 EXPORT long play_remember(double seconds)
 {

@@ -343,7 +343,8 @@ def test_no_note_is_needed_where_the_account_is_believed(confidence: Confidence)
 def test_only_who_was_seen_to_launch_without_proof_is_said_to() -> None:
     """One that was never seen to, as a context whose first launch has just begun, is not blamed for it."""
     assert (
-        noted(LOW._replace(most_ns=5)) == "launches without a call that proves completion: held for a bound"
+        noted(LOW._replace(most_ns=5))
+        == "of some of its launches the end is not known, or which GPU they are on: held for a bound"
     )
     said = noted(LOW)
     assert (
