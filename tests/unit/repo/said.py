@@ -22,6 +22,7 @@ WARNED = {
         "_warnings",
         "_contradictions",
         "_crowd_warnings",
+        "_uncharged_warnings",
         "_unsampled",
         "_gate_warnings",
     ),
