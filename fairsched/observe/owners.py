@@ -17,6 +17,9 @@ from fairsched.observe.tree import TenantView
 _RECENT_NS = 5_000_000_000
 """What was refused so long ago says nothing of now. Work in what has no room is refused at each launch; but a tenant
 that is held launches nothing, so this is longer than most holds."""
+MOST_NUMBERS = 128
+"""Of one tenant of the file and its children, who may be any cgroups that it makes: each number makes everybody's part
+smaller. More than a kubelet has pods on a node; those beyond share one."""
 _OF_WORK = frozenset({abi.Table.CONTEXTS, abi.Table.PROCESSES, abi.Table.EDGES})
 """Without room there GPU time is not seen. The other tables are of memory, calls and numbers."""
 
@@ -85,9 +88,14 @@ class Owners:
             if id(one.rooms) not in known:
                 self._tell(one)
 
+    @property
+    def _parts(self) -> int:
+        """Tenants that have one, and those who are in none."""
+        return 1 + len(set(self._number_of.values()))
+
     def _tell(self, one: _Told) -> None:
         try:
-            one.tell(self._wanted, 1 + len(self._number_of))
+            one.tell(self._wanted, self._parts)
         except OSError as error:  # the others share the room of those who are in no tenant
             logger.warning("budgets=incomplete tenants=%d error=%r", len(self._number_of), error.strerror)
 
@@ -96,14 +104,18 @@ class Owners:
         for name, number in list(self._number_of.items()):
             if name not in tenants and not any(any(one.rooms.budget(number).used) for one in self._told):
                 del self._number_of[name]
-        taken = set(self._number_of.values())
+        taken, mine = set(self._number_of.values()), dict[str, set[int]]()
+        for name, number in self._number_of.items():
+            mine.setdefault(_top(name), set()).add(number)
         free = (number for number in range(abi.STRANGERS + 1, abi.MAX_OWNERS) if number not in taken)
         for name in tenants:
             if name not in self._number_of:
-                new = next(free, None)
+                numbers = mine.setdefault(_top(name), set())
+                new = max(numbers) if len(numbers) >= MOST_NUMBERS else next(free, None)
                 if new is None:
                     return
                 self._number_of[name] = new
+                numbers.add(new)
 
     def number(self, tenant: str | None) -> int:
         """Under which a tenant is charged."""
@@ -156,6 +168,11 @@ class Owners:
                     self._seen[name][table] = refused_ns[table]
                     if table is abi.Table.EDGES and refused_ns[table] != before_ns:
                         muted.add(name)
+
+
+def _top(name: str) -> str:
+    """The tenant of the file that one is, or is a child of."""
+    return name.partition("/")[0]
 
 
 def tables_of(tables: Iterable[abi.Table]) -> list[str]:

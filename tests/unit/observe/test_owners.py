@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from fairsched.bpf import abi
-from fairsched.observe.owners import Owners
+from fairsched.observe.owners import MOST_NUMBERS, Owners
 from fairsched.observe.tree import TenantView
 
 S = 1_000_000_000
@@ -22,7 +22,7 @@ class Probe:
         self.tables = tables
         self.owner_of: dict[int, int] = {}
         self.owners = self.numbers = 0
-        self.budgets = [abi.Budget() for _ in range(8)]
+        self.budgets = [abi.Budget() for _ in range(2 * MOST_NUMBERS)]
         self.refusals = 0
         self.is_full = False
 
@@ -68,6 +68,18 @@ def view(name: str, *refs: int, below: tuple[int, ...] = (), is_leaf: bool = Tru
 
 def tenants(*views: TenantView) -> dict[str, TenantView]:
     return {one.name: one for one in views}
+
+
+def test_children_without_end_leave_the_other_tenants_their_parts(owners: Owners, probe: Probe) -> None:
+    children = [view(f"team/{n}", 100 + n) for n in range(3 * MOST_NUMBERS)]
+    owners.refresh(tenants(view("a", 10), *children, view("b", 20)))
+    assert probe.owners == 1 + 2 + MOST_NUMBERS
+    of = probe.owner_of
+    assert len({of[cgroup_id] for cgroup_id in of if cgroup_id >= 100}) == MOST_NUMBERS
+    assert len({of[10], of[20], *(of[100 + n] for n in range(MOST_NUMBERS))}) == 2 + MOST_NUMBERS
+    assert len(of) == 2 + len(children), "those beyond share one"
+    owners.refresh(tenants(view("a", 10), view("b", 20)))
+    assert probe.owners == 3
 
 
 def test_a_tenants_own_cgroups_are_named_and_those_below_need_not_be(owners: Owners, probe: Probe) -> None:
