@@ -152,7 +152,7 @@ class EbpfAccount:
         if intruded:
             for row in rows.values():
                 if row.gpu in intruded:
-                    row.confidence = row.confidence.and_of(Confidence.BOUND)
+                    row.confidence = Confidence.LOW
 
     def _is_unchanged(self, context: Context, now_ns: int, rows: ProcessUses) -> bool:
         """Since the last look nothing of it has changed but the time: most are, most of the time.

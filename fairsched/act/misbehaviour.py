@@ -39,7 +39,6 @@ from fairsched.model import (
     MisbehaviourKind,
     Reason,
     ReasonCode,
-    TenantGpu,
     TenantSpec,
 )
 from fairsched.observe.libraries import ProbesLost
@@ -56,7 +55,7 @@ from fairsched.policy.evidence import (
 )
 from fairsched.policy.misbehaviour import WatchState, judge
 from fairsched.policy.shares import spec_for
-from fairsched.policy.unseen import intruded_gpus, steady_unseen, uncharged
+from fairsched.policy.unseen import intruded_gpus, steady_unseen
 from fairsched.protocol.status import MisbehaviourStatus
 
 _LOOK_NS = 900_000_000
@@ -95,16 +94,12 @@ class Misbehaviour:
         self._began_ns = self._blind_until_ns = self._late_until_ns = self._next_look_ns = 0
         self._charged: dict[tuple[int, int], int] = {}
         self._moves: deque[tuple[Move, str | None]] = deque(maxlen=_MOVES)
-        self._cgroups: dict[int, int] = {}
-        """Of those that were charged since the last look."""
         self._turns: dict[int, int] = {}
         """Of suspects: when each was examined last, in looks at any."""
         self._owners: dict[int, ProcessId] = {}
         """The process last seen under each pid."""
         self.doubted: frozenset[tuple[str, str]] = frozenset()
         """(tenant, GPU) whose account is not to be believed now."""
-        self.uncharged: Mapping[TenantGpu, float] = {}
-        """Part of each GPU that a tenant has, by NVML's samples, beyond what it is charged."""
         self._steady: frozenset[Where] = frozenset()
         """Unseen processes that the account counts on."""
         self._actions: dict[EpisodeKey, str] = {}
@@ -119,7 +114,6 @@ class Misbehaviour:
             if row.used_ns:
                 key = (row.tgid, row.gpu)
                 charged[key] = charged.get(key, 0) + row.used_ns
-                self._cgroups[row.tgid] = row.cgroup_id
         # Whose cgroup it left is asked now, too: it may be gone at the look.
         self._moves.extend((move, self._tree.tenant_of(move.before)) for move in self._sensors.events.moves)
 
@@ -128,7 +122,6 @@ class Misbehaviour:
         account, watch = self._sensors.account, self._watch
         if watch is None:
             self._charged.clear()
-            self._cgroups.clear()
             self._moves.clear()
             return
         if account is not None:
@@ -143,7 +136,6 @@ class Misbehaviour:
             watch.is_urgent = self._state.is_urgent
             if self._state.is_urgent:
                 self._next_look_ns = now_ns + _URGENT_NS
-            self.uncharged = {}
             if account is not None:
                 self._count_on(account, evidence)
             self.doubted = frozenset(
@@ -151,14 +143,11 @@ class Misbehaviour:
             )
             self._act(before, specs, config, now_ns, is_acting=is_acting)
         except Exception:
-            self.uncharged = {}
             self.errors += 1
             logger.exception("look for misbehaviour failed")
 
     def _evidence(self, account: EbpfAccount | None, sampled: list[ProcessSamples], now_ns: int) -> Evidence:
         charged, self._charged = self._charged, {}
-        cgroups, self._cgroups = self._cgroups, {}
-        whose = {pid: self._tree.tenant_of(cgroup_id) for pid, cgroup_id in cgroups.items()}
         if account is not self._account:  # begun, lost, or begun anew
             self._account, self._began_ns, self._blind_until_ns = account, now_ns, now_ns + _BLIND_NS
         if self._sensors.libraries.is_attaching and now_ns - self._began_ns < _ATTACHING_NS:
@@ -173,7 +162,6 @@ class Misbehaviour:
             works=self._works(account) if account is not None else {},
             samples=tuple(one for one in samples if one is not None),
             charged_ns=self._by_uuid(charged, guessed),
-            whose={pid: tenant for pid, tenant in whose.items() if tenant is not None},
             watched_since_ns=self._watched_since_ns(now_ns),
             late_until_ns=self._late_until_ns,
             is_blind=account is None or now_ns < self._blind_until_ns,
@@ -235,12 +223,6 @@ class Misbehaviour:
         slots = {gpu_label(self._sensors.gpus, slot): slot for slot in range(len(self._sensors.gpus))}
         self._steady = steady_unseen(self._state, evidence, self._steady)
         intruded = intruded_gpus(self._state, self._steady, evidence.now_ns)
-        traced = account.traced_gpus()
-        self.uncharged = {
-            key: ratio
-            for key, ratio in uncharged(self._state, evidence).items()
-            if slots.get(key[1]) not in traced  # there everybody is charged whom the GPU names
-        }
         account.intruded = {slots[gpu] for gpu in intruded if gpu in slots}
         account.stand_in_for(
             {(pid, slots[gpu]) for pid, gpu in self._steady if gpu in slots}, evidence.now_ns

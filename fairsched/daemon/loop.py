@@ -298,7 +298,6 @@ class Daemon:
             idle_since_ns=self._idle.take(),
             doubted={*self._misbehaviour.doubted, *self._sensors.mps.doubted},
             contradicted=self._doubt.poll(now_ns, interval_ns, rows, self._policy_state.gates),
-            uncharged=self._misbehaviour.uncharged,
             hidden=self._sensors.hidden_beside(self._applier.holds),
         )
         snapshot, strangers = build_snapshot(seen, self._tree, self._sensors.gpus)

@@ -16,7 +16,7 @@ from fairsched.daemon.tenants import TenantReports
 from fairsched.driver.gate import is_asked_for
 from fairsched.gpu.nvml import MAX_SLOTS, GpuUse, gpu_label
 from fairsched.host.mode import Mode
-from fairsched.model import Source, TenantGpu
+from fairsched.model import Source
 from fairsched.observe.owners import follows_of, tables_of
 from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import MOST_CGROUPS
@@ -84,7 +84,6 @@ def build_status(parts: Parts) -> StatusReport:
         warnings=(
             *_warnings(vitals, settings, sensors),
             *_contradictions(parts),
-            *_uncharged_warnings(parts.misbehaviour.uncharged),
             *_crowd_warnings(parts.tree.crowded),
             *_gate_warnings(settings, gate),
         ),
@@ -188,7 +187,7 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
     if sensors.account is not None:
         for slot in sorted(sensors.account.intruded):
             label = gpu_label(sensors.gpus, slot)
-            yield f"{label}: work that comes and goes there is in no account; others had at most what they are charged"
+            yield f"{label}: work that comes and goes there is in no account; nobody is held there"
     if vitals.errors:
         yield f"{vitals.errors} ticks or actions have failed; see the log"
     if sensors.probe is not None:
@@ -222,11 +221,6 @@ def _contradictions(parts: Parts) -> Iterable[str]:
         if doubt.times and ago_s < _TOLD_S:
             label = gpu_label(parts.sensors.gpus, slot)
             yield f"{label}: its load contradicted the account {ago_s:.0f} s ago; all were let go ({doubt.said})"
-
-
-def _uncharged_warnings(uncharged: Mapping[TenantGpu, float]) -> Iterable[str]:
-    for (tenant, gpu), ratio in sorted(uncharged.items()):
-        yield f"{tenant}: NVML sees it have {ratio:.0%} of {gpu} beyond what its calls account for: it is charged that"
 
 
 def _crowd_warnings(crowded: Iterable[str]) -> Iterable[str]:

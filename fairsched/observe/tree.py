@@ -31,7 +31,7 @@ from fairsched.cgroup.state import read_state
 from fairsched.config.owners import CgroupOwners
 from fairsched.errors import ConfigError, FairschedError, KernelRefused
 from fairsched.gpu.nvml import Gpu, gpu_label
-from fairsched.model import Confidence, Hold, Snapshot, TenantGpu, TenantSpec, Use
+from fairsched.model import Confidence, Hold, Snapshot, TenantSpec, Use
 from fairsched.observe.processes import ProcessLists
 from fairsched.observe.whose import Whose
 
@@ -359,8 +359,6 @@ class Observation:
     """UUIDs of GPUs on which nobody is to be held now."""
     hidden: Collection[str] = ()
     """Tenants that have work which no table of ours has room for."""
-    uncharged: Mapping[TenantGpu, float] = field(default_factory=dict)
-    """Part of each GPU (by UUID) that tenants have beyond what they are charged."""
 
 
 _UNSURE = (Confidence.LOW, Confidence.NONE)
@@ -382,21 +380,6 @@ def _overdrawn(uses: list[Use], seen: Observation) -> list[Use]:
                 most_ns=max(most_ns, use.used_ns),
                 may_be_owed=False,
             )
-    return list(found.values())
-
-
-def _with_uncharged(uses: list[Use], seen: Observation) -> list[Use]:
-    """With what samples say of work that is in no account. It is charged to its tenant, which is held for it."""
-    found = {(use.tenant, use.gpu): use for use in uses}
-    for (tenant, gpu), ratio in seen.uncharged.items():
-        use = found.get((tenant, gpu)) or Use(tenant, gpu, 0, False, 0, Confidence.LOW)
-        known_ns = use.used_ns if use.most_ns is None else use.most_ns
-        found[tenant, gpu] = use._replace(
-            has_demand=True,
-            confidence=Confidence.LOW,
-            most_ns=known_ns + round(ratio * seen.interval_ns),
-            may_be_owed=use.has_demand,
-        )
     return list(found.values())
 
 
@@ -430,7 +413,6 @@ def build_snapshot(
         tenant, gpu = key
         told = (row.used_ns, row.has_demand, row.outstanding_ns, sure, 0, row.launches, row.unmeasured_ns)
         uses.append(Use(tenant, gpu, *told, most_ns, paused_ns=row.paused_ns, idle_ns=row.idle_ns))
-    uses = _with_uncharged(uses, seen) if seen.uncharged else uses
     uses = _overdrawn(uses, seen) if seen.hidden else uses
     snapshot = Snapshot(
         now_ns=seen.now_ns,

@@ -91,7 +91,7 @@ class Seen(NamedTuple):
 
     t_ns: int
     tenant: str | None
-    """None where only the account named the process, and nobody knows whose it is."""
+    """None where only the account named the process."""
     samples: int
     periods: float
     """Of samples, in which it kept the GPU busy."""
@@ -129,7 +129,7 @@ def judge(evidence: Evidence, state: WatchState, limits: MisbehaviourLimits) -> 
     suspects: dict[int, bool] = {}
     unknown: set[Where] = set()
     for where, looks in seen.items():
-        tenant = next((look.tenant for look in reversed(looks) if look.samples), None)
+        tenant = next((look.tenant for look in reversed(looks) if look.tenant is not None), None)
         if tenant is None:
             continue
         one = _endless(tenant, where, evidence, marks, looks, limits)
@@ -224,7 +224,7 @@ def _endless(
         return None
     since_ns = min(marks[work.key].since_ns for work in stuck)
     begin_ns = max(since_ns, now_ns - SHORT_WINDOW_NS)
-    samples, periods, _, period_ns = summed(looks, begin_ns)
+    samples, periods, _, period_ns = _sum(looks, begin_ns)
     if samples < _STUCK_SAMPLES:
         return None
     last_ns = max(look.last_ns for look in looks if look.samples)
@@ -274,7 +274,7 @@ def _unseen(tenant: str, where: Where, looks: tuple[Seen, ...], evidence: Eviden
         return None
     for window_ns in (SHORT_WINDOW_NS, LONG_WINDOW_NS):
         begin_ns = now_ns - window_ns
-        samples, periods, charged_ns, period_ns = summed(looks, begin_ns)
+        samples, periods, charged_ns, period_ns = _sum(looks, begin_ns)
         if charged_ns and where[1] in evidence.unsure:
             continue
         least, rest_per_s = _LEAST_SAMPLES, _REST_PER_S
@@ -317,18 +317,15 @@ def _since(looks: tuple[Seen, ...], begin_ns: int) -> tuple[Seen, ...]:
 
 def _suspected_since_ns(looks: tuple[Seen, ...], now_ns: int) -> int | None:
     """The first sample of a process that the short window makes a suspect."""
-    return min(look.first_ns for look in looks if look.samples) if is_suspect(looks, now_ns) else None
-
-
-def is_suspect(looks: Iterable[Seen], now_ns: int) -> bool:
-    """Whether what was charged hardly explains the samples of the short window."""
-    samples, periods, charged_ns, period_ns = summed(looks, now_ns - SHORT_WINDOW_NS)
+    samples, periods, charged_ns, period_ns = _sum(looks, now_ns - SHORT_WINDOW_NS)
     if samples < _SUSPECT_SAMPLES:
-        return False
-    return _is_beyond(periods, charged_ns / period_ns, SHORT_WINDOW_NS, _SUSPECT_CHANCE)
+        return None
+    if not _is_beyond(periods, charged_ns / period_ns, SHORT_WINDOW_NS, _SUSPECT_CHANCE):
+        return None
+    return min(look.first_ns for look in looks if look.samples)
 
 
-def summed(looks: Iterable[Seen], begin_ns: int) -> tuple[int, float, int, int]:
+def _sum(looks: Iterable[Seen], begin_ns: int) -> tuple[int, float, int, int]:
     """Samples and busy periods since ``begin_ns``, what was charged since a little before it, and the period."""
     samples, periods, charged_ns, period_ns = 0, 0.0, 0, 1
     for look in looks:
@@ -390,10 +387,7 @@ def _remember(evidence: Evidence, before: Mapping[Where, tuple[Seen, ...]]) -> d
                 ),
             )
         elif charged_ns > 0:
-            looks = (
-                *looks,
-                Seen(now_ns, evidence.whose.get(where[0]), 0, 0.0, charged_ns, 1, now_ns, now_ns),
-            )
+            looks = (*looks, Seen(now_ns, None, 0, 0.0, charged_ns, 1, now_ns, now_ns))
         if looks:
             kept[where] = looks
     return kept

@@ -134,17 +134,13 @@ def test_asking_twice_is_asking_once(probe: FakeProbe) -> None:
     assert replay.keys() == [(0, 1), (-78, 0)]
 
 
-def test_beside_unseen_work_that_comes_and_goes_the_others_had_at_most_what_they_are_charged(
-    probe: FakeProbe,
-) -> None:
+def test_beside_unseen_work_that_comes_and_goes_nobody_is_sure(probe: FakeProbe) -> None:
     account = account_of(probe)
     probe.create(0, PID, CHAT)
     now_ns = taught(probe, account)
     assert {row.confidence for row in account.read(now_ns + MS)} == {Confidence.HIGH}
     account.intruded = {0}
-    assert {row.confidence for row in account.read(now_ns + 2 * MS)} == {Confidence.BOUND}, (
-        "and nobody is freed"
-    )
+    assert {row.confidence for row in account.read(now_ns + 2 * MS)} == {Confidence.LOW}
 
 
 @pytest.mark.parametrize("is_hidden", [False, True])

@@ -74,8 +74,8 @@ class Account:
         self.guessed: set[int] = set()
         self.seen_running: Any = {}
         self.hidden: set[tuple[int, int]] = set()
-        self.intruded, self.contradicted = set[int](), set[int]()
-        self.traced_gpus: Callable[[], set[int]] = set
+        self.intruded: set[int] = set()
+        self.contradicted: set[int] = set()
 
     def stand_in_for(self, unseen: set[tuple[int, int]], _now_ns: int) -> None:
         self.hidden = unseen

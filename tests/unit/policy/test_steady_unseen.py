@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Iterator
 
 import pytest
 
 from fairsched.policy.evidence import Evidence
-from fairsched.policy.unseen import intruded_gpus, steady_unseen, uncharged
+from fairsched.policy.unseen import intruded_gpus, steady_unseen
 from tests.unit.policy.sampled import ALWAYS_S, GPU, Process, S, World, phase_of
 
 BEGIN_S = 10.0
@@ -95,43 +94,3 @@ def test_it_is_given_up_when_it_has_ended() -> None:
             if now_s > 40
         ]
         assert set(later) == {(False, False)}
-
-
-def charged_beyond(processes: list[Process], seed: int) -> float:
-    """What samples say that the tenant had beyond what it was charged, in the mean of a minute."""
-    world = Counting(processes, seed, phase_s=phase_of(seed), watched_s=ALWAYS_S, look_s=0.9)
-    found = [
-        (now_s, uncharged(world.state, world.evidence).get(("hog", GPU), 0.0)) for now_s, _ in world.looks(80)
-    ]
-    late = [(now_s, ratio) for now_s, ratio in found if now_s > 20]
-    steps = [after - before for (before, _), (after, _) in itertools.pairwise(late)]
-    return sum(step * ratio for step, (_, ratio) in zip(steps, late[1:], strict=True)) / sum(steps)
-
-
-def in_turn(share: float, lasts_s: float, seen_ratio: float) -> list[Process]:
-    """One after the other, each gone before anybody can say anything of it."""
-    count = int(80 / lasts_s)
-    return [
-        Process(100 + n, share, seen_ratio=seen_ratio, begin_s=n * lasts_s, busy_until_s=(n + 1) * lasts_s,
-                charge_until_s=(n + 1) * lasts_s, tenant="hog")
-        for n in range(count)
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("lasts_s", [0.2, 0.5, 4.0])
-def test_what_a_tenant_has_unseen_is_charged_to_it_however_short_its_processes_live(lasts_s: float) -> None:
-    found = [charged_beyond([*in_turn(0.3, lasts_s, 0.0), Process(1, 0.7)], seed) for seed in range(5)]
-    assert statistics.mean(found) == pytest.approx(0.3, abs=0.05)
-
-
-def test_of_one_that_is_charged_for_a_part_the_rest_is_charged() -> None:
-    """Of a GPU .4, of which its calls account for .08; what was charged a little earlier may explain samples, too."""
-    partly = Process(100, 0.4, seen_ratio=0.2, tenant="hog")
-    found = [charged_beyond([partly, Process(1, 0.5)], seed) for seed in range(10)]
-    assert statistics.mean(found) == pytest.approx(0.3, abs=0.05)
-
-
-@pytest.mark.parametrize(("share", "lasts_s"), [(0.3, 0.2), (0.02, 0.4), (0.3, 4.0), (0.1, 80.0)])
-def test_who_is_charged_for_all_it_has_is_charged_nothing_beyond(share: float, lasts_s: float) -> None:
-    found = [charged_beyond([*in_turn(share, lasts_s, 1.0), Process(1, 0.7)], seed) for seed in range(5)]
-    assert statistics.mean(found) < 0.01

@@ -22,7 +22,6 @@ WARNED = {
         "_warnings",
         "_contradictions",
         "_crowd_warnings",
-        "_uncharged_warnings",
         "_unsampled",
         "_gate_warnings",
     ),
