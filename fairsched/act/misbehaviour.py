@@ -8,7 +8,8 @@ at no cost to the ticks, and without ever harming a tenant that did nothing wron
 Approach: observe, judge, act, once a second. The account's rows are summed as they come, NVML is asked beside the loop
 (gpu/samples.py), the judgement is pure (policy/misbehaviour.py), processes are ended by terminate.py. While an episode
 lasts, the tenant's account on that GPU is ``doubted``: confidence low, so it is not held, and what the others are
-entitled to is counted without it. Nothing here may end the daemon: a look that fails is logged and counted.
+entitled to is counted without it; but for ``stuck`` processes it is held as long as others of it have work. Nothing
+here may end the daemon: a look that fails is logged and counted.
 """
 
 from __future__ import annotations
@@ -100,6 +101,8 @@ class Misbehaviour:
         """The process last seen under each pid."""
         self.doubted: frozenset[tuple[str, str]] = frozenset()
         """(tenant, GPU) whose account is not to be believed now."""
+        self.stuck: frozenset[Where] = frozenset()
+        """Processes whose work never ends."""
         self._steady: frozenset[Where] = frozenset()
         """Unseen processes that the account counts on."""
         self._actions: dict[EpisodeKey, str] = {}
@@ -140,6 +143,12 @@ class Misbehaviour:
                 self._count_on(account, evidence)
             self.doubted = frozenset(
                 (one.tenant, one.gpu) for one in self._state.episodes.values() if one.kind in _DOUBTED
+            )
+            self.stuck = frozenset(
+                (pid, one.gpu)
+                for one in self._state.episodes.values()
+                if one.kind is MisbehaviourKind.ENDLESS
+                for pid in one.pids
             )
             self._act(before, specs, config, now_ns, is_acting=is_acting)
         except Exception:

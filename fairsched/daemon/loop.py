@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the daemon: observe, decide, apply, again and again, until told to stop.
 
-Problem: a loop that freezes people's processes must be quick, must not miss what happened in between, and must
-end in a thaw however it ends.
+Problem: a loop that freezes processes must be quick, miss nothing in between, and end in a thaw however it ends.
 
 Approach: one thread, one epoll set. A tick is three lines (law 2). It comes every ``tick_ms``, every
 ``inner_tick_ms`` while tenants compete for a GPU, and at once on an event: a GPU fell idle while somebody is held, a
@@ -296,7 +295,9 @@ class Daemon:
             freeze_latency_ns=self._applier.freeze_latency_ns(),
             idle_slots=self._sensors.idle_gpus(),
             idle_since_ns=self._idle.take(),
-            doubted={*self._misbehaviour.doubted, *self._sensors.mps.doubted},
+            doubted=self._misbehaviour.doubted,
+            stuck=self._misbehaviour.stuck,
+            kept=self._sensors.mps.doubted,
             contradicted=self._doubt.poll(now_ns, interval_ns, rows, self._policy_state.gates),
             hidden=self._sensors.hidden_beside(self._applier.holds),
         )

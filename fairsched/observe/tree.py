@@ -355,6 +355,10 @@ class Observation:
     """By slot, when GPUs last fell idle in this interval, where that is known."""
     doubted: Collection[tuple[str, str]] = ()
     """(tenant, UUID) whose account is not to be believed, whatever it says of itself."""
+    stuck: Collection[tuple[int, str]] = ()
+    """(process, UUID) whose work never ends: no hold stops it, and it excuses none of its siblings."""
+    kept: Collection[tuple[str, str]] = ()
+    """(tenant, UUID) that are never held."""
     contradicted: frozenset[str] = frozenset()
     """UUIDs of GPUs on which nobody is to be held now."""
     hidden: Collection[str] = ()
@@ -391,6 +395,7 @@ def build_snapshot(
     strangers: dict[str, int] = {}
     labels: dict[int, str] = {}
     sure_ns: dict[tuple[str, str], int] = {}  # of those of its processes of which the account is sure
+    stuck, wanting = set[tuple[str, str]](), set[tuple[str, str]]()
     tenant_of = tree_view.tenant_of
     for row in seen.rows:
         gpu = labels.get(row.gpu) or labels.setdefault(row.gpu, gpu_label(gpus, row.gpu))
@@ -401,14 +406,22 @@ def build_snapshot(
         key = (tenant, gpu)
         if row.confidence not in _UNSURE:
             sure_ns[key] = sure_ns.get(key, 0) + row.used_ns
+        if (row.tgid, gpu) in seen.stuck:
+            stuck.add(key)
+        elif row.has_demand:
+            wanting.add(key)
         found[key] = row if key not in found else _sum(found[key], row)
+    held_anyway = (stuck & wanting).difference(seen.kept)
     uses = []
     for key, row in found.items():
-        sure = row.confidence if key not in seen.doubted else Confidence.LOW
+        is_doubted = key in seen.doubted or key in seen.kept
+        sure = row.confidence if not is_doubted else Confidence.LOW
         most_ns = None
         if sure is Confidence.BOUND:
             sure, most_ns = Confidence.LOW, row.used_ns
-        elif row.confidence is Confidence.LOW and key not in seen.doubted:
+        elif key in held_anyway:
+            most_ns = row.used_ns  # a hold ends the work of the others
+        elif row.confidence is Confidence.LOW and not is_doubted:
             most_ns = sure_ns.get(key)  # what is a guess of one process excuses no other
         tenant, gpu = key
         told = (row.used_ns, row.has_demand, row.outstanding_ns, sure, 0, row.launches, row.unmeasured_ns)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fairsched.simgpu import Workload
 from tests.node.daemon.conftest import MakeSite
 from tests.node.daemon.site import GREEDY, PATIENCE_S, STEADY, Site, logged
 from tests.node.hostile.hollow import Hollow
@@ -16,9 +17,13 @@ from tests.support import let_run, wait_until
 pytestmark = pytest.mark.alone
 
 CHAT, HOG = 8, 1
+ENDLESS = Workload("decode", kernels=1, kernel_us=1e9)
 SETTLED_S, WATCHED_S = 6.0, 8.0
 LEAST = 0.75
 """Of the GPU, for chat. It had .200 while the one whose GPU is a guess freed its siblings, and has .90."""
+
+LEAST_BESIDE_ENDLESS = 0.4
+"""Work that never ends takes its turns whoever is held, so half is all that there is for chat."""
 
 
 def begin(site: Site) -> None:
@@ -51,3 +56,11 @@ def test_work_of_which_the_gpu_is_a_guess_excuses_no_sibling(make_site: MakeSite
     assert share_of_chat(site) > LEAST
     assert site.tenant("hog")["confidence"] == "low"
     hollow.process.kill()
+
+
+def test_work_that_never_ends_excuses_no_sibling(site: Site) -> None:
+    begin(site)
+    site.spawn("hog", ENDLESS)
+    wait_until(lambda: site.tenant("hog")["misbehaviour"], PATIENCE_S, "it is named")
+    assert share_of_chat(site) > LEAST_BESIDE_ENDLESS
+    assert site.tenant("hog")["held_s"] > 1

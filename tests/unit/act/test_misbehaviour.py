@@ -385,6 +385,7 @@ def test_endless_work_is_taken_from_the_account(node: Node) -> None:
     (status,) = node.it.statuses("bad", 13 * S)
     assert status.kind is MisbehaviourKind.ENDLESS
     assert status.detail.startswith("1 context has completed none of its work for ")
+    assert node.it.stuck == {(PID, "GPU-0")}, "its siblings' work goes on"
 
 
 @pytest.mark.parametrize(("samples", "is_counted_on"), [(7, True), (1, False)])

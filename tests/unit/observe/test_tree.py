@@ -54,8 +54,9 @@ def row(
     *,
     demand: bool = True,
     confidence: Confidence = Confidence.HIGH,
+    tgid: int = 1,
 ) -> ProcessUse:
-    return ProcessUse(cgroup_id, 1, gpu, used_ns, demand, 7, confidence, 2)
+    return ProcessUse(cgroup_id, tgid, gpu, used_ns, demand, 7, confidence, 2)
 
 
 # ---- the tree ----
@@ -415,6 +416,22 @@ def test_a_doubted_account_is_of_low_confidence_on_that_gpu_only(tree: Tree, fil
         ("chat", "GPU-b"): Confidence.HIGH,
         ("train", "GPU-a"): Confidence.HIGH,
     }
+
+
+def test_work_that_never_ends_excuses_no_sibling_from_being_held(tree: Tree, files: FakeTree) -> None:
+    train = id_of(files, "/gpu/train")
+    rows = [row(train, 50, tgid=7), row(train, 20, tgid=8), row(train, 10, demand=False, tgid=9)]
+    for mine, used_ns in ((rows, 80), ([rows[0], rows[2]], 60)):  # no hold stops it, and nobody else has work
+        seen = Observation(S, S, mine, doubted={("train", "GPU-a")}, stuck={(7, "GPU-a"), (8, "GPU-b")})
+        (use,) = build_snapshot(seen, tree, GPUS)[0].uses
+        assert (use.confidence, use.charged_ns, use.is_enforced) == (Confidence.LOW, used_ns, mine is rows)
+
+
+def test_who_is_kept_for_a_group_of_mps_is_never_held(tree: Tree, files: FakeTree) -> None:
+    rows = [row(id_of(files, "/gpu/train"), 20, tgid=pid) for pid in (7, 8)]
+    seen = Observation(S, S, rows, kept={("train", "GPU-a")}, stuck={(7, "GPU-a")})
+    (use,) = build_snapshot(seen, tree, GPUS)[0].uses
+    assert (use.confidence, use.is_enforced) == (Confidence.LOW, False)
 
 
 def test_who_is_over_its_budget_may_have_used_all_of_every_gpu_that_others_use(
