@@ -49,7 +49,9 @@ def digests(programs: Programs, pid: int) -> str | None:
     owner, link = (pid, 7), os.readlink(f"/proc/{pid}/exe")
     programs.digests([(owner, link)])
     programs.join(10)
-    return programs.digests([(owner, link)]).get(owner)
+    found = programs.digests([(owner, link)])
+    programs.join(10)  # that was a look as well, and while one goes on none begins
+    return found.get(owner)
 
 
 def test_a_round_has_what_is_known_and_none_for_the_rest(child: Child) -> None:
