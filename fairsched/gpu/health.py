@@ -162,34 +162,35 @@ def _address(handle: Any) -> int:
 
 
 class XidWatch:
-    """Waits for the driver's reports in a thread of its own. Close it in the end, before NVML is."""
+    """Waits for the driver's reports in a thread of its own, and follows the GPUs that come. What was reported stays
+    known when it begins to wait anew. Close it in the end."""
 
     def __init__(
         self,
-        nvml: Nvml,
         unwell: Collection[int],
         clock: Callable[[], float],
         changed: Callable[[], None] = _nothing,
+        open_nvml: Callable[[], Nvml] = Nvml,
     ) -> None:
         """``clock``: seconds, of the reports. ``changed`` is called for each that counts."""
-        self._nvml, self._unwell, self._clock, self._changed = nvml, frozenset(unwell), clock, changed
+        self._unwell, self._clock, self._changed = frozenset(unwell), clock, changed
+        self._open = open_nvml
+        self.nvml: Nvml | None = None
+        """As it was opened last."""
         self._reports: dict[str, Report] = {}
         self._counts: dict[tuple[str, int], int] = {}
+        self._asked: frozenset[str] = frozenset()
+        """GPUs whose reports it is to wait for ..."""
         self._watched: Mapping[int, str] = {}
+        """... and those of them that have any, by the address of NVML's handle."""
+        self._thread: threading.Thread | None = None
         self._over = threading.Event()
         self.is_deaf: str | None = None
         """Why there are no reports; None: there are."""
-        self.is_watching = False
-        self._thread = threading.Thread(target=self._run, name="xids", daemon=True)
-        self._thread.start()
 
     def last(self, uuid: str) -> Report | None:
         """The last report that counts, about a whole GPU."""
         return self._reports.get(uuid)
-
-    def reports(self) -> dict[str, Report]:
-        """The last of each GPU that has any."""
-        return dict(self._reports)
 
     def watched(self) -> frozenset[str]:
         """The GPUs whose reports come here."""
@@ -199,13 +200,43 @@ class XidWatch:
         """How often each Xid was reported, by UUID of the GPU and number."""
         return dict(self._counts)
 
-    def close(self) -> bool:
-        """End it; False: the driver keeps the thread."""
-        self._over.set()
-        self._thread.join(4 * _WAIT_MS / 1000)
-        return not self._thread.is_alive()
+    def reopen(self) -> bool:
+        """Open NVML, anew if it was open. False: the driver keeps the thread, and NVML is as it was."""
+        if not self.close():
+            return False
+        self.nvml = self._open()
+        return True
 
-    def _run(self) -> None:
+    def follow(self) -> None:
+        """Look which GPUs there are, and begin to wait anew if the reports of one are not waited for. Asks NVML."""
+        if self.nvml is None or self.nvml.error is not None:
+            return
+        self.nvml.refresh()
+        there = whole_uuids(self.nvml)
+        if there - self._asked and self._end():
+            self._asked, self.is_deaf = there, None
+            self._over.clear()
+            self._thread = threading.Thread(target=self._run, args=(self.nvml,), name="xids", daemon=True)
+            self._thread.start()
+
+    def close(self) -> bool:
+        """End it and let go of NVML; False: the driver keeps the thread, and would keep whoever closed NVML."""
+        if not self._end():
+            return False
+        if self.nvml is not None:
+            self.nvml.close()
+        return True
+
+    def _end(self) -> bool:
+        if self._thread is not None:
+            self._over.set()
+            self._thread.join(4 * _WAIT_MS / 1000)
+            if self._thread.is_alive():
+                return False
+            self._thread, self._asked, self._watched = None, frozenset(), {}
+        return True
+
+    def _run(self, nvml: Nvml) -> None:
         import pynvml
 
         try:
@@ -214,11 +245,10 @@ class XidWatch:
             self._be_deaf(str(error))
             return
         try:
-            self._watched, why = register(pynvml, events, {whole_uuid(gpu) for gpu in self._nvml.gpus})
+            self._watched, why = register(pynvml, events, {whole_uuid(gpu) for gpu in nvml.gpus})
             if not self._watched:
                 self._be_deaf(why)
                 return
-            self.is_watching = True
             while not self._over.is_set():
                 self._wait(pynvml, events)
         finally:

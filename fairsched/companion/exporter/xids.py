@@ -19,70 +19,37 @@ import time
 from collections.abc import Callable
 
 from fairsched.base.beside import Poller
-from fairsched.gpu.health import UNWELL_XIDS, XidWatch, whole_uuids
+from fairsched.gpu.health import UNWELL_XIDS, XidWatch
 from fairsched.gpu.nvml import Nvml
 
 FAMILY = "fairsched_gpu_xid_errors"
 LOOK_S = 60.0
 
 Row = tuple[str, tuple[str, ...], float]
-Counts = dict[tuple[str, int], int]
-"""By UUID of a GPU and number."""
 
 
 class XidRows:
     """The rows of a page. Close it in the end."""
 
     def __init__(self, open_nvml: Callable[[], Nvml] = Nvml, look_s: float = LOOK_S) -> None:
-        self._open = open_nvml
-        self._nvml: Nvml | None = None
-        self._asked: frozenset[str] = frozenset()
-        """GPUs whose reports the watch was to wait for."""
-        self._state: tuple[Counts, XidWatch | None] = ({}, None)
-        """What watches counted that have ended, and the one that waits: replaced together, as pages read them."""
+        self._watch = XidWatch(UNWELL_XIDS, time.monotonic, open_nvml=open_nvml)
         self._poller = Poller("xids", self.look, lambda: look_s, "reports of errors (Xid)")
         self._poller.ask()
 
     def rows(self) -> list[Row]:
         """How often each Xid was reported; of a GPU that is not listened to nothing."""
-        before, watch = self._state
-        if watch is None:
-            return []
-        watched = watch.watched()
+        watched = self._watch.watched()
         none = {(uuid, xid): 0 for uuid in sorted(watched) for xid in UNWELL_XIDS}
-        found = _added(none, _added(before, watch.counts()))
+        found = none | self._watch.counts()
         return [(FAMILY, (uuid, str(xid)), count) for (uuid, xid), count in found.items() if uuid in watched]
 
     def close(self) -> None:
         """End the threads; NVML is let go of unless it hangs."""
-        if self._poller.close() and self._end_watch() and self._nvml is not None:
-            self._nvml.close()
-
-    # ---- the thread ----
+        if self._poller.close():
+            self._watch.close()
 
     def look(self) -> None:
-        """Listen to every GPU that there is. Asks NVML, as long as it takes."""
-        if self._nvml is None or self._nvml.error is not None:
-            if self._nvml is not None:
-                self._nvml.close()
-            self._nvml = self._open()
-        if self._nvml.error is not None:
-            return
-        self._nvml.refresh()
-        there = whole_uuids(self._nvml)
-        if there - self._asked and self._end_watch():
-            self._asked = there
-            self._state = self._state[0], XidWatch(self._nvml, UNWELL_XIDS, time.monotonic)
-
-    def _end_watch(self) -> bool:
-        """What was reported stays known. False: the driver keeps the thread."""
-        before, watch = self._state
-        if watch is not None:
-            if not watch.close():
-                return False
-            self._state, self._asked = (_added(before, watch.counts()), None), frozenset()
-        return True
-
-
-def _added(one: Counts, other: Counts) -> Counts:
-    return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
+        """Listen to every GPU that there is. Asks NVML, as long as it takes; the thread does."""
+        nvml = self._watch.nvml
+        if (nvml is not None and nvml.error is None) or self._watch.reopen():
+            self._watch.follow()

@@ -21,13 +21,11 @@ from fairsched.gpu.health import (
     QUIET_S,
     UNWELL_XIDS,
     Illness,
-    Report,
     XidWatch,
     minor_of,
     numa_node,
     probe,
     whole_uuid,
-    whole_uuids,
 )
 from fairsched.gpu.nvml import Gpu, Nvml
 from fairsched.k8s.plugin.shares import Offer
@@ -51,15 +49,9 @@ class Inventory:
         poll_s: float = POLL_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._unwell_xids, self._quiet_s = unwell_xids, quiet_s
-        self._open, self._clock = open_nvml, clock
-        self._nvml: Nvml | None = None
-        self._xids: XidWatch | None = None
-        self._watched: frozenset[str] = frozenset()
-        """Whole GPUs whose reports are waited for."""
+        self._quiet_s, self._clock = quiet_s, clock
+        self._xids = XidWatch(unwell_xids, clock, lambda: self._poller.ask(), open_nvml)
         self._opened_s = 0.0
-        self._reports: dict[str, Report] = {}
-        """Of watches that have ended."""
         self._ill: dict[str, Illness] = {}
         self._known: dict[str, Offer] = {}
         self._seen: tuple[float, tuple[Offer, ...]] = (clock(), ())
@@ -81,23 +73,22 @@ class Inventory:
         return tuple(replace(one, trouble="NVML does not answer") for one in offers)
 
     def close(self) -> bool:
-        """End the threads; False: the driver keeps them."""
-        is_over = self._poller.close()
-        if self._xids is not None:
-            is_over = self._xids.close() and is_over
-        return is_over
+        """End the threads and let go of NVML; False: the driver keeps them."""
+        return self._poller.close() and self._xids.close()
 
     # ---- the thread ----
 
     def poll(self) -> None:
         """Ask NVML, as long as it takes."""
-        if self._is_to_be_opened() and not self._reopen():
-            return
-        nvml = self._nvml
+        if self._is_to_be_opened():
+            if not self._xids.reopen():
+                return
+            self._opened_s = self._clock()
+        self._xids.follow()
+        nvml = self._xids.nvml
         assert nvml is not None
         found: dict[str, Offer] = {}
         if nvml.error is None:
-            nvml.refresh()
             for slot, gpu in enumerate(nvml.gpus):
                 if not gpu.is_gone:
                     found[gpu.uuid] = self._look(nvml, slot, gpu)
@@ -111,7 +102,6 @@ class Inventory:
         self._known = dict(sorted(found.items()))
         self._ill = {uuid: ill for uuid, ill in self._ill.items() if uuid in found}
         self.error = nvml.error
-        self._watch_reports(nvml)
         before = self._seen[1]
         self._seen = (self._clock(), tuple(self._known.values()))
         self.has_looked = True
@@ -119,45 +109,15 @@ class Inventory:
             self.changed.set()
 
     def _is_to_be_opened(self) -> bool:
-        if self._nvml is None:
+        if self._xids.nvml is None:
             return True
-        is_of_use = self._nvml.error is None and any(offer.is_well for offer in self._known.values())
+        is_of_use = self._xids.nvml.error is None and any(offer.is_well for offer in self._known.values())
         return not is_of_use and self._clock() - self._opened_s >= REOPEN_S
-
-    def _reopen(self) -> bool:
-        """False: the driver keeps a thread that uses NVML, which must not be closed under it."""
-        if not self._end_watch():
-            return False
-        if self._nvml is not None:
-            self._nvml.close()
-        self._opened_s = self._clock()
-        self._nvml = self._open()
-        return True
-
-    def _watch_reports(self, nvml: Nvml) -> None:
-        """A GPU that was found later has reports as well: the watch is begun anew."""
-        there = whole_uuids(nvml)
-        if there - self._watched and self._end_watch():
-            self._watched = there
-            self._xids = XidWatch(nvml, self._unwell_xids, self._clock, self._note)
-
-    def _end_watch(self) -> bool:
-        """What was reported stays known. False: the driver keeps the thread."""
-        if self._xids is not None:
-            if not self._xids.close():
-                return False
-            self._reports |= self._xids.reports()
-            self._xids, self._watched = None, frozenset()
-        return True
-
-    def _note(self) -> None:
-        self._poller.ask()
 
     def _look(self, nvml: Nvml, slot: int, gpu: Gpu) -> Offer:
         known = self._known.get(gpu.uuid)
         if known is None or known.minor is None:
             known = Offer(gpu.uuid, minor_of(nvml, slot), numa_node(nvml, slot), gpu.mig)
-        uuid = whole_uuid(gpu)
-        report = (None if self._xids is None else self._xids.last(uuid)) or self._reports.get(uuid)
+        report = self._xids.last(whole_uuid(gpu))
         ill = self._ill.setdefault(gpu.uuid, Illness(self._quiet_s))
         return replace(known, mig=gpu.mig, trouble=ill.take(probe(nvml, slot), report, self._clock()))

@@ -47,11 +47,12 @@ def test_a_gpu_that_was_away_after_its_report_was_reset() -> None:
 READER = """
 import json, sys, time
 from fairsched.gpu.health import XidWatch, minor_of, probe
-from fairsched.gpu.nvml import Nvml
 from tests.support import wait_until
-nvml = Nvml()
-watch = XidWatch(nvml, (48,), time.monotonic)
-wait_until(lambda: watch.is_deaf or watch.is_watching, 20, "it watches")
+watch = XidWatch((48,), time.monotonic)
+assert watch.reopen()
+watch.follow()
+nvml = watch.nvml
+wait_until(lambda: watch.is_deaf or watch.watched(), 20, "it watches")
 minors = [minor_of(nvml, slot) for slot in range(len(nvml.gpus))]
 first = {"deaf": watch.is_deaf, "minors": minors, "gpus": [gpu.uuid for gpu in nvml.gpus]}
 print(json.dumps(first), flush=True)

@@ -24,7 +24,7 @@ import json, sys
 from fairsched.companion.exporter.xids import XidRows
 rows = XidRows(look_s=0.05)
 for line in sys.stdin:
-    print(json.dumps([getattr(rows._state[1], "is_deaf", None), rows.rows()]), flush=True)
+    print(json.dumps([rows._watch.is_deaf, rows.rows()]), flush=True)
 rows.close()
 print(json.dumps([None, rows.rows()]), flush=True)
 """

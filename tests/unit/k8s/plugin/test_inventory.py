@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fairsched.gpu.health import Report
+from fairsched.gpu import health
+from fairsched.gpu.health import Report, XidWatch
 from fairsched.gpu.nvml import Gpu, Mig
 from fairsched.k8s.plugin import inventory
 from fairsched.k8s.plugin.inventory import REOPEN_S, STALE_S, Inventory
@@ -29,15 +30,15 @@ class World:
         self.nvml = FakeNvml(A, B)
         self.opened = 0
         self.troubles: dict[str, str] = {}
-        self.reports: dict[str, Report] = {}
         self.at_close: dict[str, Report] = {}
         """Reports that come just before a watch ends."""
-        self.watches: list[Any] = []
+        self.watches: list[tuple[str, ...]] = []
+        """The GPUs of each."""
         self.probes: Callable[[], None] = lambda: None
         monkeypatch.setattr(inventory, "probe", self._probe)
         monkeypatch.setattr(inventory, "minor_of", lambda nvml, slot: slot)
         monkeypatch.setattr(inventory, "numa_node", lambda nvml, slot: None)
-        monkeypatch.setattr(inventory, "XidWatch", self._watch)
+        monkeypatch.setattr(XidWatch, "_run", lambda found, nvml: self.watch(found, nvml))
 
     def open(self) -> Any:
         self.opened += 1
@@ -47,24 +48,12 @@ class World:
         self.probes()
         return self.troubles.get(nvml.gpus[slot].uuid)
 
-    def _watch(self, nvml: FakeNvml, unwell: object, clock: object, changed: object) -> Any:
-        world = self
-
-        class Watch:
-            gpus = tuple(gpu.uuid for gpu in nvml.gpus)
-
-            def last(self, uuid: str) -> Report | None:
-                return world.reports.get(uuid)
-
-            def reports(self) -> dict[str, Report]:
-                return dict(world.reports)
-
-            def close(self) -> bool:
-                world.reports |= world.at_close
-                return True
-
-        self.watches.append(Watch())
-        return self.watches[-1]
+    def watch(self, found: XidWatch, nvml: FakeNvml) -> None:
+        """In place of waiting for NVML's events."""
+        over = found._over
+        self.watches.append(tuple(gpu.uuid for gpu in nvml.gpus))
+        over.wait(60)
+        found._reports |= self.at_close
 
 
 @pytest.fixture
@@ -97,7 +86,7 @@ def test_a_gpu_that_is_lost_is_unwell_and_well_again_when_it_is_back(world: Worl
 def test_a_report_makes_the_gpu_unwell_and_its_instances_too(world: World, found: Inventory) -> None:
     instance = Gpu("MIG-1", 1, mig=Mig(B, 3, 0))
     world.nvml.gpus = (Gpu(A, 0), instance)
-    world.reports = {B: Report(79, world.now_s)}
+    found._xids._reports[B] = Report(79, world.now_s)
     found.poll()
     assert troubles(found) == {A: None, "MIG-1": "the driver has reported Xid 79"} | {
         B: "NVML: it does not know it any more"
@@ -176,13 +165,33 @@ def test_a_gpu_that_is_found_later_has_its_reports_watched_too(world: World, fou
     world.nvml.gpus = (*world.nvml.gpus, Gpu("GPU-new", 2))
     for _ in range(3):
         found.poll()
-    assert [one.gpus for one in world.watches] == [(A, B), (A, B, "GPU-new")]
+    wait_until(lambda: world.watches == [(A, B), (A, B, "GPU-new")], 20, "it is watched once more")
 
 
 def test_what_is_reported_while_the_watch_is_begun_anew_is_not_lost(world: World, found: Inventory) -> None:
     world.at_close = {A: Report(48, world.now_s)}
     world.nvml.gpus = (*world.nvml.gpus, Gpu("GPU-new", 2))
     found.poll()
-    world.reports = {}
+    assert troubles(found)[A] == "the driver has reported Xid 48"
+    world.nvml.gpus = (*world.nvml.gpus, Gpu("GPU-newer", 3))
+    world.at_close = {}
     found.poll()
     assert troubles(found)[A] == "the driver has reported Xid 48"
+
+
+def test_nvml_is_not_closed_under_a_watch_that_hangs(
+    world: World, found: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_until(lambda: world.watches, 20, "it waits")
+    over = found._xids._over
+    found._xids._over = threading.Event()  # what it waits for does not come
+    world.troubles = {A: "NVML: Unknown Error", B: "NVML: Unknown Error"}
+    found.poll()
+    world.now_s += REOPEN_S
+    with monkeypatch.context() as short:
+        short.setattr(health, "_WAIT_MS", 1)
+        found.poll()
+    assert (world.opened, world.nvml.is_closed) == (1, False)
+    over.set()
+    found.poll()
+    assert (world.opened, world.nvml.is_closed) == (2, True)
