@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from fairsched.errors import FairschedError
 from fairsched.k8s.client import KubeClient, Refused
+from fairsched.k8s.objects import name_of, space_of
 
 LABEL = "app.kubernetes.io/name=fairsched"
 USUAL_NAMESPACE = "fairsched"
@@ -65,7 +66,7 @@ def find(client: KubeClient, namespace: str | None = None, *, scheme: str = "htt
 
 
 def _agent(pod: Mapping[str, Any], scheme: str) -> Agent:
-    metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+    spec = pod.get("spec") or {}
     ports = [
         port.get("containerPort")
         for container in spec.get("containers") or ()
@@ -73,8 +74,7 @@ def _agent(pod: Mapping[str, Any], scheme: str) -> Agent:
         if port.get("name") == "metrics"
     ]
     port = next((one for one in ports if isinstance(one, int)), None)
-    name, space = str(metadata.get("name")), str(metadata.get("namespace"))
-    return Agent(str(spec.get("nodeName") or "?"), space, name, port, scheme)
+    return Agent(str(spec.get("nodeName") or "?"), space_of(pod), name_of(pod), port, scheme)
 
 
 def ask_all(client: KubeClient, agents: Sequence[Agent], path: str) -> list[Answer]:

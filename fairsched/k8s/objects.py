@@ -6,7 +6,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+Object = Mapping[str, Any]
+PodKey = tuple[str, str]
+"""(namespace, name)"""
 
-def is_over(pod: Mapping[str, Any]) -> bool:
+
+def text_of(of: Object, key: str) -> str:
+    """What its metadata says; empty: nothing."""
+    return str(_mapping(of, "metadata").get(key) or "")
+
+
+def name_of(of: Object) -> str:
+    return text_of(of, "name")
+
+
+def space_of(of: Object) -> str:
+    """Its namespace; empty: it is in none."""
+    return text_of(of, "namespace")
+
+
+def key_of(pod: Object) -> PodKey:
+    return space_of(pod), name_of(pod)
+
+
+def labels_of(of: Object) -> Mapping[str, str]:
+    return _mapping(_mapping(of, "metadata"), "labels")
+
+
+def annotations_of(of: Object) -> Mapping[str, str]:
+    return _mapping(_mapping(of, "metadata"), "annotations")
+
+
+def is_over(pod: Object) -> bool:
     """It has ended, and holds nothing any more."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def _mapping(of: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = of.get(key)
+    return found if isinstance(found, Mapping) else {}

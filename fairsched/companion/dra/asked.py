@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from fairsched.companion.pods.asked import Asked, PodKey
+from fairsched.companion.pods.asked import Asked
 from fairsched.k8s.dra.claims import Prepared
-from fairsched.k8s.objects import is_over
+from fairsched.k8s.objects import PodKey, is_over, key_of
 
 ClaimKey = tuple[str, str]
 """(namespace, name)"""
@@ -25,8 +25,7 @@ def asked_by_claims(pods: Iterable[Mapping[str, Any]], prepared: Iterable[Prepar
     for pod in pods:
         if is_over(pod):
             continue
-        metadata = pod.get("metadata") or {}
-        key = (str(metadata.get("namespace")), str(metadata.get("name")))
+        key = key_of(pod)
         for name in claims_of(pod):
             if (key[0], name) in claims and key not in users.setdefault((key[0], name), []):
                 users[key[0], name].append(key)

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from fairsched.companion.dra.asked import asked_by_claims
 from fairsched.companion.part import Finding, Moment
-from fairsched.companion.pods.asked import Asked, PodKey
+from fairsched.companion.pods.asked import Asked
 from fairsched.companion.pods.said import taken
 from fairsched.config import Config
 from fairsched.errors import ConfigError, FairschedError
@@ -31,6 +31,7 @@ from fairsched.k8s.dra.publish import Loop, Publisher
 from fairsched.k8s.dra.server import Sockets
 from fairsched.k8s.dra.slices import API
 from fairsched.k8s.nodename import node_name
+from fairsched.k8s.objects import PodKey
 from fairsched.k8s.watch import SHORT_AWAY_S
 from fairsched.protocol.status import GpuStatus
 

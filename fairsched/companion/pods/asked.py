@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-PodKey = tuple[str, str]
-"""(namespace, name)"""
+from fairsched.k8s.objects import PodKey
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairsched.companion.pods.asked import Asked, PodKey
+from fairsched.companion.pods.asked import Asked
 from fairsched.companion.pods.bounds import pod_policy, settled
 from fairsched.companion.pods.said import (
     PREFIX,
@@ -24,15 +24,14 @@ from fairsched.companion.pods.said import (
     complaint,
     group_said,
     keys_said,
-    text_of,
     values_of_policy,
     values_said,
 )
 from fairsched.companion.pods.shares import Placed, Shares
 from fairsched.config.match import MAX_GLOBS
 from fairsched.config.models import MAX_NAME_CHARS, NAME, Config
-from fairsched.k8s.objects import is_over
-from fairsched.k8s.policies.model import Policy, labels_of, name_of, policy_of
+from fairsched.k8s.objects import PodKey, is_over, labels_of, name_of, space_of
+from fairsched.k8s.policies.model import Policy, policy_of
 from fairsched.k8s.policies.precedence import choose
 from fairsched.k8s.policies.selector import Malformed
 from fairsched.k8s.teams.placed import Teams
@@ -94,13 +93,13 @@ def make_layer(
     """Tenants of the pods of a node and of all namespaces and policies, as the API server has them."""
     made, base, given = Made(), base or Base(), given or Given()
     known = _read(policies, made.complaints)
-    spaces = {text_of(one, "name"): one for one in namespaces}
+    spaces = {name_of(one): one for one in namespaces}
     promised: set[str] = set()
     """Namespaces that a policy guarantees something."""
     by_space: dict[str, list[Mapping[str, Any]]] = {}
-    for pod in sorted(pods, key=lambda one: text_of(one, "name")):
+    for pod in sorted(pods, key=name_of):
         if not is_over(pod):
-            by_space.setdefault(text_of(pod, "namespace"), []).append(pod)
+            by_space.setdefault(space_of(pod), []).append(pod)
     for name, here in sorted(by_space.items()):
         space = spaces.get(name, {"metadata": {"name": name}})
         policy = choose(known, name, labels_of(space)).policy
@@ -149,7 +148,7 @@ class _Tenant:
         teams: Teams,
         complaints: list[Complaint],
     ) -> None:
-        self._name, self._complaints = text_of(space, "name"), complaints
+        self._name, self._complaints = name_of(space), complaints
         self._origin = None if policy is None else f"policy {policy.name}"
         self._values = _of_namespace(space, policy, base, complaints)
         self._class = self._values.pop("class", None)
@@ -178,7 +177,7 @@ class _Tenant:
     def add(self, pod: Mapping[str, Any]) -> None:
         said, group = values_said(pod, self._complaints), group_said(pod, self._complaints)
         has_asked = self._shares.add(pod)
-        team = self._teams.groups.get((self._name, text_of(pod, "name")))
+        team = self._teams.groups.get((self._name, name_of(pod)))
         if team is not None:
             group = team.name
             said.pop("weight", None)
@@ -192,7 +191,7 @@ class _Tenant:
             self._complaints.append(complaint(pod, text))
             del values["min"]
             needed = 0.0
-        key = self._key(group or text_of(pod, "name"), group is not None, rule, is_team=team is not None)
+        key = self._key(group or name_of(pod), group is not None, rule, is_team=team is not None)
         full = self._why_full(key)
         if full is not None:
             self._complaints.append(complaint(pod, f"{full}: it has the default"))
@@ -200,7 +199,7 @@ class _Tenant:
         self._left -= needed
         child = self._children.setdefault(key, {"pods": []})
         is_first = not child["pods"]
-        child["pods"].append(text_of(pod, "name"))
+        child["pods"].append(name_of(pod))
         if team is not None:
             self._groups[key] = team.weight
         for one in dict.fromkeys((*values, *(said if not is_first else ()))):

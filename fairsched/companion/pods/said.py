@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from fairsched.base.printable import printable
 from fairsched.config.models import NAME, Child
+from fairsched.k8s.objects import annotations_of, labels_of, name_of, space_of, text_of
 from fairsched.k8s.teams.queues import KEY as QUEUES
 
 PREFIX = "fairsched.io/"
@@ -53,7 +54,7 @@ class Complaint:
 
 
 def complaint(of: Mapping[str, Any], text: str, reason: str = NOT_UNDERSTOOD) -> Complaint:
-    namespace, name = text_of(of, "namespace"), text_of(of, "name")
+    namespace, name = space_of(of), name_of(of)
     if not namespace:  # it is one
         namespace, name = name, ""
     return Complaint(namespace, name, text_of(of, "uid"), text, reason)
@@ -61,11 +62,10 @@ def complaint(of: Mapping[str, Any], text: str, reason: str = NOT_UNDERSTOOD) ->
 
 def keys_said(of: Mapping[str, Any]) -> dict[str, str]:
     """Our keys, without the prefix, as far as they are a wish."""
-    metadata = of.get("metadata") or {}
-    others = _OTHERS if metadata.get("namespace") else _OF_SPACES
+    others = _OTHERS if space_of(of) else _OF_SPACES
     found: dict[str, str] = {}
-    for place in ("labels", "annotations"):
-        for key, value in (metadata.get(place) or {}).items():
+    for said in (labels_of(of), annotations_of(of)):
+        for key, value in said.items():
             bare = str(key).removeprefix(PREFIX)
             if bare != key and bare not in others:
                 found[bare] = str(value)
@@ -108,11 +108,6 @@ def values_of_policy(said: Mapping[str, Any], where: str, complaints: list[Compl
             shown = printable(str(value))[:_SHOWN_CHARS]
             complaints.append(Complaint("", "", "", f"{where}: {WRITTEN[key]}: {shown!r}: {why}"))
     return found
-
-
-def text_of(of: Mapping[str, Any], key: str) -> str:
-    """Of its metadata."""
-    return str((of.get("metadata") or {}).get(key) or "")
 
 
 def taken(key: str, said: Any) -> Any:

@@ -15,8 +15,8 @@ from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fairsched.companion.pods.asked import Asked, PodKey, added
-from fairsched.companion.pods.said import text_of
+from fairsched.companion.pods.asked import Asked, added
+from fairsched.k8s.objects import PodKey, key_of
 from fairsched.k8s.quantity import quantity
 
 RESOURCE = "fairsched.io/gpu-share"
@@ -86,11 +86,11 @@ class Shares:
 
     def has(self, pod: Mapping[str, Any]) -> bool:
         """Whether a claim gave it a GPU, with a share or without."""
-        return _key(pod) in self._claimed
+        return key_of(pod) in self._claimed
 
     def add(self, pod: Mapping[str, Any]) -> bool:
         """Whether it has asked for anything."""
-        namespace, name = _key(pod)
+        namespace, name = key_of(pod)
         claimed = self._claimed.get((namespace, name), Asked())
         count = asked(pod) + sum(claimed.shares.values())
         self._values[name] = claimed.values
@@ -129,10 +129,6 @@ class Shares:
         found = parts(where) if is_known else None
         if found is not None:
             node["gpu_parts"] = found
-
-
-def _key(pod: Mapping[str, Any]) -> PodKey:
-    return text_of(pod, "namespace"), text_of(pod, "name")
 
 
 class SharesFile:

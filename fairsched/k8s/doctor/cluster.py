@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from fairsched.k8s.objects import Object, labels_of
 from fairsched.k8s.quantity import quantity
 
-Object = Mapping[str, Any]
 SHARE = "fairsched.io/gpu-share"
 GPU = "nvidia.com/gpu"
 AGENT = {"app.kubernetes.io/name": "fairsched"}
@@ -43,19 +43,6 @@ class Cluster:
     """Only pods of this one are judged; None: all."""
     pod: str | None = None
     """Only this one."""
-
-
-def named(one: Object) -> str:
-    return str((one.get("metadata") or {}).get("name") or "")
-
-
-def space_of(one: Object) -> str:
-    return str((one.get("metadata") or {}).get("namespace") or "")
-
-
-def labels_of(one: Object) -> Mapping[str, str]:
-    found = (one.get("metadata") or {}).get("labels")
-    return found if isinstance(found, dict) else {}
 
 
 def is_gpu_resource(name: str) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from fairsched.k8s.doctor.cluster import (
     Cluster,
-    Object,
     Row,
     amount,
     condition,
@@ -15,11 +14,8 @@ from fairsched.k8s.doctor.cluster import (
     is_gpu_node,
     is_gpu_resource,
     is_ready,
-    labels_of,
-    named,
-    space_of,
 )
-from fairsched.k8s.objects import is_over
+from fairsched.k8s.objects import Object, is_over, labels_of, name_of, space_of
 
 
 def rows(cluster: Cluster) -> Iterator[Row]:
@@ -49,7 +45,7 @@ def rows(cluster: Cluster) -> Iterator[Row]:
 
 
 def _node(node: Object) -> Iterator[Row]:
-    where = f"node {named(node)}"
+    where = f"node {name_of(node)}"
     if not is_ready(node):
         why = condition(node, "Ready").get("message") or "its kubelet has said nothing"
         yield Row("node-not-ready", "bad", where, f"it is not ready: {why}", "look at its kubelet")
@@ -59,7 +55,7 @@ def _node(node: Object) -> Iterator[Row]:
             "warn",
             where,
             "it is cordoned: no pod is sent there",
-            f"kubectl uncordon {named(node)}",
+            f"kubectl uncordon {name_of(node)}",
         )
     status = node.get("status") or {}
     capacity = {
@@ -104,8 +100,8 @@ def _node(node: Object) -> Iterator[Row]:
 
 
 def _agent(node: Object, agents: list[Object]) -> Iterator[Row]:
-    where = f"node {named(node)}"
-    mine = [pod for pod in agents if (pod.get("spec") or {}).get("nodeName") == named(node)]
+    where = f"node {name_of(node)}"
+    mine = [pod for pod in agents if (pod.get("spec") or {}).get("nodeName") == name_of(node)]
     if not mine:
         label = labels_of(node).get("nvidia.com/gpu.present")
         hint = (
@@ -119,14 +115,14 @@ def _agent(node: Object, agents: list[Object]) -> Iterator[Row]:
         return
     for pod in mine:
         if is_ready(pod):
-            yield Row("agent", "ok", where, f"agent {named(pod)} is ready")
+            yield Row("agent", "ok", where, f"agent {name_of(pod)} is ready")
             continue
         yield Row(
             "agent-not-ready",
             "bad",
             where,
-            f"agent {named(pod)} is not ready{_waits(pod)}: shares may not be held",
-            f"kubectl -n {space_of(pod)} describe pod {named(pod)}: the event of its probe",
+            f"agent {name_of(pod)} is not ready{_waits(pod)}: shares may not be held",
+            f"kubectl -n {space_of(pod)} describe pod {name_of(pod)}: the event of its probe",
         )
 
 

@@ -15,17 +15,13 @@ from typing import Any
 
 from fairsched.k8s.doctor.cluster import (
     Cluster,
-    Object,
     Row,
     amount,
     condition,
     is_gpu_resource,
-    labels_of,
-    named,
     requests_of,
-    space_of,
 )
-from fairsched.k8s.objects import is_over
+from fairsched.k8s.objects import Object, is_over, labels_of, name_of, space_of
 
 _HARD = ("NoSchedule", "NoExecute")
 _MOST_REASONS = 6
@@ -54,7 +50,7 @@ def chosen(cluster: Cluster) -> Iterator[Object]:
     for pod in cluster.pods:
         if cluster.namespace is not None and space_of(pod) != cluster.namespace:
             continue
-        if cluster.pod is None or named(pod) == cluster.pod:
+        if cluster.pod is None or name_of(pod) == cluster.pod:
             yield pod
 
 
@@ -66,7 +62,7 @@ def rows(cluster: Cluster) -> Iterator[Row]:
 
 
 def _pod(cluster: Cluster, pod: Object, used: Mapping[str, Mapping[str, Fraction]]) -> Iterator[Row]:
-    where = f"pod {space_of(pod)}/{named(pod)}"
+    where = f"pod {space_of(pod)}/{name_of(pod)}"
     gates = [str(one.get("name")) for one in (pod.get("spec") or {}).get("schedulingGates") or ()]
     if gates:
         yield Row("pod-gated", "warn", where, f"it waits for its scheduling gates: {', '.join(gates)}",
@@ -77,7 +73,7 @@ def _pod(cluster: Cluster, pod: Object, used: Mapping[str, Mapping[str, Fraction
         scheduler = (pod.get("spec") or {}).get("schedulerName") or "default-scheduler"
         yield Row("pod-unseen", "bad", where, f"no scheduler has looked at it; it wants {scheduler}",
                   "does that scheduler run? look at spec.schedulerName")  # fmt: skip
-    found = [(named(node), keeps_from(pod, node, used.get(named(node), {}))) for node in cluster.nodes]
+    found = [(name_of(node), keeps_from(pod, node, used.get(name_of(node), {}))) for node in cluster.nodes]
     free = [name for name, reasons in found if not reasons]
     counts = Counter(reason for _, reasons in found for reason in reasons)
     for reason, count in counts.most_common(_MOST_REASONS):
@@ -178,7 +174,7 @@ def _fits(term: Object, node: Object) -> bool:
     if not expressions and not fields:
         return False
     return all(_holds(one, labels_of(node)) for one in expressions) and all(
-        _holds(one, {"metadata.name": named(node)}) for one in fields
+        _holds(one, {"metadata.name": name_of(node)}) for one in fields
     )
 
 

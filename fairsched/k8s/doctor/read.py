@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 from fairsched.k8s.client import KubeClient, Refused, Unreachable
 from fairsched.k8s.doctor import nodes, pods, starts
-from fairsched.k8s.doctor.cluster import Cluster, Object, Row
+from fairsched.k8s.doctor.cluster import Cluster, Row
+from fairsched.k8s.objects import Object
 
 _ORDER = ("bad", "warn", "unknown", "ok")
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from fairsched.k8s.doctor.cluster import Cluster, Object, Row, amount, gpus_of, named, space_of
+from fairsched.k8s.doctor.cluster import Cluster, Row, amount, gpus_of
 from fairsched.k8s.doctor.pods import chosen
-from fairsched.k8s.objects import is_over
+from fairsched.k8s.objects import Object, is_over, name_of, space_of, text_of
 
 _QUOTA = re.compile(r"exceeded quota: ([^,]+), requested: (.*?), used: (.*?), limited: (.*)")
 _MUST_SAY = re.compile(r"failed quota: ([^:]+): must specify (.*)")
@@ -59,13 +59,13 @@ def when(event: Object) -> str:
     """Its time, for an order."""
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    created = (event.get("metadata") or {}).get("creationTimestamp")
+    created = text_of(event, "creationTimestamp")
     return next((str(one) for one in (*times, created) if one), "")
 
 
 def _pod(pod: Object, messages: Mapping[str, list[str]], runtimes: Sequence[Object] | None) -> Iterator[Row]:
     status = pod.get("status") or {}
-    where = f"pod {space_of(pod)}/{named(pod)}"
+    where = f"pod {space_of(pod)}/{name_of(pod)}"
     is_pending = status.get("phase") == "Pending" and bool((pod.get("spec") or {}).get("nodeName"))
     waits = [
         (str(state.get("reason") or ""), str(state.get("message") or ""))
@@ -83,7 +83,7 @@ def _pod(pod: Object, messages: Mapping[str, list[str]], runtimes: Sequence[Obje
     ]
     told = [message for _, message in waits] + ended
     if is_pending or any(reason not in ("", "ContainerCreating", "PodInitializing") for reason, _ in waits):
-        told += messages.get(str((pod.get("metadata") or {}).get("uid")), [])[:_MOST_EVENTS]
+        told += messages.get(text_of(pod, "uid"), [])[:_MOST_EVENTS]
         found = next(filter(None, (of_message(where, one) for one in told)), None)
         if found is not None:
             yield found
@@ -92,7 +92,7 @@ def _pod(pod: Object, messages: Mapping[str, list[str]], runtimes: Sequence[Obje
     elif found := next(filter(None, (of_message(where, one) for one in ended)), None):
         yield found  # between two starts it waits for nothing, and what ended it is known all the same
     name = (pod.get("spec") or {}).get("runtimeClassName")
-    if name and runtimes is not None and name not in {named(one) for one in runtimes}:
+    if name and runtimes is not None and name not in {name_of(one) for one in runtimes}:
         text = f"its RuntimeClass {name} is not there (any more)"
         yield Row("pod-runtime-class", "bad", where, text, _RUNTIME_REMEDY)
     if gpus_of(pod) and status.get("phase") == "Failed":
@@ -199,6 +199,6 @@ def _used_up(cluster: Cluster) -> Iterator[Row]:
         for name, limit in sorted(hard.items()):
             is_gpu = name.startswith("requests.nvidia.com/") or name == "requests.fairsched.io/gpu-share"
             if is_gpu and amount(used.get(name, 0)) >= amount(limit):
-                where = f"quota {space_of(quota)}/{named(quota)}"
+                where = f"quota {space_of(quota)}/{name_of(quota)}"
                 yield Row("quota-full", "warn", where, f"{name}: {used.get(name, 0)} of {limit} used: nothing is left",
                           "the next pod that asks for one is refused")  # fmt: skip

@@ -26,8 +26,9 @@ from fairsched.errors import FairschedError
 from fairsched.k8s import watch
 from fairsched.k8s.client import Refused
 from fairsched.k8s.lease import Election
+from fairsched.k8s.objects import name_of
 from fairsched.k8s.policies import watch as policy_watch
-from fairsched.k8s.policies.model import PATH, name_of
+from fairsched.k8s.policies.model import PATH
 from fairsched.k8s.policies.status import differs, statuses
 from fairsched.k8s.policies.watch import PolicyWatch
 from fairsched.k8s.watch import Watch

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairsched.k8s.objects import name_of
 from fairsched.k8s.policies.selector import Malformed, Selector, selector_of
 
 GROUP = "fairsched.io"
@@ -98,16 +99,6 @@ def policy_of(document: Mapping[str, Any]) -> Policy:
         rules=None if rules is None else tuple(_rule(one, index, unknown) for index, one in enumerate(rules)),
         unknown=tuple(unknown),
     )
-
-
-def name_of(document: Mapping[str, Any]) -> str:
-    return str((document.get("metadata") or {}).get("name") or "")
-
-
-def labels_of(document: Mapping[str, Any]) -> Mapping[str, str]:
-    """Of any object."""
-    labels = (document.get("metadata") or {}).get("labels")
-    return labels if isinstance(labels, dict) else {}
 
 
 def _rule(document: Any, index: int, unknown: list[str]) -> Rule:

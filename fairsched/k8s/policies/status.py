@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairsched.k8s.objects import labels_of, name_of, space_of
 from fairsched.k8s.policies.crd import MOST_TOLD
-from fairsched.k8s.policies.model import Policy, labels_of, name_of, policy_of
+from fairsched.k8s.policies.model import Policy, policy_of
 from fairsched.k8s.policies.precedence import Choice, choose
 from fairsched.k8s.policies.selector import Malformed
 
@@ -86,7 +87,7 @@ def _reaches(
     found = {one.name: _Reach() for one in policies}
     by_space: dict[str, list[Mapping[str, Any]]] = {}
     for pod in pods:
-        by_space.setdefault(str((pod.get("metadata") or {}).get("namespace")), []).append(pod)
+        by_space.setdefault(space_of(pod), []).append(pod)
     for space in sorted(namespaces, key=name_of):
         name, labels = name_of(space), labels_of(space)
         choice = choose(policies, name, labels)

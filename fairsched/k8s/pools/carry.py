@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fairsched.k8s.client import KubeClient, Refused
+from fairsched.k8s.objects import name_of
 from fairsched.k8s.pools.backup import RESTORER
 from fairsched.k8s.pools.desired import Found, found_of
 from fairsched.k8s.pools.detect import Detected
@@ -59,7 +60,7 @@ def nodes(
         documents = [client.node(name) for name in names]
     else:
         documents, _ = client.listed("/api/v1/nodes", {})
-    return [found_of(one, told.get(str((one.get("metadata") or {}).get("name")))) for one in documents]
+    return [found_of(one, told.get(name_of(one))) for one in documents]
 
 
 def marked(client: KubeClient) -> list[Live]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from fairsched.k8s.objects import labels_of
 from fairsched.k8s.pools.detect import Detected, detect
 from fairsched.k8s.pools.fields import Fields, Live, Path, Ref, Taint, live_of
 from fairsched.k8s.pools.schema import (
@@ -50,9 +51,7 @@ class Found:
 
 def found_of(document: Mapping[str, Any], detected: Detected | None = None) -> Found:
     """A Node of the API server; ``detected`` goes before what its labels say."""
-    labels = {
-        str(key): str(value) for key, value in ((document.get("metadata") or {}).get("labels") or {}).items()
-    }
+    labels = {str(key): str(value) for key, value in labels_of(document).items()}
     return Found(live_of("Node", document), detected or detect(document), labels)
 
 

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fairsched.k8s.objects import labels_of
+
 GFD = "nvidia.com/"
 PRODUCT, COUNT, CAPABLE = f"{GFD}gpu.product", f"{GFD}gpu.count", f"{GFD}mig.capable"
 _MIG_RESOURCE = re.compile(r"nvidia\.com/mig-[0-9].*")
@@ -57,7 +59,7 @@ def accelerator_of(product: str) -> str:
 
 def detect(node: Mapping[str, Any]) -> Detected | None:
     """By a Node; None: GFD has said nothing."""
-    labels = (node.get("metadata") or {}).get("labels") or {}
+    labels = labels_of(node)
     product = labels.get(PRODUCT)
     if not isinstance(product, str) or not product:
         return None

@@ -27,6 +27,7 @@ from urllib.parse import quote
 from fairsched.errors import FairschedError
 from fairsched.k8s import watch
 from fairsched.k8s.client import Refused
+from fairsched.k8s.objects import annotations_of, name_of, text_of
 from fairsched.k8s.teams import law
 from fairsched.k8s.teams.queues import (
     KEY,
@@ -36,7 +37,7 @@ from fairsched.k8s.teams.queues import (
     nominal_weights,
     queues_of,
     teams_of,
-    text_of,
+    text_of_queues,
 )
 
 GROUP = "/apis/kueue.x-k8s.io"
@@ -181,7 +182,7 @@ class Controller:
         nominal = nominal_weights(seen["clusterqueues"])
         teams = teams_of(seen["localqueues"], nominal)
         if self._corrections is None:
-            self._corrections = corrections_of(nominal, {_name(one): _written(one) for one in spaces})
+            self._corrections = corrections_of(nominal, {name_of(one): _written(one) for one in spaces})
             self._heard_s = self._clock()
         return changes_of(spaces, teams, nominal, self._step(nominal, teams))
 
@@ -246,7 +247,7 @@ def changes_of(
     """Namespaces whose annotation is to be another (pure)."""
     found = []
     for one in spaces:
-        name, before = _name(one), _annotation(one)
+        name, before = name_of(one), _annotation(one)
         queues = teams.get(name, {})
         old = {} if before is None else queues_of(before) or {}
         if not queues:
@@ -261,9 +262,9 @@ def changes_of(
                 or law.is_worth_writing(old[key].weight, queue.weight, nominal[queue.team])
                 for key, queue in wanted.items()
             )
-            after = before if is_same else text_of(wanted)
+            after = before if is_same else text_of_queues(wanted)
         if after != before:
-            version = str((one.get("metadata") or {}).get("resourceVersion") or "")
+            version = text_of(one, "resourceVersion")
             found.append(Change(name, version, before, after))
     return found
 
@@ -284,9 +285,5 @@ def _written(space: Mapping[str, Any]) -> Queues:
 
 
 def _annotation(space: Mapping[str, Any]) -> str | None:
-    value = ((space.get("metadata") or {}).get("annotations") or {}).get(KEY)
+    value = annotations_of(space).get(KEY)
     return None if value is None else str(value)
-
-
-def _name(of: Mapping[str, Any]) -> str:
-    return str((of.get("metadata") or {}).get("name") or "")

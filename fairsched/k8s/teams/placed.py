@@ -12,19 +12,14 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from fairsched.k8s.objects import is_over
+from fairsched.k8s.objects import Object, PodKey, annotations_of, is_over, labels_of, name_of, space_of
 from fairsched.k8s.teams.queues import KEY, LABELS, Queue, Queues, bounded, queues_of
 
 GROUP = "queue."
 """Begins the name of a child that is a team's pods: ``ml/queue.research``."""
 _MAX_CHARS = 64
 """Of a name in the configuration."""
-
-Object = Mapping[str, Any]
-PodKey = tuple[str, str]
-"""(namespace, name)"""
 
 
 @dataclass(frozen=True)
@@ -55,17 +50,16 @@ def teams_on(pods: Sequence[Object], namespaces: Sequence[Object]) -> Teams:
     known: dict[str, Queues] = {}
     unclear: set[str] = set()
     for one in namespaces:
-        text, name = _annotations(one).get(KEY), _text(one, "name")
+        text, name = annotations_of(one).get(KEY), name_of(one)
         queues = None if text is None else queues_of(str(text))
         if queues is not None:
             known[name] = queues
         elif text is not None:
             unclear.add(name)
     living = {
-        (space, _text(pod, "name")): queue
+        (space, name_of(pod)): queue
         for pod in pods
-        if not is_over(pod)
-        and (queue := _queue_of(pod, known.get(space := _text(pod, "namespace"), {}))) is not None
+        if not is_over(pod) and (queue := _queue_of(pod, known.get(space := space_of(pod), {}))) is not None
     }
     here: dict[str, dict[str, float]] = {}
     for (space, _), queue in living.items():
@@ -105,16 +99,8 @@ def is_shared(queues: Queues) -> bool:
 
 def _queue_of(pod: Object, queues: Queues) -> Queue | None:
     """The queue that it names, if its Namespace has that."""
-    labels = (pod.get("metadata") or {}).get("labels") or {}
+    labels = labels_of(pod)
     for label in LABELS:
         if label in labels:
             return queues.get(str(labels[label]))
     return None
-
-
-def _annotations(of: Object) -> Mapping[str, Any]:
-    return (of.get("metadata") or {}).get("annotations") or {}
-
-
-def _text(of: Object, key: str) -> str:
-    return str((of.get("metadata") or {}).get(key) or "")

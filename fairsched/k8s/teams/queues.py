@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fairsched.k8s.objects import name_of, space_of
 from fairsched.k8s.quantity import quantity
 
 KEY = "fairsched.io/queues"
@@ -70,7 +71,7 @@ def _quota(spec: Mapping[str, Any]) -> float:
 
 def nominal_weights(cluster_queues: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """By team."""
-    return {name: nominal_weight(one) for one in cluster_queues if (name := _name(one))}
+    return {name: nominal_weight(one) for one in cluster_queues if (name := name_of(one))}
 
 
 def teams_of(
@@ -79,15 +80,14 @@ def teams_of(
     """Queues by Namespace; those of a ClusterQueue that is not there are nobody's."""
     found: dict[str, dict[str, Queue]] = {}
     for one in local_queues:
-        metadata = _mapping(one.get("metadata"))
         team = str(_mapping(one.get("spec")).get("clusterQueue") or "")
-        namespace, name = str(metadata.get("namespace") or ""), _name(one)
+        namespace, name = space_of(one), name_of(one)
         if namespace and name and team in weights:
             found.setdefault(namespace, {})[name] = Queue(team, weights[team])
     return found
 
 
-def text_of(queues: Queues) -> str:
+def text_of_queues(queues: Queues) -> str:
     """The annotation's value."""
     return ",".join(f"{name}={one.team}:{one.weight:.4g}" for name, one in sorted(queues.items()))
 
@@ -103,10 +103,6 @@ def queues_of(text: str) -> dict[str, Queue] | None:
             return None
         found[name] = Queue(team, weight)
     return found
-
-
-def _name(of: Mapping[str, Any]) -> str:
-    return str(_mapping(of.get("metadata")).get("name") or "")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from fairsched.k8s.teams.queues import (
     nominal_weights,
     queues_of,
     teams_of,
-    text_of,
+    text_of_queues,
 )
 
 
@@ -87,7 +87,7 @@ NAMES = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,30}[a-z0-9])?", fullmatch=True)
 @settings(deadline=None)
 @given(st.dictionaries(NAMES, st.builds(Queue, NAMES, st.floats(LEAST, MOST)), max_size=8))
 def test_an_annotation_is_read_as_it_was_written(queues: dict[str, Queue]) -> None:
-    found = queues_of(text_of(queues))
+    found = queues_of(text_of_queues(queues))
     assert found is not None and found.keys() == queues.keys()
     for name, one in queues.items():
         assert found[name].team == one.team and found[name].weight == pytest.approx(one.weight, rel=1e-3)

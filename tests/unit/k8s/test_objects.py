@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of an object, whatever stands in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairsched.k8s.objects import annotations_of, is_over, key_of, labels_of, text_of
+
+
+@pytest.mark.parametrize("metadata", [None, {}, "a text", {"name": None, "labels": None, "annotations": []}])
+def test_an_object_that_says_nothing_of_itself_is_asked_in_vain(metadata: Any) -> None:
+    one = {"metadata": metadata, "status": None}
+    assert (key_of(one), labels_of(one), annotations_of(one)) == (("", ""), {}, {})
+    assert (text_of(one, "uid"), is_over(one)) == ("", False)
+
+
+def test_what_an_object_says_of_itself() -> None:
+    said = {"namespace": "ml", "name": "x", "uid": 7, "labels": {"a": "b"}, "annotations": {"c": "d"}}
+    one = {"metadata": said, "status": {"phase": "Failed"}}
+    assert (key_of(one), labels_of(one), annotations_of(one)) == (("ml", "x"), {"a": "b"}, {"c": "d"})
+    assert (text_of(one, "uid"), is_over(one)) == ("7", True)
