@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any
 
 Object = Mapping[str, Any]
@@ -40,6 +41,19 @@ def annotations_of(of: Object) -> Mapping[str, str]:
 def is_over(pod: Object) -> bool:
     """It has ended, and holds nothing any more."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def added_up(pod: Object, asks: Callable[[Object], Fraction]) -> Fraction:
+    """What a pod asks for, as the scheduler adds up what each container ``asks``: the containers together with the
+    sidecars, or an init container with the sidecars before it, where that is more."""
+    spec = pod.get("spec") or {}
+    sidecars = most = Fraction(0)
+    for one in spec.get("initContainers") or ():
+        if one.get("restartPolicy") == "Always":
+            sidecars += asks(one)
+        else:
+            most = max(most, sidecars + asks(one))
+    return max(most, sidecars + sum(asks(one) for one in spec.get("containers") or ()))
 
 
 def _mapping(of: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Container, Iterable, Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from fairsched.companion.pods.asked import Asked, added
-from fairsched.k8s.objects import PodKey, key_of
+from fairsched.k8s.objects import PodKey, added_up, key_of
 from fairsched.k8s.quantity import quantity
 
 RESOURCE = "fairsched.io/gpu-share"
@@ -32,27 +33,16 @@ Placed = Mapping[str, Mapping[str, int]]
 
 
 def asked(pod: Mapping[str, Any]) -> int:
-    """Shares that a pod has been let have: what its containers ask for, once a kubelet has taken it.
-
-    As the scheduler counts: the containers together with the sidecars, or an init container where that asks for more.
-    """
+    """Shares that a pod has been let have: what its containers ask for, once a kubelet has taken it."""
     if not (pod.get("status") or {}).get("startTime"):
         return 0  # nobody has looked yet whether there are so many
-    spec = pod.get("spec") or {}
-    together, before = sum(_limit(one) for one in spec.get("containers") or ()), 0
-    most = 0
-    for one in spec.get("initContainers") or ():
-        if one.get("restartPolicy") == "Always":
-            before += _limit(one)
-        else:
-            most = max(most, before + _limit(one))
-    return min(max(together + before, most), MOST_SHARES)
+    return min(int(added_up(pod, _limit)), MOST_SHARES)
 
 
-def _limit(container: Mapping[str, Any]) -> int:
+def _limit(container: Mapping[str, Any]) -> Fraction:
     """Shares are whole ones; the API server takes nothing else."""
     count = quantity(((container.get("resources") or {}).get("limits") or {}).get(RESOURCE) or "0")
-    return int(count) if count is not None and count > 0 and count.denominator == 1 else 0
+    return count if count is not None and count > 0 and count.denominator == 1 else Fraction(0)
 
 
 def parts(shares: Mapping[str, float]) -> dict[str, float] | None:

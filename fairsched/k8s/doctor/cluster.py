@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from fairsched.k8s.objects import Object, labels_of
+from fairsched.k8s.objects import Object, added_up, labels_of
 from fairsched.k8s.quantity import quantity
 
 SHARE = "fairsched.io/gpu-share"
@@ -62,23 +62,13 @@ def containers_of(pod: Object) -> Iterator[Object]:
 
 
 def requests_of(pod: Object) -> dict[str, Fraction]:
-    """As the scheduler adds them up: containers together, or the largest init container, and the pod's overhead."""
-    spec = pod.get("spec") or {}
-    total: dict[str, Fraction] = {}
-    for one in spec.get("containers") or ():
-        for name, value in _asked(one).items():
-            total[name] = total.get(name, Fraction(0)) + value
-    beside: dict[str, Fraction] = {}
-    for one in spec.get("initContainers") or ():
-        is_sidecar = one.get("restartPolicy") == "Always"
-        for name, value in _asked(one).items():
-            if is_sidecar:
-                beside[name] = beside.get(name, Fraction(0)) + value
-            else:
-                total[name] = max(total.get(name, Fraction(0)), value + beside.get(name, Fraction(0)))
-    for name, value in beside.items():
-        total[name] = total.get(name, Fraction(0)) + value
-    for name, text in (spec.get("overhead") or {}).items():
+    """As the scheduler adds them up, and the pod's overhead."""
+
+    def of(name: str) -> Fraction:
+        return added_up(pod, lambda one: _asked(one).get(name, Fraction(0)))
+
+    total = {name: of(name) for one in containers_of(pod) for name in _asked(one)}
+    for name, text in ((pod.get("spec") or {}).get("overhead") or {}).items():
         total[name] = total.get(name, Fraction(0)) + amount(text)
     return total
 

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
-from fairsched.k8s.objects import annotations_of, is_over, key_of, labels_of, text_of
+from fairsched.k8s.objects import added_up, annotations_of, is_over, key_of, labels_of, text_of
 
 
 @pytest.mark.parametrize("metadata", [None, {}, "a text", {"name": None, "labels": None, "annotations": []}])
@@ -22,3 +23,21 @@ def test_what_an_object_says_of_itself() -> None:
     one = {"metadata": said, "status": {"phase": "Failed"}}
     assert (key_of(one), labels_of(one), annotations_of(one)) == (("ml", "x"), {"a": "b"}, {"c": "d"})
     assert (text_of(one, "uid"), is_over(one)) == ("7", True)
+
+
+@pytest.mark.parametrize(
+    ("init", "together"),
+    [
+        ((), 3),
+        (("4",), 4),
+        (("2",), 3),
+        (("4", "1 beside"), 4),  # the sidecar starts when the one of 4 is over
+        (("1 beside", "4"), 5),
+        (("1 beside", "2 beside", "2", "3 beside"), 9),
+    ],
+)
+def test_a_pod_asks_for_what_the_scheduler_adds_up(init: tuple[str, ...], together: int) -> None:
+    """As PodRequests of Kubernetes' resource helpers does, for containers of 1 and 2."""
+    before = [{"n": one[0], "restartPolicy": "Always" if "beside" in one else None} for one in init]
+    pod = {"spec": {"containers": [{"n": 1}, {"n": 2}], "initContainers": before}}
+    assert added_up(pod, lambda one: Fraction(one["n"])) == together

@@ -111,20 +111,16 @@ def test_what_others_use_is_not_free() -> None:
 
 
 def test_requests_are_added_up_as_the_scheduler_does() -> None:
-    """Containers together, or the largest init container; a sidecar is beside both."""
+    """Of each resource by itself; overhead is beside it."""
 
     def asks(number: int, **more: Any) -> Any:
         return {"resources": {"limits": {GPU: number}}, **more}
 
+    two = {"resources": {"limits": {"memory": "1Gi"}, "requests": {GPU: 2}}}
     one = {
-        "spec": {
-            "containers": [asks(1), asks(2)],
-            "initContainers": [asks(4), asks(1, restartPolicy="Always")],
-        }
+        "spec": {"containers": [asks(1), two], "initContainers": [asks(1, restartPolicy="Always"), asks(4)]}
     }
-    assert requests_of(one)[GPU] == 5
-    one["spec"]["initContainers"] = [asks(1, restartPolicy="Always"), asks(4)]
-    assert requests_of(one)[GPU] == 6
+    assert requests_of(one) == {GPU: 5, "memory": 1 << 30}
     assert requests_of({"spec": {"containers": [{}], "overhead": {"cpu": "250m"}}}) == {"cpu": Fraction(1, 4)}
 
 
