@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairsched.base.files import read_stripped
+from fairsched.gpu.nvml import nvml_text
 
 SYSFS = Path("/sys/bus/pci/devices")
 
@@ -44,7 +45,7 @@ def read_hardware(uuids: Iterable[str], sysfs: Path = SYSFS) -> dict[str, Hardwa
     try:
         version = None
         with contextlib.suppress(pynvml.NVMLError):
-            version = _text(pynvml.nvmlSystemGetDriverVersion())
+            version = nvml_text(pynvml.nvmlSystemGetDriverVersion())
         for uuid in uuids:
             with contextlib.suppress(pynvml.NVMLError):
                 handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
@@ -52,7 +53,7 @@ def read_hardware(uuids: Iterable[str], sysfs: Path = SYSFS) -> dict[str, Hardwa
                 with contextlib.suppress(pynvml.NVMLError):
                     minor = int(pynvml.nvmlDeviceGetMinorNumber(handle))
                 with contextlib.suppress(pynvml.NVMLError):
-                    bus_id = short_bus_id(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId))
+                    bus_id = short_bus_id(nvml_text(pynvml.nvmlDeviceGetPciInfo(handle).busId))
                 found[uuid] = Hardware(minor, bus_id, *_place(bus_id, sysfs), version)
     finally:
         with contextlib.suppress(pynvml.NVMLError):
@@ -77,7 +78,3 @@ def _place(bus_id: str | None, sysfs: Path) -> tuple[str | None, int | None]:
             if re.fullmatch(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", part):
                 return part, numa
     return None, numa
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

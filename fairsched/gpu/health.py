@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairsched.gpu.nvml import Gpu, Nvml
+from fairsched.gpu.nvml import Gpu, Nvml, nvml_text
 
 UNWELL_XIDS = (46, 48, 61, 62, 64, 74, 79, 95, 119, 120, 140, 143)
 """What NVIDIA's catalogue ascribes to the GPU, its memory, its links or its firmware, and what wants a reset: the GPU
@@ -78,10 +78,9 @@ def numa_node(nvml: Nvml, slot: int, sys: Path = Path("/sys")) -> int | None:
     gpu = nvml.gpus[slot]
     try:
         uuid = gpu.uuid if gpu.mig is None else gpu.mig.parent_uuid
-        bus = pynvml.nvmlDeviceGetPciInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).busId
-        text = bus.decode() if isinstance(bus, bytes) else str(bus)
+        bus = nvml_text(pynvml.nvmlDeviceGetPciInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid)).busId)
         # NVML writes a domain of eight digits, the kernel one of four.
-        node = int((sys / "bus/pci/devices" / text.lower()[-12:] / "numa_node").read_text())
+        node = int((sys / "bus/pci/devices" / bus.lower()[-12:] / "numa_node").read_text())
     except (pynvml.NVMLError, OSError, ValueError):
         return None
     return node if node >= 0 else None
@@ -278,10 +277,9 @@ class XidWatch:
         if known is not None:
             return known
         try:
-            uuid = pynvml.nvmlDeviceGetUUID(handle)
+            return nvml_text(pynvml.nvmlDeviceGetUUID(handle))
         except pynvml.NVMLError:
             return None
-        return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
 
     def _be_deaf(self, why: str) -> None:
         self.is_deaf = why

@@ -91,8 +91,9 @@ class GpuUse:
     """By direction, to_gpu and from_gpu; without those that it does not say."""
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+def nvml_text(value: str | bytes) -> str:
+    """What NVML says: bytes in older bindings."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 class Nvml:
@@ -119,7 +120,7 @@ class Nvml:
         self._nvml = pynvml
         try:
             self._count = int(pynvml.nvmlDeviceGetCount())
-            self.driver_version = _text(pynvml.nvmlSystemGetDriverVersion())
+            self.driver_version = nvml_text(pynvml.nvmlSystemGetDriverVersion())
             found = list(self._find(strict=True))
         except pynvml.NVMLError as error:
             self.error = str(error)
@@ -173,7 +174,7 @@ class Nvml:
         if not self._splits[index]:
             yield self._describe(index, handle), handle
             return
-        parent = _text(nvml.nvmlDeviceGetUUID(handle))
+        parent = nvml_text(nvml.nvmlDeviceGetUUID(handle))
         for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             try:
                 instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
@@ -219,7 +220,7 @@ class Nvml:
         total = mig = None
         with contextlib.suppress(nvml.NVMLError):
             total = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-        name = _text(nvml.nvmlDeviceGetName(handle))
+        name = nvml_text(nvml.nvmlDeviceGetName(handle))
         if parent_uuid is not None:
             profile = _PROFILE.search(name)
             mig = Mig(
@@ -228,7 +229,7 @@ class Nvml:
                 int(nvml.nvmlDeviceGetComputeInstanceId(handle)),
                 profile[1] if profile else None,
             )
-        return Gpu(_text(nvml.nvmlDeviceGetUUID(handle)), index, name, total, mig)
+        return Gpu(nvml_text(nvml.nvmlDeviceGetUUID(handle)), index, name, total, mig)
 
     def load(self, slot: int) -> float | None:
         """Part of its last sampling period in which a GPU worked; None where NVML does not say."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fairsched.gpu.nvml import Nvml
+from fairsched.gpu.nvml import Nvml, nvml_text
 
 _VIRTUALIZATIONS = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host_vgpu", 4: "host_vsga"}
 _LINKS = 18
@@ -102,8 +102,7 @@ def _peer(handle: Any, link: int) -> str | None:
     if not _said(lambda: int(pynvml.nvmlDeviceGetNvLinkState(handle, link))):
         return None
     info = _said(lambda: pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))
-    bus_id = None if info is None else info.busId
-    return bus_id.decode() if isinstance(bus_id, bytes) else bus_id
+    return None if info is None else nvml_text(info.busId)
 
 
 def _said(ask: Callable[[], T]) -> T | None:

@@ -24,6 +24,7 @@ from fairsched.driver.namespaces import is_initial
 from fairsched.driver.pid_view import gather as gather_pid_view
 from fairsched.errors import FairschedError
 from fairsched.gpu.health import reports_obstacle
+from fairsched.gpu.nvml import nvml_text
 from fairsched.host import dcgm
 from fairsched.host.brake import cgpu_obstacle, has_freezer, has_pidfd
 from fairsched.host.facts import BpfFact, GpuFact, HostFacts
@@ -159,8 +160,8 @@ def _nvml() -> tuple[str | None, str | None, tuple[GpuFact, ...], str | None]:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         gpus = tuple(
             GpuFact(
-                _text(pynvml.nvmlDeviceGetUUID(handle)),
-                _text(pynvml.nvmlDeviceGetName(handle)),
+                nvml_text(pynvml.nvmlDeviceGetUUID(handle)),
+                nvml_text(pynvml.nvmlDeviceGetName(handle)),
                 _mig(pynvml, handle),
                 _mps_clients(pynvml, handle),
                 _instances(pynvml, handle),
@@ -168,7 +169,7 @@ def _nvml() -> tuple[str | None, str | None, tuple[GpuFact, ...], str | None]:
             for handle in handles
         )
         deaf = reports_obstacle(pynvml, [gpu.uuid for gpu in gpus]) if gpus else None
-        return _text(pynvml.nvmlSystemGetDriverVersion()), None, gpus, deaf
+        return nvml_text(pynvml.nvmlSystemGetDriverVersion()), None, gpus, deaf
     except pynvml.NVMLError as error:
         return None, str(error), (), None
     finally:
@@ -200,10 +201,6 @@ def _mps_clients(pynvml: object, handle: object) -> int:
         return len(pynvml.nvmlDeviceGetMPSComputeRunningProcesses(handle))  # type: ignore[attr-defined]
     except pynvml.NVMLError:  # type: ignore[attr-defined]
         return 0
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _preemption() -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairsched.errors import FairschedError
+from fairsched.gpu.nvml import nvml_text
 
 _SLICE_OF_MEMORY = 8
 _MIB_PER_GIB = 1024
@@ -110,8 +111,7 @@ class MigDriver:
 
     def _gpu(self, index: int, handle: Any) -> MigGpu:
         nvml = self._nvml
-        uuid = nvml.nvmlDeviceGetUUID(handle)
-        uuid = uuid.decode() if isinstance(uuid, bytes) else uuid
+        uuid = nvml_text(nvml.nvmlDeviceGetUUID(handle))
         try:
             is_enabled = nvml.nvmlDeviceGetMigMode(handle) == [1, 1]
         except nvml.NVMLError:  # a GPU that has no MIG
