@@ -39,6 +39,7 @@ from fairsched.k8s.pools.plan import (
     document_of_taint,
     name_of,
     strangers,
+    taint_change,
 )
 from fairsched.k8s.pools.schema import NAME
 
@@ -270,29 +271,19 @@ def _taints_back(old: Saved, live: Live) -> TaintPlan:
         if is_system(taint) or was == taint:
             documents.append(document)
         elif taint in live.noted:
-            changes.append(_taint_change(taint, was))
+            changes.append(taint_change(taint, was))
             documents += [document_of_taint(was)] if was is not None else []
         else:
-            left.append(_taint_change(taint, was))
+            left.append(taint_change(taint, was))
             documents.append(document)
     present = {taint_of(one).identity for one in live.taints}
     for was in sorted(old.taints):
         if was.identity not in present:
             if was in old.noted:
-                changes.append(_taint_change(None, was))
+                changes.append(taint_change(None, was))
                 documents.append(document_of_taint(was))
             else:
-                left.append(_taint_change(None, was))
+                left.append(taint_change(None, was))
     noted = old.noted & frozenset(map(taint_of, documents))
     is_same_list = tuple(documents) == tuple(live.taints) and noted == live.noted
     return TaintPlan(tuple(changes), tuple(left), None if is_same_list else tuple(documents), noted)
-
-
-def _taint_change(now: Taint | None, then: Taint | None) -> Change:
-    one = now or then
-    assert one is not None
-    return Change(
-        f"taint {one.key}:{one.effect}",
-        None if now is None else now.value,
-        None if then is None else then.value,
-    )

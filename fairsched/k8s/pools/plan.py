@@ -228,19 +228,19 @@ def plan_taints(wishes: frozenset[Taint], live: Live) -> TaintPlan:
         taint = taint_of(document)
         wish = wanted.get(taint.identity)
         if wish is None and taint in ours:
-            changes.append(_change(taint, None))
+            changes.append(taint_change(taint, None))
             continue
         if wish is None or wish == taint:
             documents.append(document)
             noted |= {taint} & ours
             continue
         owners = () if taint in ours else tuple(sorted(live.taints_owners - {MANAGER})) or ("somebody else",)
-        (conflicts if owners else changes).append(_change(taint, wish, owners))
+        (conflicts if owners else changes).append(taint_change(taint, wish, owners))
         documents.append(document_of_taint(wish))
         noted.add(wish)
     for wish in sorted(wishes):
         if wish.identity not in present:
-            changes.append(_change(None, wish))
+            changes.append(taint_change(None, wish))
             documents.append(document_of_taint(wish))
             noted.add(wish)
     is_same_list = tuple(documents) == tuple(live.taints) and frozenset(noted) == live.noted
@@ -255,7 +255,7 @@ def document_of_taint(taint: Taint) -> dict[str, str]:
     return {"key": taint.key, **value, "effect": taint.effect}
 
 
-def _change(before: Taint | None, after: Taint | None, owners: tuple[str, ...] = ()) -> Change:
+def taint_change(before: Taint | None, after: Taint | None, owners: tuple[str, ...] = ()) -> Change:
     one = before or after
     assert one is not None
     return Change(
