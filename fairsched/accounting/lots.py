@@ -24,7 +24,8 @@ that is half forgotten.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -99,7 +100,7 @@ class Look(NamedTuple):
     """At a tenant that is not held."""
 
     tenant: Hashable
-    cgroups: Container[int]
+    cgroups: Collection[int]
     used_ns: int
     """As samples said."""
     idle_ns: int
@@ -108,6 +109,8 @@ class Look(NamedTuple):
     period_ns: int
     is_free: bool
     """A rival is held."""
+    there: Counter[int]
+    """See :meth:`Lots.there`."""
 
 
 @dataclass
@@ -170,6 +173,10 @@ class Lots:
         if not is_idle:
             self._learn(used, held, elapsed_ns)
 
+    def there(self) -> Counter[int]:
+        """How many processes of each cgroup take turns now."""
+        return Counter(process.cgroup_id for process in self._there())
+
     def _there(self) -> list[Process]:
         """Who takes turns now: it wants the GPU, and if it is held it has something queued."""
         return [process for process in self.processes.values() if process.absent <= DRAINED]
@@ -212,9 +219,8 @@ class Lots:
         known.note(look.used_ns * is_free, look.idle_ns * is_free, kept)
         if not known.is_known(look.period_ns):
             return 0
-        there = self._there()
-        turns = sum(process.cgroup_id in look.cgroups for process in there)
-        equal_ns = look.elapsed_ns - look.used_ns * len(there) / max(1, turns)
+        turns = sum(look.there[cgroup_id] for cgroup_id in look.cgroups)
+        equal_ns = look.elapsed_ns - look.used_ns * look.there.total() / max(1, turns)
         if known.pauses:
             return round(equal_ns)
         return round(min(equal_ns, look.used_ns * known.idle_ns / known.used_ns))

@@ -233,10 +233,11 @@ class NvmlAccount:
             row.has_demand = row.has_demand and not lots.processes[row.tgid].is_gone
             if row.cgroup_id not in self._held:
                 tenants.setdefault(self.tenant_of(row.cgroup_id), []).append(row)
+        there = lots.there()
         lots.keep({self.tenant_of(process.cgroup_id) for process in lots.processes.values()})
         for tenant, mine in tenants.items():
             used_ns, cgroups = sum(used.get(row.tgid, 0) for row in mine), {row.cgroup_id for row in mine}
-            look = Look(tenant, cgroups, used_ns, idle_ns, elapsed_ns, period_ns, is_free)
+            look = Look(tenant, cgroups, used_ns, idle_ns, elapsed_ns, period_ns, is_free, there)
             mine[0].paused_ns, mine[0].idle_ns = lots.paused_ns(look), idle_ns
             if lots.is_pausing(look):
                 for row in mine:  # what it has earned in doubt is forfeited

@@ -127,7 +127,8 @@ def test_one_that_leaves_is_missing_from_as_many_samples_as_its_turns_are_worth(
 def look_of(
     used_ns: int, *, idle_ns: int = 0, is_free: bool = False, elapsed_ns: int = 2 * PERIOD_NS
 ) -> Look:
-    return Look("a", [GROUPS[1]], used_ns, idle_ns, elapsed_ns, PERIOD_NS, is_free)
+    there = Counter((GROUPS[1], GROUPS[2]))
+    return Look("a", [GROUPS[1]], used_ns, idle_ns, elapsed_ns, PERIOD_NS, is_free, there)
 
 
 def test_an_idle_gpu_is_no_pause_of_one_whose_rivals_ran() -> None:
@@ -154,8 +155,8 @@ def test_the_turns_of_a_tenant_are_those_of_its_processes_that_take_turns() -> N
         lots.see(pid, pid)
     lots.processes[1].absent = lots.processes[2].absent = 2.5
     for idle_ns in (2 * PERIOD_NS,) * 5:
-        lots.paused_ns(Look("a", groups, 0, idle_ns, 2 * PERIOD_NS, PERIOD_NS, is_free=True))
-    paused_ns = lots.paused_ns(Look("a", groups, 800, 0, 900, PERIOD_NS, is_free=False))
+        lots.paused_ns(Look("a", groups, 0, idle_ns, 2 * PERIOD_NS, PERIOD_NS, True, lots.there()))
+    paused_ns = lots.paused_ns(Look("a", groups, 800, 0, 900, PERIOD_NS, False, lots.there()))
     assert paused_ns == 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.accounting.lots import MISSES
+from fairsched.accounting.lots import MISSES, Lots
 from fairsched.accounting.nvml import NvmlAccount
 from fairsched.gpu.sampler import Sample
 from fairsched.model import Confidence
@@ -258,3 +258,16 @@ def test_a_process_that_is_gone_is_charged_where_it_was(reader: ScriptedReader) 
     reader.samples = samples
     rows = {row.tgid: row.cgroup_id for row in account.read(2 * S_NS)}
     assert rows == {1: 100, 2: 0}  # the other was never seen alive: nobody's
+
+
+def test_who_takes_turns_is_counted_once_a_look_however_many_tenants_there_are(
+    reader: ScriptedReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, found = [], Lots.there
+    monkeypatch.setattr(Lots, "there", lambda lots: looks.append(lots) or found(lots))
+    account = account_of(reader, {pid: 100 * pid for pid in range(1, 9)})
+    account.tenant_of = str
+    for number in range(1, 6):
+        reader.samples = ring([1 + place % 8 for place in range(8 * number)])
+        assert len(account.read(number * S_NS)) >= 7
+    assert len(looks) == 5
