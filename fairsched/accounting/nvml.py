@@ -17,8 +17,9 @@ Source: the samples of :mod:`fairsched.gpu.sampler`.
 
 from __future__ import annotations
 
-import itertools
 import math
+import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -40,8 +41,9 @@ _WINDOW_S = 10.0
 _FORGOTTEN_NS = 1_000_000.0
 _ASKED_S = 0.1
 """Between two questions beside the loop: one that lives for less than two samples is asked for its cgroup in time."""
-_LOOKS = 64
-"""At a poll, for processes that have ended or moved."""
+_ASKING_NS = 2_000_000
+"""At a poll, for processes that have ended or moved: enough for fifty of them, but to ask for one in a cgroup that is a
+thousand levels deep takes 3 to 8 ms."""
 
 
 @dataclass
@@ -63,10 +65,16 @@ class NvmlAccount:
         cgroup_of: Callable[[int], int | None],
         poll_ns: int = POLL_NS,
         modes: Sequence[AccountingMode] = (),
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid; ``modes`` by slot or none."""
+        """``readers`` by slot; ``cgroup_of`` tells the cgroup id of a pid; ``modes`` by slot or none.
+
+        ``clock_ns`` tells how long questions take.
+        """
         self._gpus = [_Gpu(slot, isinstance(one, NoReader)) for slot, one in enumerate(readers)]
         self._samples, self._cgroup_of = SampleWatch(readers, cgroup_of, _ASKED_S, modes), cgroup_of
+        self._clock_ns, self._to_ask = clock_ns, deque(self._gpus)
+        """The GPU whose processes are asked for first comes first."""
         self._poll_ns = poll_ns
         self._next_poll_ns = 0
         self._polled_ns: int | None = None
@@ -135,13 +143,14 @@ class NvmlAccount:
             self._next_poll_ns = now_ns + self._poll_ns
         rows = []
         sampled = self._take(now_ns) if is_due else []
+        if is_due:
+            self._see(sampled)
         for gpu in self._gpus:
             told: Mapping[int, int] = {}
             used: Mapping[int, int] = {}
             if is_due:
                 mine = [one for one in sampled if one.slot == gpu.slot]
                 told = self._scaled(gpu, mine, now_ns)
-                self._see(gpu, mine)
                 period_ns = self._samples.period_ns(gpu.slot)
                 used = gpu.lots.charged(told, self._held, elapsed_ns, period_ns)
             wanting = gpu.lots.wanting.items()
@@ -195,20 +204,24 @@ class NvmlAccount:
             used[one.pid] = used.get(one.pid, 0) + one.busy_ns
         return used if self.normaliser is None else self.normaliser.scaled(gpu.slot, used, now_ns)
 
-    def _see(self, gpu: _Gpu, sampled: Iterable[ProcessSamples]) -> None:
+    def _see(self, sampled: Collection[ProcessSamples]) -> None:
         """Who is there, and in which cgroup. One that has ended is charged to where it was last, and wants nothing."""
-        seen = set()
         for one in sampled:
-            gpu.lots.see(one.pid, one.cgroup_id)
-            seen.add(one.pid)
-        # The others are asked for in turn: there may be a thousand.
-        processes = gpu.lots.processes
-        for pid in list(itertools.islice(processes, _LOOKS)):
-            process = processes.pop(pid)
-            found = process.cgroup_id if pid in seen else self._cgroup_of(pid)
-            if found is not None:
-                process.cgroup_id = found
-                processes[pid] = process
+            self._gpus[one.slot].lots.see(one.pid, one.cgroup_id)
+        known = {(one.slot, one.pid) for one in sampled}
+        until_ns = self._clock_ns() + _ASKING_NS
+        # The others are asked for in turn: there may be a thousand, and each may take long.
+        for gpu in list(self._to_ask):
+            self._to_ask.rotate(-1)
+            processes = gpu.lots.processes
+            for pid in list(processes):
+                process = processes.pop(pid)
+                found = process.cgroup_id if (gpu.slot, pid) in known else self._cgroup_of(pid)
+                if found is not None:
+                    process.cgroup_id = found
+                    processes[pid] = process
+                if self._clock_ns() >= until_ns:
+                    return
 
     def _remember(self, rows: Iterable[ProcessUse], elapsed_ns: int) -> None:
         kept = math.exp(-elapsed_ns / (_WINDOW_S * 1e9))

@@ -89,7 +89,7 @@ class SampledLoop(Simulation):
             for one, reader in zip(self.drivers.values(), readers, strict=True)
             if isinstance(one, FakeNvml)
         ]
-        self.account = NvmlAccount(readers, self._group_of, modes=modes)
+        self.account = NvmlAccount(readers, self._group_of, modes=modes, clock_ns=lambda: self.now)
         for one in self.drivers.values():
             for pid in self.pids.values() if isinstance(one, FakeNvml) else ():
                 one.start(pid, 0)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,8 +39,9 @@ def reader() -> ScriptedReader:
     return ScriptedReader()
 
 
-def account_of(reader: Any, cgroups: dict[int, int]) -> NvmlAccount:
-    return NvmlAccount([reader], cgroups.get)
+def account_of(reader: Any, cgroups: dict[int, int], **more: Any) -> NvmlAccount:
+    """Questions take no time."""
+    return NvmlAccount([reader], cgroups.get, clock_ns=lambda: 0, **more)
 
 
 def test_time_goes_to_the_cgroup_of_the_process_as_sampled(reader: ScriptedReader) -> None:
@@ -57,7 +59,7 @@ def test_time_goes_to_the_cgroup_of_the_process_as_sampled(reader: ScriptedReade
 
 
 def test_asked_beside_the_loop_a_read_asks_nothing(reader: ScriptedReader) -> None:
-    account = NvmlAccount([reader], {1: 100}.get, poll_ns=1)  # type: ignore[list-item]
+    account = account_of(reader, {1: 100}, poll_ns=1)
     gate = threading.Event()
     reader.gate = gate
     account.start()
@@ -95,7 +97,7 @@ def missing_for(account: NvmlAccount, reader: ScriptedReader, pids: Sequence[int
 
 
 def with_three(reader: ScriptedReader) -> NvmlAccount:
-    account = NvmlAccount([reader], {1: 100, 2: 200, 3: 300}.get, poll_ns=1)  # type: ignore[list-item]
+    account = account_of(reader, {1: 100, 2: 200, 3: 300}, poll_ns=1)
     reader.samples = ring([1, 2, 3, 1])
     account.read(clock_ns(reader))
     return account
@@ -120,7 +122,7 @@ def test_time_in_which_it_is_held_proves_nothing(reader: ScriptedReader) -> None
 
 def test_one_that_has_ended_wants_nothing_even_if_it_is_held(reader: ScriptedReader) -> None:
     cgroups = {1: 100, 2: 200}
-    account = NvmlAccount([reader], cgroups.get, poll_ns=1)  # type: ignore[list-item]
+    account = account_of(reader, cgroups, poll_ns=1)
     reader.samples = ring([1, 2, 1])
     account.read(clock_ns(reader))
     account.hold([200], 0)
@@ -139,7 +141,7 @@ def test_one_that_others_have_paused_wants_nothing_until_it_runs_again(reader: S
 
 def test_a_pause_that_nobody_ended_is_forgotten_with_its_processes(reader: ScriptedReader) -> None:
     cgroups = {1: 100, 2: 200}
-    account = NvmlAccount([reader], cgroups.get, poll_ns=1)  # type: ignore[list-item]
+    account = account_of(reader, cgroups, poll_ns=1)
     reader.samples = ring([1, 2, 1])
     account.read(clock_ns(reader))
     account.hold([200], 0, by_others=True)
@@ -153,7 +155,7 @@ def test_a_pause_that_nobody_ended_is_forgotten_with_its_processes(reader: Scrip
 def test_where_nobody_is_sampled_whoever_is_not_held_wants_nothing(reader: ScriptedReader) -> None:
     """With sixty processes one would be missed for a minute otherwise, and others be held for it."""
     pids = range(1, 61)
-    account = NvmlAccount([reader], {pid: 100 + pid for pid in pids}.get, poll_ns=1)  # type: ignore[list-item]
+    account = account_of(reader, {pid: 100 + pid for pid in pids}, poll_ns=1)
     reader.samples = ring([1, *pids])
     account.read(clock_ns(reader))
     now_ns = clock_ns(reader)
@@ -224,7 +226,7 @@ def test_a_gpu_that_idled_with_nobody_held_says_nothing_of_pauses(reader: Script
 
 
 def test_who_fills_the_gpu_while_its_rival_is_held_never_paused(reader: ScriptedReader) -> None:
-    account = NvmlAccount([reader], {1: 100, 2: 200}.get, poll_ns=1)  # type: ignore[list-item]
+    account = account_of(reader, {1: 100, 2: 200}, poll_ns=1)
     reader.samples = ring([1, 2, 1])
     account.read(clock_ns(reader))
     account.tenant_of = str
@@ -271,3 +273,29 @@ def test_who_takes_turns_is_counted_once_a_look_however_many_tenants_there_are(
         reader.samples = ring([1 + place % 8 for place in range(8 * number)])
         assert len(account.read(number * S_NS)) >= 7
     assert len(looks) == 5
+
+
+def test_questions_that_take_long_keep_the_loop_for_one_of_them_and_everybody_has_a_turn(
+    reader: ScriptedReader,
+) -> None:
+    """Two GPUs with eight processes each, of which one GPU's are a thousand levels deep."""
+    now_ns, asked = 0, Counter[int]()
+
+    def cgroup_of(pid: int) -> int:
+        nonlocal now_ns
+        now_ns += 5_000_000 if pid <= 8 else 30_000
+        asked[pid] += 1
+        return pid
+
+    other = ScriptedReader()
+    account = NvmlAccount([reader, other], cgroup_of, poll_ns=1, clock_ns=lambda: now_ns)  # type: ignore[list-item]
+    reader.samples, other.samples = ring([8, *range(1, 9)]), ring([16, *range(9, 17)])
+    account.read(S_NS)  # asks for each, as the thread does
+    reader.samples = other.samples = []
+    asked.clear()
+    for look in range(2, 26):
+        before_ns = now_ns
+        account.read(look * S_NS)
+        assert now_ns - before_ns < 2_000_000 + 5_000_000
+    assert set(asked) == set(range(1, 17))
+    assert min(asked[pid] for pid in range(9, 17)) >= 8
