@@ -56,6 +56,8 @@ class CgroupOwner:
     """The `gpus` keys that hold for it, the outermost first."""
     key: str = ""
     """What claims it in the file: ``tenants.chat.cgroup``."""
+    is_pod: bool = False
+    """It is a child for being a pod: its tenant cannot make another."""
 
 
 class _Found(NamedTuple):
@@ -172,7 +174,7 @@ class CgroupOwners:
         if child is not None:
             lists += _gpu_list(f"tenants.{claim.tenant}.children.{name}", child)
         spec = self._config.spec(path, child)
-        return CgroupOwner(path, f"/{claim.cgroup}", spec, is_leaf=True, gpu_lists=lists)
+        return CgroupOwner(path, f"/{claim.cgroup}", spec, is_leaf=True, gpu_lists=lists, is_pod=True)
 
     def _descend(self, name: str, node: Tenant | Child, cgroup: str, path: str) -> CgroupOwner:
         key = f"tenants.{name}"

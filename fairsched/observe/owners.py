@@ -19,7 +19,8 @@ _RECENT_NS = 5_000_000_000
 that is held launches nothing, so this is longer than most holds."""
 MOST_NUMBERS = 128
 """Of one tenant of the file and its children, who may be any cgroups that it makes: each number makes everybody's part
-smaller. More than a kubelet has pods on a node; those beyond share one."""
+smaller, and those beyond share one. Beside a tenant that makes them without end each keeps 7 contexts: 15 with half as
+many numbers, 3 with twice as many. A tenant makes no pods on its node: each has a number."""
 _OF_WORK = frozenset({abi.Table.CONTEXTS, abi.Table.PROCESSES, abi.Table.EDGES})
 """Without room there GPU time is not seen. The other tables are of memory, calls and numbers."""
 
@@ -108,10 +109,11 @@ class Owners:
         for name, number in self._number_of.items():
             mine.setdefault(_top(name), set()).add(number)
         free = (number for number in range(abi.STRANGERS + 1, abi.MAX_OWNERS) if number not in taken)
-        for name in tenants:
+        for name, view in tenants.items():
             if name not in self._number_of:
                 numbers = mine.setdefault(_top(name), set())
-                new = max(numbers) if len(numbers) >= MOST_NUMBERS else next(free, None)
+                is_beyond = len(numbers) >= MOST_NUMBERS and not view.is_pod
+                new = max(numbers) if is_beyond else next(free, None)
                 if new is None:
                     return
                 self._number_of[name] = new

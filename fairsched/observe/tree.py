@@ -69,6 +69,7 @@ class TenantView:
     """Of ``refs``, those somebody else has paused."""
     spec: TenantSpec | None = None
     """As the configuration said when its cgroups were matched."""
+    is_pod: bool = False
 
     @property
     def is_paused(self) -> bool:
@@ -243,7 +244,9 @@ class Tree(Whose):
                 continue
             view = self.tenants.get(owner.tenant)
             if view is None:
-                view = self.tenants[owner.tenant] = TenantView(owner.tenant, owner.is_leaf, spec=owner.spec)
+                view = self.tenants[owner.tenant] = TenantView(
+                    owner.tenant, owner.is_leaf, spec=owner.spec, is_pod=owner.is_pod
+                )
             view.cgroup_ids.add(cgroup_id)
             tenant_of[cgroup_id] = owner.tenant
             if path == owner.cgroup:

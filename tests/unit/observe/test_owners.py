@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from fairsched.bpf import abi
+from fairsched.bpf.rooms import OwnRooms
+from fairsched.cgroup.names import Names
+from fairsched.config import CgroupOwners, from_bytes
 from fairsched.observe.owners import MOST_NUMBERS, Owners
-from fairsched.observe.tree import TenantView
+from fairsched.observe.tree import TenantView, Tree
+from tests.support import FakeTree
 
 S = 1_000_000_000
 
@@ -80,6 +85,30 @@ def test_children_without_end_leave_the_other_tenants_their_parts(owners: Owners
     assert len(of) == 2 + len(children), "those beyond share one"
     owners.refresh(tenants(view("a", 10), view("b", 20)))
     assert probe.owners == 3
+
+
+def test_each_of_250_pods_of_a_namespace_keeps_its_part_whatever_two_of_them_take(
+    owners: Owners, tmp_path: Path
+) -> None:
+    """As many as kubelets are let have, in a tree as it is found: each is a child, and has a context."""
+    files, names = FakeTree(tmp_path / "cgroup"), Names(str(tmp_path), lambda: 0.0)
+    for number in range(250):
+        uid = f"0a1b2c3d-1111-2222-3333-{number:012x}"
+        (tmp_path / f"var/log/pods/ml_w-{number}_{uid}").mkdir(parents=True)
+        files.make(f"/kubepods/burstable/pod{uid}").close()
+    config = from_bytes(b'tenants: {ml: {match: {pod: "ml/*"}, children_are: pods, children: {}}}', "f")
+    found = Tree(files.mount, CgroupOwners(config, names))
+    while len(found.tenants) < 250:
+        found.refresh(0, ())
+    room = OwnRooms(abi.Table.CONTEXTS, abi.MAX_CTXS)
+    owners.follow([room])
+    owners.refresh(found.tenants)
+    pods = [owners.number(f"ml/w-{number}") for number in range(250)]
+    assert len(set(pods)) == 250 and abi.STRANGERS not in pods
+    for greedy in pods[-2:]:
+        while room.take(greedy) is not abi.Room.NONE:
+            pass
+    assert [pod for pod in pods[:-2] if room.take(pod) is abi.Room.NONE] == []
 
 
 def test_a_tenants_own_cgroups_are_named_and_those_below_need_not_be(owners: Owners, probe: Probe) -> None:
