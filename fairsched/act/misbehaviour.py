@@ -99,14 +99,22 @@ class Misbehaviour:
         """Of suspects: when each was examined last, in looks at any."""
         self._owners: dict[int, ProcessId] = {}
         """The process last seen under each pid."""
-        self.doubted: frozenset[tuple[str, str]] = frozenset()
-        """(tenant, GPU) whose account is not to be believed now."""
-        self.stuck: frozenset[Where] = frozenset()
-        """Processes whose work never ends."""
         self._steady: frozenset[Where] = frozenset()
         """Unseen processes that the account counts on."""
         self._actions: dict[EpisodeKey, str] = {}
         self.errors = 0
+
+    @property
+    def doubted(self) -> frozenset[tuple[str, str]]:
+        """(tenant, GPU) whose account is not to be believed now."""
+        episodes = self._state.episodes.values()
+        return frozenset((one.tenant, one.gpu) for one in episodes if one.kind in _DOUBTED)
+
+    @property
+    def stuck(self) -> frozenset[Where]:
+        """Processes whose work never ends."""
+        endless = (one for one in self._state.episodes.values() if one.kind is MisbehaviourKind.ENDLESS)
+        return frozenset((pid, one.gpu) for one in endless for pid in one.pids)
 
     # ---- observe ----
 
@@ -141,15 +149,6 @@ class Misbehaviour:
                 self._next_look_ns = now_ns + _URGENT_NS
             if account is not None:
                 self._count_on(account, evidence)
-            self.doubted = frozenset(
-                (one.tenant, one.gpu) for one in self._state.episodes.values() if one.kind in _DOUBTED
-            )
-            self.stuck = frozenset(
-                (pid, one.gpu)
-                for one in self._state.episodes.values()
-                if one.kind is MisbehaviourKind.ENDLESS
-                for pid in one.pids
-            )
             self._act(before, specs, config, now_ns, is_acting=is_acting)
         except Exception:
             self.errors += 1
