@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?)?B?")
+_NUMBER = r"([0-9]{1,20}(?:\.[0-9]{0,20})?)"
+"""As long as any that is taken; some are written by who may make a pod, and may have a million digits."""
+_SIZE = re.compile(_NUMBER + r"\s*([KMGT]i?)?B?")
 _SIZES = {"": 1, **{f"{unit}i": 1024 ** (n + 1) for n, unit in enumerate("KMGT")}}
 _SIZES |= {unit: 1000 ** (n + 1) for n, unit in enumerate("KMGT")}
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d|w)")
+_DURATION = re.compile(_NUMBER + r"\s*(s|min|m|h|d|w)")
 _DURATIONS_S = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*%")
+_PERCENT = re.compile(_NUMBER + r"\s*%")
 
 
 def ratio(value: Any) -> Any:

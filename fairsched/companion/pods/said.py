@@ -116,7 +116,7 @@ def taken(key: str, said: Any) -> Any:
         raise ValueError("it is empty")
     try:
         value: Any = float(said) if key == "weight" else said
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError("it is not a number") from None
     try:
         child = Child.model_validate({key: value})

@@ -114,6 +114,7 @@ def test_pods_of_one_tenant_share_a_child() -> None:
         ("quota", "150%", "150%"),
         ("class", "express", "'latency' or 'batch'"),
         ("vram-limit", "8 bananas", "8 bananas"),
+        ("vram-limit", "9" * 400, "is not a size"),
         ("tenant", "Not/A name", "1 to 64 of a-z"),
         ("wieght", "3", "there is no such key; known: weight,"),
     ],
@@ -152,7 +153,8 @@ def test_who_says_too_much_loses_of_its_own_and_of_nobody_elses() -> None:
 
 
 TEXTS = st.one_of(
-    st.sampled_from(["3", "50%", "1e309", "batch", "8GiB", "0", "*", "..", ""]), st.text(max_size=20)
+    st.sampled_from(["3", "50%", "1e309", "batch", "8GiB", "9" * 400, "0", "*", "..", ""]),
+    st.text(max_size=20),
 )
 
 
