@@ -85,6 +85,7 @@ enum fs_ctx_flag {
 	FS_CTX_LIVE = 1,
 	FS_CTX_UNSEEN = 2,      /* created before we attached: its GPU is a guess until user space says */
 	FS_CTX_GPU_GUESSED = 4, /* neither the process nor user space has named the GPU of this ordinal */
+	FS_CTX_PRIMARY = 8,     /* the one of its device that its process retains: there is no other */
 };
 
 /* How many things that should not happen did (law 8). Index of counts_by_what. */

@@ -69,6 +69,7 @@ class CtxFlag(enum.IntFlag):
     LIVE = 1
     UNSEEN = 2
     GPU_GUESSED = 4
+    PRIMARY = 8
 
 
 class Node(enum.IntEnum):

@@ -175,15 +175,20 @@ static __always_inline u32 add_ctx(u32 tgid, fs_u64 handle, u32 ordinal, fs_u16 
 	return slot;
 }
 
-static __always_inline void drop_ctx(u32 slot, struct fs_ctx *c, fs_u64 now)
+/* `entered`: when its end was asked for, which waits for all its work; 0: its process has ended, whatever it had queued. */
+static __always_inline void drop_ctx(u32 slot, struct fs_ctx *c, fs_u64 now, fs_u64 entered)
 {
 	struct handle_key key = {.handle = c->handle, .tgid = c->tgid};
 
 	c->waited_ns = 0;
+	if (entered) {
+		c->completed = c->submitted;
+		c->waited_ns = now - entered;
+	}
 	clear_streams(slot, c, FS_COMPUTE, ~0ULL, now, 0);
 	clear_streams(slot, c, FS_COPY, ~0ULL, now, 0);
 	c->flags = 0;
-	emit(FS_EDGE_CTX_GONE, slot, c, 0, now, 0, BPF_RB_NO_WAKEUP);
+	emit(FS_EDGE_CTX_GONE, slot, c, 0, now, c->submitted, BPF_RB_NO_WAKEUP);
 	give_room(c->owner, FS_TABLE_CONTEXTS, c->room);
 	ctx_by_handle.delete(&key);
 	give_back(slot);

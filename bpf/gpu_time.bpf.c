@@ -42,8 +42,8 @@ REMEMBER(on_ctx_set, CALL_CTX_SET, PT_REGS_PARM1(ctx), 0)
 REMEMBER(on_ctx_push, CALL_CTX_PUSH, PT_REGS_PARM1(ctx), 0)
 REMEMBER(on_ctx_pop, CALL_CTX_POP, 0, 0)
 REMEMBER(on_ctx_get, CALL_CTX_GET, PT_REGS_PARM1(ctx), 0)
-REMEMBER(on_ctx_drop, CALL_CTX_DROP, PT_REGS_PARM1(ctx), 0)
-REMEMBER(on_dev_reset, CALL_DEV_RESET, 0, PT_REGS_PARM1(ctx))
+REMEMBER(on_ctx_drop, CALL_CTX_DROP, PT_REGS_PARM1(ctx), bpf_ktime_get_ns())
+REMEMBER(on_dev_reset, CALL_DEV_RESET, PT_REGS_PARM1(ctx), bpf_ktime_get_ns())
 REMEMBER(on_stream_new, CALL_STREAM_NEW, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx))
 REMEMBER(on_dev_uuid, CALL_DEV_UUID, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx))
 
@@ -107,7 +107,7 @@ static __always_inline void forget_all(u32 tgid, fs_u64 now)
 		if (!c || c->tgid != tgid)
 			continue;
 		if (__sync_val_compare_and_swap(&p->slot[i], have, 0) == have)
-			drop_ctx(have - 1, c, now);
+			drop_ctx(have - 1, c, now, 0);
 	}
 }
 
@@ -123,9 +123,9 @@ static __always_inline int leave_proc(u32 tgid, struct proc *p)
 	return 1;
 }
 
-/* One context of the process is gone, by handle or, where that is 0, by ordinal. Found first, then dropped: dropping
- * inside the loop costs the verifier sixteen times as much. */
-static __always_inline void forget_one(u32 tgid, fs_u64 handle, u32 ordinal, fs_u64 now)
+/* One context of the process is gone: by handle or, where that is 0, the primary one of an ordinal. Found first, then
+ * dropped: dropping inside the loop costs the verifier sixteen times as much. */
+static __always_inline void forget_one(u32 tgid, fs_u64 handle, u32 ordinal, fs_u64 now, fs_u64 entered)
 {
 	struct proc *p = proc_by_tgid.lookup(&tgid);
 	u32 place = FS_MAX_PROC_CTXS;
@@ -139,7 +139,8 @@ static __always_inline void forget_one(u32 tgid, fs_u64 handle, u32 ordinal, fs_
 		if (!p->slot[i])
 			continue;
 		c = ctx_at(p->slot[i] - 1);
-		if (c && c->tgid == tgid && (handle ? c->handle == handle : c->ordinal == ordinal))
+		if (c && c->tgid == tgid &&
+		    (handle ? c->handle == handle : c->ordinal == ordinal && c->flags & FS_CTX_PRIMARY))
 			place = i;
 	}
 	if (place >= FS_MAX_PROC_CTXS)
@@ -149,7 +150,7 @@ static __always_inline void forget_one(u32 tgid, fs_u64 handle, u32 ordinal, fs_
 		return;
 	c = ctx_at(have - 1);
 	if (c)
-		drop_ctx(have - 1, c, now);
+		drop_ctx(have - 1, c, now, entered);
 	/* find_slot() relies on the first place being the one in use when there is only one */
 	FS_LOOP
 	for (int i = 1; i < FS_MAX_PROC_CTXS; i++) {
@@ -190,7 +191,7 @@ static __always_inline void learn_ctx(fs_u64 id, struct call *call, int is_new)
 		return;
 	}
 	if (is_new && handle)
-		add_ctx(id >> 32, handle, call->arg2, 0);
+		add_ctx(id >> 32, handle, call->arg2, is_new == 2 ? FS_CTX_PRIMARY : 0);
 	if (is_new != 2 && handle)
 		set_current(id, handle, is_new);
 }
@@ -328,22 +329,32 @@ int on_drop_return(struct pt_regs *ctx)
 	stay_on_stack(ctx);
 	if (!call)
 		return 0;
-	forget_one(id >> 32, call->kind == CALL_CTX_DROP ? call->arg : 0, call->arg2, bpf_ktime_get_ns());
+	forget_one(id >> 32, call->kind == CALL_CTX_DROP ? call->arg : 0, call->arg, bpf_ktime_get_ns(),
+		   call->arg2);
 	call->kind = 0;
 	return 0;
 }
 
-/* cuDevicePrimaryCtxRetain names a context without making it current. */
+/*
+ * cuDevicePrimaryCtxRetain names a context without making it current. A device has one of a process: where it is another
+ * than before, that one was released, which nobody tells as only the last of several releases ends it.
+ */
 int on_retain_return(struct pt_regs *ctx)
 {
-	fs_u64 id;
+	fs_u64 id, now = bpf_ktime_get_ns();
 	struct call *call = returned(ctx, &id);
+	struct handle_key key = {};
 
 	stay_on_stack(ctx);
 	if (!call)
 		return 0;
-	if (call->kind == CALL_CTX_NEW)
+	if (call->kind == CALL_CTX_NEW) {
+		key.tgid = id >> 32;
+		if (!bpf_probe_read_user(&key.handle, sizeof(key.handle), (void *)call->arg) && key.handle &&
+		    !ctx_by_handle.lookup(&key))
+			forget_one(key.tgid, 0, call->arg2, now, 0);
 		learn_ctx(id, call, 2);
+	}
 	call->kind = 0;
 	return 0;
 }
@@ -393,7 +404,7 @@ int on_ctx_gone(struct bpf_raw_tracepoint_args *ctx)
 	if (!is_taken)
 		return 1;
 	count(FS_COUNT_EXIT_MISSED);
-	drop_ctx(slot, c, bpf_ktime_get_ns());
+	drop_ctx(slot, c, bpf_ktime_get_ns(), 0);
 	return 0;
 }
 

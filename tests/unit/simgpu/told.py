@@ -80,6 +80,12 @@ class Told:
         self.cuda.call("cuCtxCreate_v2", byref(handle), 0, device)
         return handle.value or 0
 
+    def retain(self, device: int) -> int:
+        """The primary one, which becomes current nowhere."""
+        handle = c_void_p()
+        self.cuda.call("cuDevicePrimaryCtxRetain", byref(handle), device)
+        return handle.value or 0
+
     def uuid(self, device: int) -> str:
         raw = ctypes.create_string_buffer(16)
         self.cuda.call("cuDeviceGetUuid_v2", raw, device)
