@@ -67,6 +67,8 @@ class Edges:
         elif edge.kind == kinds.RESUBMIT:
             self._resubmit(context, engine, edge)
         elif edge.kind == kinds.CTX_GONE:
+            if engine.end_unasked(context, edge.seq):
+                self._launches.remember(context.cgroup_id, context.launch)
             self.drop(context, edge.t_ns, rows)
             return
         engine.look(context, edge.t_ns)

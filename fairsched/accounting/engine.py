@@ -208,6 +208,18 @@ class Engine:
         context.seq_exec_ns = context.metered_ns = self.replay.exec_ns(context.key)
         return is_whole
 
+    def end_unasked(self, context: Context, submitted: int) -> bool:
+        """It is gone with all that it had submitted. Whether that teaches something: nothing where it proved anything.
+
+        Of launches that nobody asked after all that is known is what they were charged, until they ended or were cut
+        off. Without it their tenant would be unknown for good, and be held for nothing.
+        """
+        launches, spent_ns = submitted - context.seq, self._spent_ns(context)
+        if context.seq or launches <= 0 or spent_ns <= 0:
+            return False
+        context.launch.impute(spent_ns, launches)
+        return True
+
     def _take_metered(self, context: Context, launches: int, graphs: Graphs) -> int:
         """What was charged since the last proof is what these launches took."""
         exec_ns = self.replay.exec_ns(context.key)

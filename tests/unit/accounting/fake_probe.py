@@ -132,7 +132,7 @@ class FakeProbe:
 
     def end(self, slot: int, t_ns: int) -> None:
         """The process exits."""
-        self._emit(abi.EdgeKind.CTX_GONE, slot, t_ns)
+        self._emit(abi.EdgeKind.CTX_GONE, slot, t_ns, seq=self.contexts_by_slot[slot].submitted)
         self._emit(abi.EdgeKind.PROC_EXIT, slot, t_ns)
         self.contexts_by_slot[slot].flags = 0
 
