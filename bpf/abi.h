@@ -237,7 +237,8 @@ struct fs_edge {
 	fs_u64 t_ns;
 	fs_u64 cgroup_id;
 	fs_u64 arg; /* CTX_NEW: the handle; CLOSE, PROGRESS: ns the proving call had waited */
-	fs_u64 seq; /* OPEN: sequence number that opened; CLOSE, PROGRESS: highest proven complete */
+	/* OPEN: sequence number that opened; CLOSE, PROGRESS: highest proven complete; CTX_GONE: highest submitted */
+	fs_u64 seq;
 	fs_u32 slot;
 	fs_u32 generation;
 	fs_u32 tgid;
