@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.daemon.site import PATIENCE_S, STEADY, Site, freeze, is_asked, is_frozen, logged
+from tests.node.daemon.site import PATIENCE_S, SHARES_S, STEADY, Site, freeze, is_asked, is_frozen, logged
 from tests.node.hostile.shares import expect_shares
 from tests.support import let_run, wait_until
 
@@ -75,7 +75,7 @@ def test_who_is_paused_by_somebody_else_is_not_charged_and_the_others_share(
     assert not any(gpu["has_demand"] for gpu in status["gpus"])
     assert is_asked(directory), "nobody but who paused it thaws it"
     freeze(directory, "0")
-    let_run(1)
-    shares = site.shares(list(WEIGHTS), WATCHED_S)
+    # From here on: it may be measured at once, and owe what it had then.
+    shares = site.shares(list(WEIGHTS), SHARES_S)
     assert abs(shares[tenant] - WEIGHTS[tenant] / 6) < SHARE_ERROR, shares
     assert logged(site.log(), "tick failed|housekeeping failed|turns=") == [], "nothing was learnt from it"
