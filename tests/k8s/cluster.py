@@ -31,17 +31,24 @@ from typing import Any
 
 import yaml
 
-from tests.k8s import settings
+from fairsched.errors import FairschedError
+from tests.k8s import network, settings
 from tests.k8s.certificates import Authority
-from tests.k8s.places import BIN, CACHE, UNIFIED, write_image
+from tests.k8s.places import BIN, CACHE, CGROUPS, DISK, HAS_DISK, IS_SYSTEMD, SLOWER, UNIFIED, write_image
 from tests.support import wait_until
 
 NODE = "node1"
-PODS = "kubepods"
+PODS = "kubepods.slice" if IS_SYSTEMD else "kubepods"
 PREFIX = "fairsched-k8s."
-READY_S = 90.0
-END_S = 20.0
-HIERARCHIES = Path("/sys/fs/cgroup")
+PATHS = {
+    "pod": "/api/v1/namespaces/{namespace}/pods",
+    "pods": "/api/v1/namespaces/{namespace}/pods",
+    "node": "/api/v1/nodes",
+    "serviceaccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
+    "daemonset": "/apis/apps/v1/namespaces/{namespace}/daemonsets",
+}
+READY_S = 90.0 * SLOWER
+END_S = 20.0 * SLOWER
 
 
 class ClusterError(Exception):
@@ -97,7 +104,8 @@ class Cluster:
         fcntl.flock(lock, fcntl.LOCK_EX)
 
     def _hold_namespace(self) -> None:
-        script = settings.NAMESPACE.format(top=self.directory, address=settings.ADDRESS)
+        disk = f"mount {DISK} {self.directory}/containerd" if HAS_DISK else ""
+        script = settings.NAMESPACE.format(top=self.directory, address=settings.ADDRESS, disk=disk)
         command = ["unshare", "--mount", "--net", "--propagation", "private", "bash", "-c", script]
         with open(self.directory / "namespace.log", "wb") as log:
             holder = subprocess.Popen(self._enter(command), stdout=log, stderr=log, start_new_session=True)
@@ -178,10 +186,11 @@ class Cluster:
         (top / "cni/10-test.conflist").write_text(json.dumps(settings.network()))
         (top / "containerd.toml").write_text(settings.containerd(top))
         (top / "kubelet.yaml").write_text(yaml.safe_dump(settings.kubelet(top)))
-        write_image(top / "busybox.tar")
         self.run("containerd", "--config", f"{top}/containerd.toml")
         self._wait("containerd", lambda: self._ctr("version"), "containerd answers")
-        self.import_image(top / "busybox.tar")
+        if not HAS_DISK:
+            write_image(top / "busybox.tar")
+            self.import_image(top / "busybox.tar")
         self.start_kubelet()
 
     def start_kubelet(self) -> None:
@@ -259,10 +268,12 @@ class Cluster:
 
     # ---- questions ----
 
-    def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60) -> str:
+    def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0) -> str:
         """What kubectl printed, as the administrator. Raises ClusterError."""
         command = self.inside(str(BIN / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments)
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s)
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=timeout_s * SLOWER
+        )
         if done.returncode:
             raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
@@ -276,7 +287,7 @@ class Cluster:
 
     def _ctr(self, *arguments: str) -> bool:
         command = self.inside(str(BIN / "ctr"), "-a", settings.SOCKET, "-n", "k8s.io", *arguments)
-        return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+        return subprocess.run(command, capture_output=True, timeout=60 * SLOWER).returncode == 0
 
     def import_image(self, archive: Path) -> None:
         """Give the node what `docker save` or its like has written."""
@@ -287,14 +298,35 @@ class Cluster:
         self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([dict(one) for one in documents]))
 
     def get(self, *what: str) -> dict[str, Any]:
-        """``get("pod", "chat", "-n", "ml")``: the object."""
-        found: dict[str, Any] = json.loads(self.kubectl("get", *what, "-o", "json"))
-        return found
+        """``get("pod", "chat", "-n", "ml")``: the object.
+
+        What is asked over and over until it is so is asked without a process, which costs more than the answer.
+        """
+        kind, *options = what
+        if kind not in PATHS:
+            found: dict[str, Any] = json.loads(self.kubectl("get", *what, "-o", "json"))
+            return found
+        flags = dict(zip(options[-2::-2], options[::-2], strict=False))
+        path = PATHS[kind].format(namespace=flags.get("-n", "default"))
+        names = options[: len(options) % 2]
+        try:
+            with network.inside(self):
+                query = {"labelSelector": flags["-l"]} if "-l" in flags else None
+                return dict(network.admin(self).get("/".join([path, *names]), query))
+        except FairschedError as error:
+            raise ClusterError(f"get {' '.join(what)}: {error}") from error
+
+    def has(self, *what: str) -> bool:
+        """Whether :meth:`get` finds it."""
+        with contextlib.suppress(ClusterError):
+            return bool(self.get(*what))
+        return False
 
     def is_node_ready(self) -> bool:
-        if not self.answers("get", "node", NODE):
+        try:
+            conditions = self.get("node", NODE)["status"].get("conditions", [])
+        except ClusterError:
             return False
-        conditions = self.get("node", NODE)["status"].get("conditions", [])
         return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
     def phase(self, name: str, namespace: str = "default") -> str:
@@ -314,6 +346,8 @@ def sweep(own: int | None = None) -> None:
             for pid in _pids(file):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+        if IS_SYSTEMD:  # else it would keep the slices
+            subprocess.run(["systemctl", "stop", PODS], check=True)
         _empty([*pod_trees(), *ours])
     if own is None:
         for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
@@ -323,7 +357,8 @@ def sweep(own: int | None = None) -> None:
 
 def pod_trees() -> list[Path]:
     """The kubelet's cgroup in each hierarchy where there is one."""
-    return [root / PODS for root in HIERARCHIES.iterdir() if (root / PODS).is_dir()]
+    roots = [CGROUPS] if UNIFIED == CGROUPS else CGROUPS.iterdir()
+    return [root / PODS for root in roots if (root / PODS).is_dir()]
 
 
 def _is_over(name: str, own: int | None = None) -> bool:

@@ -8,12 +8,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.k8s.cluster import Cluster
-from tests.k8s.places import why_not
+from tests.k8s.places import SLOWER, why_not
+from tests.k8s.release import compile_beforehand
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     if reason := why_not():
         pytest.skip(reason)
+    if SLOWER > 1:
+        compile_beforehand()
     with Cluster() as running:
         yield running

@@ -10,12 +10,15 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairsched.k8s import kubeconfig
 from fairsched.k8s.client import KubeClient
-from tests.k8s.cluster import Cluster
 
 CLONE_NEWNET = 0x40000000
+
+if TYPE_CHECKING:
+    from tests.k8s.cluster import Cluster
 
 
 @contextlib.contextmanager

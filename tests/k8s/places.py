@@ -22,7 +22,16 @@ APPLETS = ("sh", "sleep", "cat", "echo", "ls", "mkdir", "env", "true")
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 NODE = ("containerd", "ctr", "containerd-shim-runc-v2", "runc", "ptp", "host-local", "loopback")
 TOOLS = ("openssl", "nsenter", "unshare", "ip")
-UNIFIED = Path("/sys/fs/cgroup/unified")
+CGROUPS = Path("/sys/fs/cgroup")
+UNIFIED = CGROUPS if (CGROUPS / "cgroup.procs").exists() else CGROUPS / "unified"
+"""Where cgroup v2 is mounted: alone, or beside the hierarchies of v1."""
+SLOWER = 5.0 if os.environ.get("FAIRSCHED_VM") else 1.0
+"""How much more patience a guest wants, whose processors are emulated."""
+DISK = Path("/dev/vda")
+"""Of a guest: containerd's files with the images (disk.py)."""
+HAS_DISK = SLOWER > 1 and DISK.is_block_device()
+IS_SYSTEMD = UNIFIED == CGROUPS and Path("/run/systemd/system").is_dir()
+"""Whether the kubelet and runc ask systemd for their cgroups (the driver ``systemd``), or make them (``cgroupfs``)."""
 
 
 def why_not() -> str | None:
@@ -37,7 +46,7 @@ def why_not() -> str | None:
     if absent := [name for name in TOOLS if shutil.which(name) is None]:
         return f"{', '.join(absent)} not installed: apt-get install openssl util-linux iproute2"
     if not (UNIFIED / "cgroup.procs").exists():
-        return "host: its cgroup tree is not hybrid, and the kubelet of these tests runs on a hybrid one"
+        return "host: no cgroup v2, alone or beside v1"
     return None
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.k8s.cluster import NODE, PODS, Cluster
-from tests.k8s.places import IMAGE, UNIFIED
+from tests.k8s.places import IMAGE, IS_SYSTEMD, SLOWER, UNIFIED
 from tests.support import wait_until
 
-PATIENCE_S = 60.0
+PATIENCE_S = 60.0 * SLOWER
 
 
 def pod(name: str, **metadata: Any) -> dict[str, Any]:
@@ -42,9 +42,7 @@ def run(cluster: Cluster, document: dict[str, Any]) -> dict[str, Any]:
     """Makes the pod and returns it Running."""
     name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
     # The controllers give a new namespace its account, without which no pod is admitted.
-    wait_until(
-        lambda: cluster.answers("get", "serviceaccount", "default", "-n", namespace), PATIENCE_S, "an account"
-    )
+    wait_until(lambda: cluster.has("serviceaccount", "default", "-n", namespace), PATIENCE_S, "an account")
     cluster.apply(document)
     try:
         wait_until(lambda: cluster.phase(name, namespace) == "Running", PATIENCE_S, f"pod {name} runs")
@@ -71,13 +69,19 @@ def gpus_on_the_node(cluster: Cluster, count: int) -> Iterator[None]:
 
 
 def cgroup_of(document: dict[str, Any]) -> Path:
-    """The pod's in cgroup v2, as the kubelet's cgroupfs driver names it."""
+    """The pod's in cgroup v2, as the kubelet's driver names it."""
     metadata, status = document["metadata"], document["status"]
     quality = status["qosClass"].lower()
+    if IS_SYSTEMD:
+        above = "kubepods" if quality == "guaranteed" else f"kubepods-{quality}"
+        middle = "" if quality == "guaranteed" else f"{above}.slice/"
+        return UNIFIED / f"{PODS}/{middle}{above}-pod{metadata['uid'].replace('-', '_')}.slice"
     middle = "" if quality == "guaranteed" else f"{quality}/"
     return UNIFIED / f"{PODS}/{middle}pod{metadata['uid']}"
 
 
-def container_cgroup_of(document: dict[str, Any]) -> Path:
-    (status,) = document["status"]["containerStatuses"]
-    return cgroup_of(document) / status["containerID"].partition("://")[2]
+def container_cgroup_of(document: dict[str, Any], kind: str = "containerStatuses") -> Path:
+    """Of a pod with one container, or with one of another ``kind``: ``initContainerStatuses``."""
+    (status,) = document["status"][kind]
+    identifier = status["containerID"].partition("://")[2]
+    return cgroup_of(document) / (f"cri-containerd-{identifier}.scope" if IS_SYSTEMD else identifier)

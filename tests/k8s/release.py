@@ -24,11 +24,15 @@ import pytest
 import yaml
 
 from fairsched.base.package import with_package
+from fairsched.bpf import child
+from fairsched.bpf.gpu_time import GpuTimeProbe
+from fairsched.errors import ControlError
+from fairsched.protocol.client import ControlClient
 from fairsched.simgpu import GpuSpec
 from fairsched.simgpu.daemon_process import COMMAND
 from fairsched.simgpu.node import SimNode
 from tests.k8s.cluster import NODE, Cluster, ClusterError
-from tests.k8s.places import BIN, CACHE
+from tests.k8s.places import BIN, CACHE, HAS_DISK, SLOWER
 from tests.k8s.settings import ADDRESS, API_PORT
 from tests.support import let_run, wait_until
 from tests.unit.repo.tree import ROOT
@@ -39,10 +43,16 @@ NAME = "fairsched"
 GPU_LABEL = "nvidia.com/gpu.present"
 API = {"KUBERNETES_SERVICE_HOST": ADDRESS, "KUBERNETES_SERVICE_PORT": str(API_PORT)}
 """No proxy of services runs here."""
-READY_S = 120.0
+READY_S = 120.0 * SLOWER
+PROBES = {
+    "startup": {"periodSeconds": 30, "timeoutSeconds": 60, "failureThreshold": 60},
+    "readiness": {"periodSeconds": 30, "timeoutSeconds": 60},
+    "liveness": {"periodSeconds": 120, "timeoutSeconds": 60},
+}
+"""Of a slow node: each of them is a Python that starts."""
 LESS = {"SYS_RESOURCE": 24}
 """Capabilities that a machine of tests may lack, and their numbers."""
-GONE_S = 60.0
+GONE_S = 60.0 * SLOWER
 
 
 def load_builder() -> ModuleType:
@@ -73,7 +83,7 @@ def need_image(cluster: Cluster) -> None:
     """Import it, unless that was done, or skip the test."""
     if not (BIN / "helm").exists():
         pytest.skip("no helm: sudo make setup-k8s")
-    if cluster.directory not in _imported:
+    if cluster.directory not in _imported and not HAS_DISK:
         import_image(cluster)
         _imported.add(cluster.directory)
 
@@ -89,6 +99,21 @@ def simulated(gpus: int = 1) -> Iterator[SimNode]:
     finally:
         shutil.rmtree(state, ignore_errors=True)
         shutil.rmtree(libraries, ignore_errors=True)
+
+
+def compile_beforehand() -> None:
+    """Has the agent's programs compiled, and keeps them where the agent looks.
+
+    For a guest: on processors that are emulated that takes two minutes, and beside a control plane longer than the
+    daemon waits. What one guest has compiled the next one finds in the share, if nothing has changed.
+    """
+    shared, place = Path(os.environ["FAIRSCHED_VM_OUT"]) / "bpf", Path("/var/lib/fairsched/bpf")
+    shutil.copytree(shared, place, dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAIRSCHED_BPF_CACHE", str(place))
+        patch.setattr(child, "TIMEOUT_S", READY_S)
+        GpuTimeProbe().close()
+    shutil.copytree(place, shared, dirs_exist_ok=True)
 
 
 class Release:
@@ -123,6 +148,7 @@ class Release:
             "extraVolumeMounts": [
                 {"name": name, "mountPath": str(path)} for name, path in places.items()
             ],
+            **({"probes": PROBES} if SLOWER > 1 else {}),
             **more,
         }  # fmt: skip
 
@@ -130,7 +156,7 @@ class Release:
         """What helm printed. Raises ClusterError."""
         where = [f"--kubeconfig={self.cluster.kubeconfig}", "--namespace", NAMESPACE]
         command = self.cluster.inside(str(BIN / "helm"), *where, *arguments)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300 * SLOWER)
         if done.returncode:
             raise ClusterError(f"helm {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
@@ -209,7 +235,14 @@ class Release:
         return self.cluster.kubectl("exec", f"ds/{NAME}", "-n", NAMESPACE, "--", "fairsched", *arguments)
 
     def status(self) -> dict[str, Any]:
-        return self.ask("status")
+        """Raises ValueError where no daemon answers."""
+        node = self.cluster.processes["namespace"].pid
+        try:
+            client = ControlClient(Path(f"/proc/{node}/root/run/fairsched/fairsched.sock"))
+            found: dict[str, Any] = client.request("status")
+        except ControlError as error:
+            raise ValueError(str(error)) from error
+        return found
 
     def ask(self, *command: str) -> dict[str, Any]:
         """The answer in JSON, asked on the node: it can be had without an API server. Raises ValueError without one."""
@@ -236,7 +269,7 @@ class Release:
         """What a command prints on the node."""
         env = with_package(os.environ)
         done = subprocess.run(
-            self.cluster.inside(*command), capture_output=True, text=True, timeout=60, env=env
+            self.cluster.inside(*command), capture_output=True, text=True, timeout=60 * SLOWER, env=env
         )
         return done.stdout
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.k8s.places import BIN, IMAGE
+from tests.k8s.places import BIN, IMAGE, IS_SYSTEMD, SLOWER
 
 ADDRESS = "10.99.0.1"
 API_PORT = 6443
@@ -26,10 +26,16 @@ ip link add eth0 type veth peer name eth0-peer
 ip addr add {address}/24 dev eth0
 ip link set eth0 up; ip link set eth0-peer up
 ip route add default via 10.99.0.254
-mkdir -p {top}/lib/up {top}/lib/work {top}/containerd {top}/kubelet {top}/log/pods {top}/log/containers {top}/sysctl
-mount -t tmpfs -o mode=755 tmpfs /run
+mkdir -p {top}/lib/up {top}/lib/work {top}/containerd {top}/kubelet {top}/log/pods {top}/log/containers
+mkdir -p {top}/sysctl {top}/run
+mount -t tmpfs -o mode=755 tmpfs {top}/run
+for one in systemd dbus; do  # of a host whose systemd is asked for cgroups
+    [ ! -d /run/$one ] || {{ mkdir {top}/run/$one && mount --rbind /run/$one {top}/run/$one; }}
+done
+mount -n --move {top}/run /run
 mount -t overlay overlay -o lowerdir=/var/lib,upperdir={top}/lib/up,workdir={top}/lib/work /var/lib
 mkdir -p /var/lib/containerd /var/lib/kubelet
+{disk}
 mount --bind {top}/containerd /var/lib/containerd
 mount --bind {top}/kubelet /var/lib/kubelet
 mount --bind {top}/log /var/log
@@ -72,7 +78,7 @@ state = "/run/containerd"
       runtime_type = "io.containerd.runc.v2"
       [{cri}.runtime'.containerd.runtimes.runc.options]
         BinaryName = "{BIN}/runc"
-        SystemdCgroup = false
+        SystemdCgroup = {str(IS_SYSTEMD).lower()}
 """
 
 
@@ -115,7 +121,7 @@ def kubelet(directory: Path) -> dict[str, Any]:
         "tlsPrivateKeyFile": f"{directory}/certificates/kubelet-server.key",
         "containerRuntimeEndpoint": f"unix://{SOCKET}",
         "featureGates": GATES,
-        "cgroupDriver": "cgroupfs",
+        "cgroupDriver": "systemd" if IS_SYSTEMD else "cgroupfs",
         "failCgroupV1": False,
         "failSwapOn": False,
         "oomScoreAdj": 0,
@@ -123,7 +129,7 @@ def kubelet(directory: Path) -> dict[str, Any]:
         "evictionHard": {"memory.available": "100Mi"},
         "imageGCHighThresholdPercent": 100,
         "makeIPTablesUtilChains": False,
-        "nodeStatusUpdateFrequency": "2s",
+        "nodeStatusUpdateFrequency": "2s" if SLOWER == 1 else "10s",
         "syncFrequency": "5s",
         "resolvConf": "",
     }
