@@ -47,6 +47,10 @@ test-vm-rungs: setup-vm ## What it sees and holds with by kernel and boot (root)
 test-k8s: ## tests/k8s on a real Kubernetes; after setup-k8s (root)
 	@$(CLEAN_ENV) $(BIN)/python -m pytest tests/k8s $(ARGS); $(OWN)
 
+.PHONY: test-k8s-guest
+test-k8s-guest: setup-vm ## A node of cgroup v2 alone and systemd's cgroups (root)
+	@$(CLEAN_ENV) $(BIN)/python scripts/vm/run.py $(or $(KERNEL),6.1)+systemd $(ARGS); $(OWN)
+
 .PHONY: test-unit
 test-unit: setup ## The tests that need no root
 	@$(CLEAN_ENV) $(BIN)/python -m pytest tests/unit $(ARGS); $(OWN)

@@ -5,8 +5,9 @@
     run.py SERIES[+BOOT] --command SHELL_COMMAND
 
 SERIES is 5.10, 6.1, 6.12 or 7.2. BOOT, where it is not cgroup v2 alone and no lockdown: v1 (only cgroup v1 is
-mounted), hybrid (v1, and v2 beside it without controllers), lockdown (confidentiality). --short: walks and random tests
-go a part of the way, which is what every make test does. The second form runs something else there, as when one looks
+mounted), hybrid (v1, and v2 beside it without controllers), lockdown (confidentiality), systemd (cgroup v2 alone, and
+process 1 is systemd; the tests are a service of it, by default some of tests/k8s). --short: walks and random tests go
+a part of the way, which is what every make test does. The second form runs something else there, as when one looks
 for a reason.
 
 Boots Debian's kernel of that series under qemu, without KVM, with this machine's file system as root (what the
@@ -48,9 +49,15 @@ BOOTS = {
     "lockdown": "cgroup_no_v1=all lockdown=confidentiality",
     "v1": "",
     "hybrid": "",
+    "systemd": "cgroup_no_v1=all",
 }
 """Boot -> what it adds to the kernel's command line. ``guest`` mounts the cgroups that it stands for."""
 USUAL = "v2"
+IN_CLUSTER = "systemd"
+"""The boot for a Kubernetes and its images, which lie in memory; it takes minutes to come up."""
+COMPILED = Path(os.environ.get("FAIRSCHED_K8S_CACHE", "/var/cache/fairsched-k8s")) / "bpf"
+"""Programs that the last guest with a cluster has compiled."""
+CLUSTER_TESTS = ("tests/k8s/test_pods.py", "tests/k8s/test_node.py", "tests/k8s/test_release.py")
 RUNGS = "tests/vm/test_rungs.py"
 """A boot of its own, as it measures: played only where it is named."""
 PASSED_ON = ("FAIRSCHED_GARBAGE",)
@@ -83,9 +90,11 @@ def parse_target(word: str) -> tuple[str, str] | None:
 
 
 def command(modules: Path, series: str, boot: str, arguments: list[str], *, is_short: bool = False) -> str:
-    """What the guest runs: pytest on tests/vm, or on what the arguments name of it; or a command."""
-    named = [one for one in arguments if one.split("::")[0].startswith("tests/vm")]
-    pytest = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-p", "no:cacheprovider", "-o", "timeout=600"]
+    """What the guest runs: pytest on its tests, or on what the arguments name of them; or a command."""
+    named = [one for one in arguments if one.split("::")[0].startswith(("tests/vm", "tests/k8s"))]
+    timeout = "timeout=1800" if boot == IN_CLUSTER else "timeout=600"
+    pytest = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-p", "no:cacheprovider", "-o", timeout]
+    usual = CLUSTER_TESTS if boot == IN_CLUSTER else ("tests/vm", f"--ignore={RUNGS}")
     environment = {
         "FAIRSCHED_VM": series,
         "FAIRSCHED_VM_BOOT": boot,
@@ -99,23 +108,34 @@ def command(modules: Path, series: str, boot: str, arguments: list[str], *, is_s
         **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
     }
     lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
-    words = [*pytest, *([] if named else ["tests/vm", f"--ignore={RUNGS}"]), *arguments]
+    words = [*pytest, *([] if named else usual), *arguments]
     if arguments[:1] == ["--command"]:
         words = ["sh", "-c", " ".join(arguments[1:])]
     return "\n".join([*lines, f"cd {shlex.quote(str(ROOT))}", f"exec {shlex.join(words)}", ""])
 
 
+def write_disk(out: Path) -> bool:
+    """The images of a cluster, for a guest to mount; False, and the reason told, where that failed."""
+    words = [sys.executable, "-m", "tests.k8s.disk", str(out / "disk")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        say(f"the images of the cluster could not be made: {done.stderr[-1500:]}")
+    return done.returncode == 0
+
+
 def qemu_arguments(kernel: Path, initrd: Path, series: str, boot: str, out: Path) -> list[str]:
     share = "security_model=none,multidevs=remap"
+    disk = ["-drive", f"file={out}/disk,format=raw,if=virtio,snapshot=on"] if boot == IN_CLUSTER else []
     return [
         *(QEMU, "-nodefaults", "-no-reboot", "-display", "none", "-no-user-config"),
         *("-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"),
-        *("-m", os.environ.get("FAIRSCHED_VM_MEMORY", "2G")),
+        *("-m", os.environ.get("FAIRSCHED_VM_MEMORY", "6G" if boot == IN_CLUSTER else "2G")),
         *("-kernel", str(kernel), "-initrd", str(initrd)),
         *("-append", f"{APPEND} {BOOTS[boot]} {APPEND_FOR.get(series, '')}"),
         *("-virtfs", f"local,path=/,mount_tag=host,readonly=on,{share}"),
         *("-virtfs", f"local,path={out},mount_tag=out,{share}"),
         *("-device", "virtio-rng-pci"),
+        *disk,
         *("-serial", f"file:{out}/console", "-serial", "stdio"),
     ]
 
@@ -127,7 +147,8 @@ def write_orders(out: Path, home: Path, boot: str, orders: str) -> None:
     (out / "modules").write_text(f"{home}/root/usr/lib/modules/{release}\n")
     (out / "boot").write_text(f"{boot}\n")
     (out / "command").write_text(orders)
-    shutil.copy(HERE / "guest", out / "guest")
+    for name in ("guest", "play"):
+        shutil.copy(HERE / name, out / name)
 
 
 def pass_on(source: IO[bytes]) -> None:
@@ -177,13 +198,20 @@ def run(series: str, kind: str, json: Path | None, arguments: list[str], *, is_s
         return 1
     initrd = home / "initramfs"
     initramfs.write(initrd, home / "root/usr/lib/modules" / release, HERE / "init")
-    limit_s = float(os.environ.get("FAIRSCHED_VM_LIMIT_S", "1200"))
+    limit_s = float(os.environ.get("FAIRSCHED_VM_LIMIT_S", "3600" if kind == IN_CLUSTER else "1200"))
     with tempfile.TemporaryDirectory(prefix="fairsched-vm.") as directory:
         out = Path(directory)
+        if kind == IN_CLUSTER and not write_disk(out):
+            return CANNOT
+        if kind == IN_CLUSTER:
+            COMPILED.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(COMPILED, out / "bpf")
         write_orders(out, home, kind, command(modules, series, kind, arguments, is_short=is_short))
         say(f"booting {release}" + ("" if kind == USUAL else f", {kind}"))
         in_time = boot(qemu_arguments(home / "vmlinuz", initrd, series, kind, out), limit_s)
         status = out / "status"
+        if kind == IN_CLUSTER:
+            shutil.copytree(out / "bpf", COMPILED, dirs_exist_ok=True)
         if json is not None and (out / "results.json").exists():
             json.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(out / "results.json", json)

@@ -49,6 +49,7 @@ def test_an_unknown_kernel_is_a_usage_error() -> None:
         ("6.1", ("6.1", "v2")),
         ("5.10+v1", ("5.10", "v1")),
         ("6.12+lockdown", ("6.12", "lockdown")),
+        ("6.1+systemd", ("6.1", "systemd")),
         ("6.1+", None),
         ("6.1+v3", None),
         ("+v1", None),
@@ -66,7 +67,7 @@ def test_the_guest_learns_how_it_was_booted(boot: str, tmp_path: Path) -> None:
     words = NAMES["qemu_arguments"](Path("/k"), Path("/i"), "6.1", boot, tmp_path)
     line = words[words.index("-append") + 1]
     assert ("lockdown=confidentiality" in line) is (boot == "lockdown")
-    assert ("cgroup_no_v1=all" in line) is (boot in ("v2", "lockdown"))
+    assert ("cgroup_no_v1=all" in line) is (boot in ("v2", "lockdown", "systemd"))
     orders = NAMES["command"](Path("/m"), "6.1", boot, [])
     assert f"export FAIRSCHED_VM_BOOT={boot}\n" in orders
 
@@ -100,3 +101,10 @@ def test_a_guest_goes_all_the_way_unless_it_is_told_not_to(is_short: bool) -> No
         "-m pytest -p no:cacheprovider -o timeout=600 tests/vm --ignore=tests/vm/test_rungs.py -x\n"
     )
     assert "--short" not in (ROOT / "Makefile").read_text() + (ROOT / "scripts/vm/matrix.py").read_text()
+
+
+def test_a_guest_with_systemd_plays_the_node_of_a_cluster() -> None:
+    orders = NAMES["command"](Path("/m"), "6.1", "systemd", [])
+    tests = NAMES["CLUSTER_TESTS"]
+    assert orders.endswith(f"timeout=1800 {' '.join(tests)}\n")
+    assert all((ROOT / one).is_file() for one in tests)
