@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairsched.k8s import kubeconfig
-from fairsched.k8s.client import KubeClient
+from fairsched.k8s.client import KubeClient, Times
+from tests.k8s.places import SLOWER
 
 CLONE_NEWNET = 0x40000000
 
@@ -47,7 +48,7 @@ def inside(cluster: Cluster) -> Iterator[None]:
 
 def admin(cluster: Cluster) -> KubeClient:
     """As the administrator."""
-    return KubeClient(kubeconfig.access(cluster.kubeconfig))
+    return KubeClient(kubeconfig.access(cluster.kubeconfig), Times(5.0 * SLOWER, 15.0 * SLOWER))
 
 
 def as_account(cluster: Cluster, namespace: str, name: str) -> KubeClient:
