@@ -24,9 +24,9 @@ from fairsched.daemon.processes import Launches, build_processes, held_by_proces
 from fairsched.daemon.report import build_status
 from fairsched.errors import ConfigError, ControlError, FairschedError
 from fairsched.protocol.events import later
+from fairsched.protocol.listen import Peer
 from fairsched.protocol.own import OwnStatus
 from fairsched.protocol.process import ProcessStatus
-from fairsched.protocol.server import Peer
 from fairsched.protocol.status import DecisionRecord, StatusReport
 
 _EXPLAIN_NS = 60_000_000_000

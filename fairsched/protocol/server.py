@@ -18,15 +18,11 @@ node is its operator. The kernel vouches for the peer (SO_PEERCRED, SO_PEERGROUP
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import grp
 import json
 import logging
 import os
 import select
 import socket
-import stat
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +31,7 @@ from typing import Any, Protocol
 
 from fairsched.errors import ControlError, FairschedError
 from fairsched.protocol.client import MAX_ANSWER_BYTES, VERSION, encode_line
+from fairsched.protocol.listen import Peer, gid_of, listen, lock, peer_of
 from fairsched.protocol.status import to_plain
 
 MAX_REQUEST_BYTES = 64 * 1024
@@ -45,24 +42,7 @@ MAX_CALL_S = 0.005
 IDLE_S = 10.0
 """A client that neither finishes a request nor takes a whole answer for so long is dropped."""
 
-_MAX_PATH_BYTES = 107
-"""sun_path of sockaddr_un, less its NUL."""
-_SO_PEERGROUPS = 59
-"""asm-generic/socket.h, Linux 4.13; not in Python's socket module."""
-_MAX_GROUPS_BYTES = 1024
-"""256 groups: the longest answer Python's getsockopt takes."""
-
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Peer:
-    """Who is at the other end, as the kernel says."""
-
-    pid: int
-    uid: int
-    gids: frozenset[int]
-    """Primary and supplementary."""
 
 
 class ControlHandler(Protocol):
@@ -194,11 +174,11 @@ class ControlServer:
         self.counters = ServerCounters()
         self._handler = handler
         self._clock = clock
-        self._gid = _gid_of(group)
+        self._gid = gid_of(group)
         self._clients: dict[int, _Client] = {}
-        self._lock_fd = _lock(path)
+        self._lock_fd = lock(path)
         try:
-            self._listener = _listen(path, self._gid)
+            self._listener = listen(path, self._gid, MAX_CLIENTS)
         except BaseException:
             os.close(self._lock_fd)
             raise
@@ -375,76 +355,3 @@ class ControlServer:
 def _failure(error: FairschedError) -> dict[str, Any]:
     detail = {"message": str(error), "remedy": error.remedy, "exit_status": error.exit_status}
     return {"v": VERSION, "ok": False, "error": detail}
-
-
-def peer_of(sock: socket.socket) -> Peer:
-    """Who is at the other end of a connected unix socket. Raises OSError."""
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, gid = struct.unpack("3i", credentials)
-    try:
-        # asked of the socket, not of /proc/PID: the peer may have exited and its pid be reused
-        raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_GROUPS_BYTES)
-        groups = struct.unpack(f"{len(raw) // 4}I", raw)
-    except OSError:
-        groups = ()  # more groups than fit, or a kernel without it: the primary one alone counts
-    return Peer(pid, uid, frozenset({gid, *groups}))
-
-
-def _gid_of(group: str) -> int | None:
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        return None
-
-
-def _lock(path: Path) -> int:
-    """Hold `path`.lock for as long as the daemon lives; the kernel lets go of it when we die.
-
-    A POSIX lock, not flock(2): a forked child (the guardian) does not inherit it, so it cannot keep
-    the next daemon from starting.
-    """
-    if len(os.fsencode(path)) > _MAX_PATH_BYTES:
-        raise ControlError(
-            f"{path}: the path of a unix socket has at most {_MAX_PATH_BYTES} bytes",
-            remedy="set control.socket to a shorter one",
-        )
-    try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise ControlError(f"{path}: {error.strerror}", remedy="run as root, or set run_dir") from None
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        pid = os.read(fd, 32).decode("ascii", "replace").strip()
-        os.close(fd)
-        raise ControlError(
-            f"another fairsched is running (pid {pid or 'unknown'})", remedy="stop it first"
-        ) from None
-    os.truncate(fd, 0)
-    os.write(fd, f"{os.getpid()}\n".encode())
-    return fd
-
-
-def _listen(path: Path, gid: int | None) -> socket.socket:
-    """A listening socket at `path`; what a dead daemon left there is replaced."""
-    try:
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise ControlError(f"{path} is not a socket", remedy="move that file away, or set control.socket")
-        path.unlink()  # stale: the lock is ours, so nobody listens on it
-    except FileNotFoundError:
-        pass
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    before = os.umask(0o177)  # never open to others, not even before the chown
-    try:
-        listener.bind(str(path))
-        if gid is not None and os.geteuid() == 0:
-            os.chown(path, 0, gid)
-            os.chmod(path, 0o660)
-        listener.listen(MAX_CLIENTS)
-    except OSError as error:
-        listener.close()
-        raise ControlError(f"{path}: {error.strerror}", remedy="set control.socket to another path") from None
-    finally:
-        os.umask(before)
-    return listener

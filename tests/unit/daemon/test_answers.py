@@ -14,7 +14,7 @@ import pytest
 from fairsched.daemon.answers import Answers
 from fairsched.errors import ConfigError, ControlError
 from fairsched.protocol.events import EventRecord
-from fairsched.protocol.server import Peer
+from fairsched.protocol.listen import Peer
 
 
 class Companion:

@@ -14,8 +14,9 @@ from fairsched.base.wait import is_readable
 from fairsched.config import Config, Overrides, Setting, check_set, diff, from_bytes, list_settings, render
 from fairsched.errors import ConfigError
 from fairsched.model import ActionKind, Confidence, GraphWork, Reason, ReasonCode, Source, TenantClass
+from fairsched.protocol.listen import Peer
 from fairsched.protocol.process import ProcessStatus
-from fairsched.protocol.server import ControlServer, Peer
+from fairsched.protocol.server import ControlServer
 from fairsched.protocol.status import (
     DecisionRecord,
     GateState,

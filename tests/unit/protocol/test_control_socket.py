@@ -20,7 +20,8 @@ from fairsched.base.wait import is_readable
 from fairsched.errors import ControlError
 from fairsched.protocol import server as control_server
 from fairsched.protocol.client import ControlClient
-from fairsched.protocol.server import IDLE_S, MAX_CLIENTS, MAX_REQUEST_BYTES, ControlServer, Peer, peer_of
+from fairsched.protocol.listen import Peer, peer_of
+from fairsched.protocol.server import IDLE_S, MAX_CLIENTS, MAX_REQUEST_BYTES, ControlServer
 from fairsched.protocol.status import StatusReport, decision_from_plain, status_from_plain, to_plain
 from tests.unit.protocol.fakes import FakeDaemon, hold, serving, status, thaw
 
@@ -290,7 +291,7 @@ def test_a_stranger_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_members_of_the_group_may_ask(
     path: Path, monkeypatch: pytest.MonkeyPatch, gids: set[int], may: bool
 ) -> None:
-    monkeypatch.setattr(control_server, "_gid_of", lambda group: 77)
+    monkeypatch.setattr(control_server, "gid_of", lambda group: 77)
     monkeypatch.setattr(control_server, "peer_of", lambda sock: Peer(1, 12345, frozenset(gids)))
     monkeypatch.setattr(os, "chown", lambda *args: None)
     server = ControlServer(path, FakeDaemon())
@@ -318,7 +319,7 @@ def test_without_the_group_only_the_owner_can_open_the_socket(server: ControlSer
 def test_with_the_group_its_members_can_open_the_socket(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root gives the socket to a group: sudo make test-unit")
-    monkeypatch.setattr(control_server, "_gid_of", lambda group: 1)
+    monkeypatch.setattr(control_server, "gid_of", lambda group: 1)
     server = ControlServer(path, FakeDaemon())
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
     assert path.stat().st_gid == 1
