@@ -3,16 +3,21 @@
 
 A change is validated whole before anything is touched; one that is wrong leaves everything as it was and
 ``error`` says what is wrong until the next good one.
+
+What is set is in force, and answered, when the disk has it: a thread keeps it. Changes that come meanwhile wait, and
+are kept together; what becomes of file and pods in between must fit what is about to be kept as well.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairsched.base.later import Errand, Later
 from fairsched.base.saver import Saver
 from fairsched.config import (
     DEFAULT_PATH,
@@ -32,7 +37,19 @@ from fairsched.config import (
 from fairsched.config.podlayer import Layer, layer_path, layer_text, load_layer, with_layer
 from fairsched.errors import ConfigError, FairschedError
 
+_Make = Callable[[Overrides], Overrides]
+Lines = list[str]
+"""What a change came to."""
+
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Batch:
+    """Overrides that the thread keeps, and who is told when it has."""
+
+    overrides: Overrides
+    owed: list[tuple[Later[Lines], Lines]] = field(default_factory=list)
 
 
 class Settings:
@@ -52,12 +69,20 @@ class Settings:
         self.file_config, self._pods_misfit = self._with_layer(self._plain)
         self.overrides, self._misfit = _read_overrides(self.file_config.overrides_path, self.file_config)
         self._aside: Path | None = None
+        self._waiting: list[tuple[_Make, Later[Lines]]] = []
+        self._batch: _Batch | None = None
+        self._keeping: Errand[Path | None] = Errand("overrides")
         self._text: tuple[Config, str] | None = None
         self.config = self.overrides.apply(self.file_config)
 
     def close(self) -> None:
-        """Wait until what pods came to is kept, but not for a disk that does not answer."""
+        """Wait until what was set and what pods came to is kept, but not for a disk that does not answer."""
+        self._keeping.close()
         self._saver.close()
+
+    def fileno(self) -> int:
+        """Readable when :meth:`settle` has something to do."""
+        return self._keeping.fileno()
 
     @property
     def overrides_warning(self) -> str | None:
@@ -91,9 +116,9 @@ class Settings:
         try:
             plain = load(self.path)
             fresh, pods_misfit = self._with_layer(plain)
-            if misfit is not None and self._aside is None:
+            if misfit is not None and self._aside is None and self._batch is None:
                 overrides, misfit = _read_overrides(self.file_config.overrides_path, fresh)
-            config = overrides.apply(fresh)
+            config = self._overridden(fresh, overrides)
         except ConfigError as error:
             self.error = str(error)
             raise
@@ -119,7 +144,7 @@ class Settings:
         Pods come and go all the time, and who watches them tells it again: nobody waits for the disk.
         """
         fresh = with_layer(self._plain, layer)
-        config = keep_started(self.overrides.apply(fresh), self.config)
+        config = keep_started(self._overridden(fresh, self.overrides), self.config)
         lines = [str(change) for change in diff(self.config, config)]
         self._saver.save(layer_text(layer))
         self._layer, self._pods_misfit = dict(layer), None
@@ -146,40 +171,93 @@ class Settings:
             self._text = self._plain, render(self._plain)
         return self._text[1]
 
-    def set_tenant(self, tenant: str, values: Mapping[str, Any]) -> list[str]:
-        """Override values of a tenant, persist, return the changes as lines. Raises ConfigError.
+    def _overridden(self, fresh: Config, overrides: Overrides) -> Config:
+        """With these overrides; those that are about to be kept must fit as well. Raises ConfigError."""
+        if self._batch is not None:
+            self._batch.overrides.apply(fresh)
+        return overrides.apply(fresh)
+
+    def set_tenant(self, tenant: str, values: Mapping[str, Any]) -> Later[Lines]:
+        """Override values of a tenant, persist, answer with the changes as lines, or a ConfigError.
 
         Of a tenant that is no more, values that it has overrides of: they are in force when it is back.
         """
-        kept = self.overrides.tenants.get(tenant, {})
-        if tenant in self.overrides.stale(self.file_config) and values.keys() <= kept.keys():
-            check_values({**kept, **values})
-        else:
-            check_set(tenant, values, self.file_config)
-        return self._override(self.overrides.with_set(tenant, values))
 
-    def unset_tenant(self, tenant: str, keys: Sequence[str]) -> list[str]:
-        """Give the file its say back. Raises ConfigError."""
-        return self._override(self.overrides.with_unset(tenant, keys))
+        def make(before: Overrides) -> Overrides:
+            kept = before.tenants.get(tenant, {})
+            if tenant in before.stale(self.file_config) and values.keys() <= kept.keys():
+                check_values({**kept, **values})
+            else:
+                check_set(tenant, values, self.file_config)
+            return before.with_set(tenant, values)
 
-    def _override(self, overrides: Overrides) -> list[str]:
-        config = keep_started(overrides.apply(self.file_config), self.config)
-        lines = [str(change) for change in diff(self.config, config)]
-        path, aside = self.file_config.overrides_path, self._aside
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if self._misfit is not None and aside is None:
-                aside = _keep(path)
-            save_overrides(path, overrides)
-        except OSError as error:
-            raise FairschedError(
-                f"{path}: cannot be written: {error.strerror}; nothing was changed",
-                remedy="make state_dir writable for the daemon",
-            ) from error
-        self.overrides, self.config, self._aside = overrides, config, aside
-        if aside is None:
-            self._misfit = None  # somebody has removed them
-        return lines
+        return self._override(make)
+
+    def unset_tenant(self, tenant: str, keys: Sequence[str]) -> Later[Lines]:
+        """Give the file its say back. May be answered with a ConfigError."""
+        return self._override(lambda before: before.with_unset(tenant, keys))
+
+    def _override(self, make: _Make) -> Later[Lines]:
+        answer: Later[Lines] = Later()
+        self._waiting.append((make, answer))
+        self._begin()
+        return answer
+
+    def _begin(self) -> None:
+        """Have what waits kept, all at once, unless something is being kept."""
+        if self._batch is not None or not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        batch, config = _Batch(self.overrides), self.config
+        for make, answer in waiting:
+            try:
+                overrides = make(batch.overrides)
+                after = keep_started(overrides.apply(self.file_config), config)
+            except ConfigError as error:
+                answer.fail(error)
+                continue
+            batch.owed.append((answer, [str(change) for change in diff(config, after)]))
+            batch.overrides, config = overrides, after
+        if not batch.owed:
+            return
+        self._batch = batch
+        path, is_first = self.file_config.overrides_path, self._misfit is not None and self._aside is None
+        self._keeping.start(lambda: _save(path, batch.overrides, is_misfit=is_first))
+
+    def settle(self) -> None:
+        """Put in force what is kept now, tell those who wait for it, and have kept what came meanwhile."""
+        outcome, batch = self._keeping.take(), self._batch
+        if outcome is None or batch is None:
+            return
+        self._batch = None
+        aside, error = outcome
+        is_kept = error is None
+        if is_kept:
+            self.overrides = batch.overrides
+            self.config = keep_started(batch.overrides.apply(self.file_config), self.config)
+            self._aside = aside or self._aside
+            if self._aside is None:
+                self._misfit = None  # somebody has removed them
+        for answer, lines in batch.owed:
+            if error is None:
+                answer.give(lines)
+            else:
+                answer.fail(self._unwritten(error) if isinstance(error, OSError) else error)
+        self._begin()
+
+    def _unwritten(self, error: OSError) -> FairschedError:
+        return FairschedError(
+            f"{self.file_config.overrides_path}: cannot be written: {error.strerror}; nothing was changed",
+            remedy="make state_dir writable for the daemon",
+        )
+
+
+def _save(path: Path, overrides: Overrides, *, is_misfit: bool) -> Path | None:
+    """Returns where the file of before is kept, where it did not fit. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = _keep(path) if is_misfit else None
+    save_overrides(path, overrides)
+    return aside
 
 
 def _read_layer(config: Config) -> Layer:

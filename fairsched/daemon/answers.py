@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairsched import __version__
+from fairsched.base.later import Later
 from fairsched.config.settings import Settings
 from fairsched.daemon.cost import MapFacts, read_processes
 from fairsched.daemon.parts import Parts
@@ -153,11 +154,17 @@ class Answers:
     def tenant_list(self) -> Mapping[str, Any]:
         return self._settings.tenant_list()
 
-    def tenant_set(self, tenant: str, values: Mapping[str, Any], by: Peer) -> list[str]:
-        return self._changed(self._settings.set_tenant(tenant, values), by)
+    def tenant_set(self, tenant: str, values: Mapping[str, Any], by: Peer) -> Later[list[str]]:
+        return self._settings.set_tenant(tenant, values).before(lambda lines: self._changed(lines, by))
 
-    def tenant_unset(self, tenant: str, keys: Sequence[str], by: Peer) -> list[str]:
-        return self._changed(self._settings.unset_tenant(tenant, keys), by)
+    def tenant_unset(self, tenant: str, keys: Sequence[str], by: Peer) -> Later[list[str]]:
+        return self._settings.unset_tenant(tenant, keys).before(lambda lines: self._changed(lines, by))
+
+    def fileno(self) -> int:
+        return self._settings.fileno()
+
+    def settle(self) -> None:
+        self._settings.settle()
 
     def config_show(self) -> Mapping[str, Any]:
         return self._settings.show()

@@ -5,7 +5,8 @@ Problem: the daemon's loop must tick every 20 ms whatever clients do, and what t
 
 Approach: one non-blocking unix stream socket and one epoll descriptor that the loop polls together with its own. A
 client is a bounded buffer; every call of :meth:`ControlServer.handle_ready` does a bounded amount of work. Slow, silent
-and greedy clients lose their connection, never the loop's time.
+and greedy clients lose their connection, never the loop's time. An answer that waits for a disk is sent when it is
+there; until then nothing more is read from that client.
 
 Wire: one JSON object per line. Request ``{"v": 1, "request": "status", "args": {}}``, answer ``{"v": 1, "ok": true,
 "result": ...}`` or ``{"v": 1, "ok": false, "error": {"message", "remedy", "exit_status"}}``. A connection may carry
@@ -29,8 +30,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from fairsched.base.later import Later
 from fairsched.errors import ControlError, FairschedError
-from fairsched.protocol.client import MAX_ANSWER_BYTES, VERSION, encode_line
+from fairsched.protocol.client import KEPT_S, MAX_ANSWER_BYTES, VERSION, encode_line
 from fairsched.protocol.listen import Peer, gid_of, listen, lock, peer_of
 from fairsched.protocol.status import to_plain
 
@@ -40,7 +42,8 @@ MAX_REQUESTS_PER_CALL = 8
 MAX_CALL_S = 0.005
 """Over all clients: a tick waits for so many handlers at most, and for one when they take that long."""
 IDLE_S = 10.0
-"""A client that neither finishes a request nor takes a whole answer for so long is dropped."""
+"""A client that neither finishes a request nor takes a whole answer for so long is dropped; one that waits for a disk
+after KEPT_S."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +52,15 @@ class ControlHandler(Protocol):
     """What the daemon can be asked. Answers are dataclasses or plain data (see status.to_plain).
 
     FairschedError becomes an error answer; any other exception is logged and answered as a fault of
-    the daemon, and never reaches its loop. Every method must return within a few milliseconds.
+    the daemon, and never reaches its loop. Every method must return within a few milliseconds; one whose
+    answer takes longer returns a :class:`Later`.
     """
+
+    def fileno(self) -> int:
+        """Readable when :meth:`settle` has something to do."""
+
+    def settle(self) -> None:
+        """Answers that were not there yet may be afterwards."""
 
     def ping(self) -> Any:
         """``{"version": ..., "pid": ...}``, and how it is (protocol/health.py)."""
@@ -142,6 +152,8 @@ class _Client:
     """When it last finished a request or took a whole answer; a byte now and then is no progress."""
     inbox: bytearray = field(default_factory=bytearray)
     outbox: bytearray = field(default_factory=bytearray)
+    owed: Later[Any] | None = None
+    """The answer that it waits for."""
     is_closing: bool = False
     """Close once the outbox is empty."""
 
@@ -185,6 +197,7 @@ class ControlServer:
         self._inode = path.stat().st_ino
         self._epoll = select.epoll()
         self._epoll.register(self._listener, select.EPOLLIN)
+        self._epoll.register(handler.fileno(), select.EPOLLIN)
 
     def fileno(self) -> int:
         """One descriptor for everything: readable when :meth:`handle_ready` has work."""
@@ -194,12 +207,27 @@ class ControlServer:
         """Serve whoever is ready, without waiting. Call it when readable, and every tick or so (it
         also drops idle clients). Raises nothing on account of a client."""
         budget, until_s = MAX_REQUESTS_PER_CALL, self._clock() + MAX_CALL_S
-        for fd, _ in self._epoll.poll(0, MAX_CLIENTS + 1):
+        for fd, _ in self._epoll.poll(0, MAX_CLIENTS + 2):
             if fd == self._listener.fileno():
                 self._accept()
+            elif fd == self._handler.fileno():
+                self._settle()
             elif (client := self._clients.get(fd)) is not None:
                 budget -= self._serve(client, budget if self._clock() < until_s else 0)
         self._drop_idle()
+
+    def _settle(self) -> None:
+        """Whose answers are there now is served next."""
+        try:
+            self._handler.settle()
+        except Exception:
+            self.counters.faults_total += 1
+            logger.exception("control socket: settling failed")
+        for client in self._clients.values():
+            if client.owed is not None and client.owed.is_there:
+                client.outbox += self._encoded(client.owed.take)
+                client.owed, client.progress_s = None, self._clock()
+                self._epoll.modify(client.sock, select.EPOLLOUT)
 
     def close(self) -> None:
         """Let go of all clients and remove the socket, if it is still ours."""
@@ -256,6 +284,9 @@ class ControlServer:
     def _serve(self, client: _Client, budget: int) -> int:
         """Write what waits, else read and answer; return how many requests were answered."""
         answered = 0
+        if client.owed is not None:  # it has gone: nothing else is looked for
+            self._drop(client)
+            return answered
         try:
             if not client.outbox:
                 self._read(client)
@@ -269,6 +300,9 @@ class ControlServer:
             return answered
         if client.is_closing and not client.outbox:
             self._drop(client)
+            return answered
+        if client.owed is not None:
+            self._epoll.modify(client.sock, 0)
             return answered
         # while an answer waits, nothing more is read from this client
         has_work = b"\n" in client.inbox and not client.outbox
@@ -286,7 +320,7 @@ class ControlServer:
 
     def _answer(self, client: _Client, budget: int) -> int:
         answered = 0
-        while answered < budget and not client.outbox and not client.is_closing:
+        while answered < budget and not (client.outbox or client.owed or client.is_closing):
             end = client.inbox.find(b"\n")
             if end > MAX_REQUEST_BYTES or (end < 0 and len(client.inbox) > MAX_REQUEST_BYTES):
                 self.counters.dropped_total += 1
@@ -299,7 +333,7 @@ class ControlServer:
                 break
             raw = bytes(client.inbox[:end])
             del client.inbox[: end + 1]
-            client.outbox += self._reply(raw, client.peer)
+            self._reply(client, raw)
             client.progress_s = self._clock()
             answered += 1
         return answered
@@ -310,10 +344,27 @@ class ControlServer:
         if not client.outbox:
             client.progress_s = self._clock()
 
-    def _reply(self, raw: bytes, peer: Peer) -> bytes:
+    def _reply(self, client: _Client, raw: bytes) -> None:
+        """Answer, or keep in mind what it is owed."""
         self.counters.requests_total += 1
+
+        def answer() -> Any:
+            result = self._call(raw, client.peer)
+            if not isinstance(result, Later):
+                return result
+            if result.is_there:
+                return result.take()
+            client.owed = result
+            return None
+
+        line = self._encoded(answer)
+        if client.owed is None:
+            client.outbox += line
+
+    def _encoded(self, result: Callable[[], Any]) -> bytes:
+        """As a line, also what it raises."""
         try:
-            answer = encode_line({"v": VERSION, "ok": True, "result": to_plain(self._call(raw, peer))})
+            answer = encode_line({"v": VERSION, "ok": True, "result": to_plain(result())})
         except FairschedError as error:
             return encode_line(_failure(error))
         except Exception as error:  # a fault in a handler must not stop the scheduling
@@ -343,7 +394,12 @@ class ControlServer:
 
     def _drop_idle(self) -> None:
         oldest = self._clock() - IDLE_S
-        for client in [client for client in self._clients.values() if client.progress_s < oldest]:
+        oldest_owed = oldest + IDLE_S - KEPT_S
+        for client in [
+            client
+            for client in self._clients.values()
+            if client.progress_s < (oldest if client.owed is None else oldest_owed)
+        ]:
             self.counters.dropped_total += 1
             self._drop(client)
 

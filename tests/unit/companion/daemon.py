@@ -9,6 +9,7 @@ from typing import Any
 from fairsched.config.settings import Settings
 from fairsched.errors import ControlError, FairschedError
 from fairsched.protocol.status import to_plain
+from tests.unit.config.kept import set_tenant, unset_tenant
 
 
 class SettingsDaemon:
@@ -27,9 +28,9 @@ class SettingsDaemon:
             if name == "tenant_list":
                 return to_plain(self.settings.tenant_list())
             if name == "tenant_set":
-                return self.settings.set_tenant(args["tenant"], args["values"])
+                return set_tenant(self.settings, args["tenant"], args["values"])
             assert name == "tenant_unset"
-            return self.settings.unset_tenant(args["tenant"], args["keys"])
+            return unset_tenant(self.settings, args["tenant"], args["keys"])
         except FairschedError as error:
             raise ControlError(str(error), remedy=error.remedy) from None
 

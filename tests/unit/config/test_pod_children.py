@@ -14,6 +14,7 @@ from fairsched.config import CgroupOwners, from_bytes, render
 from fairsched.config.podlayer import fitting, layer_path, layer_text, load_layer, with_layer
 from fairsched.config.settings import Settings
 from fairsched.errors import ConfigError
+from tests.unit.config.kept import set_tenant
 from tests.unit.config.test_match import LOW, UID, Host, config
 
 POD = f"/kubepods/burstable/pod{UID}"
@@ -138,7 +139,7 @@ def test_the_layer_outlives_a_reload_and_an_override_lies_over_it(file: Path) ->
     settings = Settings(file)
     settings.set_pods(LAYER)
     assert "weight: 5" not in settings.file_text()
-    settings.set_tenant("ml/llama-0", {"weight": 7})
+    set_tenant(settings, "ml/llama-0", {"weight": 7})
     write(file, "chat: {cgroup: gpu/chat, weight: 5}")
     settings.reload()
     assert weights(settings) == {"chat": 5, "ml": 3, "ml/llama-0": 7}
@@ -156,7 +157,7 @@ def test_what_the_file_says_is_written_once_for_all_who_ask(
     settings = Settings(file)
     first = settings.file_text()
     settings.set_pods(LAYER)
-    settings.set_tenant("ml", {"weight": 9})
+    set_tenant(settings, "ml", {"weight": 9})
     assert settings.file_text() is first and len(made) == 1
     write(file, "chat: {cgroup: gpu/chat, weight: 5}")
     settings.reload()
@@ -236,7 +237,7 @@ def test_a_bad_reload_keeps_the_file_that_the_next_layer_lies_on(file: Path) -> 
 
 def test_a_reload_that_an_override_refuses_leaves_no_trace_in_the_next_layer(file: Path) -> None:
     settings = Settings(file)
-    settings.set_tenant("chat", {"min": 0.6})
+    set_tenant(settings, "chat", {"min": 0.6})
     write(file, "chat: {cgroup: gpu/chat}, train: {cgroup: gpu/train, min: 50%}")
     with pytest.raises(ConfigError):
         settings.reload()

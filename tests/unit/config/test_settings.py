@@ -13,6 +13,7 @@ from fairsched.config import from_bytes
 from fairsched.config import settings as settings_module
 from fairsched.config.settings import Settings
 from fairsched.errors import ConfigError, FairschedError
+from tests.unit.config.kept import set_tenant, unset_tenant
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_what_takes_effect_at_the_next_start_stays_as_it_was_until_then(file: Pa
     for name in ("run_dir", "state_dir", "control", "gpu", "mechanisms"):
         assert getattr(settings.config, name) == getattr(before, name)
     assert weight_of(settings) == 5
-    settings.set_tenant("chat", {"weight": 7})
+    set_tenant(settings, "chat", {"weight": 7})
     assert (settings.config.socket_path, weight_of(settings)) == (before.socket_path, 7)
     assert before.overrides_path.exists()
     shown = from_bytes(settings.show()["yaml"].encode(), "shown")
@@ -91,7 +92,7 @@ def test_of_two_sections_that_fit_only_together_one_may_wait_for_the_next_start(
     file.write_text(text + "mode: observe\nmechanisms: {device_gate: auto}\n")
     settings.reload()
     assert (settings.config.mode, settings.config.mechanisms.device_gate) == ("observe", "required")
-    settings.set_tenant("chat", {"weight": 7})
+    set_tenant(settings, "chat", {"weight": 7})
     assert weight_of(settings) == 7
     assert from_bytes(settings.show()["yaml"].encode(), "shown").mode == "observe"
 
@@ -123,7 +124,7 @@ def test_a_bad_file_at_the_start_is_an_error(file: Path) -> None:
 
 def test_an_override_wins_and_outlives_the_daemon(file: Path) -> None:
     settings = Settings(file)
-    lines = settings.set_tenant("chat", {"weight": 7})
+    lines = set_tenant(settings, "chat", {"weight": 7})
     assert weight_of(settings) == 7
     assert any("weight" in line for line in lines)
     assert weight_of(Settings(file)) == 7
@@ -131,11 +132,11 @@ def test_an_override_wins_and_outlives_the_daemon(file: Path) -> None:
 
 def test_an_override_survives_a_reload(file: Path) -> None:
     settings = Settings(file)
-    settings.set_tenant("chat", {"weight": 7})
+    set_tenant(settings, "chat", {"weight": 7})
     write(file, 3)
     settings.reload()
     assert weight_of(settings) == 7
-    settings.unset_tenant("chat", ["weight"])
+    unset_tenant(settings, "chat", ["weight"])
     assert weight_of(settings) == 3
     assert weight_of(Settings(file)) == 3
 
@@ -149,7 +150,7 @@ def test_a_bad_override_changes_and_writes_nothing(
 ) -> None:
     settings = Settings(file)
     with pytest.raises(ConfigError):
-        settings.set_tenant(tenant, values)
+        set_tenant(settings, tenant, values)
     assert weight_of(settings) == 2
     assert not settings.file_config.overrides_path.exists()
 
@@ -164,13 +165,13 @@ def test_an_override_that_cannot_be_written_is_not_in_force(
     monkeypatch.setattr(settings_module, "save_overrides", full)
     settings = Settings(file)
     with pytest.raises(FairschedError, match="nothing was changed"):
-        settings.set_tenant("chat", {"weight": 7})
+        set_tenant(settings, "chat", {"weight": 7})
     assert weight_of(settings) == 2
     assert settings.overrides.tenants == {}
 
 
 def test_damaged_overrides_do_not_stop_the_daemon(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Settings(file).set_tenant("chat", {"weight": 7})
+    set_tenant(Settings(file), "chat", {"weight": 7})
     path = Settings(file).file_config.overrides_path
     path.write_text(DAMAGED)
     caplog.clear()
@@ -185,7 +186,7 @@ DAMAGED = "version: 1\ntenants: ["
 def misfit(file: Path) -> Path:
     """An override of before that the file of now does not bear. Returns where it is."""
     settings = Settings(file)
-    settings.set_tenant("chat", {"min": 0.9})
+    set_tenant(settings, "chat", {"min": 0.9})
     file.write_text(file.read_text().replace("/gpu/train}", "/gpu/train, min: 0.9}"))
     return settings.config.overrides_path
 
@@ -196,8 +197,8 @@ def test_overrides_that_do_not_fit_are_kept_when_new_ones_are_written(file: Path
     settings = Settings(file)
     assert "the guarantees (min) add up to 1.8" in (settings.overrides_warning or "")
     assert path.read_text() == before, "the next start may have a file that bears it"
-    settings.set_tenant("train", {"weight": 3})
-    settings.set_tenant("train", {"weight": 4})
+    set_tenant(settings, "train", {"weight": 3})
+    set_tenant(settings, "train", {"weight": 4})
     aside = path.with_name("overrides.yaml.damaged")
     assert aside.read_text() == before
     assert str(aside) in (settings.overrides_warning or "")
@@ -214,7 +215,7 @@ def test_unset_keeps_them_too_and_those_of_an_earlier_time_make_room(file: Path)
     aside.write_text("of an earlier time")
     path.write_text(DAMAGED)
     settings = Settings(file)
-    settings.unset_tenant("chat", [])
+    unset_tenant(settings, "chat", [])
     assert aside.read_text() == DAMAGED
 
 
@@ -225,7 +226,7 @@ def test_overrides_that_do_not_fit_are_tried_again_at_a_reload(file: Path) -> No
     assert any("tenants.chat.min" in line for line in settings.reload())
     assert settings.overrides_warning is None
     assert settings.config.tenant_specs()["chat"].min_ratio == 0.9
-    settings.set_tenant("chat", {"weight": 7})
+    set_tenant(settings, "chat", {"weight": 7})
     assert not path.with_name("overrides.yaml.damaged").exists()
     assert settings.config.tenant_specs()["chat"].min_ratio == 0.9
 
@@ -234,7 +235,7 @@ def test_overrides_that_somebody_removed_are_not_missed(file: Path) -> None:
     path = misfit(file)
     settings = Settings(file)
     path.unlink()
-    settings.set_tenant("train", {"weight": 3})
+    set_tenant(settings, "train", {"weight": 3})
     assert settings.overrides_warning is None
 
 
@@ -248,15 +249,15 @@ def test_nothing_is_lost_when_the_new_ones_cannot_be_written(
         patch.setattr(settings_module, "save_overrides", full)
         for _ in range(2):
             with pytest.raises(FairschedError, match="nothing was changed"):
-                settings.set_tenant("train", {"weight": 3})
+                set_tenant(settings, "train", {"weight": 3})
     assert path.read_text() == before
-    settings.set_tenant("train", {"weight": 3})
+    set_tenant(settings, "train", {"weight": 3})
     assert path.with_name("overrides.yaml.damaged").read_text() == before
 
 
 def test_an_override_the_new_file_makes_wrong_refuses_the_reload(file: Path) -> None:
     settings = Settings(file)
-    settings.set_tenant("chat", {"min": 0.9})
+    set_tenant(settings, "chat", {"min": 0.9})
     file.write_text(file.read_text().replace("/gpu/train}", "/gpu/train, min: 0.9}"))
     with pytest.raises(ConfigError):
         settings.reload()
@@ -266,12 +267,12 @@ def test_an_override_the_new_file_makes_wrong_refuses_the_reload(file: Path) -> 
 
 def test_an_override_of_a_tenant_that_is_no_more_can_be_changed_and_nothing_else_of_it(file: Path) -> None:
     settings = Settings(file)
-    settings.set_tenant("chat", {"weight": 3, "min": 0.5})
+    set_tenant(settings, "chat", {"weight": 3, "min": 0.5})
     text = file.read_text()
     file.write_text(text.replace("chat:", "other:"))
     settings.reload()
     assert settings.tenant_list()["kept"] == {"chat": {"weight": 3, "min": 0.5}}
-    assert settings.set_tenant("chat", {"weight": 4}) == []
+    assert set_tenant(settings, "chat", {"weight": 4}) == []
     for values in (
         {"quota": 0.5},
         {"weight": 4, "quota": 0.5},
@@ -280,9 +281,9 @@ def test_an_override_of_a_tenant_that_is_no_more_can_be_changed_and_nothing_else
         {"weight": "much"},
     ):
         with pytest.raises(ConfigError):
-            settings.set_tenant("chat", values)
+            set_tenant(settings, "chat", values)
     with pytest.raises(ConfigError, match="no tenant 'train2'"):
-        settings.set_tenant("train2", {"weight": 4})
+        set_tenant(settings, "train2", {"weight": 4})
     file.write_text(text)
     settings.reload()
     assert weight_of(settings) == 4

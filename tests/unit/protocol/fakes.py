@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fairsched.base.later import Errand, Later
 from fairsched.base.wait import is_readable
 from fairsched.config import Config, Overrides, Setting, check_set, diff, from_bytes, list_settings, render
 from fairsched.errors import ConfigError
@@ -147,6 +148,19 @@ class FakeDaemon:
         self.asked: list[str] = []
         self.told: list[Mapping[str, Any]] = []
         self.mode, self.well_age_s = "enforce", 0.5
+        self.disk: Errand[None] | None = None
+        """With one: what is set waits for what a test has it do."""
+        self.owed: list[tuple[Later[list[str]], list[str]]] = []
+        self._idle: Errand[None] = Errand("idle")
+
+    def fileno(self) -> int:
+        return (self.disk or self._idle).fileno()
+
+    def settle(self) -> None:
+        assert self.disk is not None
+        if self.disk.take() is not None:
+            for later, lines in self.owed:
+                later.give(lines)
 
     def ping(self) -> Any:
         return {
@@ -189,7 +203,11 @@ class FakeDaemon:
 
     def tenant_set(self, tenant: str, values: Mapping[str, Any], by: Peer) -> Any:
         check_set(tenant, values, self.config)
-        return self._change(self.overrides.with_set(tenant, values))
+        lines = self._change(self.overrides.with_set(tenant, values))
+        if self.disk is None:
+            return lines
+        self.owed.append((Later(), lines))
+        return self.owed[-1][0]
 
     def tenant_unset(self, tenant: str, keys: Sequence[str], by: Peer) -> Any:
         return self._change(self.overrides.with_unset(tenant, keys))

@@ -21,6 +21,7 @@ from fairsched.guard.breach import Act, What
 from fairsched.reclaim.audit import AuditRefused
 from tests.unit.companion.daemon import SettingsDaemon
 from tests.unit.companion.guard.made import ALICE, GIB, T_S, breach
+from tests.unit.config.kept import set_tenant, unset_tenant
 
 CONFIG = """
 state_dir: {state}
@@ -169,7 +170,7 @@ def test_a_daemon_that_does_not_enforce_slows_nobody_down(make: MakeHold) -> Non
 def test_what_a_person_set_meanwhile_stays_and_is_not_lowered_again(make: MakeHold) -> None:
     one = make()
     one.step(HOLD)
-    one.daemon.settings.set_tenant("chat", {"quota": 0.5})
+    set_tenant(one.daemon.settings, "chat", {"quota": 0.5})
     for _ in range(3):
         one.step(HOLD)
     assert one.quota() == 0.5
@@ -185,7 +186,7 @@ def test_what_a_person_set_meanwhile_stays_and_is_not_lowered_again(make: MakeHo
 def test_a_quota_that_a_person_unset_meanwhile_is_not_lowered_again(make: MakeHold) -> None:
     one = make()
     one.step(HOLD)
-    one.daemon.settings.unset_tenant("chat", ["quota"])
+    unset_tenant(one.daemon.settings, "chat", ["quota"])
     one.step(HOLD)
     one.step(HOLD)
     assert one.quota() is None
@@ -193,7 +194,7 @@ def test_a_quota_that_a_person_unset_meanwhile_is_not_lowered_again(make: MakeHo
 
 def test_after_a_kill_the_next_one_gives_back_what_was_lowered(make: MakeHold) -> None:
     one = make(mail=8 * GIB)
-    one.daemon.settings.set_tenant("chat", {"quota": 0.5})
+    set_tenant(one.daemon.settings, "chat", {"quota": 0.5})
     one.step(HOLD)
     assert (one.quota(), one.daemon.value("mail", "vram_limit")) == (0.05, 8 * GIB)
     after = one.killed()
@@ -205,8 +206,8 @@ def test_after_a_kill_the_next_one_gives_back_what_was_lowered(make: MakeHold) -
 def test_a_kill_between_the_record_and_the_deed_takes_nothing_from_a_person(make: MakeHold) -> None:
     one = make()
     one.step(HOLD)
-    one.daemon.settings.unset_tenant("chat", ["quota"])
-    one.daemon.settings.set_tenant("chat", {"quota": 0.7})
+    unset_tenant(one.daemon.settings, "chat", ["quota"])
+    set_tenant(one.daemon.settings, "chat", {"quota": 0.7})
     after = one.killed()
     after.lowered.let_go("its companion has ended")
     assert one.quota() == 0.7 and not one.record.exists()
@@ -220,7 +221,7 @@ def test_a_tenant_that_a_reload_took_away_is_not_slow_when_it_is_back(
 ) -> None:
     one = make()
     if before is not None:
-        one.daemon.settings.set_tenant("chat", {"quota": before})
+        set_tenant(one.daemon.settings, "chat", {"quota": before})
     one.step(HOLD)
     path = one.daemon.settings.path
     assert path is not None
@@ -342,8 +343,8 @@ def test_a_dry_run_changes_nothing_and_gives_back(make: MakeHold) -> None:
 
 def test_the_kernel_refuses_beyond_the_smaller_of_two_limits(make: MakeHold) -> None:
     one = make(chat=8 * GIB, mail=8 * GIB, harsh=8 * GIB, gone=GIB)
-    one.daemon.settings.set_tenant("chat", {"vram_limit": 4 * GIB})
-    one.daemon.settings.set_tenant("mail", {"vram_limit": 16 * GIB})
+    set_tenant(one.daemon.settings, "chat", {"vram_limit": 4 * GIB})
+    set_tenant(one.daemon.settings, "mail", {"vram_limit": 16 * GIB})
     one.step()
     assert [one.daemon.value(name, "vram_limit") for name in ("chat", "mail", "harsh")] == [
         4 * GIB,
