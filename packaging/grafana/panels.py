@@ -257,6 +257,7 @@ GPUS = [
         "Weighted Jain index of share by entitlement of the tenants that want it; 1 is fair, 1/n is one who has all.",
         "short",
         {"{{gpu_uuid}}": f"fairsched_fairness_jain_ratio{{{G}}}"},
+        width=8,
         limit=0.98,
         is_bad_below=True,
     ),
@@ -265,6 +266,18 @@ GPUS = [
         "GPU time that a tenant has queued: what would still run if it were frozen now.",
         "s",
         {"{{tenant}}": f"sum by (tenant) (fairsched_drain_seconds{{{TG}}})"},
+        width=8,
+    ),
+    Picture(
+        "Errors by the driver (Xid)",
+        "All of each GPU, and those that came by number, since the companion began. No data: nobody listens.",
+        "short",
+        {
+            "{{gpu_uuid}} {{xid}}": f"sum by (gpu_uuid, xid) (fairsched_gpu_xid_errors_total{{{G}}}) > 0"
+            f" or sum by (gpu_uuid) (fairsched_gpu_xid_errors_total{{{G}}})"
+        },
+        width=8,
+        limit=1,
     ),
 ]
 
