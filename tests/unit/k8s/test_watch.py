@@ -97,6 +97,40 @@ def test_an_outage_keeps_what_was_seen_and_says_since_when(server: Server) -> No
     assert server.asked == ["10", "10", "10"], "nothing is listed anew for it"
 
 
+class Patience:
+    """Waits for nothing, and remembers how long that was meant to be; over after so many."""
+
+    def __init__(self, most: int) -> None:
+        self.waits_s: list[float] = []
+        self._most = most
+
+    def wait(self, seconds: float) -> None:
+        self.waits_s.append(seconds)
+
+    def is_set(self) -> bool:
+        return len(self.waits_s) >= self._most
+
+
+def test_a_server_that_is_away_is_found_soon_when_it_is_back_and_one_that_refuses_is_spared(
+    server: Server,
+) -> None:
+    """What was said while it was away is in effect some seconds after it is back, however long that was."""
+    refused = Refused("no", 503, {}, None)
+    back: list[dict[str, Any]] = [{"type": "ADDED", "object": item("b", "11")}]
+    server.lists = [([], "10")]
+    server.watches = [*[Unreachable("away")] * 8, *[refused] * 4, back, Unreachable("away")]
+    watch = Watch(server, "/api/v1/pods")
+    patience = Patience(13)
+    watch._over = patience  # type: ignore[assignment]
+    watch.run()
+    away, refusals, after = patience.waits_s[:8], patience.waits_s[8:12], patience.waits_s[12]
+    meant = [1, 2, 4, 5, 5, 5, 5, 5], [5, 10, 20, 30]
+    for waits, most in zip((away, refusals), meant, strict=True):
+        assert all(top / 2 <= one <= top for one, top in zip(waits, most, strict=True)), waits
+    assert len(set(away)) == len(away), "nodes do not come back in the same moment"
+    assert after <= 1, "it told something meanwhile"
+
+
 def test_an_outage_that_ends_without_an_event_is_over_with_the_watch(server: Server) -> None:
     watch = Watch(server, "/api/v1/pods")
     server.lists, server.watches = [([], "10")], [[]]
