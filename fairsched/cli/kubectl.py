@@ -142,7 +142,7 @@ def shares_command(ctx: click.Context, /, namespace: str | None, as_json: bool, 
 @json_option
 @click.pass_context
 def explain_command(ctx: click.Context, /, tenant: str, is_all: bool, as_json: bool, **how: Any) -> None:
-    """Why a tenant was held in the last minute, on each node that has it."""
+    """Why a tenant was held in the last minute, node by node."""
     answers = _ask(ctx.obj, f"/explain/{quote(tenant, safe='/')}", **how)
     known = [one for one in answers if not (one.error or "").startswith(UNKNOWN)]
     told = [one for one in known if one.document is not None]
@@ -191,7 +191,7 @@ def _story(tenant: str, document: Mapping[str, Any], is_all: bool) -> list[str]:
 @json_option
 @click.pass_context
 def doctor_command(ctx: click.Context, pod: str | None, namespace: str | None, as_json: bool) -> None:
-    """Why pods wait, and what is wrong with GPU nodes; as fairsched k8s doctor."""
+    """Why pods wait, and what is wrong with GPU nodes."""
     from fairsched.cli.k8s.doctor import show
 
     show(ctx, ctx.obj.client(grant=grants.DOCTOR), pod, namespace, as_json=as_json)

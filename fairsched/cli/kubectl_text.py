@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fairsched.base.printable import printable
 from fairsched.base.text import counted, percent, wrap
-from fairsched.cli.text import cut, gibibytes, gpu_index, gpu_name, milliseconds
+from fairsched.cli.text import cut, cut_name, gibibytes, gpu_index, gpu_name, milliseconds
 
 if TYPE_CHECKING:
     from fairsched.protocol.status import StatusReport, TenantStatus
@@ -62,7 +62,7 @@ def is_of(tenant: str, namespace: str | None) -> bool:
 
 def _tenant(one: TenantStatus) -> str:
     return (
-        f"{cut(printable(one.name), 24):<24} {one.state.value:<7} {cut(f'{one.weight:g}', 6):>6} "
+        f"{cut_name(printable(one.name), 24):<24} {one.state.value:<7} {cut(f'{one.weight:g}', 6):>6} "
         f"{percent(one.entitled_ratio):>8} {percent(one.used_ratio):>6} "
         f"{milliseconds(one.lag_ms, signed=True):>7} {milliseconds(one.queue_delay_p50_ms):>7} "
         f"{milliseconds(one.held_ms_per_s):>6}"
@@ -120,7 +120,7 @@ def _share(one: Share) -> str:
     low, high = one.weights[0], one.weights[-1]
     weight = f"{low:g}" if low == high else f"{low:g}-{high:g}"
     return (
-        f"{cut(printable(one.tenant), 33):<33} {one.nodes:>5} {cut(weight, 6):>6} {_number(one.used_gpus, 2):>6} "
+        f"{cut_name(printable(one.tenant), 33):<33} {one.nodes:>5} {cut(weight, 6):>6} {_number(one.used_gpus, 2):>6} "
         f"{_number(one.entitled_gpus, 2):>8} {_number(one.gpu_time_s, 1):>10} {gibibytes(one.vram_bytes):>6}"
     )
 

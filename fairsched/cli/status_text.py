@@ -17,6 +17,7 @@ from fairsched.base.printable import printable
 from fairsched.base.text import WIDTH, counted, percent, wrap
 from fairsched.cli.text import (
     cut,
+    cut_name,
     duration,
     gibibytes,
     gpu_index,
@@ -164,7 +165,7 @@ _UNITS = "                                         %      %      ms  p50 ms   ms
 def _tenant_line(tenant: TenantStatus) -> str:
     mark = "*" if tenant.is_overridden else ""
     return (
-        f"{cut(tenant.name, 18):<18} {tenant.state.value:<7} {cut(f'{tenant.weight:g}{mark}', 6):>6} "
+        f"{cut_name(tenant.name, 18):<18} {tenant.state.value:<7} {cut(f'{tenant.weight:g}{mark}', 6):>6} "
         f"{percent(tenant.entitled_ratio):>8} {percent(tenant.used_ratio):>6} "
         f"{milliseconds(tenant.lag_ms, signed=True):>7} {milliseconds(tenant.queue_delay_p50_ms):>7} "
         f"{milliseconds(tenant.held_ms_per_s):>6} {_error(tenant):>4}"

@@ -10,7 +10,7 @@ import click
 
 from fairsched.base.text import wrap
 from fairsched.cli.common import change_options, daemon_options, echo_json, echo_lines, json_option
-from fairsched.cli.text import cut, table
+from fairsched.cli.text import cut_name, table
 from fairsched.model import ADJUSTABLE
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def render_list(answer: dict[str, Any]) -> list[str]:
     if not tenants:
         return ["no tenants in the configuration"]
     head = ("TENANT", "WEIGHT", "CLASS", "QUOTA", "MIN", "MAX HOLD MS", "EXEMPT")
-    body = [(cut(one["name"], 22), *(_cell(one, key) for key in ADJUSTABLE[:6])) for one in tenants]
+    body = [(cut_name(one["name"], 22), *(_cell(one, key) for key in ADJUSTABLE[:6])) for one in tenants]
     titles, *rows = table([head, *body], right=(1, 3, 4, 5))
     lines = [titles]
     for one, row in zip(tenants, rows, strict=True):

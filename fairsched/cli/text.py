@@ -104,6 +104,14 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
+def cut_name(name: str, width: int) -> str:
+    """Of a tenant, with both its ends: the namespace is at the one, and pods of one job differ at the other."""
+    if len(name) <= width:
+        return name
+    end = (width - 1) // 2
+    return f"{name[: width - 1 - end]}…{name[len(name) - end :]}"
+
+
 def reason_words(code: ReasonCode) -> str:
     """Without numbers."""
     return _REASONS[code]

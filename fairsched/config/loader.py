@@ -99,8 +99,10 @@ def load(path: Path | None = None) -> Config:
     return from_bytes(read_file(path), str(path))
 
 
-def read_file(path: Path) -> bytes:
-    """The bytes of `path`. Raises ConfigError, never OSError; also for one that is too large, before reading it."""
+def read_file(path: Path, example: str = "packaging/config.example.yaml") -> bytes:
+    """The bytes of `path`; ``example``: what one may start from.
+
+    Raises ConfigError, never OSError; also for one that is too large, before reading it."""
     try:
         # O_NONBLOCK: a FIFO given by mistake must not hang a reload
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
@@ -111,7 +113,7 @@ def read_file(path: Path) -> bytes:
         raise ConfigError(
             f"cannot be read: {reason}",
             file=str(path),
-            remedy="check the path and its permissions, or start from packaging/config.example.yaml",
+            remedy=f"check the path and its permissions, or start from {example}",
         ) from None
     if len(raw) > MAX_BYTES:
         raise too_large(size, str(path))

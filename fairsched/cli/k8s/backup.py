@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Of every node its labels and taints, all quotas, limits and priority classes,
-and the ConfigMaps that apply has made; and which of it is ours. The same state
-gives the same bytes.
+and the ConfigMaps that apply has made; and which of it is ours. The same
+state gives the same bytes.
 \b
 Examples:
   fairsched k8s backup -o before.json

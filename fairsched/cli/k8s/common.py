@@ -107,7 +107,9 @@ def do(ctx: click.Context, client: KubeClient, steps: Sequence[Step], *, force: 
 def _told(outcomes: Iterable[Outcome]) -> list[str]:
     from fairsched.k8s.pools.words import in_words
 
-    return in_words([one.step for one in outcomes if one.error is None])[:-1] or ["nothing to change"]
+    told = list(outcomes)
+    nothing = "nothing was changed" if any(one.error for one in told) else "nothing to change"
+    return in_words([one.step for one in told if one.error is None])[:-1] or [nothing]
 
 
 def _complain(outcomes: Iterable[Outcome]) -> None:

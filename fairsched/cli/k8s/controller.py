@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 EPILOG = """\b
-Run it in the cluster (values policies.enabled of the Helm chart), two of it if
-one node may fail: the one that holds the Lease writes, the other waits. Shares
-do not depend on it.
+Run it in the cluster (values policies.enabled of the Helm chart), two of it
+if one node may fail: the one that holds the Lease writes, the other waits.
+Shares do not depend on it.
 \b
 Examples:
   fairsched k8s controller --namespace fairsched

@@ -20,7 +20,7 @@ and what is wanted.
 \b
 Examples:
   fairsched k8s plan -f pools.yaml
-  fairsched k8s plan -f pools.yaml --json | jq '.[] | select(.conflicts != [])'"""
+  fairsched k8s plan -f pools.yaml --json | jq '.[] | select(.conflicts[0])'"""
 
 
 @click.command("plan", epilog=EPILOG)

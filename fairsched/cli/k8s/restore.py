@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fairsched.k8s.client import KubeClient
 
 EPILOG = """\b
-What apply has added goes, what it has changed gets its old value. What somebody
-else has set or deleted since is left as it is, and said.
+What apply has added goes, what it has changed gets its old value. What others
+have set or deleted since is left as it is, and said.
 \b
 Examples:
   fairsched k8s restore before.json --dry-run

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Writes the annotation fairsched.io/queues of Namespaces with LocalQueues, and
-nothing else (docs/kubernetes-teams.md). Without --prometheus weights are those
-that Kueue's objects say. Ends in order on SIGTERM and SIGINT.
+nothing else (docs/kubernetes-teams.md). Without --prometheus weights are
+those that Kueue's objects say. Ends in order on SIGTERM and SIGINT.
 \b
 Examples:
   fairsched k8s teams --dry-run

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from fairsched.base.text import counted
 from fairsched.k8s.doctor.cluster import (
     Cluster,
     Row,
@@ -227,12 +228,18 @@ def _resources(pod: Object, node: Object, used: Mapping[str, Fraction]) -> Itera
                 f"{name} is not offered there",
                 "is it a GPU node? then its device plugin is missing",
             )
+        elif is_gpu and not has:
+            text = f"{name}: none of those there is usable"
+            yield Reason("pod-gpu", text, "look at its device plugin, and what is said of that node")
         elif is_gpu and wanted > has:
             text = f"{name}: it asks for {_n(wanted)}, the node has {_n(has)} in all"
             yield Reason("pod-gpu", text, "ask for no more than one node has")
         elif is_gpu:
             text = f"{name}: it asks for {_n(wanted)}, of {_n(has)} are {_n(max(free, Fraction(0)))} free"
             yield Reason("pod-gpu", text, "wait, end others, or share GPUs: docs/kubernetes-pools.md")
+        elif name == "pods":
+            text = f"there is room for {counted(int(has), 'pod')}, and no more"
+            yield Reason("pod-resource", text, "end others there, or add a node")
         else:
             text = f"{name}: it asks for {_n(wanted)}, {_n(max(free, Fraction(0)))} are free"
             yield Reason("pod-resource", text, "ask for less, wait, or add a node")

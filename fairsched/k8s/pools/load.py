@@ -16,7 +16,7 @@ from fairsched.k8s.pools.schema import MANUAL, Pools
 
 def load(path: Path) -> Pools:
     """Read and validate the file at `path`. Raises ConfigError."""
-    return from_bytes(read_file(path), str(path))
+    return from_bytes(read_file(path, "docs/kubernetes-pools.md"), str(path))
 
 
 def from_bytes(raw: bytes, file: str) -> Pools:

@@ -48,11 +48,35 @@ def _step(step: Step) -> list[str]:
     head = f"{step.ref}{': ' if act else ''}{act}"
     lines = wrap(f"{head} ({step.why})" if step.why else head, rest="    ")
     for one in step.changes:
-        lines += wrap(change_text(one), first="  ", rest="      ")
+        lines += _change(one)
     for one in step.conflicts:
         now = f"is {_value(one.before)}, set by {', '.join(one.owners)}; wanted {_value(one.after)}"
         lines += wrap(f"! {one.what} {now}", first="  ", rest="      ")
     return lines
+
+
+def _change(one: Change) -> list[str]:
+    """Texts of several lines, as files in a ConfigMap are, with their lines below."""
+    before, after = _file(one.before), _file(one.after)
+    if before is None or after is None:
+        return wrap(change_text(one), first="  ", rest="      ")
+    sign = "+" if one.before is None else "-" if one.after is None else "~"
+    shown = after or before
+    if before and after:
+        shown = [line for line in difflib.ndiff(before, after) if not line.startswith("?")]
+    lines = wrap(f"{sign} {one.what}:", first="  ", rest="      ")
+    for line in shown:
+        text = line.lstrip(" ")
+        place = " " * (6 + len(line) - len(text))
+        lines += wrap(text, first=place, rest=f"{place}  ")
+    return lines
+
+
+def _file(value: Any) -> list[str] | None:
+    """The lines of a text that has several, or is not there; None: it is something else."""
+    if value is None:
+        return []
+    return value.splitlines() if isinstance(value, str) and "\n" in value else None
 
 
 def change_text(one: Change) -> str:
@@ -84,8 +108,21 @@ def as_diff(steps: Iterable[Step]) -> Iterator[str]:
         yield from difflib.unified_diff(before, after, f"live/{name}", f"wanted/{name}", lineterm="")
 
 
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines as such."""
+
+
+def _represent(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent)
+
+
 def _text(document: dict[str, Any] | None) -> list[str]:
-    return [] if document is None else yaml.safe_dump(document, sort_keys=True, width=10_000).splitlines()
+    if document is None:
+        return []
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=True, width=10_000).splitlines()
 
 
 def _before(live: Live | None) -> dict[str, Any] | None:

@@ -54,7 +54,7 @@ def test_the_status_screen() -> None:
             "  held 12 ms ago: it is ahead of its share: used 31.0%, entitled 25.0% of",
             "    GPU-5f2c1a90, lag -62 ms (limit -10 ms), 8.0 ms still queued count as used",
             "chat               run         4*     80.0   79.2    +8.2     1.2      0   16",
-            "a-tenant-with-a-v… away         1      n/a    n/a     n/a     n/a    n/a none",
+            "a-tenant-…-a-child away         1      n/a    n/a     n/a     n/a    n/a none",
             "warning: 3 events were lost because a BPF map was full; the account of new",
             "         processes may be too low",
         ]

@@ -249,3 +249,15 @@ def test_what_ended_a_container_is_known_between_two_starts_and_forgotten_when_i
         "containerStatuses": [{"ready": ready, "state": {}, "lastState": ended}],
     }
     assert (("bad", "pod-toolkit") in codes(nodes=[node()], pods=[agent("n"), one])) is is_said
+
+
+def test_where_none_is_usable_nobody_is_told_to_ask_for_less() -> None:
+    """A pod that asks for one GPU cannot; and of pods there is only one in a pod."""
+    empty = node()
+    empty["status"]["allocatable"][GPU] = "0"
+    (reason,) = keeps_from(pod(gpus=1), empty, {})
+    assert (reason.text, "device plugin" in reason.remedy) == (f"{GPU}: none of those there is usable", True)
+    full = node()
+    full["status"]["allocatable"]["pods"] = "1"
+    (reason,) = keeps_from(pod(gpus=1), full, {"pods": Fraction(1)})
+    assert reason.text == "there is room for 1 pod, and no more" and "less" not in reason.remedy

@@ -6,7 +6,7 @@ from __future__ import annotations
 from fairsched.k8s.pools import carry
 from fairsched.k8s.pools.fields import MARK, TAINTS_NOTE
 from fairsched.k8s.pools.plan import Act
-from fairsched.k8s.pools.words import in_words
+from fairsched.k8s.pools.words import as_diff, in_words
 from tests.unit.k8s.pools.model import Model
 from tests.unit.k8s.pools.scene import (
     PRIORITY,
@@ -188,6 +188,22 @@ def test_objects_are_made_changed_and_deleted_and_the_same_amount_is_no_change()
     assert model.objects[QUOTA]["spec"] == {"hard": {"pods": "6"}} and model.objects[PRIORITY]["value"] == 6
     apply(model, pools())
     assert model.objects == {}
+
+
+def test_a_file_in_an_object_is_shown_line_by_line_and_only_what_is_another_has_a_sign() -> None:
+    model = Model()
+    wish = pools(sharing={"configs": {"a": {"replicas": 2}}})
+    told = in_words(planned(model, wish))
+    assert "  + data.a:" in told and "      version: v1" in told and "            replicas: 2" in told
+    assert "+  a: |" in list(as_diff(planned(model, wish)))
+    assert errors(apply(model, wish)) == []
+    told = in_words(planned(model, pools(sharing={"configs": {"a": {"replicas": 3}}})))
+    at = told.index("  ~ data.a:")
+    assert "        version: v1" in told[at:], "as it was"
+    assert [line.split() for line in told[at:] if "replicas" in line] == [
+        ["-", "replicas:", "2"], ["+", "replicas:", "3"],
+    ]  # fmt: skip
+    assert all(len(line) <= 80 and "\\n" not in line for line in told)
 
 
 def test_an_object_that_was_there_is_shared_and_stays_when_it_leaves_the_file() -> None:
