@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from tests.unit.repo.tree import ROOT
 EXAMPLE = ROOT / "packaging/kubernetes/kueue"
 NAMESPACE = "kueue-system"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:kueue-controller-manager"
-WEBHOOKS = "validatingwebhookconfiguration,mutatingwebhookconfiguration"
 LEFT_OUT = ("Deployment", "APIService", "ConfigMap")
 """The program itself, with its configuration, and a door that needs a proxy of services."""
 
@@ -78,54 +76,31 @@ def mount(cluster: Cluster, certificates: Path) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def kueue(cluster: Cluster) -> Iterator[None]:
-    """Kueue with its webhooks, ready; afterwards nothing of it is left."""
+def start(cluster: Cluster) -> None:
+    """Kueue with its webhooks, ready, until the cluster ends: without it no pod would be admitted any more."""
     certificates = cluster.directory / "kueue-certificates"
-    certificates.mkdir(exist_ok=True)
-    shipped = documents(cluster)
-    definitions = [one["metadata"]["name"] for one in shipped if one["kind"] == "CustomResourceDefinition"]
+    certificates.mkdir()
+    shipped = yaml.safe_dump_all(documents(cluster))
+    cluster.kubectl("apply", "--server-side", "-f", "-", stdin=shipped, timeout_s=120)
+    settings = cluster.directory / "kueue.yaml"
+    settings.write_text(yaml.safe_dump(configuration(certificates)))
+    cluster.run(
+        "kueue",
+        f"--config={settings}",
+        f"--kubeconfig={cluster.authority.kubeconfig('kueue', ACCOUNT)}",
+        "--feature-gates=VisibilityOnDemand=false",
+        "--zap-log-level=2",
+    )
+    wait_until(lambda: mount(cluster, certificates), PATIENCE_S, "Kueue has made its certificate")
     try:
-        cluster.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(shipped), timeout_s=120)
-        settings = cluster.directory / "kueue.yaml"
-        settings.write_text(yaml.safe_dump(configuration(certificates)))
-        cluster.run(
-            "kueue",
-            f"--config={settings}",
-            f"--kubeconfig={cluster.authority.kubeconfig('kueue', ACCOUNT)}",
-            "--feature-gates=VisibilityOnDemand=false",
-            "--zap-log-level=2",
-        )
-        wait_until(lambda: mount(cluster, certificates), PATIENCE_S, "Kueue has made its certificate")
-        try:
-            wait_until(lambda: is_ready(cluster), PATIENCE_S, "Kueue's webhooks answer")
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{cluster.log_tail('kueue', 30)}") from error
-        yield
-    finally:
-        # Without it no pod of the cluster is admitted, and nothing of its kinds can be deleted.
-        cluster.kubectl("delete", WEBHOOKS, "-l", "app.kubernetes.io/name=kueue", "--ignore-not-found")
-        if "kueue" in cluster.processes:
-            cluster.stop("kueue")
-        for name in definitions:
-            forget(cluster, name)
-        cluster.kubectl("delete", "crd", *definitions, "--ignore-not-found", timeout_s=120)
-        cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=false")
+        wait_until(lambda: is_ready(cluster), PATIENCE_S, "Kueue's webhooks answer")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{cluster.log_tail('kueue', 30)}") from error
 
 
 def is_ready(cluster: Cluster) -> bool:
     """Whether a queue would be admitted."""
     return cluster.answers("apply", "--dry-run=server", "-f", str(EXAMPLE / "queues.yaml"))
-
-
-def forget(cluster: Cluster, definition: str) -> None:
-    """Takes the finalizers of what is left of a kind: who would take them is gone."""
-    with contextlib.suppress(ClusterError):
-        for one in cluster.get(definition, "--all-namespaces").get("items", ()):
-            metadata = one["metadata"]
-            where = ["-n", metadata["namespace"]] if "namespace" in metadata else []
-            nothing = '{"metadata": {"finalizers": null}}'
-            cluster.kubectl("patch", definition, metadata["name"], *where, "--type=merge", "-p", nothing)
 
 
 def admitted(cluster: Cluster, namespace: str) -> set[str]:

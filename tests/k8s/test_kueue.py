@@ -12,7 +12,7 @@ import pytest
 
 from tests.k8s.cluster import Cluster
 from tests.k8s.fake_nodes import fake_node, fake_nodes
-from tests.k8s.kueue import EXAMPLE, admitted, job, kueue, why_not
+from tests.k8s.kueue import EXAMPLE, admitted, job
 from tests.k8s.pods import PATIENCE_S
 from tests.k8s.release import GPU_LABEL
 from tests.support import wait_until
@@ -24,12 +24,10 @@ OWN = 4
 
 
 @pytest.fixture(scope="module")
-def queues(cluster: Cluster) -> Iterator[Cluster]:
-    if reason := why_not():
-        pytest.skip(reason)
+def queues(cluster: Cluster, with_kueue: None) -> Iterator[Cluster]:
     node = fake_node("gpu-node", {"nvidia.com/gpu": str(GPUS)})
     node["metadata"]["labels"][GPU_LABEL] = "true"
-    with kueue(cluster), fake_nodes(cluster, [node]):
+    with fake_nodes(cluster, [node]):
         cluster.kubectl("apply", "-k", str(EXAMPLE))
         try:
             yield cluster

@@ -21,7 +21,7 @@ from fairsched.k8s.client import Refused
 from fairsched.k8s.teams.queues import KEY, queues_of
 from tests.k8s import network
 from tests.k8s.cluster import NODE, Cluster
-from tests.k8s.kueue import EXAMPLE, job, kueue, why_not
+from tests.k8s.kueue import EXAMPLE, job
 from tests.k8s.pods import PATIENCE_S, container_cgroup_of, gpus_on_the_node
 from tests.k8s.release import API, GPU_LABEL, NAMESPACE, Release, need_image, simulated
 from tests.k8s.settings import ADDRESS
@@ -83,11 +83,9 @@ class Shared(Release):
 
 
 @pytest.fixture(scope="module")
-def shared(cluster: Cluster) -> Iterator[Shared]:
-    if reason := why_not():
-        pytest.skip(reason)
+def shared(cluster: Cluster, with_kueue: None) -> Iterator[Shared]:
     need_image(cluster)
-    with gpus_on_the_node(cluster, 8), kueue(cluster), simulated() as gpu:
+    with gpus_on_the_node(cluster, 8), simulated() as gpu:
         found = Shared(cluster, gpu)
         cluster.kubectl("label", "node", NODE, f"{GPU_LABEL}=true", "--overwrite")
         cluster.kubectl("apply", "-k", str(EXAMPLE))

@@ -31,7 +31,6 @@ from tests.conftest import is_full
 from tests.k8s import network
 from tests.k8s.cluster import Cluster
 from tests.k8s.fake_nodes import fake_node, fake_nodes
-from tests.k8s.kueue import kueue, why_not
 from tests.k8s.settings import ADDRESS
 from tests.support import let_run, wait_until
 
@@ -121,10 +120,9 @@ def populate(cluster: Cluster) -> None:
             list(pool.map(lambda one: client.create(*one), [one for one in made if kinds(one[0])]))
 
     create(lambda path: path.endswith("/namespaces"))
-    accounts = "serviceaccount/default"
     wait_until(
         lambda: (
-            cluster.answers("get", accounts, "-n", f"team-{TEAMS - 1}")
+            cluster.has("serviceaccount", "default", "-n", f"team-{TEAMS - 1}")
             and len(client.listed("/api/v1/serviceaccounts", {})[0]) > TEAMS
         ),
         PATIENCE_S,
@@ -145,15 +143,13 @@ def weights(cluster: Cluster) -> list[float | None]:
     return [one["gpus"].weight if one else None for one in queues]
 
 
-def test_a_hundred_nodes_of_thirty_pods(cluster: Cluster) -> None:
-    if reason := why_not():
-        pytest.skip(reason)
+def test_a_hundred_nodes_of_thirty_pods(cluster: Cluster, with_kueue: None) -> None:
     nominal = [float(1 + team % 4) for team in range(TEAMS)]
     answers = Answers()
     # To begin with each has got what it is entitled to.
     answers.seconds = [60.0 * one for one in nominal]
     nodes = [fake_node(f"scale-{number}") for number in range(NODES)]
-    with kueue(cluster), fake_nodes(cluster, nodes), network.inside(cluster), stand_in(answers) as url:
+    with fake_nodes(cluster, nodes), network.inside(cluster), stand_in(answers) as url:
         populate(cluster)
         command = [*COMMAND, "k8s", "teams", f"--kubeconfig={cluster.kubeconfig}", f"--prometheus={url}"]
         cluster.kubectl("create", "namespace", "fairsched")
