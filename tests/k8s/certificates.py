@@ -23,7 +23,8 @@ class Authority:
             "req", "-x509", *key, "-days", DAYS, "-subj", "/CN=fairsched-test",
             "-keyout", self.key("ca"), "-out", self.certificate("ca"),
         )  # fmt: skip
-        self._openssl("genrsa", "-out", self.key("accounts"), "2048")  # of service accounts' tokens
+        # Of service accounts' tokens.
+        self._openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", self.key("accounts"))
 
     def certificate(self, name: str) -> str:
         return str(self.directory / f"{name}.crt")

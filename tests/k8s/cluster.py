@@ -26,13 +26,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fairsched.errors import FairschedError
-from tests.k8s import network, settings
+from tests.k8s import settings
+from tests.k8s.api import Api, ApiError
 from tests.k8s.certificates import Authority
 from tests.k8s.places import BIN, CACHE, CGROUPS, DISK, HAS_DISK, IS_SYSTEMD, SLOWER, UNIFIED, write_image
 from tests.support import let_run, wait_until
@@ -40,13 +41,6 @@ from tests.support import let_run, wait_until
 NODE = "node1"
 PODS = "kubepods.slice" if IS_SYSTEMD else "kubepods"
 PREFIX = "fairsched-k8s."
-PATHS = {
-    "pod": "/api/v1/namespaces/{namespace}/pods",
-    "pods": "/api/v1/namespaces/{namespace}/pods",
-    "node": "/api/v1/nodes",
-    "serviceaccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
-    "daemonset": "/apis/apps/v1/namespaces/{namespace}/daemonsets",
-}
 PACE_S = 0.5
 """Between two questions of a guest's: without it they took half of one of its two processors."""
 READY_S = 90.0 * SLOWER
@@ -65,6 +59,8 @@ class Cluster:
         self.cgroup = UNIFIED / f"{PREFIX}{os.getpid()}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.took_s: dict[str, float] = {}
+        self._starts: list[tuple[float, float]] = []
+        """Of the API server: begun, and ready."""
         self._undo = contextlib.ExitStack()
         self._undo.callback(shutil.rmtree, self.directory, ignore_errors=True)
 
@@ -124,15 +120,20 @@ class Cluster:
         issue("apiserver-client", "kube-apiserver-kubelet-client", "system:masters")
         issue("kubelet-server", f"system:node:{NODE}", "system:nodes", f"IP:{address},DNS:{NODE}")
         self.kubeconfig = conf("admin", "admin", "system:masters")
+        self.api = Api(self.kubeconfig, self.processes["namespace"].pid)
         conf("controllers", "system:kube-controller-manager")
         conf("scheduler", "system:kube-scheduler")
         conf("kubelet", f"system:node:{NODE}", "system:nodes")
 
     def _start_control_plane(self) -> None:
-        top, authority = self.directory, self.authority
+        top = self.directory
         self.run("etcd", "--data-dir", f"{top}/etcd", "--unsafe-no-fsync", "--log-level", "warn")
         (top / "audit.yaml").write_text(yaml.safe_dump(settings.audit()))
         self.start_api_server()
+        self._start_controllers()
+
+    def _start_controllers(self) -> None:
+        authority = self.authority
         self.run(
             "kube-controller-manager",
             f"--kubeconfig={authority.directory}/controllers.conf",
@@ -153,6 +154,7 @@ class Cluster:
 
     def start_api_server(self, *, has_gates: bool = True) -> None:
         """Also again, after :meth:`stop`: what it knows is etcd's. ``has_gates``: whether those of settings are on."""
+        began = time.time()
         top, authority, client = self.directory, self.authority, "apiserver-client"
         self.run(
             "kube-apiserver",
@@ -178,9 +180,16 @@ class Cluster:
             f"--kubelet-client-key={authority.key(client)}",
             "--kubelet-preferred-address-types=InternalIP",  # no name server is there to ask for its name
         )
-        self._wait(
-            "kube-apiserver", lambda: self.answers("get", "--raw", "/readyz"), "the API server is ready"
-        )
+        self._wait("kube-apiserver", self.is_api_ready, "the API server is ready")
+        self._starts.append((began, time.time()))
+
+    def restart_those_who_waited(self) -> None:
+        """After an outage of the API server: the programs of Kubernetes wait for it ever longer, up to a minute, of
+        which no test is. Agents find it themselves."""
+        for program in ("kube-controller-manager", "kube-scheduler", "kubelet"):
+            self.stop(program)
+        self._start_controllers()
+        self.start_kubelet()
 
     def _start_node(self) -> None:
         top = self.directory
@@ -206,6 +215,12 @@ class Cluster:
         )
         self._wait("kubelet", self.is_node_ready, "the node is ready")
 
+    def forget_devices(self) -> None:
+        """The kubelet knows of no device plugin any more, as one that has never seen any."""
+        self.stop("kubelet")
+        (self.directory / "kubelet/device-plugins/kubelet_internal_checkpoint").unlink(missing_ok=True)
+        self.start_kubelet()
+
     # ---- processes ----
 
     def _enter(self, command: Sequence[str]) -> list[str]:
@@ -224,17 +239,20 @@ class Cluster:
             *command,
         ]
 
-    def run(self, program: str, *arguments: str, env: Mapping[str, str] | None = None) -> None:
-        """Starts a program of the cluster beside us; its log is PROGRAM.log."""
-        path = f"{BIN}:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}"
+    def run(
+        self, program: str, *arguments: str, env: Mapping[str, str] | None = None, path: Path | None = None
+    ) -> None:
+        """Starts a program of the cluster, or another, on the node; its log is PROGRAM.log."""
+        file = path or BIN / program
+        search = f"{BIN}:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}"
         with open(self.directory / f"{program}.log", "ab") as log:
             self.processes[program] = subprocess.Popen(
-                self._enter(self.inside(str(BIN / program), *arguments)),
+                self._enter(self.inside(str(file), *arguments)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env={**os.environ, "PATH": path, **(env or {})},
+                env={**os.environ, "PATH": search, **(env or {})},
                 start_new_session=True,
             )
 
@@ -245,9 +263,17 @@ class Cluster:
         process.wait()
 
     def audited(self) -> list[dict[str, Any]]:
-        """What was asked with the tokens of service accounts of the namespace fairsched."""
+        """What was asked with the tokens of service accounts of the namespace fairsched.
+
+        But for what was asked of a server that was not ready: it refuses what it has not read the rights for yet.
+        """
         path = self.directory / "audit.log"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        record = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [one for one in record if not self._is_of_a_start(one)]
+
+    def _is_of_a_start(self, record: Mapping[str, Any]) -> bool:
+        at = datetime.fromisoformat(record["requestReceivedTimestamp"]).timestamp()
+        return any(began <= at <= ready for began, ready in self._starts)
 
     def log(self, program: str) -> str:
         path = self.directory / f"{program}.log"
@@ -299,32 +325,35 @@ class Cluster:
     def apply(self, *documents: Mapping[str, Any]) -> None:
         self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([dict(one) for one in documents]))
 
-    def get(self, *what: str) -> dict[str, Any]:
-        """``get("pod", "chat", "-n", "ml")``: the object.
+    def text(self, path: str) -> str:
+        """What the API server says there. Raises ClusterError."""
+        try:
+            return self.api.text(path)
+        except ApiError as error:
+            raise ClusterError(str(error)) from error
 
-        What is asked over and over until it is so is asked without a process, which costs more than the answer.
-        """
+    def get(self, *what: str) -> dict[str, Any]:
+        """``get("pod", "chat", "-n", "ml")``: the object. Raises ClusterError."""
         if SLOWER > 1:
             let_run(PACE_S)
-        kind, *options = what
-        if kind not in PATHS:
-            found: dict[str, Any] = json.loads(self.kubectl("get", *what, "-o", "json"))
-            return found
-        flags = dict(zip(options[-2::-2], options[::-2], strict=False))
-        path = PATHS[kind].format(namespace=flags.get("-n", "default"))
-        names = options[: len(options) % 2]
         try:
-            with network.inside(self):
-                query = {"labelSelector": flags["-l"]} if "-l" in flags else None
-                return dict(network.admin(self).get("/".join([path, *names]), query))
-        except FairschedError as error:
-            raise ClusterError(f"get {' '.join(what)}: {error}") from error
+            return self.api.get(*what)
+        except ApiError as error:
+            raise ClusterError(str(error)) from error
 
     def has(self, *what: str) -> bool:
-        """Whether :meth:`get` finds it."""
-        with contextlib.suppress(ClusterError):
-            return bool(self.get(*what))
-        return False
+        """Whether there is such an object, and a server that says so."""
+        try:
+            self.get(*what)
+        except ClusterError:
+            return False
+        return True
+
+    def is_api_ready(self) -> bool:
+        try:
+            return self.text("/readyz") == "ok"
+        except ClusterError:
+            return False
 
     def is_node_ready(self) -> bool:
         try:

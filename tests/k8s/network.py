@@ -4,46 +4,19 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
-import os
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fairsched.k8s import kubeconfig
 from fairsched.k8s.client import KubeClient, Times
+from tests.k8s.api import in_network_of
+from tests.k8s.cluster import Cluster
 from tests.k8s.places import SLOWER
 
-CLONE_NEWNET = 0x40000000
 
-if TYPE_CHECKING:
-    from tests.k8s.cluster import Cluster
-
-
-@contextlib.contextmanager
-def inside(cluster: Cluster) -> Iterator[None]:
+def inside(cluster: Cluster) -> contextlib.AbstractContextManager[None]:
     """This thread, and those that it starts, are in the node's network; processes that it starts are as well."""
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def enter(path: str | Path) -> None:
-        space = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if libc.setns(space, CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), f"setns {path}")
-        finally:
-            os.close(space)
-
-    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        enter(f"/proc/{cluster.processes['namespace'].pid}/ns/net")
-        try:
-            yield
-        finally:
-            enter(f"/proc/self/fd/{here}")
-    finally:
-        os.close(here)
+    return in_network_of(cluster.processes["namespace"].pid)
 
 
 def admin(cluster: Cluster) -> KubeClient:

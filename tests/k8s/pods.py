@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tests.k8s.places import IMAGE, IS_SYSTEMD, SLOWER, UNIFIED
 from tests.support import wait_until
 
 PATIENCE_S = 60.0 * SLOWER
+GONE_S = 120.0 * SLOWER
 
 
 def pod(name: str, **metadata: Any) -> dict[str, Any]:
@@ -50,6 +51,23 @@ def run(cluster: Cluster, document: dict[str, Any]) -> dict[str, Any]:
         told = cluster.kubectl("describe", "pod", name, "-n", namespace)
         raise AssertionError(f"{error}\n{told[-1500:]}") from error
     return cluster.get("pod", name, "-n", namespace)
+
+
+def make_spaces(cluster: Cluster, *names: str, **annotations: Mapping[str, str]) -> None:
+    """Namespaces of these names, also of those with annotations; those of before have gone first."""
+    for name in (*names, *annotations):
+        wait_until(lambda name=name: not cluster.has("namespace", name), GONE_S, f"the old {name} is gone")
+    cluster.apply(*(space(name, annotations.get(name, {})) for name in (*names, *annotations)))
+
+
+def space(name: str, annotations: Mapping[str, str]) -> dict[str, Any]:
+    metadata = {"name": name, "annotations": dict(annotations)}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
+def drop_spaces(cluster: Cluster, *names: str) -> None:
+    """Their pods may run for a while yet: what comes next does not wait for that."""
+    cluster.kubectl("delete", "namespace", *names, "--ignore-not-found", "--wait=false")
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import json
 import os
 import shutil
@@ -26,10 +27,8 @@ import yaml
 from fairsched.base.package import with_package
 from fairsched.bpf import child
 from fairsched.bpf.gpu_time import GpuTimeProbe
-from fairsched.errors import ControlError
-from fairsched.protocol.client import ControlClient
+from fairsched.cli import main as cli
 from fairsched.simgpu import GpuSpec
-from fairsched.simgpu.daemon_process import COMMAND
 from fairsched.simgpu.node import SimNode
 from tests.k8s.cluster import NODE, Cluster, ClusterError
 from tests.k8s.places import BIN, CACHE, HAS_DISK, SLOWER
@@ -173,7 +172,7 @@ class Release:
     def uninstall(self) -> None:
         """Take it away, and wait until the agent's pod has gone."""
         if NAME in self.helm("list", "--short").split():
-            self.helm("uninstall", NAME, "--wait")
+            self.helm("uninstall", NAME)
         wait_until(lambda: self.pods() == [], GONE_S, "the agent's pod has gone")
 
     def shares(self, names: Collection[str], seconds: float) -> dict[str, float]:
@@ -225,9 +224,11 @@ class Release:
             raise AssertionError(f"{error}\n{told[-2500:]}\n{self.log()[-2500:]}") from error
 
     def log(self) -> str:
+        """The end of the agent's, or why it cannot be had."""
         try:
-            return self.cluster.kubectl("logs", f"ds/{NAME}", "-n", NAMESPACE, "--tail=60")
-        except ClusterError as error:
+            where = f"/api/v1/namespaces/{NAMESPACE}/pods/{self.pod()['metadata']['name']}"
+            return self.cluster.text(f"{where}/log?tailLines=60")
+        except (ClusterError, ValueError) as error:
             return str(error)
 
     def fairsched(self, *arguments: str) -> str:
@@ -236,18 +237,16 @@ class Release:
 
     def status(self) -> dict[str, Any]:
         """Raises ValueError where no daemon answers."""
-        node = self.cluster.processes["namespace"].pid
-        try:
-            client = ControlClient(Path(f"/proc/{node}/root/run/fairsched/fairsched.sock"))
-            found: dict[str, Any] = client.request("status")
-        except ControlError as error:
-            raise ValueError(str(error)) from error
-        return found
+        return self.ask("status")
 
     def ask(self, *command: str) -> dict[str, Any]:
         """The answer in JSON, asked on the node: it can be had without an API server. Raises ValueError without one."""
-        where = ["--json", "--socket", "/run/fairsched/fairsched.sock"]
-        found: dict[str, Any] = json.loads(self.on_node(*COMMAND, *command, *where))
+        run = f"/proc/{self.cluster.processes['namespace'].pid}/root/run"
+        said = io.StringIO()
+        quiet = contextlib.redirect_stderr(io.StringIO())
+        with contextlib.redirect_stdout(said), quiet, contextlib.suppress(SystemExit):
+            cli([*command, "--json", "--socket", f"{run}/fairsched/fairsched.sock"])
+        found: dict[str, Any] = json.loads(said.getvalue())
         return found
 
     def is_answering(self) -> bool:

@@ -19,7 +19,7 @@ from fairsched.k8s.doctor.starts import of_message
 from tests.k8s.cluster import NODE, Cluster
 from tests.k8s.commands import Person
 from tests.k8s.places import BIN, IMAGE
-from tests.k8s.pods import PATIENCE_S, pod
+from tests.k8s.pods import PATIENCE_S, drop_spaces, make_spaces, pod
 from tests.k8s.settings import SOCKET
 from tests.support import wait_until
 
@@ -109,8 +109,7 @@ def gpu_node(cluster: Cluster, name: str, capacity: int | None, allocatable: int
 
 @pytest.fixture(scope="module")
 def rows(cluster: Cluster) -> Iterator[Rows]:
-    spaces = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in (SPACE, FULL)]
-    cluster.apply(*spaces)
+    make_spaces(cluster, SPACE, FULL)
     quota = {"apiVersion": "v1", "kind": "ResourceQuota"}
     cluster.apply(
         {**quota, "metadata": {"name": "gpus", "namespace": FULL}, "spec": {"hard": {f"requests.{GPU}": "1"}}},
@@ -124,8 +123,8 @@ def rows(cluster: Cluster) -> Iterator[Rows]:
     gpu_node(cluster, BARE, None, 0)
     cluster.kubectl("label", "node", NODE, "nvidia.com/gpu.present=true", "--overwrite")
     for space in (SPACE, FULL):
-        account = ("get", "serviceaccount", "default", "-n", space)
-        wait_until(lambda account=account: cluster.answers(*account), PATIENCE_S, "an account")
+        account = ("serviceaccount", "default", "-n", space)
+        wait_until(lambda account=account: cluster.has(*account), PATIENCE_S, "an account")
     admin, found = Person(cluster), []
     try:
         cluster.apply(*scene())
@@ -142,7 +141,7 @@ def rows(cluster: Cluster) -> Iterator[Rows]:
             print(f"missing: {set(EXPECTED) - {row['code'] for row in found}}")
         yield found
     finally:
-        cluster.kubectl("delete", "namespace", SPACE, FULL, "--ignore-not-found", timeout_s=120)
+        drop_spaces(cluster, SPACE, FULL)
         cluster.kubectl("delete", "node", H100, T4, BARE, "--ignore-not-found")
         cluster.kubectl("delete", "runtimeclass", "doctor", "--ignore-not-found")
 

@@ -17,7 +17,7 @@ import pytest
 
 from fairsched.simgpu.node import SimNode
 from tests.k8s.cluster import NODE, Cluster, ClusterError
-from tests.k8s.pods import PATIENCE_S, container_cgroup_of, pod, run
+from tests.k8s.pods import PATIENCE_S, container_cgroup_of, drop_spaces, make_spaces, pod, run
 from tests.k8s.release import NAME, NAMESPACE, Release, need_image, simulated
 from tests.node.daemon.site import DECODE, STEADY
 from tests.support import wait_until
@@ -113,7 +113,7 @@ def claimed(cluster: Cluster) -> Iterator[Claimed]:
     need_image(cluster)
     with simulated() as gpu:
         found = Claimed(cluster, gpu)
-        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
+        make_spaces(cluster, SPACE)
         try:
             found.install_driver()
             yield found
@@ -123,7 +123,7 @@ def claimed(cluster: Cluster) -> Iterator[Claimed]:
             # Pods with claims need the driver to end.
             cluster.kubectl("delete", "pods", "--all", "-n", SPACE, "--wait", timeout_s=120)
             found.uninstall()
-            cluster.kubectl("delete", "namespace", SPACE, "--ignore-not-found", timeout_s=120)
+            drop_spaces(cluster, SPACE)
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +245,7 @@ def test_a_kubelet_that_is_started_again_finds_the_driver_and_its_slices(claimed
         return len(found) == 1 and found[0]["metadata"]["uid"] != old["metadata"]["uid"]
 
     wait_until(is_anew, PATIENCE_S, "the slice was made anew")
-    wait_until(lambda: not cluster.answers("get", "pod", "small", "-n", SPACE), PATIENCE_S, "a pod can end")
+    wait_until(lambda: not cluster.has("pod", "small", "-n", SPACE), PATIENCE_S, "a pod can end")
     run(cluster, using("small", resourceClaimTemplateName="gpu-quarter"))
     after = cluster.get("pod", "large", "-n", SPACE)["status"]["containerStatuses"]
     assert [one["containerID"] for one in after] == [one["containerID"] for one in before]

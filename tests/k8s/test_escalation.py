@@ -24,7 +24,7 @@ from tests.k8s import network
 from tests.k8s.cluster import NODE, Cluster
 from tests.k8s.fake_nodes import fake_node, fake_nodes
 from tests.k8s.places import BIN, IMAGE
-from tests.k8s.pods import PATIENCE_S, gpus_on_the_node
+from tests.k8s.pods import PATIENCE_S, drop_spaces, gpus_on_the_node, make_spaces
 from tests.support import wait_until
 from tests.unit.companion.escalate.reports import cgroup, order, report, tenant
 from tests.unit.companion.escalate.test_mig import FREE, Driver, gpu
@@ -130,9 +130,9 @@ def scene(cluster: Cluster, gpus: None) -> Iterator[Scene]:
          "metadata": {"name": f"escalation-{name}"}}
         for name, value in PRIORITIES.items()
     ]  # fmt: skip
-    place = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PLACE}}
     try:
-        cluster.apply(*rights, place, *classes)
+        make_spaces(cluster, PLACE)
+        cluster.apply(*rights, *classes)
         cluster.apply(budget({"matchLabels": {"app": "guarded"}}), *map(deployment, PRIORITIES))
         client = network.as_account(cluster, "kube-system", "fairsched-escalation")
         found = Scene(cluster, client)
@@ -143,8 +143,12 @@ def scene(cluster: Cluster, gpus: None) -> Iterator[Scene]:
         with fake_nodes(cluster, [fake_node(OTHER, {GPU: "8"})]):
             try:
                 yield found
-            finally:  # as long as somebody ends the pods there
-                cluster.kubectl("delete", "namespace", PLACE, timeout_s=120)
+            finally:
+                drop_spaces(cluster, PLACE)
+                # Nobody is left to end those there.
+                cluster.kubectl(
+                    "delete", "pods", "--all", "-n", PLACE, "--force", "--grace-period=0", "--wait=false"
+                )
     finally:
         cluster.kubectl("delete", "priorityclass", *(one["metadata"]["name"] for one in classes))
         cluster.kubectl("delete", "-f", str(manifest))

@@ -19,7 +19,7 @@ import yaml
 from tests.k8s.cluster import NODE, Cluster
 from tests.k8s.commands import Person
 from tests.k8s.places import BIN
-from tests.k8s.pods import PATIENCE_S, container_cgroup_of, pod, run
+from tests.k8s.pods import PATIENCE_S, container_cgroup_of, drop_spaces, make_spaces, pod, run
 from tests.k8s.release import NAMESPACE, Release, need_image, simulated
 from tests.node.daemon.site import STEADY
 from tests.support import wait_until
@@ -35,8 +35,7 @@ def agent(cluster: Cluster) -> Iterator[Release]:
     need_image(cluster)
     with simulated() as gpu:
         found = Release(cluster, gpu)
-        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
-        cluster.apply(space)
+        make_spaces(cluster, "ml")
         try:
             document = pod("a", namespace="ml", annotations={"fairsched.io/weight": "3"})
             place = container_cgroup_of(run(cluster, document))
@@ -51,7 +50,7 @@ def agent(cluster: Cluster) -> Iterator[Release]:
         finally:
             found.uninstall()
             gpu.kill_group("a")
-            cluster.kubectl("delete", "namespace", "ml", "--ignore-not-found", timeout_s=120)
+            drop_spaces(cluster, "ml")
 
 
 class Kubectl(Person):

@@ -22,7 +22,7 @@ import pytest
 
 from tests.k8s.cluster import NODE, Cluster, ClusterError
 from tests.k8s.places import BIN
-from tests.k8s.pods import PATIENCE_S, container_cgroup_of, pod, run
+from tests.k8s.pods import PATIENCE_S, container_cgroup_of, drop_spaces, make_spaces, pod, run
 from tests.k8s.release import API, NAMESPACE, Release, need_image, simulated
 from tests.node.daemon.site import DECODE, STEADY
 from tests.support import wait_until
@@ -101,8 +101,9 @@ class Shared(Release):
     def plugin_log(self) -> str:
         """So far as a kubelet tells it: one that starts does not."""
         try:
-            return self.cluster.kubectl("logs", f"ds/{PLUGIN}", "-n", NAMESPACE)
-        except ClusterError:
+            name = self.plugin_pod()["metadata"]["name"]
+            return self.cluster.text(f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/log")
+        except (ClusterError, ValueError):
             return ""
 
     def check_shares(self) -> None:
@@ -151,7 +152,7 @@ def shared(cluster: Cluster) -> Iterator[Shared]:
     need_image(cluster)
     with device_nodes() as dev, simulated(gpus=2) as gpu:
         found = Shared(cluster, gpu)
-        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
+        make_spaces(cluster, SPACE)
         try:
             found.install_with_plugin(dev)
             found.wait_allocatable(200)
@@ -166,7 +167,7 @@ def shared(cluster: Cluster) -> Iterator[Shared]:
         finally:
             for name in (*ASKED, "first"):
                 gpu.kill_group(name)
-            cluster.kubectl("delete", "namespace", SPACE, "--ignore-not-found", timeout_s=120)
+            drop_spaces(cluster, SPACE)
             found.uninstall()
 
 

@@ -16,17 +16,19 @@ import yaml
 
 from fairsched.simgpu.node import SimNode
 from tests.k8s.cluster import Cluster, ClusterError
-from tests.k8s.pods import PATIENCE_S, container_cgroup_of, pod, run
+from tests.k8s.pods import PATIENCE_S, container_cgroup_of, drop_spaces, make_spaces, pod, run
 from tests.k8s.release import API, NAME, NAMESPACE, need_image, simulated
 from tests.k8s.test_tenants import EFFECTIVE_S, TOLERATED, WATCHED_S, Told, said
 from tests.node.daemon.site import DECODE, STEADY
-from tests.support import wait_until
+from tests.support import let_run, wait_until
 
 CONTROLLER = f"{NAME}-policies"
 CRD = "gpusharepolicies.fairsched.io"
 PODS = ("ml/a", "ml/b", "web/c")
 AWAY_S = 60.0
 """The bar for an API server that is away."""
+BACK_S = 8.0
+"""Until what is said to one that is back is in effect: an agent looks for it every five seconds."""
 UNMOVED = 0.02
 STATUS_S = 10.0
 """Until a status tells of a change: a round of the controller, and what a busy machine of tests takes."""
@@ -118,7 +120,7 @@ def ruled(cluster: Cluster, gpu: SimNode) -> Iterator[Ruled]:
     found = Ruled(cluster, gpu)
     found.asked_before = len(cluster.audited())
     spaces = ("ml", "web")
-    cluster.apply(*({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in spaces))
+    make_spaces(cluster, *spaces)
     try:
         places = {}
         for full in PODS:
@@ -144,7 +146,7 @@ def ruled(cluster: Cluster, gpu: SimNode) -> Iterator[Ruled]:
         for full in (*PODS, "first"):
             gpu.kill_group(full)
         cluster.kubectl("delete", "crd", CRD, "--ignore-not-found")
-        cluster.kubectl("delete", "namespace", *spaces, "--ignore-not-found", timeout_s=120)
+        drop_spaces(cluster, *spaces)
 
 
 def test_a_policy_that_makes_no_sense_is_refused_with_the_field_and_what_to_write(ruled: Ruled) -> None:
@@ -299,11 +301,15 @@ def test_an_api_server_that_is_away_for_a_minute_moves_no_share(ruled: Ruled) ->
     finally:
         cluster.start_api_server()
     ruled.rule("research", **{**ML, "share": {"weight": 1}}, priority=5)
-    ruled.wait_weight("ml", 1)
+    took_s = ruled.wait_weight("ml", 1)
+    cluster.restart_those_who_waited()
+    print(f"effective {took_s:.1f} s after it was back")
+    assert took_s < BACK_S
 
 
 def test_a_pod_that_dies_while_it_is_held_leaves_nothing_behind(ruled: Ruled) -> None:
-    ruled.rule("research", **{**ML, "share": {"quota": "10%"}}, priority=5)
+    # Holds of half a second cannot pay back what a deep queue takes where the machine is late.
+    ruled.rule("research", **{**ML, "share": {"quota": "10%", "class": "batch"}}, priority=5)
     wait_until(lambda: ruled.tenant("ml/a")["state"] == "held", PATIENCE_S, "it is held")
     top = container_cgroup_of(ruled.cluster.get("pod", "a", "-n", "ml")).parent
     ruled.gpu.kill_group("ml/a")
@@ -311,8 +317,10 @@ def test_a_pod_that_dies_while_it_is_held_leaves_nothing_behind(ruled: Ruled) ->
     wait_until(lambda: not top.exists(), PATIENCE_S, "its cgroup has gone")
     wait_until(lambda: ruled.weight("ml/a") is None, PATIENCE_S, "it is no tenant any more")
     assert str(top) not in ruled.on_node("sh", "-c", "cat /run/fairsched/holds/* 2>/dev/null")
-    got = ruled.shares(("ml/b", "web/c"), WATCHED_S)
-    assert got["ml/b"] < 0.1 + TOLERATED, got
+    before, started = ruled.gpu.truth_ns()["ml/b"], time.monotonic()
+    let_run(WATCHED_S)
+    got = (ruled.gpu.truth_ns()["ml/b"] - before) / 1e9 / (time.monotonic() - started)
+    assert 0 < got < 0.1 + TOLERATED, "of the GPU's time, which the other may not have processors to use"
 
 
 # ---- what it may ----

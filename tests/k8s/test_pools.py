@@ -19,7 +19,7 @@ from fairsched.k8s.pools.schema import Pools, problems
 from tests.k8s.cluster import NODE, Cluster, ClusterError
 from tests.k8s.commands import Person
 from tests.k8s.places import BIN
-from tests.k8s.pods import PATIENCE_S
+from tests.k8s.pods import PATIENCE_S, drop_spaces, make_spaces
 from tests.k8s.release import API, CHART, need_image
 from tests.support import wait_until
 
@@ -37,12 +37,12 @@ def admin(cluster: Cluster) -> Iterator[Person]:
             "nvidia.com/mig.capable": "true",
         }
         cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
-    cluster.apply(*({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in SPACES))
+    make_spaces(cluster, *SPACES)
     try:
         yield Person(cluster)
     finally:
         cluster.kubectl("delete", "node", *FAKE, "--ignore-not-found")
-        cluster.kubectl("delete", "namespace", *SPACES, "--ignore-not-found", timeout_s=120)
+        drop_spaces(cluster, *SPACES)
         cluster.kubectl("delete", "priorityclass", "-l", "fairsched.io/pools")
 
 
@@ -110,8 +110,8 @@ def test_plan_diff_apply_and_back(admin: Person, file: Path, tmp_path: Path) -> 
 def test_the_quota_and_the_limits_are_in_force(admin: Person, file: Path) -> None:
     cluster = admin.cluster
     admin.say("apply", "-f", everything(file))
-    account = ("get", "serviceaccount", "default", "-n", "pool-ml")
-    wait_until(lambda: cluster.answers(*account), PATIENCE_S, "the namespace has its account")
+    account = ("serviceaccount", "default", "-n", "pool-ml")
+    wait_until(lambda: cluster.has(*account), PATIENCE_S, "the namespace has its account")
     pod = {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "much", "namespace": "pool-ml"},
         "spec": {"containers": [{"name": "a", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "9"}}}]},

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.k8s.cluster import Cluster
-from tests.k8s.pods import PATIENCE_S, container_cgroup_of, pod, run
+from tests.k8s.pods import PATIENCE_S, container_cgroup_of, drop_spaces, make_spaces, pod, run
 from tests.k8s.release import NAME, NAMESPACE, Release, need_image, simulated
 from tests.node.daemon.site import DECODE, STEADY
 from tests.support import wait_until
@@ -66,12 +66,7 @@ def told(cluster: Cluster) -> Iterator[Told]:
         found = Told(cluster, gpu)
         found.asked_before = len(cluster.audited())
         spaces = {"ml": said(weight="3"), "web": {}}
-        cluster.apply(
-            *(
-                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "annotations": words}}
-                for name, words in spaces.items()
-            )
-        )
+        make_spaces(cluster, **spaces)
         try:
             places = {}
             for full, values in PODS.items():
@@ -89,7 +84,7 @@ def told(cluster: Cluster) -> Iterator[Told]:
             found.uninstall()
             for full in (*PODS, "first"):
                 gpu.kill_group(full)
-            cluster.kubectl("delete", "namespace", *spaces, "--ignore-not-found", timeout_s=120)
+            drop_spaces(cluster, *spaces)
 
 
 def test_namespaces_divide_the_gpu_and_pods_their_namespaces_part(told: Told) -> None:
@@ -163,6 +158,7 @@ def test_while_the_api_server_is_away_all_stays_as_it_was_said_last(told: Told) 
     told.annotate("ml/a", weight="2")
     told.wait_weight("ml/a", 2)
     wait_until(lambda: "the API server has told nothing" not in told.warnings(), AWAY_S, "it is over")
+    cluster.restart_those_who_waited()
 
 
 def test_the_agent_has_asked_for_all_that_it_may_and_for_nothing_else(told: Told) -> None:
