@@ -70,7 +70,9 @@ class Claimed(Release):
             "gpu": {"device_dir": str(self.device_dir)},
             "kubernetes": {"watch_pods": True, "dra": dra},
         }
-        self.install(config, dra={"enabled": True, "examples": {"namespace": SPACE}})
+        # One that was not ready at the first look is looked at again after 30 s by default.
+        probes = {"readiness": {"periodSeconds": 5}}
+        self.install(config, dra={"enabled": True, "examples": {"namespace": SPACE}}, probes=probes)
 
     def devices(self) -> list[dict[str, Any]]:
         """Of this node, as the scheduler has them."""
