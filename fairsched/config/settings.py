@@ -37,6 +37,8 @@ from fairsched.config import (
 from fairsched.config.podlayer import Layer, layer_path, layer_text, load_layer, with_layer
 from fairsched.errors import ConfigError, FairschedError
 
+MOST_WAITING = 64
+"""Changes: clients give up, and come again, while a disk answers nobody; the control socket has half as many places."""
 _Make = Callable[[Overrides], Overrides]
 Lines = list[str]
 """What a change came to."""
@@ -199,8 +201,12 @@ class Settings:
 
     def _override(self, make: _Make) -> Later[Lines]:
         answer: Later[Lines] = Later()
-        self._waiting.append((make, answer))
-        self._begin()
+        if len(self._waiting) < MOST_WAITING:
+            self._waiting.append((make, answer))
+            self._begin()
+        else:
+            why = f"{self.file_config.overrides_path}: the disk has not kept what was set before; nothing was changed"
+            answer.fail(FairschedError(why, remedy="look at the disk of state_dir"))
         return answer
 
     def _begin(self) -> None:
@@ -213,7 +219,7 @@ class Settings:
             try:
                 overrides = make(batch.overrides)
                 after = keep_started(overrides.apply(self.file_config), config)
-            except ConfigError as error:
+            except Exception as error:  # of one, and not of those that wait beside it
                 answer.fail(error)
                 continue
             batch.owed.append((answer, [str(change) for change in diff(config, after)]))

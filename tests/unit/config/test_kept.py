@@ -12,7 +12,7 @@ import pytest
 
 from fairsched.base.wait import is_readable
 from fairsched.config import load_overrides
-from fairsched.config.settings import Settings
+from fairsched.config.settings import MOST_WAITING, Settings
 from fairsched.errors import ConfigError, FairschedError
 from tests.unit.config.kept import PATIENCE_S, answer, set_tenant
 
@@ -170,6 +170,31 @@ def test_overrides_that_are_being_kept_go_before_those_that_did_not_fit(file: Pa
     settings.reload()
     assert answer(settings, later)
     assert weights(settings) == (2, 3) and "kept as" in (settings.overrides_warning or "")
+
+
+def test_a_fault_in_one_change_is_not_that_of_those_beside_it(file: Path, disk: Disk) -> None:
+    settings = Settings(file)
+    first = settings.set_tenant("chat", {"weight": 3})
+    disk.wait_asked()
+    fault = settings._override(lambda before: 1 / 0)  # type: ignore[arg-type,return-value]
+    after = settings.set_tenant("train", {"weight": 9})
+    disk.go()
+    assert answer(settings, first) and answer(settings, after)
+    with pytest.raises(ZeroDivisionError):
+        fault.take()
+    assert weights(settings) == (3, 9)
+
+
+def test_a_disk_that_answers_nobody_does_not_fill_the_memory(file: Path, disk: Disk) -> None:
+    settings = Settings(file)
+    settings.set_tenant("chat", {"weight": 3})
+    disk.wait_asked()
+    many = [settings.set_tenant("chat", {"weight": number + 4}) for number in range(MOST_WAITING + 1)]
+    with pytest.raises(FairschedError, match="nothing was changed"):
+        many[-1].take()
+    assert not any(one.is_there for one in many[:-1])
+    disk.go()
+    assert answer(settings, many[-2]) and weights(settings)[0] == MOST_WAITING + 3
 
 
 def test_a_host_without_a_thread_to_spare_says_so(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
