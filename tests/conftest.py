@@ -16,9 +16,10 @@ any one of hundreds. So one that fails is played once more and the summary names
 that fails twice has failed; so has a run in which more than SECOND_CHANCES needed that, for then it is not the machine.
 FAIRSCHED_SECOND_CHANCE=0 gives none.
 
-Some tests measure time: marked ``alone``, they have the machine for themselves. The others are played two files at a
-time (``scripts/test``). The longest are marked ``rest``: FAIRSCHED_REST=none leaves them out (``make test``), K/N
-plays one of N parts, always the same for a K (``.ci/run`` takes it from the commit), all is pytest by itself.
+Some node tests measure time: marked ``alone``, they have the machine for themselves. The others are played two files
+at a time, and the unit tests beside them on processors that are idle (``scripts/test``): a unit test may have to wait
+for one. The longest are marked ``rest``: FAIRSCHED_REST=none leaves them out (``make test``), K/N plays one of N parts,
+always the same for a K (``.ci/run`` takes it from the commit), all is pytest by itself.
 
 Property tests try the same examples in every run: a failure belongs to the change it is seen with. FAIRSCHED_FULL=1
 or ``--hypothesis-seed=N`` tries others.

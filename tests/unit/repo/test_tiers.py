@@ -270,3 +270,9 @@ def test_each_of_the_long_ones_is_in_one_quarter(suite: Path, monkeypatch: pytes
     assert all(quarters)
     monkeypatch.setenv("FAIRSCHED_REST", "5/4")
     assert "say all, none or K/N" in run(suite, "tests/node", required="0").stderr
+
+
+def test_only_node_tests_have_the_machine_for_themselves() -> None:
+    """scripts/test plays what is marked so from tests/node, and all of tests/unit beside others."""
+    marked = [path for path in ROOT.glob("tests/*/**/test_*.py") if "mark." + "alone" in path.read_text()]
+    assert {path.relative_to(ROOT / "tests").parts[0] for path in marked} == {"node"}
