@@ -19,7 +19,7 @@ FAIRSCHED_SECOND_CHANCE=0 gives none.
 Some node tests measure time: marked ``alone``, they have the machine for themselves. The others are played two files
 at a time, and the unit tests beside them on processors that are idle (``scripts/test``): a unit test may have to wait
 for one. The longest are marked ``rest``: FAIRSCHED_REST=none leaves them out (``make test``), K/N plays one of N parts,
-always the same for a K (``.ci/run`` takes it from the commit), all is pytest by itself.
+as long as each other (``.ci/run`` takes K from the commit), all is pytest by itself.
 
 Property tests try the same examples in every run: a failure belongs to the change it is seen with. FAIRSCHED_FULL=1
 or ``--hypothesis-seed=N`` tries others.
@@ -33,8 +33,7 @@ import os
 import re
 import signal
 import tempfile
-import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import hypothesis
@@ -70,14 +69,17 @@ def has_second_chance() -> bool:
     return os.environ.get("FAIRSCHED_SECOND_CHANCE", "1") not in ("", "0")
 
 
-def is_chosen(nodeid: str, rest: str) -> bool:
-    """Whether a test marked ``rest`` is played. ``rest``: as FAIRSCHED_REST, all, none or K/N."""
+def chosen(nodeids: Sequence[str], rest: str) -> set[str]:
+    """Which of the tests marked ``rest`` are played. ``rest``: as FAIRSCHED_REST, all, none or K/N.
+
+    They are dealt out in their order: those of one file, which take as long as each other, go to different parts.
+    """
     if rest in ("all", "none"):
-        return rest == "all"
+        return set(nodeids) if rest == "all" else set()
     part, _, parts = rest.partition("/")
     if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
         raise pytest.UsageError(f"FAIRSCHED_REST={rest}: say all, none or K/N")
-    return zlib.crc32(nodeid.encode()) % int(parts) == int(part) - 1
+    return set(nodeids[int(part) - 1 :: int(parts)])
 
 
 def tier_of(path: Path) -> str:
@@ -102,7 +104,7 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, lambda _number, _frame: None)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _interrupt)
-    is_chosen("", os.environ.get("FAIRSCHED_REST", "all"))
+    chosen((), os.environ.get("FAIRSCHED_REST", "all"))
     if "FAIRSCHED_BPF_CACHE" not in os.environ:
         kept = tempfile.TemporaryDirectory(prefix="fairsched-bpf.")
         os.environ["FAIRSCHED_BPF_CACHE"] = kept.name  # the workers of xdist inherit it
@@ -124,11 +126,12 @@ def _interrupt(_number: int, _frame: object) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     rest = os.environ.get("FAIRSCHED_REST", "all")
     part = os.environ.get("FAIRSCHED_PART", "")
+    long_ones = [item.nodeid for item in items if item.get_closest_marker("rest")]
+    waiting = set(long_ones) - chosen(long_ones, rest)
     left = [
         item
         for item in items
-        if (item.get_closest_marker("rest") and not is_chosen(item.nodeid, rest))
-        or (part and (part == "alone") != bool(item.get_closest_marker("alone")))
+        if item.nodeid in waiting or (part and (part == "alone") != bool(item.get_closest_marker("alone")))
     ]
     if left:
         config.hook.pytest_deselected(items=left)
