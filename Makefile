@@ -20,7 +20,7 @@ help: ## Show this help
 	@printf '\nThe first run as root sets up what it needs (Debian 12, Ubuntu 22.04 or later).\n'
 
 .PHONY: demo
-demo: setup-run ## Fair shares on a simulated GPU, in a minute (root)
+demo: root setup-run ## Fair shares on a simulated GPU, in a minute (root)
 	@exec $(CLEAN_ENV) PYTHONDONTWRITEBYTECODE=1 $(BIN)/fairsched demo $(ARGS)
 
 .PHONY: test
@@ -118,6 +118,10 @@ bench-pid-view: setup ## Cost of rewriting a process list (root)
 .PHONY: doctor
 doctor: setup-run ## Say what this host can do, and why
 	@exec $(CLEAN_ENV) PYTHONDONTWRITEBYTECODE=1 $(BIN)/fairsched doctor $(ARGS)
+
+.PHONY: root
+root: # before a minute of set-up, not after it
+	@[ "$$(id -u)" -eq 0 ] || { echo "make: needs root. Run: sudo make $(MAKECMDGOALS)" >&2; exit 3; }
 
 .PHONY: setup
 setup: ## Install packages (root) and .venv
