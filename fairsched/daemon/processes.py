@@ -118,7 +118,8 @@ def build_processes(
                 namespace_pid=process.namespace_pid,
                 contexts=has.contexts,
                 vram_bytes=vram_bytes,
-                gpu_time_s=sum(one.charged_ns for one in mine) / 1e9 if mine else None,
+                # An account that was corrected may be some ms below 0 until there is more work.
+                gpu_time_s=max(0, sum(one.charged_ns for one in mine)) / 1e9 if mine else None,
                 launches=sum(one.submitted for one in mine)
                 if launches is not None and (holds or mine)
                 else None,

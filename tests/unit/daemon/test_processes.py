@@ -83,6 +83,13 @@ def test_each_column_comes_from_who_knows_it_best(tmp_path: Path) -> None:
     )
 
 
+def test_nobody_has_used_less_than_nothing(tmp_path: Path) -> None:
+    """A tape with such a number was refused whole (fairsched/guard/tape.py)."""
+    made(tmp_path, 11)
+    (row,) = rows(tmp_path, [work(11, charged_ms=-7)], {}, {})
+    assert row.gpu_time_s == 0
+
+
 def test_a_process_is_known_by_the_name_of_its_container(tmp_path: Path) -> None:
     path = f"/system.slice/docker-{'3f' * 32}.scope"
     made(tmp_path, 11, cgroup=f"{path}/worker")
