@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.simgpu import Workload
-from tests.node.daemon.site import Site
+from tests.node.daemon.site import PATIENCE_S, Site
 from tests.node.reclaim.test_reclaim import run
+from tests.support import wait_until
 
 GIB = 1 << 30
 WORK = Workload("decode", gap_us=5000, alloc_bytes=2 * GIB, device=1)
@@ -38,6 +39,9 @@ def test_a_miner_is_named_and_those_who_work_are_not(site: Site, tmp_path: Path)
         [str(program), *Workload("trainer", alloc_bytes=GIB // 2).arguments()],
         cgroup_path=site.cgroup("batch"),
     )
+    # Who has memory and has not begun to work yet is idle, and who begins late mines for less than the rule says.
+    for tenant in ("chat", "batch"):
+        wait_until(lambda tenant=tenant: site.gpu_time_s(tenant) > 0.1, PATIENCE_S, f"{tenant} works")
     tape = site.state_dir / "guard" / "a.tape"
     shown = run(site, *LOOK, "--record", str(tape))
     assert "1 of them reported" in " ".join(shown.split()), tape.read_text()
