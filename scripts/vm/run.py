@@ -57,7 +57,7 @@ IN_CLUSTER = "systemd"
 """The boot for a Kubernetes and its images, which lie in memory; it takes minutes to come up."""
 COMPILED = Path(os.environ.get("FAIRSCHED_K8S_CACHE", "/var/cache/fairsched-k8s")) / "bpf"
 """Programs that the last guest with a cluster has compiled."""
-CLUSTER_TESTS = ("tests/k8s/test_pods.py", "tests/k8s/test_node.py", "tests/k8s/test_release.py")
+CLUSTER_TESTS = ("tests/k8s/test_pods.py",)
 RUNGS = "tests/vm/test_rungs.py"
 """A boot of its own, as it measures: played only where it is named."""
 PASSED_ON = ("FAIRSCHED_GARBAGE",)
