@@ -2,8 +2,8 @@
 """Pods as tenants in the cgroups that this node's kubelet and runtime make, whichever driver they have.
 
 Two pods of one namespace, of another QoS class each, one with an init container; one release for all of them, in the
-order of a pod's life. `make test-k8s` plays it in the cgroups of this machine, `make test-k8s-guest` in a guest with
-cgroup v2 alone and a systemd that makes the cgroups.
+order of a pod's life. `make test-k8s` plays it in the cgroups of this machine, and where it is named
+`make test-k8s-guest ARGS=tests/k8s/test_node.py` in a guest with cgroup v2 alone and a systemd that makes the cgroups.
 """
 
 from __future__ import annotations
