@@ -54,7 +54,8 @@ from fairsched.observe.libraries import ProbesLost
 from fairsched.observe.loader import start_loader
 from fairsched.observe.pauses import Pauses
 from fairsched.observe.sensors import Sensors
-from fairsched.observe.tree import Observation, Tree, build_snapshot, refuse_own_cgroup, specs_in_force
+from fairsched.observe.snapshot import Observation, build_snapshot
+from fairsched.observe.tree import Tree, refuse_own_cgroup, specs_in_force
 from fairsched.policy.decide import Decision, decide
 from fairsched.policy.dry_run import as_if_held
 from fairsched.policy.lag import PolicyState

@@ -20,7 +20,8 @@ from fairsched.gpu.nvml import Gpu
 from fairsched.model import Confidence, Hold, Use
 from fairsched.observe import processes
 from fairsched.observe import tree as observe_tree
-from fairsched.observe.tree import Observation, Tree, build_snapshot, specs_in_force
+from fairsched.observe.snapshot import Observation, build_snapshot
+from fairsched.observe.tree import Tree, specs_in_force
 from tests.support import FakeTree
 
 S = 1_000_000_000
