@@ -19,7 +19,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -201,7 +201,7 @@ class RecordedAccount(EbpfAccount):
         self._births: dict[int, int | None] = {}
         self._answers: dict[str, list[Any]] = {}
         self._facts: dict[str, Any] = {}
-        self._real_started_ns, self._has_stand_ins = started_ns, False
+        self._real_started_ns = started_ns
         begun_ns = time.thread_time_ns()
         head = {
             "call": "begin",
@@ -339,13 +339,6 @@ class RecordedAccount(EbpfAccount):
     def end(self, key: ContextKey, now_ns: int) -> None:
         begin = super().end
         self._record("end", [list(key), now_ns], lambda: begin(key, now_ns))
-
-    def stand_in_for(self, unseen: Set[tuple[int, int]], now_ns: int) -> None:
-        begin = super().stand_in_for
-        if not unseen and not self._has_stand_ins:  # nearly always
-            return begin(unseen, now_ns)
-        self._has_stand_ins = bool(unseen)
-        self._record("stand_in_for", [plain(unseen), now_ns], lambda: begin(unseen, now_ns))
 
     # These change nothing, and see what is there now.
 

@@ -187,7 +187,6 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "queued_since_hold_ns": lambda account, ids: account.queued_since_hold_ns(ids),
     "relearn": lambda account, gpu: account.relearn(gpu),
     "end": lambda account, key, now_ns: account.end(tuple(key), now_ns),
-    "stand_in_for": lambda account, unseen, now_ns: account.stand_in_for(set(map(tuple, unseen)), now_ns),
 }
 
 

@@ -18,6 +18,7 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 NEVER_NS = (1 << 63) - 1
@@ -195,6 +196,18 @@ class Use(NamedTuple):
     def is_enforced(self) -> bool:
         """Whether it may be held for what it is charged."""
         return self.confidence in _ENFORCED or self.most_ns is not None
+
+
+class Unseen(NamedTuple):
+    """What tenants have of GPUs beyond what their calls account for."""
+
+    rates: Mapping[TenantGpu, float] = MappingProxyType({})
+    """Parts of a GPU, for the time in which the tenant is not held; beyond 1 where its work goes on for long after."""
+    left: Mapping[str, float] = MappingProxyType({})
+    """By UUID: part of what the account charges there that can have been had beside that."""
+
+
+NOTHING_UNSEEN = Unseen()
 
 
 @dataclass(frozen=True)

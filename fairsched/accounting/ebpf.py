@@ -92,7 +92,8 @@ class EbpfAccount:
         self.is_anybody_hidden = False
         """A tenant has work that is in no account, anywhere: nobody is known to be alone."""
         self.intruded: Set[int] = frozenset()
-        """GPUs on which work comes and goes that is in no account: what the others are charged there is too much."""
+        """GPUs on which there may be work that is in no account: of what is charged there a part is taken back, on the
+        average."""
 
     @property
     def events(self) -> Events:
@@ -152,7 +153,7 @@ class EbpfAccount:
         if intruded:
             for row in rows.values():
                 if row.gpu in intruded:
-                    row.confidence = Confidence.LOW
+                    row.confidence = row.confidence.and_of(Confidence.SAMPLED)
 
     def _is_unchanged(self, context: Context, now_ns: int, rows: ProcessUses) -> bool:
         """Since the last look nothing of it has changed but the time: most are, most of the time.
@@ -354,14 +355,6 @@ class EbpfAccount:
     def work(self) -> Iterator[ContextWork]:
         """What every context has outstanding."""
         return outstanding.work_of_all(self._contexts.all(), self._probe.context, self._engines)
-
-    def stand_in_for(self, unseen: Set[tuple[int, int]], now_ns: int) -> None:
-        """These (process, GPU) always have work that no edge tells of: the others have their turns with them."""
-        for gpu, engine in self._engines.items():
-            here = {pid for pid, where in unseen if where == gpu and not engine.replay.is_traced}
-            placed = outstanding.place_stand_ins(engine.replay, here, self._started_ns, now_ns)
-            if placed is not None:
-                engine.stand_in(*placed, now_ns)
 
     def guessed_processes(self) -> set[int]:
         """Processes with a context whose GPU is a guess."""

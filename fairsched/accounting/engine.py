@@ -25,7 +25,6 @@ from fairsched.accounting.strangers import Strangers
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge
-from fairsched.model import ContextKey
 
 REMEMBERED_TENANTS = 1024
 """Whose costs are kept after their last process has ended; who is in no tenant counts by its cgroup."""
@@ -55,8 +54,6 @@ class Engine:
         self._idle_ns = 0
         self._launch_of = launch_of
         self._owner_of = owner_of
-        self._is_shared = False
-        """Somebody whom no edge tells of is there: nobody is ever alone."""
         self.is_intruded = False
         """Work comes and goes here that is in no account: nobody is known to be alone."""
 
@@ -109,15 +106,6 @@ class Engine:
             self.replay.close(context.key, now_ns, is_anchor=False)
         context.seq, context.seq_exec_ns = live.completed, self.replay.exec_ns(context.key)
         context.is_tainted, context.metered_ns = True, context.seq_exec_ns
-
-    def stand_in(self, keys: set[ContextKey], gone: set[ContextKey], now_ns: int) -> None:
-        """Somebody whom no edge tells of is there from now on, or no longer: what was learnt was not alone."""
-        self._is_shared = bool(keys)
-        for key in gone:
-            self._company.note(key, None, now_ns, is_there=False)
-        for key in keys:
-            self._company.note(key, key, now_ns, is_there=True)
-        self.costs.forget()
 
     # ---- bursts ----
 
@@ -256,7 +244,7 @@ class Engine:
     ) -> int:
         """Charge what so many launches cost; returns that."""
         spent_ns = self._spent_ns(context)
-        if self.replay.is_traced:
+        if self.replay.is_traced or self.is_intruded:
             return spent_ns
         owed_ns = self.costs.charge_ns(owner, spent_ns, launches, graphs, is_whole=is_whole)
         self.replay.settle(context.key, owed_ns - spent_ns)
@@ -295,7 +283,6 @@ class Engine:
         if (
             self.is_intruded
             or self.replay.is_traced
-            or self._is_shared
             or self.costs.is_replay_right
             or not launch.samples
             or (cost.is_settled if is_alone else cost.is_measured)

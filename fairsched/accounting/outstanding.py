@@ -11,13 +11,13 @@ that GPU well after its last call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from fairsched.accounting.context import Context
 from fairsched.accounting.engine import Engine
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
-from fairsched.model import ContextKey, ContextWork
+from fairsched.model import ContextWork
 
 UNSYNCED_IDLE_NS = 1_000_000_000
 """No call at all from a context that never asked for completion for this long: its work is taken as ended."""
@@ -78,28 +78,6 @@ def clock_ns(live: abi.Ctx, clock: abi.Clock, now_ns: int) -> int:
     if busy.streams and busy.open_ns:
         total += abi.clock_since(abi.clock_v(clock.word[abi.COMPUTE], now_ns), busy.v_open_ns)
     return total
-
-
-def place_stand_ins(
-    replay: Turns, pids: Set[int], started_ns: Callable[[int], int | None], now_ns: int
-) -> tuple[set[ContextKey], set[ContextKey]] | None:
-    """A context that always has work in the runlist, for each process in ``pids`` and no other.
-
-    Contexts have slots of 0 and more, so a slot below 0 is none of theirs. Returns the keys of those that are there now
-    and of those that went; None where nothing changed.
-    """
-    wanted = {(-pid, 0): pid for pid in pids}
-    present = {key for key in replay.keys() if isinstance(key, tuple) and key[0] < 0}  # noqa: SIM118 - a method
-    if present == wanted.keys():
-        return None
-    gone = present - wanted.keys()
-    for key in gone:
-        replay.remove(key, now_ns)
-    for key, pid in wanted.items():
-        born_ns = started_ns(pid)
-        replay.add(key, (now_ns if born_ns is None else born_ns, pid, 0))
-        replay.open(key, now_ns)
-    return set(wanted), gone
 
 
 def queued_ns(

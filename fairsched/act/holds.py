@@ -271,6 +271,13 @@ class Applier:
         self.release_all(now_ns)
         self.is_dry_run = is_dry_run
 
+    def held_ns(self, now_ns: int) -> dict[str, int]:
+        """For how long each tenant has really been held by us since the start, the hold in progress included."""
+        total = dict(self.real.held_ns)
+        for name, hold in self.holds.items():
+            total[name] = total.get(name, 0) + now_ns - hold.since_ns
+        return total
+
     def all_holds(self) -> dict[str, Hold]:
         """Ours, those of a dry run and those of others, by tenant, for the Snapshot."""
         foreign = {name: Hold(name, 0, 0, is_ours=False) for name in self._foreign()}

@@ -7,9 +7,10 @@ at no cost to the ticks, and without ever harming a tenant that did nothing wron
 
 Approach: observe, judge, act, once a second. The account's rows are summed as they come, NVML is asked beside the loop
 (gpu/samples.py), the judgement is pure (policy/misbehaviour.py), processes are ended by terminate.py. While an episode
-lasts, the tenant's account on that GPU is ``doubted``: confidence low, so it is not held, and what the others are
-entitled to is counted without it; but for ``stuck`` processes it is held as long as others of it have work. Nothing
-here may end the daemon: a look that fails is logged and counted.
+of endless work lasts, the tenant's account on that GPU is ``doubted``: confidence low, so it is not held, and what the
+others are entitled to is counted without it; but for ``stuck`` processes it is held as long as others of it have work.
+For ``unseen`` work it is charged what samples say, accused or not, and held for that. Nothing here may end the daemon:
+a look that fails is logged and counted.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from fairsched.gpu.nvml import gpu_label
 from fairsched.gpu.sampler import open_readers
 from fairsched.gpu.samples import ProcessSamples, SampleWatch
 from fairsched.model import (
+    NOTHING_UNSEEN,
     Action,
     ActionKind,
     Confidence,
@@ -41,6 +43,7 @@ from fairsched.model import (
     Reason,
     ReasonCode,
     TenantSpec,
+    Unseen,
 )
 from fairsched.observe.libraries import ProbesLost
 from fairsched.observe.sensors import Sensors
@@ -56,7 +59,7 @@ from fairsched.policy.evidence import (
 )
 from fairsched.policy.misbehaviour import WatchState, judge
 from fairsched.policy.shares import spec_for
-from fairsched.policy.unseen import intruded_gpus, steady_unseen
+from fairsched.policy.unseen import suspected_gpus, unseen_rates
 from fairsched.protocol.status import MisbehaviourStatus
 
 _LOOK_NS = 900_000_000
@@ -71,8 +74,7 @@ _MOVES = 4096
 _ATTACHING_NS = 60_000_000_000
 """For so long after the account began, who waits for its probes is excused: there may be many to attach to."""
 
-_DOUBTED = (MisbehaviourKind.ENDLESS, MisbehaviourKind.UNSEEN)
-"""Makes an account doubtful, so that the tenant is not held for it. One that moves is held while it is there."""
+_DOUBTFUL = (MisbehaviourKind.ENDLESS, MisbehaviourKind.UNSEEN)
 
 logger = logging.getLogger(__name__)
 
@@ -94,27 +96,32 @@ class Misbehaviour:
         self._account: EbpfAccount | None = None
         self._began_ns = self._blind_until_ns = self._late_until_ns = self._next_look_ns = 0
         self._charged: dict[tuple[int, int], int] = {}
+        self._cgroups: dict[int, int] = {}
+        """Of those that were charged since the last look."""
+        self._held_ns: dict[str, int] = {}
+        """How long tenants were held, up to the last look."""
         self._moves: deque[tuple[Move, str | None]] = deque(maxlen=_MOVES)
         self._turns: dict[int, int] = {}
         """Of suspects: when each was examined last, in looks at any."""
         self._owners: dict[int, ProcessId] = {}
         """The process last seen under each pid."""
-        self._steady: frozenset[Where] = frozenset()
-        """Unseen processes that the account counts on."""
+        self.unseen: Unseen = NOTHING_UNSEEN
+        """What tenants have beyond what their calls account for."""
         self._actions: dict[EpisodeKey, str] = {}
         self.errors = 0
 
     @property
     def doubted(self) -> frozenset[tuple[str, str]]:
-        """(tenant, GPU) whose account is not to be believed now."""
-        episodes = self._state.episodes.values()
-        return frozenset((one.tenant, one.gpu) for one in episodes if one.kind in _DOUBTED)
+        """(tenant, GPU) that have work which never ends: their account is not to be believed now."""
+        return frozenset((one.tenant, one.gpu) for one in self._endless())
 
     @property
     def stuck(self) -> frozenset[Where]:
         """Processes whose work never ends."""
-        endless = (one for one in self._state.episodes.values() if one.kind is MisbehaviourKind.ENDLESS)
-        return frozenset((pid, one.gpu) for one in endless for pid in one.pids)
+        return frozenset((pid, one.gpu) for one in self._endless() for pid in one.pids)
+
+    def _endless(self) -> Iterator[Episode]:
+        return (one for one in self._state.episodes.values() if one.kind is MisbehaviourKind.ENDLESS)
 
     # ---- observe ----
 
@@ -125,6 +132,7 @@ class Misbehaviour:
             if row.used_ns:
                 key = (row.tgid, row.gpu)
                 charged[key] = charged.get(key, 0) + row.used_ns
+                self._cgroups[row.tgid] = row.cgroup_id
         # Whose cgroup it left is asked now, too: it may be gone at the look.
         self._moves.extend((move, self._tree.tenant_of(move.before)) for move in self._sensors.events.moves)
 
@@ -133,6 +141,7 @@ class Misbehaviour:
         account, watch = self._sensors.account, self._watch
         if watch is None:
             self._charged.clear()
+            self._cgroups.clear()
             self._moves.clear()
             return
         if account is not None:
@@ -144,18 +153,23 @@ class Misbehaviour:
         try:
             evidence = self._evidence(account, watch.take(), now_ns)
             before, self._state = self._state, judge(evidence, self._state, limits)
-            watch.is_urgent = self._state.is_urgent
             if self._state.is_urgent:
                 self._next_look_ns = now_ns + _URGENT_NS
+            self.unseen = NOTHING_UNSEEN
             if account is not None:
                 self._count_on(account, evidence)
+            # Of whom it asks late it does not learn whose it was.
+            watch.is_urgent = self._state.is_urgent or bool(self.unseen.rates)
             self._act(before, specs, config, now_ns, is_acting=is_acting)
         except Exception:
+            self.unseen = NOTHING_UNSEEN
             self.errors += 1
             logger.exception("look for misbehaviour failed")
 
     def _evidence(self, account: EbpfAccount | None, sampled: list[ProcessSamples], now_ns: int) -> Evidence:
         charged, self._charged = self._charged, {}
+        cgroups, self._cgroups = self._cgroups, {}
+        whose = {pid: self._tree.tenant_of(cgroup_id) for pid, cgroup_id in cgroups.items()}
         if account is not self._account:  # begun, lost, or begun anew
             self._account, self._began_ns, self._blind_until_ns = account, now_ns, now_ns + _BLIND_NS
         if self._sensors.libraries.is_attaching and now_ns - self._began_ns < _ATTACHING_NS:
@@ -170,6 +184,8 @@ class Misbehaviour:
             works=self._works(account) if account is not None else {},
             samples=tuple(one for one in samples if one is not None),
             charged_ns=self._by_uuid(charged, guessed),
+            whose={pid: tenant for pid, tenant in whose.items() if tenant is not None},
+            held_ns=self._held_since(now_ns),
             watched_since_ns=self._watched_since_ns(now_ns),
             late_until_ns=self._late_until_ns,
             is_blind=account is None or now_ns < self._blind_until_ns,
@@ -177,6 +193,11 @@ class Misbehaviour:
             leaves=tuple(self._leaves()),
             unsure=self._unsure(account),
         )
+
+    def _held_since(self, now_ns: int) -> dict[str, int]:
+        """For how long each was held since the look before."""
+        before, self._held_ns = self._held_ns, self._applier.held_ns(now_ns)
+        return {tenant: ns - before.get(tenant, 0) for tenant, ns in self._held_ns.items()}
 
     def _leaves(self) -> Iterator[Leave]:
         """By the tree of now: at the move itself a cgroup that the tenant had just made was not known. One that is not
@@ -227,14 +248,16 @@ class Misbehaviour:
         return chosen
 
     def _count_on(self, account: EbpfAccount, evidence: Evidence) -> None:
-        """Unseen work that is always there has turns in the account; beside other unseen work no account is sure."""
-        slots = {gpu_label(self._sensors.gpus, slot): slot for slot in range(len(self._sensors.gpus))}
-        self._steady = steady_unseen(self._state, evidence, self._steady)
-        intruded = intruded_gpus(self._state, self._steady, evidence.now_ns)
-        account.intruded = {slots[gpu] for gpu in intruded if gpu in slots}
-        account.stand_in_for(
-            {(pid, slots[gpu]) for pid, gpu in self._steady if gpu in slots}, evidence.now_ns
+        """Charge tenants what samples say that they had unseen, but where the GPU itself names whoever has it."""
+        labels = {gpu_label(self._sensors.gpus, slot): slot for slot in range(len(self._sensors.gpus))}
+        slots = {gpu: slot for gpu, slot in labels.items() if slot not in account.traced_gpus()}
+        rates, left = unseen_rates(self._state, evidence)
+        self.unseen = Unseen(
+            {key: rate for key, rate in rates.items() if key[1] in slots},
+            {gpu: ratio for gpu, ratio in left.items() if gpu in slots},
         )
+        suspected = suspected_gpus(self._state, self.unseen)
+        account.intruded = {slots[gpu] for gpu in suspected if gpu in slots}
 
     def _samples_of(self, one: ProcessSamples) -> TenantSamples | None:
         if one.owner is None or one.cgroup_id is None:
@@ -341,7 +364,7 @@ class Misbehaviour:
 
 def lowered(confidence: Confidence, statuses: Iterable[MisbehaviourStatus]) -> Confidence:
     """The confidence of an account; LOW where the tenant does what makes it doubtful."""
-    return Confidence.LOW if any(one.kind in _DOUBTED for one in statuses) else confidence
+    return Confidence.LOW if any(one.kind in _DOUBTFUL for one in statuses) else confidence
 
 
 def detail(episode: Episode) -> str:

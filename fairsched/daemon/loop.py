@@ -300,6 +300,7 @@ class Daemon:
             stuck=self._misbehaviour.stuck,
             kept=self._sensors.mps.doubted,
             contradicted=self._doubt.poll(now_ns, interval_ns, rows, self._policy_state.gates),
+            unseen=self._misbehaviour.unseen,
             hidden=self._sensors.hidden_beside(self._applier.holds),
         )
         snapshot, strangers = build_snapshot(seen, self._tree, self._sensors.gpus)

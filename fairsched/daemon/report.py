@@ -16,7 +16,7 @@ from fairsched.daemon.tenants import TenantReports
 from fairsched.driver.gate import is_asked_for
 from fairsched.gpu.nvml import MAX_SLOTS, GpuUse, gpu_label
 from fairsched.host.mode import Mode
-from fairsched.model import Source
+from fairsched.model import Source, Unseen
 from fairsched.observe.owners import follows_of, tables_of
 from fairsched.observe.sensors import Sensors
 from fairsched.observe.tree import MOST_CGROUPS
@@ -84,6 +84,7 @@ def build_status(parts: Parts) -> StatusReport:
         warnings=(
             *_warnings(vitals, settings, sensors),
             *_contradictions(parts),
+            *_unseen_warnings(parts.misbehaviour.unseen),
             *_crowd_warnings(parts.tree.crowded),
             *_gate_warnings(settings, gate),
         ),
@@ -184,10 +185,6 @@ def _warnings(vitals: Vitals, settings: Settings, sensors: Sensors) -> Iterable[
     silent_s = sensors.gpu_watch.silent_s() if sensors.gpu_watch is not None else None
     if silent_s is not None:
         yield f"NVML has not answered for {silent_s:.0f} s: a GPU may be lost; memory and load are not known"
-    if sensors.account is not None:
-        for slot in sorted(sensors.account.intruded):
-            label = gpu_label(sensors.gpus, slot)
-            yield f"{label}: work that comes and goes there is in no account; nobody is held there"
     if vitals.errors:
         yield f"{vitals.errors} ticks or actions have failed; see the log"
     if sensors.probe is not None:
@@ -221,6 +218,14 @@ def _contradictions(parts: Parts) -> Iterable[str]:
         if doubt.times and ago_s < _TOLD_S:
             label = gpu_label(parts.sensors.gpus, slot)
             yield f"{label}: its load contradicted the account {ago_s:.0f} s ago; all were let go ({doubt.said})"
+
+
+def _unseen_warnings(unseen: Unseen) -> Iterable[str]:
+    for (tenant, gpu), rate in sorted(unseen.rates.items()):
+        yield (
+            f"{tenant}: while it runs, NVML sees it have {min(rate, 1.0):.0%} of {gpu} beyond what its calls account"
+            " for; it is charged that, and held for it"
+        )
 
 
 def _crowd_warnings(crowded: Iterable[str]) -> Iterable[str]:

@@ -256,8 +256,6 @@ def _account_note(use: Use, sensors: Sensors) -> str | None:
         or use.tenant in sensors.owners.over_work
     ):
         return None
-    if any(gpu_label(sensors.gpus, slot) == use.gpu for slot in sensors.account.intruded):
-        return None
     return NOT_LEARNT if use.most_ns is None else UNPROVEN
 
 

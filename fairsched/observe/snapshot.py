@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from fairsched.accounting.context import ProcessUse
 from fairsched.gpu.nvml import Gpu, gpu_label
-from fairsched.model import Confidence, Hold, Snapshot, Use
+from fairsched.model import NOTHING_UNSEEN, Confidence, Hold, Snapshot, Unseen, Use
 from fairsched.observe.tree import Tree
 
 
@@ -57,9 +57,35 @@ class Observation:
     """UUIDs of GPUs on which nobody is to be held now."""
     hidden: Collection[str] = ()
     """Tenants that have work which no table of ours has room for."""
+    unseen: Unseen = NOTHING_UNSEEN
+    """What tenants have beyond what their calls account for."""
 
 
 _UNSURE = (Confidence.LOW, Confidence.NONE)
+
+
+def with_unseen(uses: list[Use], seen: Observation) -> list[Use]:
+    """With the work that is in no account charged to whose it is, and not to the others.
+
+    It is as much as samples say, in the time in which its tenant runs. It is held for that, and owed nothing: it may
+    want less, and nobody is to be held for its sake.
+    """
+    rates, left = seen.unseen
+    found = {
+        (use.tenant, use.gpu): use._replace(used_ns=round(use.used_ns * left.get(use.gpu, 1.0)))
+        for use in uses
+    }
+    for (tenant, gpu), rate in rates.items():
+        use = found.get((tenant, gpu)) or Use(tenant, gpu, 0, True, 0, Confidence.LOW)
+        used_ns = use.used_ns + (0 if tenant in seen.holds else round(rate * seen.interval_ns))
+        found[tenant, gpu] = use._replace(
+            used_ns=used_ns,
+            has_demand=True,
+            confidence=Confidence.LOW,
+            most_ns=None if (tenant, gpu) in seen.kept else used_ns,
+            may_be_owed=False,
+        )
+    return list(found.values())
 
 
 def _overdrawn(uses: list[Use], seen: Observation) -> list[Use]:
@@ -120,6 +146,7 @@ def build_snapshot(
         tenant, gpu = key
         told = (row.used_ns, row.has_demand, row.outstanding_ns, sure, 0, row.launches, row.unmeasured_ns)
         uses.append(Use(tenant, gpu, *told, most_ns, paused_ns=row.paused_ns, idle_ns=row.idle_ns))
+    uses = with_unseen(uses, seen) if seen.unseen.rates else uses
     uses = _overdrawn(uses, seen) if seen.hidden else uses
     snapshot = Snapshot(
         now_ns=seen.now_ns,

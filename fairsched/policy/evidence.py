@@ -58,6 +58,10 @@ class Evidence:
     samples: tuple[TenantSamples, ...] = ()
     charged_ns: Mapping[Where, int] = field(default_factory=dict)
     """Since the look before."""
+    whose: Mapping[int, str] = field(default_factory=dict)
+    """The tenants of these processes, as far as they are known."""
+    held_ns: Mapping[str, int] = field(default_factory=dict)
+    """For how long tenants were held by us since the look before."""
     watched_since_ns: Mapping[int, int] = field(default_factory=dict)
     """Of suspects: since when every libcuda that the process maps has probes; 0 = it maps none; NEVER_NS = one cannot
     have any. Lacks processes that could not be read."""

@@ -31,8 +31,7 @@ Terms. *look*: one call, about once a second. *mark*: since when a context made 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -46,17 +45,23 @@ from fairsched.policy.evidence import (
     Where,
 )
 from fairsched.policy.moving import moving, recent_leaves
+from fairsched.policy.sampled import (
+    CHANCE,
+    LAG_NS,
+    LEAST_SAMPLES,
+    LONG_WINDOW_NS,
+    REST_PER_S,
+    SHORT_WINDOW_NS,
+    Seen,
+    Span,
+    is_beyond,
+    remember,
+    remember_spans,
+    summed,
+)
 
-SHORT_WINDOW_NS = 5_000_000_000
-LONG_WINDOW_NS = 20_000_000_000
-_LAG_NS = 1_500_000_000
-"""Samples come late: what was charged so long before a window may explain those in it."""
-_LEAST_SAMPLES = 5
+_LEAST_NS = 100_000_000
 _STUCK_SAMPLES = 3
-_ACCOUNT_SLACK = 1.25
-_REST_PER_S = 0.01
-"""Sample periods a second that nobody is asked to explain."""
-_CHANCE = 1e-8
 _UNKNOWN_SAMPLES = 4
 _UNKNOWN_REST_PER_S = 0.003
 """Both of a process whose libraries are watched, and in none of which it made a call that took GPU time."""
@@ -86,22 +91,6 @@ class Mark(NamedTuple):
     """(time, charged_ns) of the last looks; the newest is of now."""
 
 
-class Seen(NamedTuple):
-    """What one look added to a process on a GPU."""
-
-    t_ns: int
-    tenant: str | None
-    """None where only the account named the process."""
-    samples: int
-    periods: float
-    """Of samples, in which it kept the GPU busy."""
-    charged_ns: int
-    period_ns: int
-    first_ns: int
-    """Of its samples; where there are none, the time of the look."""
-    last_ns: int
-
-
 @dataclass(frozen=True)
 class WatchState:
     """What is remembered between two looks. Treat as immutable."""
@@ -113,10 +102,24 @@ class WatchState:
     """Processes that are sampled more than what they were charged explains: find out whether their calls are seen."""
     leaves: tuple[Leave, ...] = ()
     """Of the last seconds."""
+    spans: tuple[Span, ...] = ()
+    """Of the last looks."""
     unknown: frozenset[Where] = frozenset()
     """Suspects that were charged nothing: whatever they do there is in no account."""
     is_urgent: bool = False
     """Some work is suspicious since lately and lacks a sample or two: look again soon."""
+
+    def lasted_ns(self, begin_ns: int) -> int:
+        """Of what was added by looks after ``begin_ns``: how long it took. Never 0."""
+        return max(
+            _LEAST_NS, sum(span.end_ns - span.begin_ns for span in self.spans if span.end_ns > begin_ns)
+        )
+
+    def free_ns(self, tenant: str, begin_ns: int) -> int:
+        """The same without the time in which it was held; what it had queued goes on meanwhile."""
+        spans = [span for span in self.spans if span.end_ns > begin_ns]
+        held_ns = sum(span.held_ns.get(tenant, 0) for span in spans)
+        return max(_LEAST_NS, sum(span.end_ns - span.begin_ns for span in spans) - held_ns)
 
 
 def judge(evidence: Evidence, state: WatchState, limits: MisbehaviourLimits) -> WatchState:
@@ -124,18 +127,19 @@ def judge(evidence: Evidence, state: WatchState, limits: MisbehaviourLimits) -> 
     all_work = [work for works in evidence.works.values() for work in works]
     marks = {work.key: _mark(work, state.marks.get(work.key), evidence.now_ns, limits) for work in all_work}
     # NVML keeps samples of many seconds: the first ones are of a time at which nobody was charged anything.
-    seen = {} if evidence.is_blind else _remember(evidence, state.seen)
+    seen = {} if evidence.is_blind else remember(evidence, state.seen)
+    state = replace(state, spans=remember_spans(evidence, state.spans))
     found: dict[EpisodeKey, Episode] = {}
     suspects: dict[int, bool] = {}
     unknown: set[Where] = set()
     for where, looks in seen.items():
-        tenant = next((look.tenant for look in reversed(looks) if look.tenant is not None), None)
+        tenant = next((look.tenant for look in reversed(looks) if look.samples), None)
         if tenant is None:
             continue
         one = _endless(tenant, where, evidence, marks, looks, limits)
         if one is None:
             is_lost = tenant in evidence.over_budget
-            one = None if is_lost else _unseen(tenant, where, looks, evidence)
+            one = None if is_lost else _unseen(tenant, where, looks, evidence, state)
             first_ns = None if is_lost else _suspected_since_ns(looks, evidence.now_ns)
             if first_ns is not None:
                 is_recent = evidence.now_ns - first_ns < SHORT_WINDOW_NS
@@ -152,8 +156,9 @@ def judge(evidence: Evidence, state: WatchState, limits: MisbehaviourLimits) -> 
         work.pid not in accused and _is_suspect(work, marks[work.key], evidence.now_ns, limits)
         for work in all_work
     )
-    episodes = _episodes(state.episodes, found, evidence.now_ns, limits)
-    return WatchState(marks, seen, episodes, frozenset(suspects), leaves, frozenset(unknown), is_urgent)
+    episodes = _episodes(state.episodes, found, evidence, limits)
+    suspected = frozenset(suspects)
+    return WatchState(marks, seen, episodes, suspected, leaves, state.spans, frozenset(unknown), is_urgent)
 
 
 # ---- endless ----
@@ -164,7 +169,7 @@ def _mark(work: ContextWork, before: Mark | None, now_ns: int, limits: Misbehavi
     if before is None:
         return _begun(work, 0, work.charged_then_ns, now_ns, looks)
     kept = before.looks
-    if now_ns - kept[0][0] > SHORT_WINDOW_NS + 2 * _LAG_NS:
+    if now_ns - kept[0][0] > SHORT_WINDOW_NS + 2 * LAG_NS:
         kept = kept[1:]
     looks = (*kept[-_LOOKS:], *looks)
     last_ns, last_charged_ns = before.looks[-1]
@@ -224,7 +229,7 @@ def _endless(
         return None
     since_ns = min(marks[work.key].since_ns for work in stuck)
     begin_ns = max(since_ns, now_ns - SHORT_WINDOW_NS)
-    samples, periods, _, period_ns = _sum(looks, begin_ns)
+    samples, periods, _, period_ns = summed(looks, begin_ns)
     if samples < _STUCK_SAMPLES:
         return None
     last_ns = max(look.last_ns for look in looks if look.samples)
@@ -234,7 +239,7 @@ def _endless(
     others_ns = sum(
         _charged_since(work, marks[work.key], begin_ns) for work in works if work.key not in names
     )
-    if not _is_beyond(periods, others_ns / period_ns, now_ns - begin_ns, _STUCK_CHANCE):
+    if not is_beyond(periods, others_ns / period_ns, now_ns - begin_ns, _STUCK_CHANCE):
         return None
     return Episode(
         tenant,
@@ -252,14 +257,16 @@ def _endless(
 
 
 def _charged_since(work: ContextWork, mark: Mark, begin_ns: int) -> int:
-    older = [charged_ns for t_ns, charged_ns in mark.looks if t_ns <= begin_ns - _LAG_NS]
+    older = [charged_ns for t_ns, charged_ns in mark.looks if t_ns <= begin_ns - LAG_NS]
     return work.charged_ns - (older[-1] if older else mark.looks[0][1])
 
 
 # ---- unseen ----
 
 
-def _unseen(tenant: str, where: Where, looks: tuple[Seen, ...], evidence: Evidence) -> Episode | None:
+def _unseen(
+    tenant: str, where: Where, looks: tuple[Seen, ...], evidence: Evidence, state: WatchState
+) -> Episode | None:
     if evidence.watched_since_ns.get(where[0]) == NEVER_NS:
         return None  # that nothing of it is seen is no doing of its own
     now_ns, watched_ns = evidence.now_ns, _watched_since_ns(where[0], looks, evidence)
@@ -274,14 +281,14 @@ def _unseen(tenant: str, where: Where, looks: tuple[Seen, ...], evidence: Eviden
         return None
     for window_ns in (SHORT_WINDOW_NS, LONG_WINDOW_NS):
         begin_ns = now_ns - window_ns
-        samples, periods, charged_ns, period_ns = _sum(looks, begin_ns)
+        samples, periods, charged_ns, period_ns = summed(looks, begin_ns)
         if charged_ns and where[1] in evidence.unsure:
             continue
-        least, rest_per_s = _LEAST_SAMPLES, _REST_PER_S
+        least, rest_per_s = LEAST_SAMPLES, REST_PER_S
         if watched_ns is not None and not charged_ns and window_ns == SHORT_WINDOW_NS:
             least, rest_per_s = _UNKNOWN_SAMPLES, _UNKNOWN_REST_PER_S
-        explained = charged_ns / period_ns
-        if samples >= least and _is_beyond(periods, explained, window_ns, _CHANCE, rest_per_s):
+        free_ns = state.free_ns(tenant, begin_ns)
+        if samples >= least and is_beyond(periods, charged_ns / period_ns, free_ns, CHANCE, rest_per_s):
             first_ns = min(look.first_ns for look in looks if look.samples and look.t_ns > begin_ns)
             return Episode(
                 tenant,
@@ -317,80 +324,15 @@ def _since(looks: tuple[Seen, ...], begin_ns: int) -> tuple[Seen, ...]:
 
 def _suspected_since_ns(looks: tuple[Seen, ...], now_ns: int) -> int | None:
     """The first sample of a process that the short window makes a suspect."""
-    samples, periods, charged_ns, period_ns = _sum(looks, now_ns - SHORT_WINDOW_NS)
+    samples, periods, charged_ns, period_ns = summed(looks, now_ns - SHORT_WINDOW_NS)
     if samples < _SUSPECT_SAMPLES:
         return None
-    if not _is_beyond(periods, charged_ns / period_ns, SHORT_WINDOW_NS, _SUSPECT_CHANCE):
+    if not is_beyond(periods, charged_ns / period_ns, SHORT_WINDOW_NS, _SUSPECT_CHANCE):
         return None
     return min(look.first_ns for look in looks if look.samples)
 
 
-def _sum(looks: Iterable[Seen], begin_ns: int) -> tuple[int, float, int, int]:
-    """Samples and busy periods since ``begin_ns``, what was charged since a little before it, and the period."""
-    samples, periods, charged_ns, period_ns = 0, 0.0, 0, 1
-    for look in looks:
-        period_ns = max(period_ns, look.period_ns)
-        if look.t_ns > begin_ns:
-            samples += look.samples
-            periods += look.periods
-        if look.t_ns > begin_ns - _LAG_NS:
-            charged_ns += look.charged_ns
-    return samples, periods, charged_ns, period_ns
-
-
-def _is_beyond(
-    periods: float, explained: float, window_ns: int, chance: float, rest_per_s: float = _REST_PER_S
-) -> bool:
-    """Whether more samples were seen than a process that ran for ``explained`` periods has, but by that chance."""
-    mean = _ACCOUNT_SLACK * explained + rest_per_s * window_ns / 1e9
-    return poisson_tail(round(periods), mean) < chance
-
-
-def poisson_tail(count: int, mean: float) -> float:
-    """P(X >= count) of a Poisson variable."""
-    if count <= mean:
-        return 1.0
-    term = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1)) if mean > 0 else float(count == 0)
-    total, k = 0.0, count
-    while term > total * 1e-12 and term > 0.0:
-        total += term
-        k += 1
-        term *= mean / k
-    return min(1.0, total)
-
-
 # ---- memory ----
-
-
-def _remember(evidence: Evidence, before: Mapping[Where, tuple[Seen, ...]]) -> dict[Where, tuple[Seen, ...]]:
-    """One more entry for everybody who was sampled; of who is not sampled any more the past fades away."""
-    now_ns, fresh = evidence.now_ns, {(sampled.pid, sampled.gpu): sampled for sampled in evidence.samples}
-    kept: dict[Where, tuple[Seen, ...]] = {}
-    for where in {*before, *fresh, *evidence.charged_ns}:
-        sampled, charged_ns = fresh.get(where), evidence.charged_ns.get(where, 0)
-        looks = tuple(
-            look for look in before.get(where, ()) if now_ns - look.t_ns <= LONG_WINDOW_NS + _LAG_NS
-        )
-        if sampled is not None and sampled.period_ns > 0:
-            periods = sampled.busy_ns / sampled.period_ns
-            looks = (
-                *looks,
-                Seen(
-                    now_ns,
-                    sampled.tenant,
-                    sampled.samples,
-                    periods,
-                    charged_ns,
-                    sampled.period_ns,
-                    sampled.first_ns,
-                    sampled.last_ns,
-                ),
-            )
-        elif charged_ns > 0:
-            looks = (*looks, Seen(now_ns, None, 0, 0.0, charged_ns, 1, now_ns, now_ns))
-        if looks:
-            kept[where] = looks
-    return kept
 
 
 def _merge(one: Episode, other: Episode) -> Episode:
@@ -413,11 +355,16 @@ def _merge(one: Episode, other: Episode) -> Episode:
 def _episodes(
     before: Mapping[EpisodeKey, Episode],
     found: Mapping[EpisodeKey, Episode],
-    now_ns: int,
+    evidence: Evidence,
     limits: MisbehaviourLimits,
 ) -> dict[EpisodeKey, Episode]:
-    after = {key: old for key, old in before.items() if now_ns - old.seen_ns < limits.clear_ns}
+    """What its tenant's being held hides does not clear it."""
+    after: dict[EpisodeKey, Episode] = {}
+    for key, old in before.items():
+        seen_ns = old.seen_ns + evidence.held_ns.get(old.tenant, 0)
+        if evidence.now_ns - seen_ns < limits.clear_ns:
+            after[key] = replace(old, seen_ns=seen_ns)
     for key, new in found.items():
-        old = after.get(key)
-        after[key] = new if old is None else replace(new, since_ns=min(old.since_ns, new.since_ns))
+        known = after.get(key)
+        after[key] = new if known is None else replace(new, since_ns=min(known.since_ns, new.since_ns))
     return after

@@ -1,48 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beside work that no probe sees, in the closed loop: honest accounts are right or unsure, and soon right again."""
+"""Beside work that no probe sees, in the closed loop: who does it has its part and no more, the others are equal."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.unit.accounting.closed_loop import KINDS, Steps
-from tests.unit.accounting.unseen_loop import S, Watched, beside_unseen
+from fairsched.model import TenantSpec
+from tests.unit.accounting.closed_loop import KINDS, MS, Steps, Unseen
+from tests.unit.accounting.unseen_loop import S, Watched
+from tests.unit.policy.model_gpu import Simulation, Tenant
 from tests.unit.policy.model_processes import Process
 
-BEGIN_NS, END_NS = 10 * S, 24 * S
+BEGIN_NS, SETTLED_NS, END_NS = 10 * S, 15 * S, 40 * S
+MOST_MORE = 0.07
+"""Samples are few: the worst of 32 plays has .06 more than its part. Unhindered it has .22 more than a ninth."""
+APART = 0.012
 
 
 def steps() -> Process:
     return Steps(20, 500_000, 0.1, 500_000)
 
 
-def played(*kinds: str, seed: int) -> Watched:
-    sim = beside_unseen(*(KINDS.get(kind, steps)() for kind in kinds), start_ns=BEGIN_NS, seed=seed)
+class Wave(Unseen):
+    """Works for .6 s in each second."""
+
+    def on_start(self, sim: Simulation) -> None:
+        into_ns = sim.now % S
+        if into_ns < 600 * MS:
+            super().on_start(sim)
+        elif self.asked == self.done:
+            sim.program(self, sim.now + S - into_ns, lambda: self.on_start(sim))
+
+
+def unseen(kind: type[Unseen] = Unseen, *, start_ns: int = BEGIN_NS, stop_ns: int | None = None) -> Unseen:
+    one = kind(20, 500_000, 0.1, 2)
+    one.start_ns, one.stop_ns = start_ns, stop_ns
+    return one
+
+
+def flicker() -> list[Process]:
+    """Three at a time, each of which is gone after half a second."""
+    begins_ns = [BEGIN_NS + k * 300 * MS + n * 900 * MS for n in range(35) for k in range(3)]
+    return [unseen(start_ns=at_ns, stop_ns=at_ns + 500 * MS) for at_ns in begins_ns]
+
+
+def played(*kinds: str, hostile: list[Process], weight: float, seed: int) -> Watched:
+    tenants = [Tenant(TenantSpec(f"honest{n}"), [KINDS.get(kind, steps)()]) for n, kind in enumerate(kinds)]
+    tenants.append(Tenant(TenantSpec("hostile", weight=weight), hostile))
+    sim = Watched(tenants, seed=seed)
     sim.run(END_NS)
     return sim
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize(
-    "kinds", [("steps", "steps"), ("steps",) * 4, ("graph", "decode"), ("steps", "trainer")]
-)
-def test_honest_accounts_are_right_or_unsure_and_right_again(kinds: tuple[str, ...], seed: int) -> None:
-    sim = played(*kinds, seed=seed)
-    assert sim.found_ns is not None and sim.counted_ns is not None
-    assert sim.let_go == 0
-    for name in (name for name in sim.tenants if name != "hostile"):
-        assert abs(sim.error(name, 8 * S, END_NS)) < 0.08, (
-            "where it was sure, until it was suspected included"
-        )
-        settled_ns = sim.counted_ns + 2 * S
-        assert abs(sim.error(name, settled_ns, END_NS)) < 0.02
-        assert sim.low_ratio(name, END_NS - 4 * S, END_NS) < 0.1, "and it is sure again"
+def assert_shares(sim: Watched, due: float) -> None:
+    shares = sim.shares(SETTLED_NS, END_NS)
+    print(shares)
+    hostile = shares.pop("hostile")
+    assert hostile < due + MOST_MORE
+    assert max(shares.values()) - min(shares.values()) < APART, "as fair among each other as before"
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("weight", [0.25, 1.0])
+@pytest.mark.parametrize("kind", ["always", "wave", "flicker"])
+def test_who_works_unseen_has_its_part_and_no_more(kind: str, weight: float, seed: int) -> None:
+    hostile = {"always": [unseen()], "wave": [unseen(Wave)], "flicker": flicker()}[kind]
+    sim = played("steps", "steps", hostile=hostile, weight=weight, seed=seed)
+    assert_shares(sim, weight / (2 + weight))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_it_does_in_the_light_counts_as_well(seed: int) -> None:
+    sim = played("steps", "steps", hostile=[steps(), *flicker()], weight=0.25, seed=seed)
+    assert_shares(sim, 1 / 9)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_those_who_are_seen_are_as_fair_among_each_other_as_before(seed: int) -> None:
+    """Costs that are known of one and not of the other would set the one right at the expense of the other."""
+    sim = played("steps", "trainer", hostile=[unseen()], weight=1.0, seed=seed)
+    assert_shares(sim, 1 / 3)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
 def test_equals_are_not_held_for_it(seed: int) -> None:
-    """A decoder that runs ahead is held for some milliseconds now and then; before, for whole deadlines."""
-    sim = played("steps", "steps", seed=seed)
-    for name in ("honest1", "honest2"):
-        mine = [record for record in sim.records if record.tenant == name and record.since_ns > BEGIN_NS]
-        assert sum(record.until_ns - record.since_ns for record in mine) < 0.03 * (END_NS - BEGIN_NS)
+    """A decoder that runs ahead is held for some milliseconds now and then."""
+    sim = played("steps", "steps", hostile=[unseen()], weight=0.25, seed=seed)
+    for name in ("honest0", "honest1"):
+        mine = [record for record in sim.records if record.tenant == name and record.since_ns > SETTLED_NS]
+        assert sum(record.until_ns - record.since_ns for record in mine) < 0.03 * (END_NS - SETTLED_NS)

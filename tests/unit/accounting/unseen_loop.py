@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from fairsched.accounting.context import ProcessUse
-from fairsched.model import Confidence, ContextWork, Snapshot, TenantSpec
+from fairsched.model import NOTHING_UNSEEN, ContextWork, Snapshot
+from fairsched.observe.snapshot import Observation, with_unseen
 from fairsched.policy.evidence import Evidence, MisbehaviourLimits, TenantSamples
 from fairsched.policy.misbehaviour import WatchState, judge
-from fairsched.policy.unseen import intruded_gpus, steady_unseen
-from tests.unit.accounting.closed_loop import MS, ClosedLoop, Unseen, pid_of
+from fairsched.policy.unseen import suspected_gpus, unseen_rates
+from tests.unit.accounting.closed_loop import MS, ClosedLoop, pid_of
 from tests.unit.policy.model_gpu import Tenant
-from tests.unit.policy.model_processes import Process
 
 S = 1000 * MS
 PERIOD_NS = 139 * MS
@@ -30,7 +29,6 @@ class Reading:
     t_ns: int
     billed: dict[str, int]
     real: dict[str, int]
-    low: frozenset[str]
 
 
 class Watched(ClosedLoop):
@@ -40,12 +38,8 @@ class Watched(ClosedLoop):
         super().__init__(tenants, seed=seed)
         self.watch_state = WatchState()
         self.readings: list[Reading] = []
-        self.found_ns: int | None = None
-        self.counted_ns: int | None = None
-        """When the account began to count on the unseen."""
-        self.let_go = 0
-        """How often it ceased to."""
-        self._counted: frozenset[tuple[int, str]] = frozenset()
+        self.unseen = NOTHING_UNSEEN
+        self._held_ns: dict[str, int] = {}
         self._charged: dict[tuple[int, str], int] = {}
         self._samples: list[tuple[int, int]] = []
         self._next_ns = self._look_ns = 0
@@ -69,16 +63,18 @@ class Watched(ClosedLoop):
         if self.now >= self._next_ns:
             self._next_ns = self.now + HOUSEKEEPING_NS
             self._look()
-        doubted = {episode.tenant for episode in self.watch_state.episodes.values()}
-        uses = tuple(
-            use._replace(confidence=Confidence.LOW) if use.tenant in doubted else use for use in seen.uses
-        )
+        for name in seen.holds:
+            self._held_ns[name] = self._held_ns.get(name, 0) + seen.interval_ns
+        observed = Observation(self.now, seen.interval_ns, holds=seen.holds, unseen=self.unseen)
+        before = {use.tenant: use.used_ns for use in seen.uses}
+        uses = tuple(with_unseen(list(seen.uses), observed)) if self.unseen.rates else seen.uses
+        for use in uses:
+            self.billed[use.tenant] += use.used_ns - before.get(use.tenant, 0)
         self.readings.append(
             Reading(
                 self.now,
                 dict(self.billed),
                 {name: self.delivered[name, GPU] for name in self.tenants},
-                frozenset(use.tenant for use in uses if use.confidence is not Confidence.HIGH),
             )
         )
         return replace(seen, uses=uses)
@@ -89,19 +85,12 @@ class Watched(ClosedLoop):
         evidence = self._evidence()
         self.watch_state = judge(evidence, self.watch_state, MisbehaviourLimits())
         self._look_ns = self.now + (URGENT_NS if self.watch_state.is_urgent else LOOK_NS)
-        before, self._counted = self._counted, steady_unseen(self.watch_state, evidence, self._counted)
-        unseen = {(pid, 0) for pid, _ in self._counted}
-        intruded = intruded_gpus(self.watch_state, self._counted, self.now)
-        self.account.intruded = {0 for _ in intruded}
-        self.account.stand_in_for(unseen, self.now)
-        if self.watch_state.episodes and self.found_ns is None:
-            self.found_ns = self.now
-        if self._counted and self.counted_ns is None:
-            self.counted_ns = self.now
-        self.let_go += bool(before - self._counted)
+        self.unseen = unseen_rates(self.watch_state, evidence)
+        self.account.intruded = {0 for _ in suspected_gpus(self.watch_state, self.unseen)}
 
     def _evidence(self) -> Evidence:
         charged, self._charged = self._charged, {}
+        held, self._held_ns = self._held_ns, {}
         every_ns = POLL_NS // (4 if self.watch_state.is_urgent else 1)
         told = [one for one in self._samples if one[1] <= self.now - self.now % every_ns]
         self._samples = self._samples[len(told) :]
@@ -119,6 +108,8 @@ class Watched(ClosedLoop):
                 for slot, at in by_slot.items()
             ),
             charged_ns=charged,
+            whose={pid_of(slot): name for slot, name in names.items()},
+            held_ns=held,
             watched_since_ns=dict.fromkeys(self.watch_state.suspects, 0),
             is_blind=self.now < BLIND_NS,
             unsure=frozenset({GPU} if self.account.contradicted_gpus() else ()),
@@ -132,26 +123,13 @@ class Watched(ClosedLoop):
 
     # -- the verdict --------------------------------------------------------------------------
 
-    def error(self, name: str, since_ns: int, until_ns: int, *, is_sure: bool = True) -> float:
-        """Of its account between the two moments; where ``is_sure``, of the time it was sure of it."""
-        said = real = 0
+    def shares(self, since_ns: int, until_ns: int) -> dict[str, float]:
+        """Of what all had between the two moments."""
+        real = {name: self._added(name, since_ns, until_ns)[1] for name in self.tenants}
+        return {name: ns / sum(real.values()) for name, ns in real.items()}
+
+    def _added(self, name: str, since_ns: int, until_ns: int) -> tuple[int, int]:
+        """What it was charged, and what it had."""
         inside = [one for one in self.readings if since_ns <= one.t_ns <= until_ns]
-        for one, other in pairwise(inside):
-            if is_sure and name in one.low | other.low:
-                continue
-            said += other.billed[name] - one.billed[name]
-            real += other.real[name] - one.real[name]
-        return said / real - 1 if real else 0.0
-
-    def low_ratio(self, name: str, since_ns: int, until_ns: int) -> float:
-        inside = [one for one in self.readings if since_ns <= one.t_ns <= until_ns]
-        return sum(name in one.low for one in inside) / max(1, len(inside))
-
-
-def beside_unseen(*honest: Process, start_ns: int, seed: int) -> Watched:
-    """``honest`` processes, each a tenant, and one of whom no probe tells anything from ``start_ns`` on."""
-    tenants = [Tenant(TenantSpec(f"honest{n + 1}"), [process]) for n, process in enumerate(honest)]
-    hidden = Unseen(20, 500_000, 0.1, 2)
-    hidden.start_ns = start_ns
-    tenants.append(Tenant(TenantSpec("hostile"), [hidden]))
-    return Watched(tenants, seed=seed)
+        one, other = inside[0], inside[-1]
+        return other.billed[name] - one.billed[name], other.real[name] - one.real[name]

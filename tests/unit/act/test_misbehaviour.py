@@ -22,6 +22,7 @@ from fairsched.config import Config, from_bytes
 from fairsched.gpu.nvml import Gpu
 from fairsched.gpu.samples import ProcessSamples
 from fairsched.model import (
+    NOTHING_UNSEEN,
     Action,
     ActionKind,
     Confidence,
@@ -31,7 +32,8 @@ from fairsched.model import (
     TenantSpec,
 )
 from fairsched.observe.libraries import ProbesLost
-from fairsched.policy.misbehaviour import Seen, WatchState
+from fairsched.policy.misbehaviour import WatchState
+from fairsched.policy.sampled import Seen
 
 S = 1_000_000_000
 PERIOD_NS = 139_000_000
@@ -73,12 +75,12 @@ class Account:
         self.works: list[ContextWork] = []
         self.guessed: set[int] = set()
         self.seen_running: Any = {}
-        self.hidden: set[tuple[int, int]] = set()
         self.intruded: set[int] = set()
         self.contradicted: set[int] = set()
+        self.traced: set[int] = set()
 
-    def stand_in_for(self, unseen: set[tuple[int, int]], _now_ns: int) -> None:
-        self.hidden = unseen
+    def traced_gpus(self) -> set[int]:
+        return self.traced
 
     def work(self) -> list[ContextWork]:
         return self.works
@@ -129,7 +131,12 @@ class Node:
             owners=SimpleNamespace(over_work=frozenset()),
         )
         self.applied: list[Action] = []
-        self.applier = SimpleNamespace(holds={}, apply=lambda plan, _now: self.applied.extend(plan))
+        self.held_ns: dict[str, int] = {}
+        self.applier = SimpleNamespace(
+            holds={},
+            apply=lambda plan, _now: self.applied.extend(plan),
+            held_ns=lambda _now: dict(self.held_ns),
+        )
         self.tenants = {CGROUP: "bad", CGROUP + 1: "chat"}
         self.cgroups = {CGROUP, CGROUP + 1, STRANGE}
         tree = SimpleNamespace(tenant_of=self.tenants.get, has_cgroup=self.cgroups.__contains__)
@@ -141,6 +148,10 @@ class Node:
         self.it._watch, self.it.terminator = cast(Any, self.watch), cast(Any, self.terminator)
         self.config: Config = from_bytes(b"{}", "f")
         self.specs = dict(SPECS)
+
+    @property
+    def accused(self) -> set[tuple[str, str]]:
+        return {(one.tenant, one.gpu) for one in self.it._state.episodes.values()}
 
     def watched_since_ns(self, pid: int, now_ns: int) -> int | None:
         self.examined.append(pid)
@@ -189,7 +200,9 @@ def test_unseen_work_is_logged_once_doubted_and_ended(node: Node, caplog: pytest
         "samples=",
     ):
         assert word in line
-    assert node.it.doubted == {("bad", "GPU-0")}
+    assert set(node.it.unseen.rates) == {("bad", "GPU-0")}
+    assert node.accused == {("bad", "GPU-0")}
+    assert node.it.doubted == frozenset(), "it is charged and held"
     assert node.terminator.asked[0] == Accused("bad", MisbehaviourKind.UNSEEN, OWNER)
     assert node.terminator.still[-1] == {OWNER}
     (status,) = node.it.statuses("bad", 12 * S)
@@ -205,7 +218,7 @@ def test_what_is_over_is_said_and_doubted_no_more(node: Node, caplog: pytest.Log
         for now_s in range(13, 40):
             node.look(now_s)
     assert [message for message in caplog.messages if "misbehaviour=over tenant=bad kind=unseen" in message]
-    assert node.it.doubted == frozenset()
+    assert node.it.unseen == NOTHING_UNSEEN
     assert node.terminator.still[-1] == set()
 
 
@@ -293,11 +306,11 @@ def test_who_maps_no_libcuda_is_found_at_once_and_whose_libcuda_is_young_is_not(
     node.watched = lambda now_ns: now_ns
     node.run_unseen((7, 8))
     node.look(8.4)
-    assert node.it.doubted == frozenset(), "its calls are not seen yet"
+    assert node.accused == set(), "its calls are not seen yet"
     node.watched = lambda _now_ns: 0
     node.look(8.8)
-    assert node.it.doubted == {("bad", "GPU-0")}
-    assert not node.watch.is_urgent
+    assert node.accused == {("bad", "GPU-0")}
+    assert not node.it._state.is_urgent
 
 
 def test_probes_that_are_lost_while_a_suspect_is_examined_are_no_failure(node: Node) -> None:
@@ -324,7 +337,7 @@ def test_what_was_charged_explains_what_was_seen(node: Node) -> None:
             node.it.book([ProcessUse(CGROUP, PID, 0, S // 10, True, 0, Confidence.HIGH, 1)])
         node.see(now_s)
         node.look(now_s)
-    assert node.it.doubted == frozenset()
+    assert (node.accused, node.it.unseen) == (set(), NOTHING_UNSEEN)
 
 
 def test_what_was_charged_says_little_where_turns_cannot_be_followed() -> None:
@@ -335,7 +348,8 @@ def test_what_was_charged_says_little_where_turns_cannot_be_followed() -> None:
             node.it.book([ProcessUse(CGROUP, PID, 0, S // 5, True, 0, Confidence.LOW, 1)])
             node.see(now_s)
             node.look(now_s)
-        assert bool(node.it.doubted) is not is_unsure
+        assert bool(node.accused) is not is_unsure
+        assert bool(node.it.unseen.rates) is not is_unsure
 
 
 def test_a_guessed_gpu_explains_what_is_seen_on_another() -> None:
@@ -346,7 +360,7 @@ def test_a_guessed_gpu_explains_what_is_seen_on_another() -> None:
             node.it.book([ProcessUse(CGROUP, PID, 0, S, True, 0, Confidence.LOW, 1)])
             node.see(now_s, slot=1)
             node.look(now_s)
-        assert bool(node.it.doubted) == is_accused
+        assert bool(node.accused) == is_accused
 
 
 def test_a_held_tenant_is_thawed_before_it_is_told_to_end(node: Node) -> None:
@@ -359,7 +373,7 @@ def test_a_held_tenant_is_thawed_before_it_is_told_to_end(node: Node) -> None:
 
 def test_strangers_are_nobodys_misbehaviour(node: Node) -> None:
     node.run_unseen(range(7, 20), cgroup_id=999)
-    assert node.it.doubted == frozenset()
+    assert (node.accused, node.it.unseen) == (set(), NOTHING_UNSEEN)
     assert node.terminator.asked == []
 
 
@@ -387,30 +401,67 @@ def test_endless_work_is_taken_from_the_account(node: Node) -> None:
     assert status.detail.startswith("1 context has completed none of its work for ")
 
 
-@pytest.mark.parametrize(("samples", "is_counted_on"), [(7, True), (1, False)])
-def test_the_account_counts_on_unseen_work_that_takes_its_full_turn(
-    node: Node, samples: int, is_counted_on: bool
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_what_samples_say_that_it_had_is_charged_to_it_where_the_gpu_itself_names_nobody(
+    node: Node, is_traced: bool
 ) -> None:
-    node.account.works = [ContextWork((0, 1), 12, CGROUP + 1, 0, 9, 8, True, 0, 0, 0, 0)]
-    for now_s in range(7, 30):
-        node.see(now_s)
-        node.watch.sampled[-1].samples, node.watch.sampled[-1].busy_ns = samples, samples * PERIOD_NS
-        node.look(now_s)
-    assert node.it.doubted
-    assert node.account.hidden == ({(PID, 0)} if is_counted_on else set())
-    assert node.account.intruded == (set() if is_counted_on else {0}), "nobody beside it is sure"
+    node.account.traced = {0} if is_traced else set()
+    node.run_unseen(range(7, 30))
+    full = {("bad", "GPU-0"): pytest.approx(7 * PERIOD_NS / S)}
+    assert node.it.unseen.rates == ({} if is_traced else full)
+    assert node.account.intruded == (set() if is_traced else {0}), "what is learnt beside it is not believed"
     for now_s in range(30, 50):
         node.look(now_s)
-    assert node.account.hidden == node.account.intruded == set()
+    assert (node.it.unseen, node.account.intruded) == (NOTHING_UNSEEN, set())
 
 
-def test_beside_one_that_is_only_suspected_and_was_charged_nothing_nobody_is_sure(node: Node) -> None:
+def test_it_is_what_it_has_while_it_runs(node: Node) -> None:
+    """Held for three quarters of the time it is sampled in one."""
+    for now_s in range(7, 40):
+        node.held_ns["bad"] = (now_s - 6) * 3 * S // 4
+        if now_s % 4 == 0:
+            node.see(now_s)
+        node.look(now_s)
+    assert node.it.unseen.rates["bad", "GPU-0"] == pytest.approx(7 * PERIOD_NS / S, rel=0.3)
+
+
+def test_processes_that_are_gone_at_once_are_charged_to_their_tenant_together(node: Node) -> None:
+    """Of each there is one sample: nobody can be accused."""
+    for now_s in range(7, 30):
+        for n in range(3):
+            see_once(node, now_s, 100 + 3 * now_s + n)
+        node.look(now_s)
+    assert node.it.statuses("bad", 30 * S) == ()
+    assert node.it.unseen.rates == {("bad", "GPU-0"): pytest.approx(3 * PERIOD_NS / S, rel=0.1)}
+
+
+def test_what_such_processes_are_charged_explains_the_samples_of_the_others(node: Node) -> None:
+    """Many are charged a little each, few are met by a sample."""
+    for now_s in range(7, 30):
+        for n in range(20):
+            node.it.book(
+                [ProcessUse(CGROUP, 20 * now_s + n, 0, PERIOD_NS // 20, True, 0, Confidence.HIGH, 1)]
+            )
+        see_once(node, now_s, 20 * now_s)
+        node.look(now_s)
+    assert node.it.unseen == NOTHING_UNSEEN
+
+
+def see_once(node: Node, now_s: float, pid: int) -> None:
+    moment = round(now_s * S) - PERIOD_NS
+    node.watch.sampled.append(
+        ProcessSamples(pid, 0, ProcessId(pid, 1), CGROUP, 1, PERIOD_NS, PERIOD_NS, moment, moment)
+    )
+
+
+def test_beside_one_that_is_only_suspected_and_was_charged_nothing_nothing_is_learnt(node: Node) -> None:
     node.account.works = [ContextWork((0, 1), 12, CGROUP + 1, 0, 9, 8, True, 0, 0, 0, 0)]
     node.see(7)
+    node.watch.sampled[-1].samples, node.watch.sampled[-1].busy_ns = 3, 3 * PERIOD_NS
     node.look(7)
-    assert not node.it.doubted
-    assert (node.account.hidden, node.account.intruded) == (set(), {0})
-    node.it.book([ProcessUse(CGROUP, PID, 0, S // 10, True, 0, Confidence.HIGH, 1)])
+    assert node.it.unseen == NOTHING_UNSEEN
+    assert node.account.intruded == {0}
+    node.it.book([ProcessUse(CGROUP, PID, 0, S // 100, True, 0, Confidence.HIGH, 1)])
     node.look(8)
     assert node.account.intruded == set(), "its calls are seen, whatever they explain"
     assert node.watch.is_urgent, "it is suspected all the same"
@@ -425,7 +476,7 @@ def test_probes_that_were_lost_leave_nobody_unseen(node: Node) -> None:
     node.run_unseen(range(7, 12))
     node.sensors.account = Account()
     node.run_unseen(range(12, 16))
-    assert node.it.doubted == frozenset()
+    assert (node.accused, node.it.unseen) == (set(), NOTHING_UNSEEN)
 
 
 def test_it_looks_once_a_second(node: Node) -> None:
@@ -446,5 +497,5 @@ def test_without_nvml_nothing_is_done() -> None:
     node.it._watch = None
     node.it.book([ProcessUse(CGROUP, PID, 0, S, True, 0, Confidence.HIGH, 1)])
     node.look(1)
-    assert node.it.doubted == frozenset()
+    assert (node.accused, node.it.unseen) == (set(), NOTHING_UNSEEN)
     assert node.it._charged == {}

@@ -84,9 +84,7 @@ def play(probe: MappedProbe, account: EbpfAccount) -> list[list[ProcessUse]]:
             account.seen_running = {(12, 0): t_ns}
             account.intruded = {0}
             account.single_gpu_processes.add(11)
-            account.stand_in_for({(99, 0)}, t_ns + 13 * MS)
         if turn == 45:
-            account.stand_in_for(set(), t_ns + 13 * MS)
             account.relearn(0)
             account.end((1, 1), t_ns + 13 * MS)
         probe.sync(1, t_ns + 17 * MS)
@@ -127,7 +125,6 @@ def test_a_replay_says_what_was_recorded(recorder: Recorder) -> None:
     assert [look.replayed for look in looks] == [*rows, *rows]
     assert not playback.differences
     assert {"hold", "thaw", "take_in", "queued_since_hold_ns", "relearn", "end"} < playback.calls.keys()
-    assert playback.calls["stand_in_for"] == 4
     assert playback.tenants == TENANTS
     path = recorder.writer.path
     assert charged_ns(path) == charged_ns(path, is_recorded=True)

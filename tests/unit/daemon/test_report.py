@@ -29,6 +29,7 @@ from fairsched.model import (
     Snapshot,
     Source,
     TenantSpec,
+    Unseen,
     Use,
 )
 from fairsched.observe.owners import Owners
@@ -201,10 +202,12 @@ def test_of_gpus_the_loop_asks_who_asks_nvml_beside_it() -> None:
     assert [(one.memory_used_bytes, one.is_up) for one in found] == [(7, True), (8, True)]
 
 
-def test_a_gpu_with_work_in_no_account_is_named_and_that_nobody_is_held_there() -> None:
-    gpus = (Gpu("GPU-a"), Gpu("GPU-b"))
-    assert warnings(account=SimpleNamespace(intruded={1}), gpus=gpus) == [
-        "GPU-b: work that comes and goes there is in no account; nobody is held there",
+def test_who_has_more_than_its_calls_account_for_is_named() -> None:
+    assert list(report._unseen_warnings(Unseen({("hog", "GPU-b"): 1.7, ("bad", "GPU-a"): 0.314}))) == [
+        "bad: while it runs, NVML sees it have 31% of GPU-a beyond what its calls account for;"
+        " it is charged that, and held for it",
+        "hog: while it runs, NVML sees it have 100% of GPU-b beyond what its calls account for;"
+        " it is charged that, and held for it",
     ]
 
 
@@ -354,9 +357,7 @@ def test_only_who_was_seen_to_launch_without_proof_is_said_to() -> None:
 
 
 def test_a_tenant_is_not_blamed_for_what_others_do_to_its_account() -> None:
-    """Each of these is among the warnings, with who or what it is."""
-    assert noted(LOW, account=SimpleNamespace(intruded={0})) is None
-    assert noted(LOW, account=SimpleNamespace(intruded={1})) is not None
+    """That is among the warnings, with who it is."""
     assert noted(LOW._replace(most_ns=5), owners=owners(chat=(abi.Table.EDGES,))) is None
     assert noted(LOW._replace(most_ns=5), owners=owners(chat=(abi.Table.OBJECTS,))) is not None
 

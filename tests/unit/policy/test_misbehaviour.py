@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.policy.evidence import Episode, Evidence
-from fairsched.policy.misbehaviour import WatchState, judge, poisson_tail
+from fairsched.policy.misbehaviour import WatchState, judge
+from fairsched.policy.sampled import poisson_tail
 from tests.unit.policy.sampled import (
     ENDLESS,
     GPU,

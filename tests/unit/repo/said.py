@@ -21,6 +21,7 @@ WARNED = {
     "fairsched/daemon/report.py": (
         "_warnings",
         "_contradictions",
+        "_unseen_warnings",
         "_crowd_warnings",
         "_unsampled",
         "_gate_warnings",

@@ -108,6 +108,7 @@ def test_the_warnings_come_from_the_functions_that_the_index_is_compared_with() 
         "fairsched/daemon/report.py": {
             "*_warnings(vitals, settings, sensors)",
             "*_contradictions(parts)",
+            "*_unseen_warnings(parts.misbehaviour.unseen)",
             "*_crowd_warnings(parts.tree.crowded)",
             "*_gate_warnings(settings, gate)",
         },

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work that is in no account is in the Snapshot all the same: charged to whose it is, and not to the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairsched.model import Confidence, Hold, Unseen, Use
+from fairsched.observe.snapshot import Observation, build_snapshot
+from fairsched.observe.tree import Tree
+from tests.support import FakeTree
+from tests.unit.observe.test_tree import GPUS, S, files, id_of, row, tree
+
+__all__ = ["files", "tree"]
+
+RATES = Unseen({("train", "GPU-a"): 0.25, ("train", "GPU-b"): 0.5}, {"GPU-a": 0.75})
+HELD = {"train": Hold("train", 0, S, is_ours=True)}
+
+
+@pytest.fixture
+def uses(tree: Tree, files: FakeTree) -> Any:
+    def seen(**of: Any) -> dict[tuple[str, str], Use]:
+        rows = [row(id_of(files, "/gpu/chat"), S // 2), row(id_of(files, "/gpu/train"), S // 10)]
+        observation = Observation(S, S, rows, unseen=RATES, **of)
+        return {(use.tenant, use.gpu): use for use in build_snapshot(observation, tree, GPUS)[0].uses}
+
+    return seen
+
+
+def test_it_is_charged_to_its_tenant_and_taken_from_all(uses: Any) -> None:
+    found = uses()
+    assert found["chat", "GPU-a"].used_ns == S // 2 * 0.75
+    assert found["chat", "GPU-a"].confidence is Confidence.HIGH, "which says nothing of its own account"
+    one = found["train", "GPU-a"]
+    assert one.used_ns == one.charged_ns == S // 10 * 0.75 + S // 4
+
+
+def test_a_tenant_is_held_for_it_where_it_has_nothing_else(uses: Any) -> None:
+    other = uses()["train", "GPU-b"]
+    assert (other.charged_ns, other.is_enforced, other.has_demand) == (S // 2, True, True)
+    assert other.confidence is Confidence.LOW
+
+
+def test_nobody_is_held_for_its_sake(uses: Any) -> None:
+    assert [use.may_be_owed for use in uses().values()] == [True, False, False]
+
+
+def test_held_it_has_nothing_and_the_others_are_charged_as_before(uses: Any) -> None:
+    found = uses(holds=HELD)
+    assert found["train", "GPU-b"].charged_ns == 0
+    assert found["train", "GPU-b"].has_demand, "until it is let go"
+    assert found["chat", "GPU-a"].used_ns == S // 2 * 0.75, "what it had queued goes on"
+
+
+@pytest.mark.parametrize("what", ["doubted", "kept"])
+def test_who_does_work_that_never_ends_besides_is_held_and_who_is_never_held_is_not(
+    uses: Any, what: str
+) -> None:
+    one = uses(**{what: {("train", "GPU-a")}})["train", "GPU-a"]
+    assert one.is_enforced is (what == "doubted")
