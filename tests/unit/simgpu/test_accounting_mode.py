@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,9 @@ def test_the_daemon_reads_it_through_pynvml(host: SimHost, version: str) -> None
     reading = Asker(host, READ, FAIRSCHED_SIM_NVML_ACCOUNTING=version, PYTHONPATH=str(ROOT))
     try:
         assert reading("") == [True, False, [], {}, 0, 0], "nobody is there, and it was switched on"
-        worker = host.spawn(TRAINER)
+        worker = host.spawn(
+            replace(TRAINER, kernel_us=50_000)
+        )  # 20 s are queued, should it wait for a processor
         wait_until(lambda: reading("")[2] == [worker.pid], 30, "it runs")
         if not version:
             wait_until(lambda: reading("")[3][str(worker.pid)][1] >= 14, 60, "two callbacks came")
