@@ -29,7 +29,7 @@ from fairsched.simgpu import Workload
 from fairsched.simgpu.node import PARENT
 from tests.support import wait_until
 
-pytestmark = pytest.mark.alone
+MEASURES = pytest.mark.alone
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_S = 60.0
@@ -71,6 +71,7 @@ def verdicts(figures: list[Figure]) -> dict[str, str]:
     return {figure.bar.key: f"{figure.verdict.value}: {figure.note}" for figure in figures}
 
 
+@MEASURES
 def test_every_launch_of_every_kind_is_counted(simulated: Simulated, probe: GpuTimeProbe) -> None:
     figures = coverage.measure(simulated, probe, 1.0)
     # A step is launched within 0.1 ms of its 10, and the counter read as quickly: at most one is torn.
@@ -78,6 +79,7 @@ def test_every_launch_of_every_kind_is_counted(simulated: Simulated, probe: GpuT
     assert all(figure.value is not None and figure.value < 0.02 for figure in figures), verdicts(figures)
 
 
+@MEASURES
 def test_launches_past_the_probes_are_missed(
     simulated: Simulated, probe: GpuTimeProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +91,7 @@ def test_launches_past_the_probes_are_missed(
     assert (figure.value, figure.verdict) == (1.0, Verdict.MISSED)
 
 
+@MEASURES
 def test_a_frozen_queue_drains_and_nothing_of_its_process_moves(
     simulated: Simulated, probe: GpuTimeProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +112,7 @@ def test_a_frozen_queue_drains_and_nothing_of_its_process_moves(
     assert all(figures[key].value is not None for key in ("freeze_latency_ms", "thaw_latency_ms"))
 
 
+@MEASURES
 def test_a_process_that_is_not_held_is_no_frozen_one(
     simulated: Simulated, probe: GpuTimeProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +132,7 @@ def test_a_process_that_is_not_held_is_no_frozen_one(
     assert figures["drain_ratio"].verdict is Verdict.MISSED
 
 
+@MEASURES
 def test_the_command_accounts_and_schedules_and_writes_what_it_found(tmp_path: Path) -> None:
     out = tmp_path / "gpu.json"
     command = [sys.executable, "-m", "benchmarks.gpu", "--simulated", "--seconds", "1", "--json", str(out)]
