@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.node.daemon.site import PATIENCE_S, STEADY, Site, logged
-from tests.node.hostile.cost import cost_before, time_ticks
 from tests.node.hostile.hollow import Hollow
 from tests.node.hostile.shares import expect_shares
 from tests.support import let_run, wait_until
@@ -22,21 +21,21 @@ DUE = {"chat": 0.8, "late": 0.2}
 SHARE_ERROR = 0.08
 """It was .23 while the one who came later had no room for its one context."""
 CHILDREN = 1500
+ALONE_S = 7.0
+"""The first seconds measure a tenant."""
 PROCESSES, CONTEXTS = 33, 16
 """Of two children: all that is not kept for anybody."""
 
 
 def test_children_without_end_leave_the_others_their_parts(site: Site, tmp_path: Path) -> None:
     site.configure({"chat": {"weight": 4}, "late": {"weight": 1}, "team": {"children": {"c0": {}}}})
-    time_ticks(site)
     site.start()
     site.attach()
     (tmp_path / "team").mkdir()
     for number in range(2):
         site.make_cgroup(f"team/c{number}")
     site.spawn("chat", STEADY)
-    let_run(1)
-    print(f"before: {cost_before(site)}")
+    let_run(ALONE_S)
     for number in range(CHILDREN):
         (site.cgroup("team") / f"e{number}").mkdir()
     wait_until(lambda: len(site.status()["tenants"]) > CHILDREN, PATIENCE_S, "each is a tenant")
@@ -47,6 +46,5 @@ def test_children_without_end_leave_the_others_their_parts(site: Site, tmp_path:
     wait_until(lambda: site.gpu_time_s("late") > 0.05, PATIENCE_S, "the one that comes later is accounted")
     let_run(1)
     expect_shares(site, DUE, 6, SHARE_ERROR)
-    print(f"now: {cost_before(site)}")
     assert logged(site.log(), "budget=exceeded tenant=(chat|late)|misbehaviour=|tick failed") == []
     assert logged(site.log(), "budget=exceeded tenant=team/")
