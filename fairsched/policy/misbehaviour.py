@@ -109,17 +109,15 @@ class WatchState:
     is_urgent: bool = False
     """Some work is suspicious since lately and lacks a sample or two: look again soon."""
 
-    def lasted_ns(self, begin_ns: int) -> int:
-        """Of what was added by looks after ``begin_ns``: how long it took. Never 0."""
-        return max(
-            _LEAST_NS, sum(span.end_ns - span.begin_ns for span in self.spans if span.end_ns > begin_ns)
-        )
+    def lasted_ns(self, begin_ns: int, since_ns: int = 0) -> int:
+        """What looks after ``begin_ns`` added: how long that took, of the time from ``since_ns`` on. Never 0."""
+        spans = (span for span in self.spans if span.end_ns > begin_ns)
+        return max(_LEAST_NS, sum(max(0, span.end_ns - max(span.begin_ns, since_ns)) for span in spans))
 
-    def free_ns(self, tenant: str, begin_ns: int) -> int:
+    def free_ns(self, tenant: str, begin_ns: int, since_ns: int = 0) -> int:
         """The same without the time in which it was held; what it had queued goes on meanwhile."""
-        spans = [span for span in self.spans if span.end_ns > begin_ns]
-        held_ns = sum(span.held_ns.get(tenant, 0) for span in spans)
-        return max(_LEAST_NS, sum(span.end_ns - span.begin_ns for span in spans) - held_ns)
+        held = (span.held_ns.get(tenant, 0) for span in self.spans if span.end_ns > begin_ns)
+        return max(_LEAST_NS, self.lasted_ns(begin_ns, since_ns) - sum(held))
 
 
 def judge(evidence: Evidence, state: WatchState, limits: MisbehaviourLimits) -> WatchState:

@@ -51,9 +51,9 @@ def unseen_rates(state: WatchState, evidence: Evidence) -> Unseen:
         is_unsure = gpu in evidence.unsure and any(look.charged_ns for look in together)
         if _is_evident(state, tenant, together, now_ns) and not is_unsure:
             # In the short window, so that it is over soon after it has ended.
-            beyond_ns, since_ns = _beyond_ns(together, begin_ns), _since_ns(together, begin_ns)
-            rates[tenant, gpu] = beyond_ns / state.free_ns(tenant, since_ns)
-            taken[gpu] = taken.get(gpu, 0.0) + beyond_ns / state.lasted_ns(since_ns)
+            beyond_ns, since_ns = _beyond_ns(together, begin_ns), _first_ns(together)
+            rates[tenant, gpu] = beyond_ns / state.free_ns(tenant, begin_ns, since_ns)
+            taken[gpu] = taken.get(gpu, 0.0) + beyond_ns / state.lasted_ns(begin_ns, since_ns)
     return Unseen(rates, {gpu: _left_ratio(state, gpu, part, begin_ns) for gpu, part in taken.items()})
 
 
@@ -97,7 +97,6 @@ def _beyond_ns(looks: Iterable[Seen], begin_ns: int) -> float:
     return max(0.0, sum(look.periods * look.period_ns - look.charged_ns for look in recent))
 
 
-def _since_ns(looks: Iterable[Seen], begin_ns: int) -> int:
-    """When they had the first of that."""
-    first_ns = min((look.first_ns - look.period_ns for look in looks if look.samples), default=begin_ns)
-    return max(begin_ns, first_ns)
+def _first_ns(looks: Iterable[Seen]) -> int:
+    """When they were first on the GPU, as far as is known."""
+    return min((look.first_ns - look.period_ns for look in looks if look.samples), default=0)

@@ -13,7 +13,7 @@ from tests.unit.policy.model_processes import Process
 
 BEGIN_NS, SETTLED_NS, END_NS = 10 * S, 15 * S, 40 * S
 MOST_MORE = 0.07
-"""Samples are few: the worst of 24 plays has .063 more than its part. Unhindered it has .24 more than a ninth."""
+"""Samples are few: the worst of these has .04 more than its part, of 32 others .08. Unhindered it has .24 more."""
 APART = 0.012
 LEAST = 1 / 3 - 0.03
 """Of who pauses beside who has a queue: .312 to .338 in twelve plays; .267 in one where known costs were charged."""
