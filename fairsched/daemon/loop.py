@@ -3,11 +3,10 @@
 
 Problem: a loop that freezes processes must be quick, miss nothing in between, and end in a thaw however it ends.
 
-Approach: one thread, one epoll set. A tick is three lines (law 2). It comes every ``tick_ms``, every
-``inner_tick_ms`` while tenants compete for a GPU, and at once on an event: a GPU fell idle while somebody is held, a
-drain ends, a process came or went. Everything else (control socket, signals, guardian, hunting for libraries)
-happens between ticks in bounded portions. Start-up fails at once and whole; a tick fails alone and is counted, and so
-does what is done between ticks: nobody is held then, and where all of them fail the watchdog is not fed.
+Approach: one thread, one epoll set. A tick (law 2) comes every ``tick_ms``, every ``inner_tick_ms`` while tenants
+compete for a GPU, and at once on an event: a GPU fell idle while somebody is held, a drain ends, a process came or
+went. All else happens between ticks in portions. Start-up fails whole; a tick fails alone and is counted, and so does
+what is done between ticks: nobody is held then, and where all of them fail the watchdog is not fed.
 
 Order at start: configuration, cgroup2, the control socket (its lock makes us the only daemon), thaw what a dead
 daemon left (reconcile), guardian, eyes. In reverse at the end, and the guardian goes last.
@@ -22,7 +21,6 @@ import os
 import select
 import signal
 import time
-from contextlib import closing
 
 from fairsched import __version__
 from fairsched.act.device_gate import DeviceGate
@@ -124,7 +122,7 @@ class Daemon:
 
     def _start_holds(self, config: Config) -> None:
         """Undo the holds on record, then guard new ones."""
-        journal = self._undo.enter_context(closing(Journal(str(config.run_dir / "holds"))))
+        journal = self._undo.enter_context(contextlib.closing(Journal(str(config.run_dir / "holds"))))
         for item in release_all(journal, self._mount):
             logger.warning("reconcile cgroup=%s outcome=%s", item.path, item.kind.value)
         self._brake, self._brake_lack = make_brake(config, journal, self._mount)
@@ -139,10 +137,10 @@ class Daemon:
         """What is remembered, and what is seen."""
         self._undo.callback(self._settings.close)
         state_file = StateFile(config.state_dir / "state.json", self._ledger)
-        self._state_file = self._undo.enter_context(closing(state_file))
+        self._state_file = self._undo.enter_context(contextlib.closing(state_file))
         self._policy_state = self._state_file.load()
-        self._tree = self._undo.enter_context(closing(Tree(self._mount, owners, is_beside=True)))
-        self._sensors = self._undo.enter_context(closing(Sensors(config, self._tree, loader)))
+        self._tree = self._undo.enter_context(contextlib.closing(Tree(self._mount, owners, is_beside=True)))
+        self._sensors = self._undo.enter_context(contextlib.closing(Sensors(config, self._tree, loader)))
 
     def _start_acting(self, config: Config) -> None:
         """The hands. At the end, whoever is held is released before any of this is closed."""
@@ -159,8 +157,8 @@ class Daemon:
         self._undo.callback(self._pauses.close)
         self._applier.paused = self._pauses.paused
         seen = (self._sensors, self._tree, self._applier)
-        self._misbehaviour = self._undo.enter_context(closing(Misbehaviour(*seen)))
-        self._vram = self._undo.enter_context(closing(VramLimits(*seen)))
+        self._misbehaviour = self._undo.enter_context(contextlib.closing(Misbehaviour(*seen)))
+        self._vram = self._undo.enter_context(contextlib.closing(VramLimits(*seen)))
         self._counted = (self._applier, self._misbehaviour, self._sensors.driver, self._vram)
         endings = (self._misbehaviour.terminator, self._vram.terminator)
         self._tables = (self._ledger, self._gate, self._applier, self._sensors.driver, *endings)
@@ -173,7 +171,7 @@ class Daemon:
         self._shares = self._undo.enter_context(ShareFiles(config.run_dir, self._tree, self._sensors.gpus))
 
     def _set_up_epoll(self) -> None:
-        self._epoll = self._undo.enter_context(closing(select.epoll()))
+        self._epoll = self._undo.enter_context(contextlib.closing(select.epoll()))
         self._wake_fd, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False))
         for fd in (self._wake_fd, self._control.fileno(), self._brake.fileno(), self._gate.fileno()):

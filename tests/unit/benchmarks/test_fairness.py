@@ -60,9 +60,9 @@ def test_rivals_play_one_seed_in_three_quarters_of_an_hour_and_all_in_hours(
         }
 
 
-@pytest.mark.parametrize(("suite", "minutes"), [("quick", 3.5), ("bench", 44.0)])
+@pytest.mark.parametrize(("suite", "minutes"), [("quick", 3.5), ("bench", 46.0)])
 def test_a_suite_takes_no_longer_than_was_promised(suite: str, minutes: float) -> None:
-    """45 minutes and 4: the rest is for tables and pictures. The guess is on the safe side: see _AROUND_S."""
+    """47 minutes and 4: the rest is for tables and pictures. The guess is on the safe side: see _AROUND_S."""
     jobs = fairness.chosen_jobs(fairness._parse(["--suite", suite]))
     assert fairness.estimate_s(jobs) / 60 <= minutes
 

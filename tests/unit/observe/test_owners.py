@@ -109,6 +109,7 @@ def test_each_of_250_pods_of_a_namespace_keeps_its_part_whatever_two_of_them_tak
         while room.take(greedy) is not abi.Room.NONE:
             pass
     assert [pod for pod in pods[:-2] if room.take(pod) is abi.Room.NONE] == []
+    found.close()
 
 
 def test_a_tenants_own_cgroups_are_named_and_those_below_need_not_be(owners: Owners, probe: Probe) -> None:

@@ -433,19 +433,3 @@ def test_who_is_kept_for_a_group_of_mps_is_never_held(tree: Tree, files: FakeTre
     seen = Observation(S, S, rows, kept={("train", "GPU-a")}, stuck={(7, "GPU-a")})
     (use,) = build_snapshot(seen, tree, GPUS)[0].uses
     assert (use.confidence, use.is_enforced) == (Confidence.LOW, False)
-
-
-def test_who_is_over_its_budget_may_have_used_all_of_every_gpu_that_others_use(
-    tree: Tree, files: FakeTree
-) -> None:
-    chat, train = id_of(files, "/gpu/chat"), id_of(files, "/gpu/train")
-    rows = [row(chat), row(train, 3), row(chat, gpu=1)]
-    for holds, most_ns in (({}, S), ({"train": Hold("train", 1, 2, is_ours=True)}, 0)):
-        seen = Observation(S, S, rows, holds, hidden={"train"})
-        uses = {(use.tenant, use.gpu): use for use in build_snapshot(seen, tree, GPUS)[0].uses}
-        assert uses["train", "GPU-a"].used_ns == 3, "what is told of it is what is known of it"
-        for gpu in ("GPU-a", "GPU-b"):
-            one = uses["train", gpu]
-            assert (one.charged_ns, one.may_be_owed) == (max(most_ns, one.used_ns), False)
-            assert one.has_demand and one.is_enforced
-            assert uses["chat", gpu].most_ns is None
