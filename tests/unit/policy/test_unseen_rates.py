@@ -87,6 +87,11 @@ def test_processes_that_are_charged_for_what_they_do_are_not_charged_twice(lasts
         assert not any(one.rates for _, one in world(processes, seed).rated(60))
 
 
+def test_a_few_calls_that_are_seen_hide_nothing_of_processes_that_are_gone_at_once() -> None:
+    processes = [*in_turn(0.5, 0.5, seen_ratio=0.3), Process(2, 0.5)]
+    assert statistics.mean(mean_rate(processes, seed) for seed in SEEDS) == pytest.approx(0.35, rel=0.15)
+
+
 def test_of_one_that_is_accused_what_it_was_charged_is_not_charged_again() -> None:
     found = [
         mean_rate([Process(1, 0.5, seen_ratio=0.2, tenant=HOG), Process(2, 0.5)], seed) for seed in SEEDS
