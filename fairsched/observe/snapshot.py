@@ -71,10 +71,7 @@ def with_unseen(uses: list[Use], seen: Observation) -> list[Use]:
     want less, and nobody is to be held for its sake.
     """
     rates, left = seen.unseen
-    found = {
-        (use.tenant, use.gpu): use._replace(used_ns=round(use.used_ns * left.get(use.gpu, 1.0)))
-        for use in uses
-    }
+    found = {(use.tenant, use.gpu): _scaled(use, left.get(use.gpu, 1.0)) for use in uses}
     for (tenant, gpu), rate in rates.items():
         use = found.get((tenant, gpu)) or Use(tenant, gpu, 0, True, 0, Confidence.LOW)
         used_ns = use.used_ns + (0 if tenant in seen.holds else round(rate * seen.interval_ns))
@@ -86,6 +83,11 @@ def with_unseen(uses: list[Use], seen: Observation) -> list[Use]:
             may_be_owed=False,
         )
     return list(found.values())
+
+
+def _scaled(use: Use, ratio: float) -> Use:
+    most_ns = None if use.most_ns is None else round(use.most_ns * ratio)
+    return use._replace(used_ns=round(use.used_ns * ratio), most_ns=most_ns)
 
 
 def _overdrawn(uses: list[Use], seen: Observation) -> list[Use]:

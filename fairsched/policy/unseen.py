@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells how much of a GPU tenants have beyond what their calls account for, and on which of that the account can count
-(pure).
+"""Tells how much of a GPU tenants have beyond what their calls account for (pure).
 
 Problem. Work that no probe sees is in no account: who does it is charged nothing, and the others are charged its time.
 Then nobody can be held for anything, and that is what it is good for.
@@ -11,9 +10,6 @@ same is asked of all those of a tenant together, by the same test: so it matters
 That is a *rate*: the part of the GPU that the tenant has in this way while it runs. It is charged that for all the
 time in which it is not held, and held for it; the others had that much less than the account says, all in the same
 proportion, so they are as fair among each other as before.
-
-One process that always has work takes the turns of a context: the account can give it these, and is exact again. Of
-what comes and goes it is known that the others are charged too much by that rate, and not when.
 """
 
 from __future__ import annotations

@@ -43,6 +43,12 @@ def test_a_tenant_is_held_for_it_where_it_has_nothing_else(uses: Any) -> None:
     assert other.confidence is Confidence.LOW
 
 
+def test_of_who_is_charged_a_bound_the_bound_is_less_as_well(tree: Tree, files: FakeTree) -> None:
+    rows = [row(id_of(files, "/gpu/chat"), S // 2, confidence=Confidence.BOUND)]
+    uses = build_snapshot(Observation(S, S, rows, unseen=RATES), tree, GPUS)[0].uses
+    assert {use.charged_ns for use in uses if use.tenant == "chat"} == {S // 2 * 0.75}
+
+
 def test_nobody_is_held_for_its_sake(uses: Any) -> None:
     assert [use.may_be_owed for use in uses().values()] == [True, False, False]
 
