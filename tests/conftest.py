@@ -17,12 +17,8 @@ that fails twice has failed; so has a run in which more than SECOND_CHANCES need
 FAIRSCHED_SECOND_CHANCE=0 gives none.
 
 Some node tests measure time: marked ``alone``, they have the machine for themselves. The others are played two files
-at a time (``scripts/test``), most of them with the unit tests beside them on processors that are idle: a unit test may
-have to wait for one. The kernel counts that wait, so it would excuse whatever a test of promptness
-(``tests/node/promptness.py``) finds too late: these are played when the unit tests are over.
-
-The longest are marked ``rest``: FAIRSCHED_REST=none leaves them out (``make test``), K/N plays one of N parts, as long
-as each other (``.ci/run`` takes K from the commit), all is pytest by itself.
+at a time (``scripts/test``). The longest are marked ``rest``: FAIRSCHED_REST=none leaves them out (``make test``), K/N
+plays one of N parts, as long as each other (``.ci/run`` takes K from the commit), all is pytest by itself.
 
 Property tests try the same examples in every run: a failure belongs to the change it is seen with. FAIRSCHED_FULL=1
 or ``--hypothesis-seed=N`` tries others.
@@ -86,12 +82,8 @@ def chosen(nodeids: Sequence[str], rest: str) -> set[str]:
 
 
 def part_of(item: pytest.Item) -> str:
-    """Of scripts/test, which has it in FAIRSCHED_PART: 'alone'; 'prompt', no unit tests beside it; 'beside'."""
-    if item.get_closest_marker("alone"):
-        return "alone"
-    used = vars(item.module).values() if isinstance(item, pytest.Function) else ()
-    is_prompt = any(getattr(one, "__module__", None) == "tests.node.promptness" for one in used)
-    return "prompt" if is_prompt else "beside"
+    """Of scripts/test, which has it in FAIRSCHED_PART."""
+    return "alone" if item.get_closest_marker("alone") else "beside"
 
 
 def tier_of(path: Path) -> str:

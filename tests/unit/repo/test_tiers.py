@@ -276,19 +276,3 @@ def test_only_node_tests_have_the_machine_for_themselves() -> None:
     """scripts/test plays what is marked so from tests/node, and all of tests/unit beside others."""
     marked = [path for path in ROOT.glob("tests/*/**/test_*.py") if "mark." + "alone" in path.read_text()]
     assert {path.relative_to(ROOT / "tests").parts[0] for path in marked} == {"node"}
-
-
-def test_no_unit_test_runs_beside_what_asks_how_soon_something_was(
-    suite: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("", "tests/", "tests/node/"):
-        (suite / name / "__init__.py").write_text("")
-    (suite / "tests/node/promptness.py").write_text("def time_until():\n    pass\n")
-    prompt = "from tests.node.promptness import time_until\n\ndef test_soon():\n    time_until()\n"
-    (suite / "tests/node/test_prompt.py").write_text(prompt)
-    (suite / "tests/node/test_it.py").write_text("def test_any():\n    pass\n")
-    (suite / "pytest.ini").write_text("[pytest]\nmarkers =\n node\naddopts = --import-mode=importlib\n")
-    for part, name in (("beside", "test_any"), ("prompt", "test_soon")):
-        monkeypatch.setenv("FAIRSCHED_PART", part)
-        out = run(suite, "tests/node", "-v", required="0").stdout
-        assert f"::{name} PASSED" in out and "1 passed, 1 deselected" in out, out
