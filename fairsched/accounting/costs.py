@@ -30,6 +30,9 @@ between that and what it took; the replay's charge in company says where.
 *Who shows cheap work while it is alone.* Then what everybody is charged does not add up to what the GPU did. What is
 missing beyond :data:`_UNEXPLAINED` goes, at each settlement, to those whom the replay charges more than they claim.
 
+*Who was taken to be alone and was not.* Its launches seem dear, and all together are charged more than there was. What
+that is beyond how far the replay is off is taken back from those whom it charges less than they are said to owe.
+
 Terms. burst: what a context launched between two proofs. spent: what the replay charged it. owed: launches x cost.
 All times in ns of GPU time.
 """
@@ -306,7 +309,7 @@ class Costs:
     def __init__(self, most: int) -> None:
         self._most = most
         self._costs: dict[Hashable, Cost] = {}
-        self._spent_ns = self._owed_ns = self._excess_ns = 0.0
+        self._spent_ns = self._owed_ns = self._excess_ns = self._surplus_ns = 0.0
         self._variance, self._judged = _BIAS**2, 0
         self.bias = _BIAS
         """How far the replay is off here with those whose costs are known, so with the others, too."""
@@ -379,6 +382,11 @@ class Costs:
         self._spent_ns = self._spent_ns * kept + spent_ns
         self._owed_ns = self._owed_ns * kept + owed_ns
         self._excess_ns = self._excess_ns * kept + excess_ns
+        surplus_ns = max(0.0, owed_ns - spent_ns)
+        self._surplus_ns = self._surplus_ns * kept + surplus_ns
+        over_ns = self._owed_ns - (1 + min(self.bias, _UNEXPLAINED)) * self._spent_ns
+        if over_ns > 0 and surplus_ns > 0:
+            owed_ns -= surplus_ns * min(1.0, over_ns / self._surplus_ns)
         missing_ns = (1 - _UNEXPLAINED) * self._spent_ns - self._owed_ns
         if missing_ns > 0 and self._excess_ns > 0:
             owed_ns += excess_ns * min(1.0, missing_ns / self._excess_ns)
@@ -392,5 +400,5 @@ class Costs:
     def forget(self) -> None:
         """What was learnt was not alone, or measured by another replay."""
         self._costs.clear()
-        self._spent_ns = self._owed_ns = self._excess_ns = 0.0
+        self._spent_ns = self._owed_ns = self._excess_ns = self._surplus_ns = 0.0
         self._variance, self._judged, self.bias = _BIAS**2, 0, _BIAS

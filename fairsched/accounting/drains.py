@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fairsched.accounting.context import Context
-from fairsched.accounting.launch_time import Drain, LaunchTime, settle
+from fairsched.accounting.launch_time import LINDY, Drain, LaunchTime, settle
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.model import ContextKey
@@ -48,8 +48,6 @@ _SPARE_DOUBTS = 1.5
 """... and at least so many times the doubt about it."""
 _SPARE_NS, _NEW_NS = 2_000_000, 250_000_000
 """At least so much of an even share; the second one where it is of a graph of which nothing is known."""
-_LINDY = 0.2
-"""Of what it has run, a burst that outlasted its estimate is taken to run on for."""
 _LONGEST_BURST_NS = 1_000_000_000
 """No burst that overlapped a drain ends later than this after it."""
 
@@ -220,10 +218,10 @@ class Drains:
         """Whether a context may have work on the GPU: for who needs to be sure that it has not."""
         if self._replay.is_runnable(context.key):
             return True
+        if not context.launch.samples:  # nobody knows how long what it had queued takes
+            return context.is_held and context.seq < context.drain_seq
         if not context.drain_doubt_ns or not (context.is_held or context.is_open):
             return False
-        if not context.launch.samples:
-            return context.is_open
         ratio = _SPARE_RATIO + _UNKNOWN_RATIO / (1 + context.launch.observed)
         least_ns = _NEW_NS if context.is_drain_new else _SPARE_NS
         spare_ns = max(least_ns, ratio * context.drain_ns, _SPARE_DOUBTS * context.drain_doubt_ns)
@@ -311,7 +309,7 @@ class Drains:
         self._take_pending(context)
         left_ns, doubt_ns = self._remaining(context)
         # Beyond all that was expected, what is left is best guessed from how far it has gone.
-        left_ns = max(left_ns, round(_LINDY * self._spent_ns(context)))
+        left_ns = max(left_ns, round(LINDY * self._spent_ns(context)))
         context.drain_doubt_ns = max(doubt_ns, left_ns)
         self._replay.open(context.key, now_ns)
         self._replay.drain(context.key, now_ns, left_ns)

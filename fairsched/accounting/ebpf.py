@@ -84,6 +84,8 @@ class EbpfAccount:
         """Processes that can see one GPU only: which one a context of theirs is on needs no guess."""
         self.seen_running: Mapping[tuple[int, int], int] = {}
         """By (process, GPU): when NVML last saw it run."""
+        self.borne_out: Set[tuple[int, int]] = frozenset()
+        """(Process, GPU) of which NVML's samples say that they had what they were charged."""
         self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
         self.cgroup_of: Callable[[int], int | None] = lambda _pid: None
         """Of a process, where it is now: only asked for who is seen on a GPU and in no call."""
@@ -201,7 +203,8 @@ class EbpfAccount:
         launches = live.submitted - context.launches
         context.launches = live.submitted
         has_demand = context.wants(now_ns)
-        is_borne_out = engine.silence.poll(context, live, now_ns)
+        is_sampled = (context.tgid, context.gpu) in self.borne_out
+        is_borne_out = engine.silence.poll(context, live, now_ns, is_sampled=is_sampled)
         launch = self._launch(context)
         left_ns = engine.left_ns(context, live.submitted) if is_running else 0
         unmeasured_ns = engine.unmeasured_ns(context)

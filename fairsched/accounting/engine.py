@@ -116,6 +116,8 @@ class Engine:
     def _known(self, context: Context, launches: int, graphs: Graphs) -> tuple[int, LaunchTime]:
         """What is known of the time of such a burst, and of how many units that is."""
         launch = self._launch_of(context)
+        if not launch.samples:
+            launch = self.silence.guess_of(context) or launch
         if not graphs:
             return launches, launch
         known = context.graphs.of(graphs)

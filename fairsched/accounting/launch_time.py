@@ -17,7 +17,8 @@ per launch as far as that, and not the chance of the single burst, was in doubt.
 always drains together) does not matter to anybody.
 
 What remains of a burst that has already run for s is not mean - s: long bursts are the ones that are met running. With
-mean m and standard deviation d it is m - s + d x h((s - m) / d), h the hazard of the normal distribution.
+mean m and standard deviation d it is m - s + d x h((s - m) / d), h the hazard of the normal distribution. What has run
+for far longer than that is of another kind than is known: it runs on for a part of what it has run.
 
 Terms: *tau* is execution time per launch, in ns; *surplus* is what a burst was charged beyond launches x tau; *doubt*
 is a standard deviation in ns.
@@ -39,6 +40,10 @@ _LEAST_UNCERTAINTY = 0.02
 _LARGEST_STEP = 1.25
 _LEAST_STEP = 0.05
 _TRUSTED = 3
+_OTHER_KIND = 4.0
+"""Standard deviations beyond the mean: no burst of the kind that is known takes so long."""
+LINDY = 0.2
+"""Of what it has run beyond that, a burst is taken to run on for."""
 _OTHER_WORK = 4
 """Times as many launches as usual: no neighbour makes so long a burst seem another."""
 
@@ -122,7 +127,8 @@ class LaunchTime:
             return 0, 0
         left, sigma, z, hazard = self._left(launches, spent_ns, mean_ns)
         chance = sigma * math.sqrt(max(0.0, 1.0 - hazard * (hazard - z)))
-        return round(left), round(math.hypot(chance, left * self.uncertainty))
+        doubt = math.hypot(chance, left * self.uncertainty)
+        return round(left), round(doubt if z < _OTHER_KIND else max(doubt, left))
 
     def left_ns(self, launches: int, spent_ns: int) -> int:
         """The first of :meth:`remaining`, for whoever asks for no more."""
@@ -136,7 +142,8 @@ class LaunchTime:
         sigma = mean * spread * math.sqrt(self.launches / launches)
         z = (spent_ns - mean) / sigma
         hazard = _hazard(z)
-        return max(0.0, mean - spent_ns + sigma * hazard), sigma, z, hazard
+        beyond = LINDY * (z - _OTHER_KIND) * sigma
+        return max(0.0, mean - spent_ns + sigma * hazard, beyond), sigma, z, hazard
 
     def correct(self, ratio: float, gain: float) -> None:
         """Evidence from others: tau was off by ``ratio``."""

@@ -89,8 +89,11 @@ class Silence:
         self._replay = replay
         self._silent: dict[ContextKey, _Silent] = {}
 
-    def poll(self, context: Context, live: abi.Ctx, now_ns: int) -> bool | None:
-        """Whether what it was charged is borne out; None for one that is not silent."""
+    def poll(self, context: Context, live: abi.Ctx, now_ns: int, *, is_sampled: bool = False) -> bool | None:
+        """Whether what it was charged is borne out; None for one that is not silent.
+
+        ``is_sampled``: NVML's samples say that its process had that.
+        """
         one = self._silent.get(context.key)
         if one is not None and one.synced != live.synced:
             self.forget(context.key)
@@ -108,6 +111,8 @@ class Silence:
             one.since_ns = now_ns
         elif one.mark is None or now_ns - one.mark.t_ns >= _WINDOW_NS:
             self.measure(context, live.submitted, now_ns, is_pause=False)
+        if is_sampled and one.launch.samples >= _LEAST_SAMPLES:
+            one.odds, one.is_borne_out = SURE, True
         return one.is_borne_out
 
     def measure(self, context: Context, submitted: int, now_ns: int, *, is_pause: bool = True) -> None:
@@ -149,6 +154,11 @@ class Silence:
         """What a launch takes of a context that is borne out; None: that is known from proofs, or not at all."""
         one = self._silent.get(context.key)
         return one.launch if one is not None and one.is_borne_out else None
+
+    def guess_of(self, context: Context) -> LaunchTime | None:
+        """The same of one that is not, but of which it can be told how much it has queued."""
+        one = self._silent.get(context.key)
+        return one.launch if one is not None and one.is_queued else None
 
     def forget(self, key: ContextKey) -> None:
         """It is gone, or has proved something."""

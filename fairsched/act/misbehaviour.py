@@ -59,7 +59,7 @@ from fairsched.policy.evidence import (
 )
 from fairsched.policy.misbehaviour import WatchState, judge
 from fairsched.policy.shares import spec_for
-from fairsched.policy.unseen import suspected_gpus, unseen_rates
+from fairsched.policy.unseen import borne_out, suspected_gpus, unseen_rates
 from fairsched.protocol.status import MisbehaviourStatus
 
 _LOOK_NS = 900_000_000
@@ -256,6 +256,8 @@ class Misbehaviour:
             {key: rate for key, rate in rates.items() if key[1] in slots},
             {gpu: ratio for gpu, ratio in left.items() if gpu in slots},
         )
+        sure = borne_out(self._state, evidence.now_ns)
+        account.borne_out = {(pid, slots[gpu]) for pid, gpu in sure if gpu in slots}
         suspected = suspected_gpus(self._state, self.unseen)
         account.intruded = {slots[gpu] for gpu in suspected if gpu in slots}
 

@@ -11,7 +11,8 @@ Approach. Two witnesses that know nothing of each other: the account (calls seen
 
     endless   a context has work, completes none of it for ``endless_ns``, was charged endless_ns / 6 or what its
               bursts are known to take (so it had its turn), and its process is sampled even after that time.
-    unseen    a process is sampled far more often than what it was charged can explain.
+    unseen    a process is sampled far more often than what it was charged can explain, and what it may have had
+              queued when it was held.
 
 What a third kind does, leaving its cgroup again and again, is simply seen: moving.py.
 
@@ -52,6 +53,7 @@ from fairsched.policy.sampled import (
     LONG_WINDOW_NS,
     REST_PER_S,
     SHORT_WINDOW_NS,
+    SUSPECT_CHANCE,
     Seen,
     Span,
     is_beyond,
@@ -66,7 +68,6 @@ _UNKNOWN_SAMPLES = 4
 _UNKNOWN_REST_PER_S = 0.003
 """Both of a process whose libraries are watched, and in none of which it made a call that took GPU time."""
 _SUSPECT_SAMPLES = 2
-_SUSPECT_CHANCE = 2e-3
 _STUCK_CHANCE = 1e-4
 """Enough for a context that the account also knows to be stuck."""
 _LOOKS = 24
@@ -277,7 +278,10 @@ def _unseen(
         return None
     if now_ns - min(moments_ns) < (_YOUNG_NS if watched_ns is None else _WATCHED_YOUNG_NS):
         return None
-    for window_ns in (SHORT_WINDOW_NS, LONG_WINDOW_NS):
+    has_work = any(work.is_outstanding for work in evidence.works.get(where, ()))
+    # What is charged is set right late; and what was queued goes on during a hold, for how long is a guess.
+    is_heard = has_work or any(look.charged_ns for look in looks)
+    for window_ns in (LONG_WINDOW_NS,) if is_heard else (SHORT_WINDOW_NS, LONG_WINDOW_NS):
         begin_ns = now_ns - window_ns
         samples, periods, charged_ns, period_ns = summed(looks, begin_ns)
         if charged_ns and where[1] in evidence.unsure:
@@ -285,8 +289,10 @@ def _unseen(
         least, rest_per_s = LEAST_SAMPLES, REST_PER_S
         if watched_ns is not None and not charged_ns and window_ns == SHORT_WINDOW_NS:
             least, rest_per_s = _UNKNOWN_SAMPLES, _UNKNOWN_REST_PER_S
-        free_ns = state.free_ns(tenant, begin_ns)
-        if samples >= least and is_beyond(periods, charged_ns / period_ns, free_ns, CHANCE, rest_per_s):
+        free_ns, may_ns = state.free_ns(tenant, begin_ns), charged_ns
+        if is_heard:
+            may_ns += state.lasted_ns(begin_ns) - free_ns
+        if samples >= least and is_beyond(periods, may_ns / period_ns, free_ns, CHANCE, rest_per_s):
             first_ns = min(look.first_ns for look in looks if look.samples and look.t_ns > begin_ns)
             return Episode(
                 tenant,
@@ -325,7 +331,7 @@ def _suspected_since_ns(looks: tuple[Seen, ...], now_ns: int) -> int | None:
     samples, periods, charged_ns, period_ns = summed(looks, now_ns - SHORT_WINDOW_NS)
     if samples < _SUSPECT_SAMPLES:
         return None
-    if not is_beyond(periods, charged_ns / period_ns, SHORT_WINDOW_NS, _SUSPECT_CHANCE):
+    if not is_beyond(periods, charged_ns / period_ns, SHORT_WINDOW_NS, SUSPECT_CHANCE):
         return None
     return min(look.first_ns for look in looks if look.samples)
 

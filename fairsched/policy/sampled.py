@@ -18,6 +18,8 @@ LAG_NS = 1_500_000_000
 """Samples come late: what was charged so long before a window may explain those in it."""
 LEAST_SAMPLES = 5
 CHANCE = 1e-8
+SUSPECT_CHANCE = 2e-3
+"""Enough to be looked at, and to be charged what samples say."""
 _ACCOUNT_SLACK = 1.25
 REST_PER_S = 0.01
 """Sample periods a second that nobody is asked to explain."""
@@ -116,4 +118,20 @@ def poisson_tail(count: int, mean: float) -> float:
         total += term
         k += 1
         term *= mean / k
+    return min(1.0, total)
+
+
+def binomial_tail(count: int, of: int, chance: float) -> float:
+    """P(X >= count) of a binomial variable: of so many samples each is of it by that chance."""
+    count = min(count, of)
+    if count <= of * chance:
+        return 1.0
+    if chance <= 0:
+        return 0.0
+    log_choose = math.lgamma(of + 1) - math.lgamma(count + 1) - math.lgamma(of - count + 1)
+    term = math.exp(log_choose + count * math.log(chance) + (of - count) * math.log1p(-chance))
+    total = 0.0
+    for k in range(count, of + 1):
+        total += term
+        term *= (of - k) / (k + 1) * chance / (1 - chance)
     return min(1.0, total)

@@ -2,68 +2,72 @@
 """Tells how much of a GPU tenants have beyond what their calls account for (pure).
 
 Problem. Work that no probe sees is in no account: who does it is charged nothing, and the others are charged its time.
-Then nobody can be held for anything, and that is what it is good for.
+And an account can be wrong of work that it does see: the GPU takes turns otherwise than is assumed, or what goes on
+while its owner is held is taken to be over. Then the wrong one is held, or nobody.
 
-Approach. NVML's samples say what a process had, right on the average. A process that was accused (misbehaviour.py) has
-what it is sampled beyond its charge. Of processes that end, or have only begun, before anything can be said of one, the
-same is asked of all those of a tenant together, by the same test: so it matters not for how long each of them lives.
-That is a *rate*: the part of the GPU that the tenant has in this way while it runs. It is charged that for all the
-time in which it is not held, and held for it; the others had that much less than the account says, all in the same
-proportion, so they are as fair among each other as before.
+Approach. NVML's samples say what a tenant had, right on the average and whatever it is that the account does not know.
+Where all its samples together, of whichever of its processes, are more than chance makes of what it is charged, the
+samples are right. What they say beyond the charge is a *rate*: the part of the GPU that it has in this way while it
+runs. It is charged that for all the time in which it is not held, and held for it. The others are left what it leaves,
+all in the same proportion, so they are as fair among each other as before.
+
+Nobody is accused by that: suspicion is enough.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fairsched.model import MisbehaviourKind, TenantGpu, Unseen
+from fairsched.model import TenantGpu, Unseen
 from fairsched.policy.evidence import Evidence, Where
 from fairsched.policy.misbehaviour import WatchState
 from fairsched.policy.sampled import (
-    CHANCE,
     LEAST_SAMPLES,
     LONG_WINDOW_NS,
     SHORT_WINDOW_NS,
+    SUSPECT_CHANCE,
     Seen,
-    is_beyond,
+    binomial_tail,
     summed,
 )
 
 
 def unseen_rates(state: WatchState, evidence: Evidence) -> Unseen:
     """What tenants have beyond what they are charged."""
-    now_ns, accused = evidence.now_ns, _unseen_processes(state)
-    dark: dict[TenantGpu, list[Seen]] = {}
+    seen: dict[TenantGpu, list[Seen]] = {}
     for where, looks in state.seen.items():
         tenant = next((look.tenant for look in reversed(looks) if look.tenant is not None), None)
-        if tenant is None or tenant in evidence.over_budget:
-            continue
-        is_brief = looks[-1].t_ns - looks[0].t_ns < SHORT_WINDOW_NS
-        if is_brief or where in accused or not any(look.charged_ns for look in looks):
-            dark.setdefault((tenant, where[1]), []).extend(looks)
-    rates, taken = dict[TenantGpu, float](), dict[str, float]()
-    begin_ns = now_ns - SHORT_WINDOW_NS
-    for (tenant, gpu), together in dark.items():
-        is_unsure = gpu in evidence.unsure and any(look.charged_ns for look in together)
-        if _is_evident(state, tenant, together, now_ns) and not is_unsure:
-            # In the short window, so that it is over soon after it has ended.
-            beyond_ns, since_ns = _beyond_ns(together, begin_ns), _first_ns(together)
-            rates[tenant, gpu] = beyond_ns / state.free_ns(tenant, begin_ns, since_ns)
-            taken[gpu] = taken.get(gpu, 0.0) + beyond_ns / state.lasted_ns(begin_ns, since_ns)
-    return Unseen(rates, {gpu: _left_ratio(state, gpu, part, begin_ns) for gpu, part in taken.items()})
-
-
-def _left_ratio(state: WatchState, gpu: str, taken: float, begin_ns: int) -> float:
-    """Part of what all were charged on a GPU that they can have had beside that: there is no more time."""
-    charged_ns = sum(
-        look.charged_ns
-        for where, looks in state.seen.items()
-        if where[1] == gpu
-        for look in looks
-        if look.t_ns > begin_ns
+        if tenant is not None and tenant not in evidence.over_budget:
+            seen.setdefault((tenant, where[1]), []).extend(looks)
+    # In the short window, so that it is over soon after it has ended.
+    begin_ns = evidence.now_ns - SHORT_WINDOW_NS
+    rates, had, charged = dict[TenantGpu, float](), dict[str, float](), dict[str, float]()
+    for (tenant, gpu), own in seen.items():
+        had_ns, charged_ns = _recent_ns(own, begin_ns)
+        if had_ns > charged_ns and _is_contradicted(state, own, evidence.now_ns):
+            first_ns = min((look.first_ns - look.period_ns for look in own if look.samples), default=0)
+            rates[tenant, gpu] = (had_ns - charged_ns) / state.free_ns(tenant, begin_ns, first_ns)
+            had[gpu] = had.get(gpu, 0.0) + had_ns / state.lasted_ns(begin_ns, first_ns)
+        else:
+            charged[gpu] = charged.get(gpu, 0.0) + charged_ns / state.lasted_ns(begin_ns)
+    left = {gpu: max(0.0, 1.0 - part) for gpu, part in had.items()}
+    return Unseen(
+        rates, {gpu: part / max(part, charged.get(gpu, 0.0)) if part else 0.0 for gpu, part in left.items()}
     )
-    charged = charged_ns / state.lasted_ns(begin_ns)
-    return min(1.0, max(0.0, 1.0 - taken) / charged) if charged > 0 else 1.0
+
+
+def borne_out(state: WatchState, now_ns: int) -> frozenset[Where]:
+    """Processes that had what they were charged: no fewer samples are of them than chance makes of that."""
+    found = set()
+    begin_ns = now_ns - LONG_WINDOW_NS
+    for where, looks in state.seen.items():
+        samples, periods, charged_ns, period_ns = summed(looks, begin_ns)
+        lasted_ns = state.lasted_ns(begin_ns)
+        of, others = round(lasted_ns / period_ns), max(0.0, 1 - charged_ns / lasted_ns)
+        so_few = binomial_tail(of - round(periods), of, others)
+        if samples >= LEAST_SAMPLES and charged_ns and so_few > SUSPECT_CHANCE:
+            found.add(where)
+    return frozenset(found)
 
 
 def suspected_gpus(state: WatchState, unseen: Unseen) -> frozenset[str]:
@@ -71,28 +75,18 @@ def suspected_gpus(state: WatchState, unseen: Unseen) -> frozenset[str]:
     return frozenset({gpu for _, gpu in state.unknown} | unseen.left.keys())
 
 
-def _unseen_processes(state: WatchState) -> frozenset[Where]:
-    """Those that are accused of it."""
-    unseen = (one for one in state.episodes.values() if one.kind is MisbehaviourKind.UNSEEN)
-    return frozenset((pid, one.gpu) for one in unseen for pid in one.pids)
+def _recent_ns(looks: Iterable[Seen], begin_ns: int) -> tuple[float, int]:
+    """What they had, by their samples, and what they were charged, by looks after ``begin_ns``."""
+    recent = [look for look in looks if look.t_ns > begin_ns]
+    return sum(look.periods * look.period_ns for look in recent), sum(look.charged_ns for look in recent)
 
 
-def _is_evident(state: WatchState, tenant: str, looks: Iterable[Seen], now_ns: int) -> bool:
-    """Whether there is evidence enough, in either window, that they had more than they were charged."""
+def _is_contradicted(state: WatchState, looks: Iterable[Seen], now_ns: int) -> bool:
+    """Whether, in either window, more samples are of them than of who had what they were charged, but by chance."""
     for begin_ns in (now_ns - SHORT_WINDOW_NS, now_ns - LONG_WINDOW_NS):
         samples, periods, charged_ns, period_ns = summed(looks, begin_ns)
-        free_ns = state.free_ns(tenant, begin_ns)
-        if samples >= LEAST_SAMPLES and is_beyond(periods, charged_ns / period_ns, free_ns, CHANCE):
+        lasted_ns = state.lasted_ns(begin_ns)
+        chance = binomial_tail(round(periods), round(lasted_ns / period_ns), charged_ns / lasted_ns)
+        if samples >= LEAST_SAMPLES and chance < SUSPECT_CHANCE:
             return True
     return False
-
-
-def _beyond_ns(looks: Iterable[Seen], begin_ns: int) -> float:
-    """What they had beyond their charge, by looks after ``begin_ns``."""
-    recent = (look for look in looks if look.t_ns > begin_ns)
-    return max(0.0, sum(look.periods * look.period_ns - look.charged_ns for look in recent))
-
-
-def _first_ns(looks: Iterable[Seen]) -> int:
-    """When they were first on the GPU, as far as is known."""
-    return min((look.first_ns - look.period_ns for look in looks if look.samples), default=0)

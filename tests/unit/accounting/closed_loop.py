@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fairsched.accounting.context import ProcessUse
-from fairsched.model import ReasonCode, Snapshot, TenantClass, TenantSpec, Use
+from fairsched.model import Confidence, ReasonCode, Snapshot, TenantClass, TenantSpec, Use
 from tests.unit.accounting.fake_probe import MS, FakeProbe, account_of
 from tests.unit.policy.model_gpu import Simulation, Tenant
 from tests.unit.policy.model_processes import Process
@@ -174,6 +174,13 @@ class Totals(NamedTuple):
         )
 
 
+def _with_most(use: Use, sure_ns: int | None) -> Use:
+    """As observe/snapshot.py does it: held for what of it is no guess."""
+    if use.confidence is Confidence.BOUND:
+        return use._replace(confidence=Confidence.LOW, most_ns=use.used_ns)
+    return use._replace(most_ns=sure_ns) if use.confidence is Confidence.LOW else use
+
+
 def by_weight(tenants: Iterable[Tenant]) -> dict[str, float]:
     """The share that is due to each of those who always want the GPU."""
     weights = {tenant.name: tenant.spec.weight for tenant in tenants}
@@ -237,8 +244,11 @@ class ClosedLoop(Simulation):
     def snapshot(self) -> Snapshot:
         exact = super().snapshot()
         sums: dict[str, Use] = {}
+        sure_ns: dict[str, int] = {}
         for row in self.rows():
             name = self.names[row.cgroup_id]
+            if row.confidence not in (Confidence.LOW, Confidence.NONE):
+                sure_ns[name] = sure_ns.get(name, 0) + row.used_ns
             was = sums.get(name)
             sums[name] = Use(
                 name,
@@ -246,7 +256,7 @@ class ClosedLoop(Simulation):
                 row.used_ns + (was.used_ns if was else 0),
                 row.has_demand or (was is not None and was.has_demand),
                 row.outstanding_ns + (was.outstanding_ns if was else 0),
-                row.confidence if was is None else max(row.confidence, was.confidence, key=lambda c: c.value),
+                row.confidence if was is None else row.confidence.and_of(was.confidence),
                 unmeasured_ns=row.unmeasured_ns + (was.unmeasured_ns if was else 0),
                 paused_ns=row.paused_ns + (was.paused_ns if was else 0),
                 idle_ns=row.idle_ns + (was.idle_ns if was else 0),
@@ -255,7 +265,7 @@ class ClosedLoop(Simulation):
         return Snapshot(
             exact.now_ns,
             exact.interval_ns,
-            tuple(sums.values()),
+            tuple(_with_most(use, sure_ns.get(use.tenant)) for use in sums.values()),
             exact.holds,
             exact.freeze_latency_ns,
             idle,

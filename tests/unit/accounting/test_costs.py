@@ -220,6 +220,21 @@ def test_who_settles_nothing_without_end_makes_nobody_else_pay() -> None:
     assert charged == pytest.approx(4000 * MS, rel=0.01)
 
 
+def test_all_together_are_charged_no_more_than_there_was() -> None:
+    """A was taken to be alone when it was not: its launches seem to cost four times what they do."""
+    costs = Costs(8)
+    learn(costs, A, 4 * MS, alone=True)
+    learn(costs, B, MS, alone=True)
+    charged = {A: 0, B: 0}
+    for _ in range(1000):
+        for one in charged:
+            charged[one] += costs.charge_ns(one, 10 * MS, 10)
+    assert charged[B] == pytest.approx(10_000 * MS, rel=0.05), (
+        "who is owed no more than it spent pays for nothing"
+    )
+    assert sum(charged.values()) < 1.3 * 20_000 * MS, "and not 2.5 times that; the replay may be off by .25"
+
+
 def test_a_gpu_that_loses_time_between_turns_is_no_lie() -> None:
     costs = Costs(8)
     for one in (A, B):

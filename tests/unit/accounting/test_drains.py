@@ -302,6 +302,21 @@ def test_a_drain_may_run_until_an_even_share_of_the_time_was_enough_whatever_nei
     assert not drains.may_run(held, now + 151 * MS), "what it has it will say itself"
 
 
+def test_of_whom_nothing_is_known_what_it_had_queued_may_run_while_it_is_held(probe: FakeProbe) -> None:
+    """Taken to be gone, it made what its neighbours cost beside it what they cost alone."""
+    account = account_of(probe)
+    probe.create(0, 11, LONG)
+    probe.launch(0, 0, 10)
+    account.read(5 * MS)
+    account.hold([LONG], 5 * MS)
+    drains, held = account._engines[0].drains, _context(account, 0)
+    for at_ms in (10, 2000):
+        account.read(at_ms * MS)
+        assert drains.may_run(held, at_ms * MS), at_ms
+    account.thaw([LONG], 2001 * MS)
+    assert not drains.may_run(held, 2002 * MS)
+
+
 def test_a_drain_that_outlived_its_estimate_ends_with_the_call_that_waited(probe: FakeProbe) -> None:
     """BPF was told that it was over, so its edge says progress, not close."""
     account, now = _two(probe)

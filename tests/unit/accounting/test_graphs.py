@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 
 from fairsched.accounting.costs import MOST_GRAPHS, Costs
@@ -202,8 +204,8 @@ def test_graphs_of_different_lengths_in_turn_have_their_share(seed: int) -> None
 
 
 def test_graphs_that_are_not_told_apart_are_far_from_their_share() -> None:
-    _, share_error = in_turn(knows_graphs=False)
-    assert share_error > 0.1, "or the test above says nothing"
+    share_errors = [in_turn(knows_graphs=False, seed=seed)[1] for seed in (1, 2, 3)]
+    assert statistics.mean(share_errors) > 0.1, "or the test above says nothing"
 
 
 def test_a_graph_that_was_never_seen_may_drain_for_long() -> None:

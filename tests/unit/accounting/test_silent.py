@@ -40,12 +40,12 @@ class Bench:
         self.look()
         self.look(10 * MS)
 
-    def look(self, after_ns: int = 0) -> bool | None:
+    def look(self, after_ns: int = 0, *, is_sampled: bool = False) -> bool | None:
         """It has launched all the while."""
         self.now += after_ns
         self.live.last_call_ns = self.now
         self.replay.advance(self.now)
-        return self.silence.poll(self.context, self.live, self.now)
+        return self.silence.poll(self.context, self.live, self.now, is_sampled=is_sampled)
 
     def windows(self, count: int = WINDOWS, launches: int = 256) -> Bench:
         """It returns from a pause, so many times, having launched what was done meanwhile."""
@@ -112,6 +112,18 @@ def test_what_a_launch_takes_is_known_then_and_what_is_queued() -> None:
     spent_ns = bench.replay.exec_ns(bench.context.key) - bench.context.seq_exec_ns
     left_ns, _ = launch.remaining(bench.live.submitted - bench.context.seq, spent_ns)
     assert left_ns == pytest.approx(768 * KERNEL_NS, rel=0.1)
+
+
+def test_samples_bear_it_out_where_no_neighbour_can() -> None:
+    """Beside one that is always held no anchor is judged."""
+    bench = Bench().windows(3)
+    assert bench.look(is_sampled=True) is False, "what a launch takes is not known yet"
+    bench.windows()
+    assert bench.silence.launch_of(bench.context) is None
+    guess = bench.silence.guess_of(bench.context)
+    assert guess is not None, "how much it has queued can be told already, for whoever must know"
+    assert bench.look(is_sampled=True) is True
+    assert bench.silence.launch_of(bench.context) is guess
 
 
 def test_one_whose_queue_runs_empty_is_not_borne_out_whatever_the_anchors_say() -> None:

@@ -10,7 +10,7 @@ from fairsched.model import NOTHING_UNSEEN, ContextWork, Snapshot
 from fairsched.observe.snapshot import Observation, with_unseen
 from fairsched.policy.evidence import Evidence, MisbehaviourLimits, TenantSamples
 from fairsched.policy.misbehaviour import WatchState, judge
-from fairsched.policy.unseen import suspected_gpus, unseen_rates
+from fairsched.policy.unseen import borne_out, suspected_gpus, unseen_rates
 from tests.unit.accounting.closed_loop import MS, ClosedLoop, pid_of
 from tests.unit.policy.model_gpu import Tenant
 
@@ -42,14 +42,21 @@ class Watched(ClosedLoop):
         self._held_ns: dict[str, int] = {}
         self._charged: dict[tuple[int, str], int] = {}
         self._samples: list[tuple[int, int]] = []
+        self._seen_ns: dict[tuple[int, int], int] = {}
         self._next_ns = self._look_ns = 0
         self.at(PERIOD_NS, self._take_sample)
+        self.at(POLL_NS, self._poll)
 
     def _take_sample(self) -> None:
         running = self.gpus[GPU].running
         if running is not None:
             self._samples.append((self.slots[running], self.now))
+            self._seen_ns[pid_of(self.slots[running]), 0] = self.now
         self.at(self.now + PERIOD_NS, self._take_sample)
+
+    def _poll(self) -> None:
+        self.account.seen_running = dict(self._seen_ns)
+        self.at(self.now + POLL_NS, self._poll)
 
     def rows(self) -> list[ProcessUse]:
         rows = super().rows()
@@ -86,6 +93,7 @@ class Watched(ClosedLoop):
         self.watch_state = judge(evidence, self.watch_state, MisbehaviourLimits())
         self._look_ns = self.now + (URGENT_NS if self.watch_state.is_urgent else LOOK_NS)
         self.unseen = unseen_rates(self.watch_state, evidence)
+        self.account.borne_out = {(pid, 0) for pid, _ in borne_out(self.watch_state, self.now)}
         self.account.intruded = {0 for _ in suspected_gpus(self.watch_state, self.unseen)}
 
     def _evidence(self) -> Evidence:

@@ -29,12 +29,12 @@ def uses(tree: Tree, files: FakeTree) -> Any:
     return seen
 
 
-def test_it_is_charged_to_its_tenant_and_taken_from_all(uses: Any) -> None:
+def test_it_is_charged_to_its_tenant_and_taken_from_the_others(uses: Any) -> None:
     found = uses()
     assert found["chat", "GPU-a"].used_ns == S // 2 * 0.75
     assert found["chat", "GPU-a"].confidence is Confidence.HIGH, "which says nothing of its own account"
     one = found["train", "GPU-a"]
-    assert one.used_ns == one.charged_ns == S // 10 * 0.75 + S // 4
+    assert one.used_ns == one.charged_ns == S // 10 + S // 4
 
 
 def test_a_tenant_is_held_for_it_where_it_has_nothing_else(uses: Any) -> None:

@@ -83,6 +83,8 @@ class World:
     """Samples of so long before the first look are in it."""
     step_s: float = 1.0
     """Between the look before and this one."""
+    held_ratio: float = 0.0
+    """Part of the time in which the tenant of the first process is held."""
 
     def looks(self, seconds: float) -> Iterator[tuple[float, list[Episode]]]:
         lot, now_s, sampled_s = random.Random(self.seed), self.phase_s, -self.history_s
@@ -135,6 +137,8 @@ class World:
                 for pid, at in counts.items()
             ),
             charged_ns=charged,
+            whose=tenants,
+            held_ns={self.processes[0].tenant or "t1": round(self.held_ratio * self.step_s * S)},
             watched_since_ns={}
             if self.watched_s is None
             else {pid: round(min(now_s, self.watched_s) * S) for pid in self.state.suspects},

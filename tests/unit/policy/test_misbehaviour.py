@@ -138,6 +138,15 @@ def test_nobody_is_accused_of_nothing(what: str, seed: int, phase: float, share:
     assert accused(world, 30) == set()
 
 
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_what_went_on_while_it_was_held_speaks_against_nobody_whose_calls_are_seen(is_heard: bool) -> None:
+    """Of kernels longer than any before most run in holds, in which the account takes them to be over."""
+    for seed in range(20):
+        one = World([Process(1, 0.5, 1.0, seen_ratio=0.2 if is_heard else 0.0), Process(2, 0.5)], seed)
+        one.held_ratio = 0.6
+        assert (("t1", UNSEEN) in accused(one, 60)) is not is_heard, seed
+
+
 @unhurried
 @given(seed=seeds)
 def test_a_crowd_of_long_kernels_is_no_crowd_of_endless_ones(seed: int) -> None:
