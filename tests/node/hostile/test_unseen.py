@@ -28,6 +28,8 @@ SETTLED_S, WATCHED_S = 6.0, 10.0
 LEAST = 0.7
 """Of the GPU, for chat, which is owed .889: hog's queues go on for a while in each of its holds, which end after half a
 second. Beside what comes and goes it had .46, beside one that stays .5."""
+MOST_WRONG = 0.15
+"""Parts of the GPU, of what chat is charged: samples are few."""
 # Arguments: a pause, and a command that is run again and again.
 _AGAIN = """
 import subprocess, sys, time
@@ -63,17 +65,18 @@ def test_a_tenant_is_held_for_what_it_does_unseen(
     started = [site.host.popen(again, site.cgroup("hog")) for _ in range(players)]
     let_run(SETTLED_S + LONGER_S / 2)
     before_ns, busy_ns = site.truth_ns(), site.host.gpu_truth().busy_ns
-    charged_s = {name: site.gpu_time_s(name) for name in ("chat", "hog")}
+    charged_s = site.gpu_time_s("chat")
     let_run(WATCHED_S + LONGER_S / 2)
     all_ns = site.host.gpu_truth().busy_ns - busy_ns
-    had_ns = {name: site.truth_ns()[name] - before_ns[name] for name in ("chat",)}
-    status = site.status()
-    print(f"chat has {had_ns['chat'] / all_ns:.3f} of {all_ns / 1e9:.1f} s; {status['warnings']}")
-    print({name: site.gpu_time_s(name) - charged_s[name] for name in ("chat", "hog")})
+    had, charged = (site.truth_ns()["chat"] - before_ns["chat"]) / all_ns, site.gpu_time_s("chat") - charged_s
+    print(f"chat has {had:.3f} of {all_ns / 1e9:.1f} s, charged {charged:.2f} s; {site.status()['warnings']}")
     print({name: (site.tenant(name)["confidence"], site.tenant(name)["held_s"]) for name in ("chat", "hog")})
-    assert had_ns["chat"] / all_ns > LEAST
+    assert had > LEAST
+    assert abs(charged * 1e9 / all_ns - had) < MOST_WRONG
     assert site.tenant("hog")["held_s"] > 1
-    assert site.tenant("chat")["confidence"] == "sampled"
+    assert site.tenant("chat")["confidence"] in ("sampled", "high"), (
+        "with its sibling it may have what it is charged"
+    )
     assert logged(site.log(), "misbehaviour=.*tenant=chat|tick failed|Traceback") == []
     for player in started:
         player.kill()
