@@ -204,7 +204,7 @@ class Unseen(NamedTuple):
     rates: Mapping[TenantGpu, float] = MappingProxyType({})
     """Parts of a GPU, for the time in which the tenant is not held; beyond 1 where its work goes on for long after."""
     left: Mapping[str, float] = MappingProxyType({})
-    """By UUID: part of what the account charges there that can have been had beside that."""
+    """By UUID: part of what the account charges the others there that they can have had beside that."""
 
 
 NOTHING_UNSEEN = Unseen()

@@ -71,10 +71,10 @@ def with_unseen(uses: list[Use], seen: Observation) -> list[Use]:
     want less, and nobody is to be held for its sake.
     """
     rates, left = seen.unseen
-    found = {}
-    for use in uses:
-        key = use.tenant, use.gpu
-        found[key] = use if key in rates else _scaled(use, left.get(use.gpu, 1.0))
+    found = {
+        (use.tenant, use.gpu): _scaled(use, 1.0 if (use.tenant, use.gpu) in rates else left.get(use.gpu, 1.0))
+        for use in uses
+    }
     for (tenant, gpu), rate in rates.items():
         use = found.get((tenant, gpu)) or Use(tenant, gpu, 0, True, 0, Confidence.LOW)
         used_ns = use.used_ns + (0 if tenant in seen.holds else round(rate * seen.interval_ns))

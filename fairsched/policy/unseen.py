@@ -17,6 +17,7 @@ Nobody is accused by that: suspicion is enough.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from fairsched.model import TenantGpu, Unseen
 from fairsched.policy.evidence import Evidence, Where
@@ -50,29 +51,24 @@ def unseen_rates(state: WatchState, evidence: Evidence) -> Unseen:
             had[gpu] = had.get(gpu, 0.0) + had_ns / state.lasted_ns(begin_ns, first_ns)
         else:
             charged[gpu] = charged.get(gpu, 0.0) + charged_ns / state.lasted_ns(begin_ns)
-    left = {gpu: max(0.0, 1.0 - part) for gpu, part in had.items()}
-    return Unseen(
-        rates, {gpu: part / max(part, charged.get(gpu, 0.0)) if part else 0.0 for gpu, part in left.items()}
-    )
+    return Unseen(rates, {gpu: _left_ratio(part, charged.get(gpu, 0.0)) for gpu, part in had.items()})
 
 
 def borne_out(state: WatchState, now_ns: int) -> frozenset[Where]:
     """Processes that had what they were charged: no fewer samples are of them than chance makes of that."""
-    found = set()
-    begin_ns = now_ns - LONG_WINDOW_NS
-    for where, looks in state.seen.items():
-        samples, periods, charged_ns, period_ns = summed(looks, begin_ns)
-        lasted_ns = state.lasted_ns(begin_ns)
-        of, others = round(lasted_ns / period_ns), max(0.0, 1 - charged_ns / lasted_ns)
-        so_few = binomial_tail(of - round(periods), of, others)
-        if samples >= LEAST_SAMPLES and charged_ns and so_few > SUSPECT_CHANCE:
-            found.add(where)
-    return frozenset(found)
+    return frozenset(
+        where for where, looks in state.seen.items() if _is_borne_out(state, looks, now_ns - LONG_WINDOW_NS)
+    )
 
 
 def suspected_gpus(state: WatchState, unseen: Unseen) -> frozenset[str]:
     """GPUs on which somebody may have what it is not charged."""
     return frozenset({gpu for _, gpu in state.unknown} | unseen.left.keys())
+
+
+def _left_ratio(had: float, charged: float) -> float:
+    """Part of what the others were charged that they can have had beside that: there is no more time."""
+    return min(1.0, max(0.0, 1.0 - had) / charged) if charged > 0 else 1.0
 
 
 def _recent_ns(looks: Iterable[Seen], begin_ns: int) -> tuple[float, int]:
@@ -84,9 +80,31 @@ def _recent_ns(looks: Iterable[Seen], begin_ns: int) -> tuple[float, int]:
 def _is_contradicted(state: WatchState, looks: Iterable[Seen], now_ns: int) -> bool:
     """Whether, in either window, more samples are of them than of who had what they were charged, but by chance."""
     for begin_ns in (now_ns - SHORT_WINDOW_NS, now_ns - LONG_WINDOW_NS):
-        samples, periods, charged_ns, period_ns = summed(looks, begin_ns)
-        lasted_ns = state.lasted_ns(begin_ns)
-        chance = binomial_tail(round(periods), round(lasted_ns / period_ns), charged_ns / lasted_ns)
-        if samples >= LEAST_SAMPLES and chance < SUSPECT_CHANCE:
+        lot = _Lot.since(state, looks, begin_ns)
+        if lot is not None and binomial_tail(lot.periods, lot.of, lot.charged) < SUSPECT_CHANCE:
             return True
     return False
+
+
+def _is_borne_out(state: WatchState, looks: Iterable[Seen], begin_ns: int) -> bool:
+    lot = _Lot.since(state, looks, begin_ns)
+    if lot is None or not lot.charged:
+        return False
+    return binomial_tail(lot.of - lot.periods, lot.of, 1 - lot.charged) > SUSPECT_CHANCE
+
+
+class _Lot(NamedTuple):
+    """So many sample periods are of them, ``of`` all that there were, and so large a part was charged."""
+
+    periods: int
+    of: int
+    charged: float
+
+    @classmethod
+    def since(cls, state: WatchState, looks: Iterable[Seen], begin_ns: int) -> _Lot | None:
+        """None where samples are too few to say anything."""
+        samples, periods, charged_ns, period_ns = summed(looks, begin_ns)
+        if samples < LEAST_SAMPLES:
+            return None
+        lasted_ns = state.lasted_ns(begin_ns)
+        return cls(round(periods), round(lasted_ns / period_ns), min(1.0, charged_ns / lasted_ns))

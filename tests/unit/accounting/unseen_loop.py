@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fairsched.accounting.context import ProcessUse
 from fairsched.model import NOTHING_UNSEEN, ContextWork, Snapshot
 from fairsched.observe.snapshot import Observation, with_unseen
-from fairsched.policy.evidence import Evidence, MisbehaviourLimits, TenantSamples
+from fairsched.policy.evidence import EpisodeKey, Evidence, MisbehaviourLimits, TenantSamples
 from fairsched.policy.misbehaviour import WatchState, judge
 from fairsched.policy.unseen import borne_out, suspected_gpus, unseen_rates
 from tests.unit.accounting.closed_loop import MS, ClosedLoop, pid_of
@@ -39,6 +39,8 @@ class Watched(ClosedLoop):
         self.watch_state = WatchState()
         self.readings: list[Reading] = []
         self.unseen = NOTHING_UNSEEN
+        self.accused: set[EpisodeKey] = set()
+        """At any look."""
         self._held_ns: dict[str, int] = {}
         self._charged: dict[tuple[int, str], int] = {}
         self._samples: list[tuple[int, int]] = []
@@ -91,6 +93,7 @@ class Watched(ClosedLoop):
             return
         evidence = self._evidence()
         self.watch_state = judge(evidence, self.watch_state, MisbehaviourLimits())
+        self.accused |= self.watch_state.episodes.keys()
         self._look_ns = self.now + (URGENT_NS if self.watch_state.is_urgent else LOOK_NS)
         self.unseen = unseen_rates(self.watch_state, evidence)
         self.account.borne_out = {(pid, 0) for pid, _ in borne_out(self.watch_state, self.now)}

@@ -77,12 +77,12 @@ def test_what_a_tenant_has_unseen_is_told_however_long_its_processes_live(
 
 @pytest.mark.parametrize("kind", INNOCENT)
 def test_of_who_is_charged_what_it_had_hardly_anything_is_told(kind: str) -> None:
-    """One is charged a tenth too little: at times that shows."""
+    """Of one that is charged a tenth too little at times something is; of the others nothing, in any look."""
     told = []
     for seed in SEEDS:
         processes = [INNOCENT[kind](0.5), Process(2, 0.4, seen_ratio=0.0, tenant=HOG)]
         told += [("t1", GPU) in one.rates for _, one in world(processes, seed).rated(40)]
-    assert statistics.mean(told) < 0.02
+    assert statistics.mean(told) <= (0.02 if kind == "one whose account is a tenth too low" else 0.0)
 
 
 @pytest.mark.parametrize("lasts_s", [0.2, 1.0, 4.0])
