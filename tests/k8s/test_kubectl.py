@@ -46,6 +46,8 @@ def agent(cluster: Cluster) -> Iterator[Release]:
                 PATIENCE_S,
                 "the pod is accounted",
             )
+            # What agents hand out may be some seconds older than what their daemon says.
+            wait_until(lambda: "ml/a " in Kubectl(cluster).ask("top").stdout, PATIENCE_S, "the agent tells it")
             yield found
         finally:
             found.uninstall()
@@ -92,7 +94,6 @@ def test_top_shares_and_explain_of_the_cluster(cluster: Cluster, agent: Release)
         assert share["weights"] == [3] and document["errors"] == {}
         return dict(share)
 
-    # What agents hand out may be some seconds older than what their daemon says.
     wait_until(lambda: (shares()["gpu_time_s"] or 0) > 0, PATIENCE_S, "its GPU time is told")
     assert "ml/a was" in kubectl.ask("explain", "ml/a").stdout
     assert "no node has a tenant 'ml/zzz'" in kubectl.ask("explain", "ml/zzz", status=1).stderr

@@ -196,14 +196,8 @@ def test_a_pod_that_dies_while_it_is_held_leaves_nothing_frozen_and_comes_back(t
     where, main = cgroup_of(document), container_cgroup_of(document)
     init = container_cgroup_of(document, INIT)
 
-    def dies_held() -> bool:
-        """Whether the hold was there before it and after it."""
-        if not is_asked(where / "cgroup.freeze"):
-            return False
-        (where / "cgroup.kill").write_text("1")
-        return is_asked(where / "cgroup.freeze")
-
-    wait_until(dies_held, PATIENCE_S, "it is killed in a hold")
+    wait_until(lambda: is_asked(where / "cgroup.freeze"), PATIENCE_S, "it is held")
+    (where / "cgroup.kill").write_text("1")
     wait_until(lambda: not is_asked(where / "cgroup.freeze"), AT_ONCE_S, "the hold is over")
     team.gpu.kill_group("light")
     end(team.wait_runs("light", INIT, other_than=init), signal.SIGTERM)
