@@ -10,7 +10,8 @@ Approach. Two witnesses that know nothing of each other: the account (calls seen
 (which process was on the GPU, about seven times a second). Neither alone accuses anybody.
 
     endless   a context has work, completes none of it for ``endless_ns``, was charged endless_ns / 6 or what its
-              bursts are known to take (so it had its turn), and its process is sampled even after that time.
+              bursts, or the launches in flight, may take (so it had its turn), and its process is sampled even
+              after that time.
     unseen    a process is sampled far more often than what it was charged can explain, and what it may have had
               queued when it was held.
 
@@ -70,6 +71,10 @@ _UNKNOWN_REST_PER_S = 0.003
 _SUSPECT_SAMPLES = 2
 _STUCK_CHANCE = 1e-4
 """Enough for a context that the account also knows to be stuck."""
+_MOST_QUEUED = 1024
+"""Launches: with more in flight the driver lets a program wait."""
+_LONG_LAUNCH_NS = 10_000_000
+"""Each of many launches in flight may take so long, whatever earlier ones took."""
 _LOOKS = 24
 """Of a context that are kept, at most: urgent looks come more often."""
 _RECENT_NS = 2_500_000_000
@@ -198,7 +203,9 @@ def _begun(
 
 def _turn_ns(work: ContextWork, launches: int, limits: MisbehaviourLimits) -> int:
     """GPU time that shows that its work does not end. Each launch meanwhile is a sign that it does."""
-    return max(limits.turn_ns, work.expected_ns) + 2 * launches * limits.turn_ns
+    # What is known is of those that were asked for; who does not ask may have gone on with others.
+    queued_ns = _LONG_LAUNCH_NS * min(work.submitted - work.completed, _MOST_QUEUED)
+    return max(limits.turn_ns, work.expected_ns, queued_ns) + 2 * launches * limits.turn_ns
 
 
 def _is_stuck(work: ContextWork, mark: Mark, now_ns: int, limits: MisbehaviourLimits) -> bool:
