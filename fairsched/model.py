@@ -371,6 +371,9 @@ class PolicyParams:
     """The debt, in times of what the longest hold can repay, beyond which a tenant of deep queues is held longer."""
     long_hold_ns: int = DEFAULT_MAX_FREEZE_MS[TenantClass.BATCH] * 1_000_000
     """The longest such hold: until all is repaid. Not for a tenant with a max_freeze_ms of its own."""
+    longest_hold_ns: int = 10_000_000_000
+    """The longest hold of a tenant whose queue is worth more than a long hold can repay; nobody owes, or is owed, more
+    than the deepest queue on the GPU, and no more than this."""
     grant_ratio: float = 0.4
     """Of what the longest hold can repay: what a tenant of deep queues is let go to queue."""
     sees_queues: bool = True

@@ -190,7 +190,7 @@ class TenantDefaults(Section):
         ge=10,
         le=60_000,
         description="Longest hold; null = 500 for latency, 2000 for batch, "
-        "and for a queue that outlasts what 500 can repay.",
+        "and for a queue that outlasts what 500 can repay; up to 10000 where 2000 cannot.",
     )
     exempt: bool = Field(
         default=False, description="Accounted and shown, never held; the others share what it leaves."

@@ -34,7 +34,7 @@ ended for it (docs/decisions/0002-control-law.md has the measurements).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fairsched.model import (
     Action,
@@ -155,7 +155,7 @@ def _thaw_stranded(draft: Draft) -> None:
         if not gate.is_quota and not draft.contended(action.tenant):
             draft.plan.remove(action)
             draft.set_held(action.tenant, is_held=False)
-            draft.gates[action.tenant] = Gate(free_ns=gate.free_ns)
+            draft.gates[action.tenant] = replace(gate, hold_gpu=None)
     new = {action.tenant for action in draft.plan if action.kind is ActionKind.HOLD}
     for tenant in sorted(draft.held - new):
         hold = draft.snapshot.holds[tenant]

@@ -6,12 +6,16 @@ the longest hold, it gets more than its share while being held all the time.
 
 Approach. Such a queue is *deep*. At a thaw its owner is granted a part of what a hold can repay, and held again once
 it has queued that (docs/decisions/0007-deep-queues.md). A debt that such holds cannot repay is repaid by a longer one
-(0019-longer-holds.md), unless the operator has limited its holds.
+(0019-longer-holds.md), and one that those cannot repay either, because it queues seconds of work at once, by one that
+lasts as long as others need to be given as much (0035-holds-as-long-as-queues.md); unless the operator has limited its
+holds.
 
 Terms. owed: its entitlement, a ratio. repayable: what the longest hold that it was promised is worth at that.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from fairsched.model import PolicyParams, TenantSpec
 
@@ -29,7 +33,7 @@ def grant_ns(refill_ns: float, owed_ratio: float, spec: TenantSpec, params: Poli
 
 def long_hold_ns(
     owes_ns: float,
-    was_long: bool,
+    vain_ns: int,
     refill_ns: float,
     owed_ratio: float,
     spec: TenantSpec,
@@ -37,14 +41,26 @@ def long_hold_ns(
 ) -> int | None:
     """How long it may be held to repay so much; None: as long as its class allows, or the operator.
 
-    ``was_long``: its last hold was, and did not do. Among many tenants a single step is deep: with its part of the GPU
-    it would not end within the pauses of its class either.
+    ``vain_ns``: how long its last hold was, if that was a long one and did not do; else 0. Among many tenants a single
+    step is deep: with its part of the GPU it would not end within the pauses of its class either.
+
+    What a tenant has queued is an estimate, which is set right when it runs again: so each hold is twice as long as the
+    last one at most, up to what the others need to be given as much.
     """
     if spec.max_freeze_ms is not None:
         return None
     is_deep = grant_ns(refill_ns, owed_ratio, spec, params) is not None
-    is_beyond = was_long or owes_ns > params.deep_debt_ratio * owed_ratio * spec.max_freeze_ns
-    return params.long_hold_ns if is_deep and is_beyond and params.long_hold_ns > spec.max_freeze_ns else None
+    is_beyond = vain_ns > 0 or owes_ns > params.deep_debt_ratio * owed_ratio * spec.max_freeze_ns
+    if not is_deep or not is_beyond:
+        return None
+    most_ns = min(2 * vain_ns, params.longest_hold_ns)
+    long_ns = max(params.long_hold_ns, min(most_ns, round(refill_ns / owed_ratio)) if owed_ratio > 0 else 0)
+    return long_ns if long_ns > spec.max_freeze_ns else None
+
+
+def clamp_ns(refills_ns: Iterable[float], params: PolicyParams) -> float:
+    """The most that anybody on a GPU owes, or is owed: a single overshoot is as large as the deepest queue there."""
+    return max(params.lag_clamp_ns, min(max(refills_ns), params.longest_hold_ns))
 
 
 def longest_pulse_ns(pulse_ns: int, spec: TenantSpec, params: PolicyParams) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fairsched.model import (
@@ -23,7 +23,7 @@ from fairsched.model import (
     Use,
 )
 from fairsched.policy import deep
-from fairsched.policy.lag import Account, Books, Gate, Solos, entitled_ratio, used_ratio
+from fairsched.policy.lag import Account, Books, Gate, GpuAccount, Solos
 from fairsched.policy.shares import ancestors, spec_for
 
 IN_TURN = (ReasonCode.CAUGHT_UP, ReasonCode.DEADLINE)
@@ -83,12 +83,12 @@ class Draft:
 
     def _judge(self) -> None:
         params, accounts, latency_ns = self.params, self.books.accounts, self.snapshot.freeze_latency_ns
-        clamp, floor = params.lag_clamp_ns, float(params.threshold_floor_ns)
+        clamps, floor = self.books.clamp_ns, float(params.threshold_floor_ns)
         factor, default_ns = params.threshold_latency_factor, params.default_freeze_latency_ns
         wanted: set[str] = set()
         for use in self.snapshot.uses:
             tenant, gpu, queued_ns = use.tenant, use.gpu, use.outstanding_ns
-            account = accounts[tenant, gpu]
+            account, clamp = accounts[tenant, gpu], clamps[gpu]
             slow, drain_ns = factor * latency_ns.get(tenant, default_ns), account.drain_ns
             threshold = slow if slow > floor else floor
             if drain_ns > 2 * threshold:
@@ -119,9 +119,9 @@ class Draft:
             latest = now_ns + max(dwell, self.params.min_run_ns, self.params.frame_ns)
             free = min(gate.free_ns, latest)
             if gate.hold_gpu is not None and tenant not in self.snapshot.holds:
-                self.gates[tenant] = Gate(free_ns=max(free, now_ns + dwell))
+                self.gates[tenant] = Gate(free_ns=max(free, now_ns + dwell), vain_ns=gate.vain_ns)
             elif free != gate.free_ns:
-                self.gates[tenant] = Gate(gate.hold_gpu, gate.is_quota, free)
+                self.gates[tenant] = replace(gate, free_ns=free)
 
     def latency_ns(self, tenant: str) -> int:
         return self.snapshot.freeze_latency_ns.get(tenant, self.params.default_freeze_latency_ns)
@@ -201,15 +201,17 @@ class Draft:
             return None  # nobody sees this one fill, and a look for it would be in vain thirty times a second
         return deep.grant_ns(*self.queue_arguments(row)) if self.has_rival(row) else None
 
-    def was_long(self, tenant: str) -> bool:
-        """Whether its hold may last longer than its class allows."""
+    def vain_ns(self, tenant: str, code: ReasonCode) -> int:
+        """How long the hold is that ends so, if it is a long one that did not do."""
         hold = self.snapshot.holds.get(tenant)
-        promised_ns = spec_for(tenant, self.specs).max_freeze_ns
-        return hold is not None and hold.deadline_ns - hold.since_ns > promised_ns
+        if hold is None or code is not ReasonCode.DEADLINE:
+            return 0
+        length_ns = hold.deadline_ns - hold.since_ns
+        return length_ns if length_ns >= self.params.long_hold_ns else 0
 
-    def long_hold_ns(self, row: JudgedUse, queues_ns: float = 0.0, *, was_long: bool = False) -> int | None:
+    def long_hold_ns(self, row: JudgedUse, vain_ns: int, queues_ns: float = 0.0) -> int | None:
         """Of a hold that begins now, or as soon as so much has been queued; None: no longer than it was promised."""
-        return deep.long_hold_ns(queues_ns - row.margin_ns, was_long, *self.queue_arguments(row))
+        return deep.long_hold_ns(queues_ns - row.margin_ns, vain_ns, *self.queue_arguments(row))
 
     def queue_arguments(self, row: JudgedUse) -> tuple[float, float, TenantSpec, PolicyParams]:
         """What the functions of deep.py are asked about a tenant."""
@@ -233,13 +235,13 @@ class Draft:
 
     def thaw(self, tenant: str, code: ReasonCode, row: JudgedUse | None) -> None:
         grant = self.grant_ns(row) if row is not None and code in IN_TURN else None
+        vain_ns = self.vain_ns(tenant, code)
         self.set_held(tenant, is_held=False)
         if grant is not None and row is not None:
-            did_not_do = code is ReasonCode.DEADLINE and self.was_long(tenant)
-            long_ns = self.long_hold_ns(row, grant, was_long=did_not_do)
+            long_ns = self.long_hold_ns(row, vain_ns, grant)
             reason, deadline_ns = self.reason(code, row, long_ns), self.deadline_ns(tenant, long_ns)
             self.plan.append(Action(ActionKind.THAW, tenant, reason, deadline_ns, grant))
-            self.gates[tenant] = Gate(row.gpu)
+            self.gates[tenant] = Gate(row.gpu, vain_ns=vain_ns)
             return
         self.plan.append(Action(ActionKind.THAW, tenant, self.reason(code, row)))
         run_ns = self.dwell_ns(tenant)
@@ -247,12 +249,13 @@ class Draft:
             hold = self.snapshot.holds[tenant]
             rest_ns = self.params.frame_ns - (self.snapshot.now_ns - hold.since_ns)
             run_ns = max(run_ns, self.params.min_run_ns, rest_ns)
-        self.gates[tenant] = Gate(free_ns=self.snapshot.now_ns + run_ns)
+        self.gates[tenant] = Gate(free_ns=self.snapshot.now_ns + run_ns, vain_ns=vain_ns)
 
     def hold(self, row: JudgedUse, code: ReasonCode) -> None:
         tenant = row.use.tenant
+        gate = self.gates.get(tenant, Gate())
         # What a quota has lent is not in the lag.
-        long_ns = self.long_hold_ns(row) if code is ReasonCode.OVER_ENTITLEMENT else None
+        long_ns = self.long_hold_ns(row, gate.vain_ns) if code is ReasonCode.OVER_ENTITLEMENT else None
         deadline_ns = self.deadline_ns(tenant, long_ns)
         if self.params.frame_ns and code is ReasonCode.OVER_ENTITLEMENT:
             pulse_ns = self.pulse_ns(row)
@@ -261,8 +264,7 @@ class Draft:
         reason = self.reason(code, row, long_ns)
         self.plan.append(Action(ActionKind.HOLD, tenant, reason, deadline_ns))
         self.set_held(tenant, is_held=True)
-        free = self.gates.get(tenant, Gate()).free_ns
-        self.gates[tenant] = Gate(row.gpu, code is ReasonCode.OVER_QUOTA, free)
+        self.gates[tenant] = replace(gate, hold_gpu=row.gpu, is_quota=code is ReasonCode.OVER_QUOTA)
 
     def lag_limit_ns(self, row: JudgedUse) -> float:
         """Its lag, without what it has queued, must be below this for a hold.
@@ -294,3 +296,14 @@ class Draft:
 
 def by_margin(row: JudgedUse) -> tuple[float, str]:
     return (row.margin_ns, row.gpu)
+
+
+def used_ratio(account: Account, gpu: GpuAccount, of_wall: bool) -> float:
+    """Of what the GPU delivered over the window, or of the window itself."""
+    whole = gpu.wall_window_ns if of_wall else gpu.delivered_window_ns
+    return account.used_window_ns / whole if whole > 0 else 0.0
+
+
+def entitled_ratio(books: Books, use: Use) -> float:
+    """Of what the GPU delivered, as `used_ratio` is: what was taken off the top is due to no tenant. 0 outside of A."""
+    return books.owed[use.gpu].get(use.tenant, 0.0) * books.left_ratio[use.gpu]

@@ -43,6 +43,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from fairsched.model import PolicyParams, Snapshot, TenantClass, TenantGpu, TenantSpec, Use
+from fairsched.policy import deep
 from fairsched.policy.shares import ancestors, entitlements, spec_for
 
 _FORGOTTEN_NS = 1_000.0
@@ -90,6 +91,8 @@ class Gate:
     is_quota: bool = False
     free_ns: int = 0
     """It may not be held before this moment (minimum dwell or minimum run)."""
+    vain_ns: int = 0
+    """How long its last hold was, if that was a long one and did not do."""
 
 
 class Solo(NamedTuple):
@@ -163,6 +166,8 @@ class Books:
     """GPU -> tenants with a use there that is enforced."""
     left_ratio: dict[str, float]
     """GPU -> part of what it delivered over the window that they share; the rest was taken off the top."""
+    clamp_ns: dict[str, float]
+    """GPU -> the most that anybody owes, or is owed."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +205,7 @@ def advance(
     params: PolicyParams,
 ) -> Books:
     """Book one snapshot. ``parked``: tenants held by us, and the GPU each is held for."""
-    step, books = _Step.of(snapshot, specs, params), Books({}, {}, {}, {}, {}, {})
+    step, books = _Step.of(snapshot, specs, params), Books({}, {}, {}, {}, {}, {}, {})
     uses: dict[str, list[Use]] = {}
     before: dict[str, dict[str, Account]] = {}
     accounts, new, known = state.accounts, Account(), 0
@@ -261,7 +266,10 @@ def _book_gpu(
         kept = min(lag[name], max(credit, 0.0))
         surplus += lag[name] - kept
         lag[name] = kept
-    _settle(lag, takers, part, surplus, step)
+    clamp = books.clamp_ns[gpu] = deep.clamp_ns(
+        [account.refill_ns for account in before.values()], step.params
+    )
+    _settle(lag, takers, part, surplus, clamp, step.kept_ratio)
     books.owed[gpu], books.enforced[gpu] = owed, enforced
     for name, account in _moved(used, before, lag, active_ns, step):
         books.accounts[name, gpu] = account
@@ -372,10 +380,10 @@ def _settle(
     takers: Mapping[str, float],
     active: Mapping[str, float],
     pot: float,
-    step: _Step,
+    clamp: float,
+    kept: float,
 ) -> None:
     """Expire, forget and clamp; what that takes from one account goes to ``takers`` by entitlement."""
-    clamp, kept = float(step.params.lag_clamp_ns), step.kept_ratio
     for name, lag_ns in lag.items():
         after = lag_ns
         if name not in active:
@@ -437,14 +445,3 @@ def _book_quotas(before: Mapping[TenantGpu, float], step: _Step, books: Books) -
             # A little credit, so that a thaw some ms late does not take away what the quota grants.
             credit = params.quota_burst_ratio * quota * params.window_ns
             books.quota_level_ns[key] = min(max(level, -credit), float(params.window_ns))
-
-
-def used_ratio(account: Account, gpu: GpuAccount, of_wall: bool) -> float:
-    """Of what the GPU delivered over the window, or of the window itself."""
-    whole = gpu.wall_window_ns if of_wall else gpu.delivered_window_ns
-    return account.used_window_ns / whole if whole > 0 else 0.0
-
-
-def entitled_ratio(books: Books, use: Use) -> float:
-    """Of what the GPU delivered, as `used_ratio` is: what was taken off the top is due to no tenant. 0 outside of A."""
-    return books.owed[use.gpu].get(use.tenant, 0.0) * books.left_ratio[use.gpu]

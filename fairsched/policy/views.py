@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from fairsched.model import ShareView
-from fairsched.policy.draft import Draft
-from fairsched.policy.lag import entitled_ratio, used_ratio
+from fairsched.policy.draft import Draft, entitled_ratio, used_ratio
 from fairsched.policy.shares import entitlements
 
 

@@ -47,7 +47,9 @@ def agent(cluster: Cluster) -> Iterator[Release]:
                 "the pod is accounted",
             )
             # What agents hand out may be some seconds older than what their daemon says.
-            wait_until(lambda: "ml/a " in Kubectl(cluster).ask("top").stdout, PATIENCE_S, "the agent tells it")
+            wait_until(
+                lambda: "ml/a " in Kubectl(cluster).ask("top").stdout, PATIENCE_S, "the agent tells it"
+            )
             yield found
         finally:
             found.uninstall()

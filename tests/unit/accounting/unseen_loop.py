@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fairsched.accounting.context import ProcessUse
 from fairsched.model import NOTHING_UNSEEN, ContextWork, Snapshot
@@ -34,8 +36,9 @@ class Reading:
 class Watched(ClosedLoop):
     """As the daemon does it: misbehaviour is looked for about once."""
 
-    def __init__(self, tenants: list[Tenant], *, seed: int) -> None:
-        super().__init__(tenants, seed=seed)
+    def __init__(self, tenants: Sequence[Tenant], *, seed: int, **more: Any) -> None:
+        """``more``: what the loop needs that it is one of."""
+        super().__init__(tenants, seed=seed, **more)
         self.watch_state = WatchState()
         self.readings: list[Reading] = []
         self.unseen = NOTHING_UNSEEN

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -38,7 +39,7 @@ def test_a_tenant_of_deep_queues_is_let_go_to_queue_its_part_and_no_more() -> No
         (249, 751, TenantSpec("a"), 500),
         (400, 751, TenantSpec("a", max_freeze_ms=500), 500),
         (400, 4000, TenantSpec("a", max_freeze_ms=5000), 5000),
-        (4000, 4001, TenantSpec("a", tenant_class=TenantClass.BATCH), 2000),
+        (1000, 4001, TenantSpec("a", tenant_class=TenantClass.BATCH), 2000),
     ],
 )
 def test_a_debt_that_two_holds_cannot_repay_is_repaid_by_one_longer_one_unless_the_tenant_has_a_limit(
@@ -50,6 +51,59 @@ def test_a_debt_that_two_holds_cannot_repay_is_repaid_by_one_longer_one_unless_t
     assert (action.kind, action.deadline_ns) == (ActionKind.HOLD, (100 + limit) * MS)
     is_longer = spec == TenantSpec("a") and limit == 2000
     assert action.reason.long_hold_ns == (2000 * MS if is_longer else None)
+
+
+@pytest.mark.parametrize("spec", [TenantSpec("a"), TenantSpec("a", tenant_class=TenantClass.BATCH)])
+@pytest.mark.parametrize(
+    ("queued", "weight", "before", "limit"),
+    [
+        (3000, 1, 2000, 4000),
+        (3000, 1, 4000, 6000),  # others have had as much by then
+        (2000, 3, 5000, 8000),
+        (9000, 1, 8000, 10_000),
+    ],
+)
+def test_while_long_holds_do_not_do_they_double_until_the_others_have_had_as_much_as_it_queues(
+    queued: float, weight: int, before: float, limit: float, spec: TenantSpec
+) -> None:
+    known = specs(spec, TenantSpec("b", weight=weight))
+    snap = snapshot(before, use("a"), use("b"), holds=[hold("a", 0, before)])
+    action = only(judge(snap, deep(queued, a=-queued, b=queued), known))
+    assert (action.kind, action.reason.code) == (ActionKind.THAW, ReasonCode.DEADLINE)
+    assert action.deadline_ns == pytest.approx((before + limit) * MS, rel=1e-3)
+
+
+def test_a_hold_without_a_grant_knows_that_the_last_one_did_not_do() -> None:
+    """One that did is the end of it."""
+    state, snap = deep(8000, a=-8000, b=8000), snapshot(4000, use("a"), use("b"), holds=[hold("a", 0, 4000)])
+    after = judge(snap, state).state
+    assert after.gates["a"].vain_ns == 4000 * MS
+    for now in (4500, 4600):  # a change less than its dwell ago forbids the first
+        later = judge(snapshot(now, use("a"), use("b")), after)
+        after = later.state
+    assert only(later).reason.long_hold_ns == 8000 * MS
+    kept = PolicyState.from_dict(json.loads(json.dumps(later.state.to_dict())))
+    assert kept.gates["a"].vain_ns == 4000 * MS
+    repaid = deep(8000, a=-1, b=1)
+    done = judge(snap, replace(repaid, gates=later.state.gates))
+    assert (only(done).reason.code, done.state.gates["a"].vain_ns) == (ReasonCode.DEADLINE, 4000 * MS)
+    done = judge(replace(snap, now_ns=3000 * MS), replace(repaid, gates=later.state.gates))
+    assert (only(done).reason.code, done.state.gates["a"].vain_ns) == (ReasonCode.CAUGHT_UP, 0)
+
+
+def test_an_operators_limit_holds_whatever_is_queued() -> None:
+    known = specs(TenantSpec("a", max_freeze_ms=3000))
+    action = only(judge(snapshot(100, use("a"), use("b")), deep(9000, a=-9000, b=9000), known))
+    assert (action.deadline_ns, action.reason.long_hold_ns) == (3100 * MS, None)
+
+
+@pytest.mark.parametrize(("queued", "most"), [(100, 400), (1500, 1500), (60_000, 10_000)])
+def test_nobody_owes_more_than_the_deepest_queue_on_the_gpu(queued: float, most: float) -> None:
+    """And nobody is owed more: what is clamped goes to all."""
+    snap = snapshot(100, use("a", 20), use("b"))
+    accounts = judge(snap, deep(queued, a=-20_000, b=20_000)).state.accounts
+    assert accounts["a", "gpu0"].lag_ns == pytest.approx(-most * MS, rel=1e-2)
+    assert accounts["b", "gpu0"].lag_ns == pytest.approx(most * MS, rel=1e-2)
 
 
 @pytest.mark.parametrize(("queued", "limit"), [(15, 500), (17, 2000)])
