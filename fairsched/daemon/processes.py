@@ -139,7 +139,8 @@ def _idle_s(launches: Launches, mine: Iterable[ContextWork], where: Where, proc:
         return None
     owner = ProcessId.of(where[0], proc)
     began_ns = max(launches.since_ns, 0 if owner is None else owner.started_ns)
-    return (launches.now_ns - max(began_ns, *(one.last_call_ns for one in mine), 0)) / 1e9
+    # A call may be later than the moment for which its launches were asked.
+    return max(0, launches.now_ns - max(began_ns, *(one.last_call_ns for one in mine), 0)) / 1e9
 
 
 def _tenant(cgroup: str | None, tenant_of_path: Mapping[str, str]) -> str | None:

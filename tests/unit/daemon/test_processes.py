@@ -160,6 +160,14 @@ def test_who_holds_a_gpu_and_launches_nothing_is_told_with_the_time_since(tmp_pa
     }
 
 
+def test_who_called_after_the_moment_that_is_asked_about_is_idle_since_no_time(tmp_path: Path) -> None:
+    """A tape with less than none could not be played."""
+    made(tmp_path, 11)
+    seen = launches(work(11, is_charged=False, last_call_s=1000.5))
+    (row,) = build_processes(seen, {}, {}, GPUS, TREE, MOUNT, str(tmp_path))
+    assert row.idle_s == 0
+
+
 def test_a_process_is_not_idle_for_longer_than_it_lives() -> None:
     me = ProcessId.me()
     now_ns = me.started_ns + 7 * S
