@@ -202,9 +202,9 @@ class Draft:
         return deep.grant_ns(*self.queue_arguments(row)) if self.has_rival(row) else None
 
     def vain_ns(self, tenant: str, code: ReasonCode) -> int:
-        """How long the hold is that ends so, if it is a long one that did not do."""
+        """How long the hold is that ends so, if it is a long one that did not do. One for a quota is of its class."""
         hold = self.snapshot.holds.get(tenant)
-        if hold is None or code is not ReasonCode.DEADLINE:
+        if hold is None or code is not ReasonCode.DEADLINE or self.gates_quota(tenant):
             return 0
         length_ns = hold.deadline_ns - hold.since_ns
         return length_ns if length_ns >= self.params.long_hold_ns else 0

@@ -74,7 +74,9 @@ _STUCK_CHANCE = 1e-4
 _MOST_QUEUED = 1024
 """Launches: with more in flight the driver lets a program wait."""
 _LONG_LAUNCH_NS = 10_000_000
-"""Each of many launches in flight may take so long, whatever earlier ones took."""
+"""Each of many launches in flight may take so long ..."""
+_TIMES_AS_LONG = 3
+"""... but no more than so many times what those took that have ended, where as many have."""
 _LOOKS = 24
 """Of a context that are kept, at most: urgent looks come more often."""
 _RECENT_NS = 2_500_000_000
@@ -180,9 +182,8 @@ def _mark(work: ContextWork, before: Mark | None, now_ns: int, limits: Misbehavi
     has_progressed = not work.is_outstanding or work.completed != before.completed
     if has_progressed or work.charged_ns < before.charged_ns:  # the account moved it to another GPU
         return _begun(work, last_ns, last_charged_ns, now_ns, looks)
-    launches, charged_ns = work.submitted - before.submitted, work.charged_ns - before.charged_ns
-    is_over = launches > 0 and now_ns - before.since_ns >= limits.endless_ns
-    if is_over and charged_ns < _turn_ns(work, launches, limits):
+    is_over = work.submitted > before.submitted and now_ns - before.since_ns >= limits.endless_ns
+    if is_over and work.charged_ns - before.charged_ns < _turn_ns(work, before, limits):
         return Mark(now_ns, work.submitted, work.completed, work.charged_ns, looks)
     return before._replace(looks=looks)
 
@@ -201,24 +202,33 @@ def _begun(
     )
 
 
-def _turn_ns(work: ContextWork, launches: int, limits: MisbehaviourLimits) -> int:
-    """GPU time that shows that its work does not end. Each launch meanwhile is a sign that it does."""
-    # What is known is of those that were asked for; who does not ask may have gone on with others.
-    queued_ns = _LONG_LAUNCH_NS * min(work.submitted - work.completed, _MOST_QUEUED)
-    return max(limits.turn_ns, work.expected_ns, queued_ns) + 2 * launches * limits.turn_ns
+def _turn_ns(work: ContextWork, mark: Mark, limits: MisbehaviourLimits) -> int:
+    """GPU time that shows that its work does not end. Each launch since the mark is a sign that it does."""
+    launches = work.submitted - mark.submitted
+    return max(limits.turn_ns, work.expected_ns, _queued_ns(work, mark)) + 2 * launches * limits.turn_ns
+
+
+def _queued_ns(work: ContextWork, mark: Mark) -> int:
+    """What the launches in flight may take: of who never asks, so much longer than those before them that have ended,
+    for there was no room for more in flight."""
+    in_flight = min(work.submitted - work.completed, _MOST_QUEUED)
+    ended = mark.submitted - in_flight
+    is_known = ended >= in_flight > 0
+    each_ns = _TIMES_AS_LONG * mark.charged_ns // ended if is_known else _LONG_LAUNCH_NS
+    return in_flight * min(each_ns, _LONG_LAUNCH_NS)
 
 
 def _is_stuck(work: ContextWork, mark: Mark, now_ns: int, limits: MisbehaviourLimits) -> bool:
     if not work.is_outstanding or now_ns - mark.since_ns < limits.endless_ns:
         return False
-    return work.charged_ns - mark.charged_ns >= _turn_ns(work, work.submitted - mark.submitted, limits)
+    return work.charged_ns - mark.charged_ns >= _turn_ns(work, mark, limits)
 
 
 def _is_suspect(work: ContextWork, mark: Mark, now_ns: int, limits: MisbehaviourLimits) -> bool:
     """Nearly stuck, since lately: the next look may tell."""
     if not work.is_outstanding or not 1 <= (now_ns - mark.since_ns) // limits.endless_ns < 2:
         return False
-    return 2 * (work.charged_ns - mark.charged_ns) >= _turn_ns(work, work.submitted - mark.submitted, limits)
+    return 2 * (work.charged_ns - mark.charged_ns) >= _turn_ns(work, mark, limits)
 
 
 def _endless(

@@ -15,11 +15,12 @@ what was measured with it.
 from __future__ import annotations
 
 import random
+from functools import partial
 
 from fairsched.model import TenantClass, TenantSpec
-from tests.unit.accounting.closed_loop import MS, Pipeline, Steps, by_weight
-from tests.unit.accounting.drawn_loop import DrawnLoop, Nature, Result, S, draw
-from tests.unit.accounting.draws import log_uniform, parser_of, play_all, spread_of, tell_worst
+from tests.unit.accounting.closed_loop import MS, Pipeline, Steps
+from tests.unit.accounting.drawn_loop import DrawnLoop, Nature, Result, S, draw, measured
+from tests.unit.accounting.draws import log_uniform, parser_of, play_all, tell_errors, tell_worst
 from tests.unit.accounting.unseen_loop import Watched
 from tests.unit.policy.model_gpu import Tenant
 
@@ -56,32 +57,18 @@ def draw_deep(seed: int, number: int) -> tuple[Nature, list[Tenant]]:
     return nature, [*tenants, *(draw_trainer(rng, f"train-{place}") for place in range(trainers))]
 
 
-def play_deep(seed: int, number: int) -> Result:
+def play_deep(seed: int, number: int, *, is_enforced: bool = True) -> Result:
     nature, tenants = draw_deep(seed, number)
-    loop = DrawnWatched(tenants, seed=1000 + number, nature=nature)
-    begin, end = loop.marks([SETTLE_NS], SETTLE_NS + MEASURED_NS)
-    span, due = end.since(begin), by_weight(tenants)
-    return Result(
-        number,
-        max(span.share_errors(due).values()),
-        max(span.account_errors().values()),
-        span.whole_ns / MEASURED_NS,
-        f"[{nature}] {span.words(due)}",
-    )
+    loop = DrawnWatched(tenants, seed=1000 + number, nature=nature, is_enforced=is_enforced)
+    return measured(loop, number, SETTLE_NS, MEASURED_NS)
 
 
 def main() -> None:
     chosen = parser_of("The account and the law beside training that queues whole steps.").parse_args()
-    results = play_all(play_deep, [(chosen.seed, number) for number in range(chosen.draws)])
-    print(
-        f"share error, points: mean {mean_error(results):.2f}, {spread_of([one.share_error for one in results])}"
-    )
-    print(f"account error, points: {spread_of([one.account_error for one in results])}")
+    played = partial(play_deep, is_enforced=not chosen.observe)
+    results = play_all(played, [(chosen.seed, number) for number in range(chosen.draws)])
+    tell_errors(results)
     tell_worst(results, chosen.worst, lambda one: f"account {one.account_error:.1f} off")
-
-
-def mean_error(results: list[Result]) -> float:
-    return sum(one.share_error for one in results) / len(results)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from fairsched.bpf import abi
 from fairsched.gpu.trace import Switch
 from fairsched.model import Snapshot, TenantClass, TenantSpec
 from tests.unit.accounting.closed_loop import ClosedLoop, Pipeline, Steps, by_weight, pid_of
-from tests.unit.accounting.draws import log_uniform, parser_of, play_all, spread_of, tell_worst
+from tests.unit.accounting.draws import log_uniform, parser_of, play_all, tell_errors, tell_worst
 from tests.unit.accounting.fake_probe import MS, SLOTS, FakeProbe
 from tests.unit.policy.model_gpu import Simulation, Tenant
 from tests.unit.policy.model_processes import Process
@@ -376,14 +376,19 @@ def play(
         is_law_told=is_law_told,
         is_traced=is_traced,
     )
+    return measured(loop, number, settle_ns, measured_ns)
+
+
+def measured(loop: DrawnLoop, number: int, settle_ns: int, measured_ns: int) -> Result:
+    """Run it to the end of the measured part."""
     begin, end = loop.marks([settle_ns], settle_ns + measured_ns)
-    span, due = end.since(begin), by_weight(tenants)
+    span, due = end.since(begin), by_weight(loop.tenants.values())
     return Result(
         number,
         max(span.share_errors(due).values()),
         max(span.account_errors().values()),
         span.whole_ns / measured_ns,
-        f"[{nature}] {span.words(due)}",
+        f"[{loop.nature}] {span.words(due)}",
     )
 
 
@@ -401,8 +406,7 @@ def main() -> None:
         has_starts=chosen.starts,
     )
     results = play_all(played, [(chosen.seed, number) for number in range(chosen.draws)])
-    print(f"share error, points: {spread_of([one.share_error for one in results])}")
-    print(f"account error, points: {spread_of([one.account_error for one in results])}")
+    tell_errors(results)
     tell_worst(results, chosen.worst, lambda one: f"account {one.account_error:.1f} off")
 
 

@@ -26,6 +26,14 @@ class Told(Protocol):
     def words(self) -> str: ...
 
 
+class ToldErrors(Told, Protocol):
+    """And of the account."""
+
+    @property
+    def account_error(self) -> float:
+        """Largest of any tenant, in points."""
+
+
 Result = TypeVar("Result")
 AnyTold = TypeVar("AnyTold", bound=Told)
 
@@ -43,6 +51,19 @@ def play_all(play: Callable[[int, int], Result], draws: Iterable[tuple[int, int]
     """``play`` each draw (seed and number), as many at once as there are processors."""
     with ProcessPoolExecutor(initializer=logging.disable, initargs=(logging.CRITICAL,)) as pool:
         return list(pool.map(play, *zip(*draws, strict=True)))
+
+
+def tell_errors(results: Sequence[ToldErrors]) -> None:
+    """Their distributions."""
+    print(
+        f"share error, points: mean {mean_error(results):.2f}, {spread_of([one.share_error for one in results])}"
+    )
+    print(f"account error, points: {spread_of([one.account_error for one in results])}")
+
+
+def mean_error(results: Sequence[Told]) -> float:
+    """Of shares, in points."""
+    return sum(one.share_error for one in results) / len(results)
 
 
 def tell_worst(results: Iterable[AnyTold], most: int, told: Callable[[AnyTold], str]) -> None:

@@ -25,7 +25,7 @@ from fairsched.model import TenantClass, TenantSpec
 from fairsched.policy.shares import entitlements
 from tests.unit.accounting.closed_loop import ClosedLoop, Pipeline, Steps
 from tests.unit.accounting.drawn_loop import ASSUMED, DrawnLoop, Nature, S, draw_nature
-from tests.unit.accounting.draws import log_uniform, parser_of, play_all, spread_of, tell_worst
+from tests.unit.accounting.draws import log_uniform, parser_of, play_all, tell_errors, tell_worst
 from tests.unit.accounting.fake_probe import MS
 from tests.unit.policy.model_gpu import Simulation, Tenant
 from tests.unit.policy.model_processes import Process
@@ -226,8 +226,7 @@ def main() -> None:
     how = {"is_law_told": chosen.truth, "is_nature_drawn": chosen.natures}
     played = partial(play, is_enforced=not chosen.observe, **how)
     results = play_all(played, [(chosen.seed, number) for number in range(chosen.draws)])
-    print(f"share error, points: {spread_of([one.share_error for one in results])}")
-    print(f"account error, points: {spread_of([one.account_error for one in results])}")
+    tell_errors(results)
     print(
         f"means: share error {_mean([one.share_error for one in results]):.2f}, "
         f"busy {_mean([one.busy_ratio for one in results]):.4f}, "

@@ -9,7 +9,8 @@ import pytest
 
 from fairsched.model import TenantSpec
 from tests.unit.accounting.closed_loop import MS, Flood, Pipeline, Steps
-from tests.unit.accounting.deep_draws import draw_deep, mean_error, play_deep
+from tests.unit.accounting.deep_draws import draw_deep, play_deep
+from tests.unit.accounting.draws import mean_error
 from tests.unit.accounting.unseen_loop import S, Watched
 from tests.unit.policy.model_gpu import Tenant
 from tests.unit.policy.model_processes import Process

@@ -11,6 +11,7 @@ import pytest
 from fairsched.model import ActionKind, PolicyParams, ReasonCode, TenantClass, TenantSpec
 from fairsched.policy import PolicyState
 from fairsched.policy.deep import longest_pulse_ns
+from fairsched.policy.lag import Gate
 from tests.unit.policy.builders import MS, hold, judge, lags, only, snapshot, specs, use
 
 
@@ -89,6 +90,16 @@ def test_a_hold_without_a_grant_knows_that_the_last_one_did_not_do() -> None:
     assert (only(done).reason.code, done.state.gates["a"].vain_ns) == (ReasonCode.DEADLINE, 4000 * MS)
     done = judge(replace(snap, now_ns=3000 * MS), replace(repaid, gates=later.state.gates))
     assert (only(done).reason.code, done.state.gates["a"].vain_ns) == (ReasonCode.CAUGHT_UP, 0)
+
+
+@pytest.mark.parametrize("is_quota", [False, True])
+def test_that_a_hold_for_a_quota_did_not_do_says_nothing_of_queues(is_quota: bool) -> None:
+    known = specs(TenantSpec("a", tenant_class=TenantClass.BATCH, quota_ratio=0.1), TenantSpec("b"))
+    state = replace(deep(8000, a=-8000, b=8000), gates={"a": Gate("gpu0", is_quota)})
+    snap = snapshot(4000, use("a"), use("b"), holds=[hold("a", 0, 4000)])
+    decided = judge(snap, state, known)
+    assert only(decided).reason.code is ReasonCode.DEADLINE
+    assert decided.state.gates["a"].vain_ns == (0 if is_quota else 4000 * MS)
 
 
 def test_an_operators_limit_holds_whatever_is_queued() -> None:
