@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 NEVER_NS = (1 << 63) - 1
 """A moment that does not come."""
+QUEUE_LAUNCHES = 1024
+"""A launch waits while so many are in flight in its context (CUDA; see docs/decisions/0007-deep-queues.md)."""
 
 ContextKey = tuple[int, int]
 """A CUDA context: (slot in the table of the probes, generation of that slot)."""

@@ -136,6 +136,10 @@ class Context:
     """What was found at the last read, until something of it changes; None = look at it each time."""
     is_tainted: bool = False
     """Held since the last proof: the next one says nothing about tau."""
+    asked_seq: int = 0
+    """What the last proof proved, late or not."""
+    is_behind: bool = False
+    """``seq`` was proven late: what had been done by then is not known."""
 
     @property
     def is_idle(self) -> bool:

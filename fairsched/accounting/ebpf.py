@@ -260,7 +260,10 @@ class EbpfAccount:
 
     def _make_engine(self) -> Engine:
         replay, probe = Turns(*self._nature), self._probe
-        return Engine(replay, self._launch, self._owner, probe.end_drain, probe.graphs)
+        return Engine(replay, self._launch, self._owner, probe.end_drain, probe.graphs, self._submitted)
+
+    def _submitted(self, context: Context) -> int:
+        return int(self._probe.context(context.key[0]).submitted)
 
     # ---- holds ----
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 
+from fairsched.accounting import edge_kinds as kinds
 from fairsched.accounting.company import Company
 from fairsched.accounting.context import Context, ProcessUse
 from fairsched.accounting.costs import Cost, Costs
@@ -25,7 +26,10 @@ from fairsched.accounting.strangers import Strangers
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge
+from fairsched.model import QUEUE_LAUNCHES
 
+_MANY = 4
+"""Times as many launches: then an error of as many as there were makes little difference."""
 REMEMBERED_TENANTS = 1024
 """Whose costs are kept after their last process has ended; who is in no tenant counts by its cgroup."""
 
@@ -40,11 +44,13 @@ class Engine:
         owner_of: Callable[[int], Hashable],
         end_in_bpf: Callable[[int, int, int], bool],
         graphs_of_slot: Callable[[int], abi.Graphs],
+        submitted_of: Callable[[Context], int],
     ) -> None:
         """``launch_of``: what is known of a context's time per launch. ``owner_of`` a cgroup: whose it is.
-        ``graphs_of_slot``: what BPF keeps of the graphs launched there."""
+        ``graphs_of_slot``: what BPF keeps of the graphs launched there. ``submitted_of``: launches of a context."""
         self.replay = replay
         self._graphs_of_slot = graphs_of_slot
+        self._submitted_of = submitted_of
         self.drains = Drains(replay, self._remaining, end_in_bpf)
         self.silence = Silence(replay)
         self.costs = Costs(REMEMBERED_TENANTS)
@@ -162,13 +168,17 @@ class Engine:
         Whoever was alone had all the time there was; and where neighbours told the end of a drain its charge may be
         surer than what such work costs.
         """
-        launches = edge.seq - context.seq
+        launches, asked = edge.seq - context.seq, edge.seq - context.asked_seq
+        context.asked_seq = edge.seq
         if launches <= 0:
             return False
         if self.replay.is_traced:
             return self._meter(context, edge, launches)
+        is_prompt = edge.kind != kinds.PROGRESS or context.is_anchor(edge.arg)
+        if not is_prompt and self._is_late(context, edge, asked):
+            return False
         spent_ns, owner = self._spent_ns(context), self._owner_of(context.cgroup_id)
-        is_whole, is_clean = not context.is_tainted and spent_ns > 0, True
+        is_whole, is_clean = not context.is_tainted and not context.is_behind and spent_ns > 0, True
         is_alone = self._company.is_alone(owner, context.seq_ns)
         graphs = self._graphs(context, context.seq, edge.seq)
         if is_whole and self._may_judge(owner, launches, graphs):
@@ -193,19 +203,56 @@ class Engine:
             (context.launch.learn if is_measured else context.launch.impute)(spent_ns, launches)
             if graphs and is_measured:
                 context.graphs.learn(graphs, spent_ns)
-        context.is_tainted = context.is_held
+        context.is_tainted, context.is_behind = context.is_held, False
         context.seq, context.seq_ns = edge.seq, edge.t_ns
         context.seq_exec_ns = context.metered_ns = self.replay.exec_ns(context.key)
         return is_whole
+
+    def _is_late(self, context: Context, edge: Edge, asked: int) -> bool:
+        """Whether what is proven was done before it was asked for, and some of what follows is done as well.
+
+        Nobody waited for it, and it was charged more than it takes. Sure where more is in flight than a queue holds;
+        likely where nothing was measured yet and far more is in flight than is proven. When it was done nobody tells,
+        so it measures nothing; but what it was charged beyond what it takes is of the launches that follow.
+
+        ``asked``: launches since the proof before.
+        """
+        launches, spent_ns = edge.seq - context.seq, self._spent_ns(context)
+        in_flight = self._submitted_of(context) - edge.seq
+        is_sure = in_flight > QUEUE_LAUNCHES + 2 * asked  # as many again may have been launched since
+        is_likely = not context.launch.observed and in_flight > _MANY * asked
+        owed_ns, _ = self._remaining(context, launches, 0)
+        if not (is_sure or is_likely) or spent_ns < owed_ns:
+            return False
+        if context.is_tainted:
+            context.seq, context.seq_ns = edge.seq, edge.t_ns
+            context.seq_exec_ns += owed_ns or spent_ns
+            context.metered_ns = context.seq_exec_ns
+            context.is_tainted, context.is_behind = context.is_held, True
+            return True
+        self._guess(context, launches, in_flight)
+        return launches < _MANY * in_flight
+
+    def _guess(self, context: Context, launches: int, in_flight: int) -> None:
+        """Where nothing is known: what was charged is of ``launches`` and of some of those in flight, of half at best
+        guess; or of as many as are proven now, where as many were in flight at the last late proof."""
+        spent_ns = self._spent_ns(context)
+        if context.launch.samples or spent_ns <= 0:
+            return
+        if not context.is_behind:
+            context.launch.impute(spent_ns, launches + in_flight // 2)
+        elif launches >= in_flight:
+            context.launch.impute(spent_ns, launches)
 
     def end_unasked(self, context: Context, submitted: int) -> bool:
         """It is gone with all that it had submitted. Whether that teaches something: nothing where it proved anything.
 
         Of launches that nobody asked after all that is known is what they were charged, until they ended or were cut
-        off. Without it their tenant would be unknown for good, and be held for nothing.
+        off. Without it their tenant would be unknown for good, and be held for nothing. Of what was launched before our
+        probes saw it not even that is known.
         """
         launches, spent_ns = submitted - context.seq, self._spent_ns(context)
-        if context.seq or launches <= 0 or spent_ns <= 0:
+        if context.seq or context.is_unseen or launches <= 0 or spent_ns <= 0:
             return False
         context.launch.impute(spent_ns, launches)
         return True

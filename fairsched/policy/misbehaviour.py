@@ -37,7 +37,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from fairsched.model import NEVER_NS, ContextKey, ContextWork, MisbehaviourKind
+from fairsched.model import NEVER_NS, QUEUE_LAUNCHES, ContextKey, ContextWork, MisbehaviourKind
 from fairsched.policy.evidence import (
     Episode,
     EpisodeKey,
@@ -71,8 +71,6 @@ _UNKNOWN_REST_PER_S = 0.003
 _SUSPECT_SAMPLES = 2
 _STUCK_CHANCE = 1e-4
 """Enough for a context that the account also knows to be stuck."""
-_MOST_QUEUED = 1024
-"""Launches: with more in flight the driver lets a program wait."""
 _LONG_LAUNCH_NS = 10_000_000
 """Each of many launches in flight may take so long ..."""
 _TIMES_AS_LONG = 3
@@ -211,7 +209,7 @@ def _turn_ns(work: ContextWork, mark: Mark, limits: MisbehaviourLimits) -> int:
 def _queued_ns(work: ContextWork, mark: Mark) -> int:
     """What the launches in flight may take: of who never asks, so much longer than those before them that have ended,
     for there was no room for more in flight."""
-    in_flight = min(work.submitted - work.completed, _MOST_QUEUED)
+    in_flight = min(work.submitted - work.completed, QUEUE_LAUNCHES)
     ended = mark.submitted - in_flight
     is_known = ended >= in_flight > 0
     each_ns = _TIMES_AS_LONG * mark.charged_ns // ended if is_known else _LONG_LAUNCH_NS

@@ -38,3 +38,20 @@ def test_who_has_proven_something_is_not_judged_by_what_it_left() -> None:
     probe.launch(0, 400 * MS, 10)
     (row,) = account.read(401 * MS)
     assert row.outstanding_ns > 15 * MS
+
+
+def test_what_was_launched_before_our_probes_says_nothing_when_it_is_cut_off() -> None:
+    """It had done most of its step when the probes came: ten launches seemed to take 2 ms, and what their tenant does
+    next was taken to be over in a tenth of its time."""
+    probe = FakeProbe()
+    account = account_of(probe)
+    probe.create(0, 11, CGROUP, is_seen=False)
+    probe.launch(0, 0, 10)
+    account.read(MS)
+    probe.end(0, 2 * MS)
+    account.read(50 * MS)
+    probe.create(0, 12, CGROUP, t_ns=400 * MS)
+    probe.launch(0, 400 * MS, 1000)
+    (row,) = account.read(401 * MS)
+    assert row.confidence is Confidence.LOW
+    assert row.outstanding_ns == 0
