@@ -221,8 +221,10 @@ class Engine:
         in_flight = self._submitted_of(context) - edge.seq
         is_sure = in_flight > QUEUE_LAUNCHES + 2 * asked  # as many again may have been launched since
         is_likely = not context.launch.observed and in_flight > _MANY * asked
-        owed_ns, _ = self._remaining(context, launches, 0)
-        if not (is_sure or is_likely) or spent_ns < owed_ns:
+        if not (is_sure or is_likely):
+            return False
+        owed_ns, _ = self._left(context, launches, 0, self._graphs(context, context.seq, edge.seq))
+        if spent_ns < owed_ns:
             return False
         if context.is_tainted:
             context.seq, context.seq_ns = edge.seq, edge.t_ns
@@ -314,10 +316,15 @@ class Engine:
     # ---- what is to come ----
 
     def _remaining(self, context: Context, launches: int, spent_ns: int) -> tuple[int, int]:
+        """Of its drain."""
         graphs = self._graphs(context, context.seq, context.seq + launches)
+        context.is_drain_new = context.graphs.is_new(graphs)
+        return self._left(context, launches, spent_ns, graphs)
+
+    def _left(self, context: Context, launches: int, spent_ns: int, graphs: Graphs) -> tuple[int, int]:
+        """GPU time left of so many launches that ran for so long, and the doubt. ``graphs``: among them."""
         mean_ns = self._cost(context).expected_ns(launches, graphs) if launches > 0 else None
         units, known = self._known(context, launches, graphs)
-        context.is_drain_new = context.graphs.is_new(graphs)
         return known.remaining(units, spent_ns, mean_ns)
 
     def unmeasured_ns(self, context: Context) -> int:

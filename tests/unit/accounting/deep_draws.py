@@ -15,12 +15,11 @@ what was measured with it.
 from __future__ import annotations
 
 import random
-from functools import partial
 
 from fairsched.model import TenantClass, TenantSpec
 from tests.unit.accounting.closed_loop import MS, Pipeline, Steps
 from tests.unit.accounting.drawn_loop import DrawnLoop, Nature, Result, S, draw, measured
-from tests.unit.accounting.draws import log_uniform, parser_of, play_all, tell_errors, tell_worst
+from tests.unit.accounting.draws import log_uniform, main_of
 from tests.unit.accounting.unseen_loop import Watched
 from tests.unit.policy.model_gpu import Tenant
 
@@ -29,6 +28,15 @@ SETTLE_NS, MEASURED_NS = 15 * S, 40 * S
 
 class DrawnWatched(Watched, DrawnLoop):
     """A closed loop on a GPU of another nature, with NVML's samples."""
+
+
+def play_watched(
+    drawn: tuple[Nature, list[Tenant]], number: int, settle_ns: int, measured_ns: int, *, is_enforced: bool
+) -> Result:
+    """``number`` of the draw: it seeds the loop."""
+    nature, tenants = drawn
+    loop = DrawnWatched(tenants, seed=1000 + number, nature=nature, is_enforced=is_enforced)
+    return measured(loop, number, settle_ns, measured_ns)
 
 
 def draw_trainer(rng: random.Random, name: str) -> Tenant:
@@ -58,18 +66,8 @@ def draw_deep(seed: int, number: int) -> tuple[Nature, list[Tenant]]:
 
 
 def play_deep(seed: int, number: int, *, is_enforced: bool = True) -> Result:
-    nature, tenants = draw_deep(seed, number)
-    loop = DrawnWatched(tenants, seed=1000 + number, nature=nature, is_enforced=is_enforced)
-    return measured(loop, number, SETTLE_NS, MEASURED_NS)
-
-
-def main() -> None:
-    chosen = parser_of("The account and the law beside training that queues whole steps.").parse_args()
-    played = partial(play_deep, is_enforced=not chosen.observe)
-    results = play_all(played, [(chosen.seed, number) for number in range(chosen.draws)])
-    tell_errors(results)
-    tell_worst(results, chosen.worst, lambda one: f"account {one.account_error:.1f} off")
+    return play_watched(draw_deep(seed, number), number, SETTLE_NS, MEASURED_NS, is_enforced=is_enforced)
 
 
 if __name__ == "__main__":
-    main()
+    main_of("The account and the law beside training that queues whole steps.", play_deep)

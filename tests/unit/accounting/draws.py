@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Protocol, TypeVar
 
 
@@ -36,6 +37,7 @@ class ToldErrors(Told, Protocol):
 
 Result = TypeVar("Result")
 AnyTold = TypeVar("AnyTold", bound=Told)
+ResultErrors = TypeVar("ResultErrors", bound=ToldErrors, covariant=True)
 
 
 def parser_of(description: str) -> argparse.ArgumentParser:
@@ -59,6 +61,21 @@ def tell_errors(results: Sequence[ToldErrors]) -> None:
         f"share error, points: mean {mean_error(results):.2f}, {spread_of([one.share_error for one in results])}"
     )
     print(f"account error, points: {spread_of([one.account_error for one in results])}")
+
+
+class PlayDraw(Protocol[ResultErrors]):
+    """Plays a draw of a seed."""
+
+    def __call__(self, seed: int, number: int, *, is_enforced: bool) -> ResultErrors: ...
+
+
+def main_of(description: str, play: PlayDraw[ResultErrors]) -> None:
+    """The command line of a distribution: plays its draws, tells their errors and names the worst."""
+    chosen = parser_of(description).parse_args()
+    played = partial(play, is_enforced=not chosen.observe)
+    results = play_all(played, [(chosen.seed, number) for number in range(chosen.draws)])
+    tell_errors(results)
+    tell_worst(results, chosen.worst, lambda one: f"account {one.account_error:.1f} off")
 
 
 def mean_error(results: Sequence[Told]) -> float:

@@ -16,13 +16,12 @@ what was measured with it.
 from __future__ import annotations
 
 import random
-from functools import partial
 
 from fairsched.model import TenantClass, TenantSpec
 from tests.unit.accounting.closed_loop import MS, ClosedLoop, Pipeline
-from tests.unit.accounting.deep_draws import DrawnWatched
-from tests.unit.accounting.drawn_loop import Nature, Result, S, draw, measured
-from tests.unit.accounting.draws import log_uniform, parser_of, play_all, tell_errors, tell_worst
+from tests.unit.accounting.deep_draws import play_watched
+from tests.unit.accounting.drawn_loop import Nature, Result, S, draw
+from tests.unit.accounting.draws import log_uniform, main_of
 from tests.unit.policy.model_gpu import Simulation, Tenant
 
 SETTLE_NS, MEASURED_NS = 12 * S, 30 * S
@@ -79,18 +78,8 @@ def draw_late(seed: int, number: int) -> tuple[Nature, list[Tenant]]:
 
 
 def play_late(seed: int, number: int, *, is_enforced: bool = True) -> Result:
-    nature, tenants = draw_late(seed, number)
-    loop = DrawnWatched(tenants, seed=1000 + number, nature=nature, is_enforced=is_enforced)
-    return measured(loop, number, SETTLE_NS, MEASURED_NS)
-
-
-def main() -> None:
-    chosen = parser_of("The account and the law beside training whose proofs come late.").parse_args()
-    played = partial(play_late, is_enforced=not chosen.observe)
-    results = play_all(played, [(chosen.seed, number) for number in range(chosen.draws)])
-    tell_errors(results)
-    tell_worst(results, chosen.worst, lambda one: f"account {one.account_error:.1f} off")
+    return play_watched(draw_late(seed, number), number, SETTLE_NS, MEASURED_NS, is_enforced=is_enforced)
 
 
 if __name__ == "__main__":
-    main()
+    main_of("The account and the law beside training whose proofs come late.", play_late)

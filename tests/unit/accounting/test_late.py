@@ -43,10 +43,10 @@ class Asked:
 
     STEP, IN_FLIGHT = 10, 2000
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_seen: bool = True) -> None:
         self.probe = FakeProbe()
         self.account = account_of(self.probe)
-        self.probe.create(0, 11, CGROUP)
+        self.probe.create(0, 11, CGROUP, is_seen=is_seen)
         self.probe.launch(0, 0, self.IN_FLIGHT)
 
     def ask(self, t_ns: int, completed: int, waited_ns: int = 1000) -> None:
@@ -96,6 +96,45 @@ def test_what_ran_in_a_hold_is_not_queued_any_more(asked: Asked) -> None:
     asked.account.hold([CGROUP], 1011 * MS)
     (row,) = asked.account.read(1011 * MS)
     assert row.outstanding_ns == pytest.approx(1010 * MS, rel=0.03)
+
+
+def test_a_wrong_guess_is_set_right_when_there_were_many(asked: Asked) -> None:
+    asked.ask(300 * MS, 10)
+    assert asked.tau_ns() < MS / 2
+    for number in range(2, 1000):
+        asked.ask((300 + 10 * number) * MS, 10 * number)
+    assert asked.tau_ns() == pytest.approx(MS, rel=0.1)
+
+
+def test_who_was_there_before_the_probes_is_known_by_its_later_proofs() -> None:
+    older = Asked(is_seen=False)
+    for number in range(1, 250):
+        older.ask(10 * number * MS, 10 * number)
+    assert older.tau_ns() == pytest.approx(MS, rel=0.1)
+
+
+def run_on(asked: Asked, held_ns: int, completed: int) -> None:
+    """Held so long after a step whose end it waited for; then it asks for more."""
+    asked.ask(10 * MS, 10, waited_ns=10 * MS)
+    asked.account.hold([CGROUP], 10 * MS)
+    asked.account.read(10 * MS + held_ns)
+    asked.account.thaw([CGROUP], 10 * MS + held_ns)
+    asked.ask(10 * MS + held_ns + 1, completed)
+
+
+def test_what_follows_a_late_proof_measures_nothing(asked: Asked) -> None:
+    """All that ran in the hold would be of these twenty launches."""
+    run_on(asked, 1000 * MS, 20)
+    asked.ask(1020 * MS, 40, waited_ns=9 * MS)
+    assert asked.tau_ns() < 2 * MS
+
+
+def test_who_proves_more_than_it_was_charged_is_not_behind(asked: Asked) -> None:
+    """200 launches were done in a hold of 20 ms; the next are as long as they are, and not by what these lack."""
+    run_on(asked, 20 * MS, 210)
+    asked.account.hold([CGROUP], 31 * MS)
+    (row,) = asked.account.read(31 * MS)
+    assert row.outstanding_ns == pytest.approx(1810 * MS, rel=0.03)
 
 
 def test_draws_are_the_same_for_the_same_arguments() -> None:
