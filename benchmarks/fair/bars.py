@@ -38,6 +38,9 @@ NATURE_POINTS = 5.0
 """Share error on GPUs that nobody described. On the one that the account assumes the same mix is 2 to 3 points off: a
 third of its GPU is lent and taken back at each burst."""
 GAIN = "gain by the trick"
+LOSS_POINTS = 5.0
+"""Below its due a tenant that is called hostile here may be: who plays a trick by accident is held, and not starved. They
+are owed a ninth of the GPU, and plays are short."""
 GAIN_WITHOUT_BAR = ("beyond-*", "escape-*", "silent-*", "unsure-*")
 """Scenarios of what cannot be held, or not be seen well enough to be: the gain is shown, and no equal turns pass for
 a bar that is met."""
@@ -120,6 +123,7 @@ BARS = (
     ),
     *(Bar(name, "share_error_max_points", 1.0, "share error, largest") for name in _SHARED),
     Bar("hostile-*", "gain_points", 2.0, GAIN, Of.HOSTILE_LEAVES),
+    Bar("hostile-*", "gain_points", -LOSS_POINTS, "not starved for it", Of.HOSTILE_LEAVES, is_upper=False),
     Bar("beyond-*", "misbehaviour_after_s", 5.0, "detected after", Of.HOSTILE_LEAVES),
     Bar("beyond-endless*", "misbehaviour_gone_after_s", 6.0, "gone after being named", Of.HOSTILE_LEAVES),
     # It does nothing forbidden, so it is not accused: its note in `status` says why nobody can be sure of it.

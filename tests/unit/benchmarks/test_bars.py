@@ -35,6 +35,7 @@ PROMISED = {
     ("quota-below-share", "share_error_max_points", 1.0),
     ("tenants-32", "share_error_max_points", 1.0),
     ("hostile-*", "gain_points", 2.0),
+    ("hostile-*", "gain_points", -5.0),
     ("unsure-*", "low_confidence_ratio", 0.8),
     ("beyond-*", "misbehaviour_after_s", 5.0),
     ("beyond-endless*", "misbehaviour_gone_after_s", 6.0),
@@ -46,13 +47,18 @@ PROMISED = {
 }
 
 
-def the(verdicts: list[Verdict], figure: str, scenario: str) -> Verdict:
-    (found,) = [v for v in verdicts if v.bar.figure == figure and v.scenario == scenario]
+def the(verdicts: list[Verdict], figure: str, scenario: str, *, is_upper: bool | None = None) -> Verdict:
+    """``is_upper``: which side of a figure that has a bar on both."""
+    (found,) = [
+        v
+        for v in verdicts
+        if v.bar.figure == figure and v.scenario == scenario and is_upper in (None, v.bar.is_upper)
+    ]
     return found
 
 
-def judged(figure: str, *documents: Mapping[str, Any]) -> Verdict:
-    return the(judge(documents), figure, documents[0]["scenario"])
+def judged(figure: str, *documents: Mapping[str, Any], is_upper: bool | None = None) -> Verdict:
+    return the(judge(documents), figure, documents[0]["scenario"], is_upper=is_upper)
 
 
 def test_everything_that_was_promised_has_a_bar() -> None:
@@ -163,9 +169,14 @@ def hostile(scenario: str, **figures: float | None) -> dict[str, Any]:
 
 
 def test_gain_is_that_of_the_hostile_tenant() -> None:
-    assert judged("gain_points", hostile("hostile-fork", gain_points=-3.0)).state == "met"
-    assert judged("gain_points", hostile("hostile-fork", gain_points=2.1)).state == "missed"
-    assert judged("gain_points", document("hostile-fork")).note == "no hostile tenant"
+    def gain(points: float, *, is_upper: bool = True) -> str:
+        return judged("gain_points", hostile("hostile-fork", gain_points=points), is_upper=is_upper).state
+
+    assert (gain(-3.0), gain(2.1)) == ("met", "missed")
+    assert judged("gain_points", document("hostile-fork"), is_upper=True).note == "no hostile tenant"
+    # It is held for its trick, and not starved: a deep queue had .02 of its due .11 once, and that bar was met.
+    assert (gain(2.1, is_upper=False), gain(-4.9, is_upper=False)) == ("met", "met")
+    assert (gain(-9.2), gain(-9.2, is_upper=False)) == ("met", "missed")
 
 
 def test_who_cannot_be_seen_well_enough_is_judged_by_what_is_said_of_it_and_not_by_equal_turns() -> None:
@@ -230,8 +241,8 @@ def test_strict_is_not_content_with_a_figure_that_some_seeds_lack() -> None:
     known = hostile("hostile-queue", gain_points=1.0)
     gone = {**document("hostile-queue", leaves={"hostile": {"gain_points": None}}), "seed": 2}
     verdicts = judge([known, gone], ["hostile-move"])
-    assert the(verdicts, "gain_points", "hostile-queue").state == "not measured"
-    assert [v.scenario for v in missed(verdicts)] == ["hostile-queue"], (
+    assert the(verdicts, "gain_points", "hostile-queue", is_upper=True).state == "not measured"
+    assert {v.scenario for v in missed(verdicts)} == {"hostile-queue"}, (
         "what was never played is another thing"
     )
 
