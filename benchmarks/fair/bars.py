@@ -39,8 +39,8 @@ NATURE_POINTS = 5.0
 third of its GPU is lent and taken back at each burst."""
 GAIN = "gain by the trick"
 LOSS_POINTS = 5.0
-"""Below its due a tenant that is called hostile here may be: who plays a trick by accident is held, and not starved. They
-are owed a ninth of the GPU, and plays are short."""
+"""Below its due a tenant that is called hostile here may be: who plays a trick by accident is held, and not starved.
+They are owed a ninth of the GPU, and plays are short."""
 GAIN_WITHOUT_BAR = ("beyond-*", "escape-*", "silent-*", "unsure-*")
 """Scenarios of what cannot be held, or not be seen well enough to be: the gain is shown, and no equal turns pass for
 a bar that is met."""

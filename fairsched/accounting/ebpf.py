@@ -249,7 +249,10 @@ class EbpfAccount:
 
     def _launch(self, context: Context) -> LaunchTime:
         """What is known of the context, else of another of its tenant."""
-        context.launch = self._engines[context.gpu].silence.launch_of(context) or context.launch
+        measured = self._engines[context.gpu].silence.launch_of(context)
+        if measured is not None and measured is not context.launch:
+            context.launch = measured
+            self._launches.remember(context.cgroup_id, measured)
         if not context.launch.samples:
             context.launch = self._launches.borrow(context.cgroup_id) or context.launch
         return context.launch

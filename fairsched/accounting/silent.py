@@ -13,6 +13,7 @@ until as much speaks against it as for it.
 
 What a launch takes is measured between two moments at which as much of its work was queued: each return from a pause,
 for a program pauses when its queue is full or when it saw the end of its work in memory. Where none is seen, seconds.
+The pause in which it was held tells nothing: what it had queued is done.
 What was launched beyond what was charged by then is the queue. One that polls memory has none left at these moments:
 how long it pauses is a guess, so its account stays one.
 
@@ -29,7 +30,7 @@ from fairsched.accounting.context import Context
 from fairsched.accounting.launch_time import LaunchTime
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
-from fairsched.model import NEVER_NS, ContextKey
+from fairsched.model import NEVER_NS, QUEUE_LAUNCHES, ContextKey
 
 UNSYNCED_NS = 1_000_000_000
 """Launches without a proof of completion for this long: not sure any more."""
@@ -67,12 +68,26 @@ class _Silent:
     launch: LaunchTime = field(default_factory=LaunchTime)
     mark: _Mark | None = None
     """When measuring began; None while it is held."""
+    was_held: bool = False
+    """Since its last pause: the next one is that hold in part, and its queue is no fuller than what that left of it."""
     is_queued: bool = False
     """It had work left whenever it could be told."""
     odds: float = 0.0
     is_borne_out: bool = False
     launches: float = 0.0
     spent_ns: float = 0.0
+
+    def is_due(self, submitted: int, now_ns: int) -> bool:
+        """Whether to measure it though it does not pause.
+
+        The longer its launches take the further apart are its pauses; who launches all that a queue holds twice over
+        without one has given them up.
+        """
+        mark = self.mark
+        if mark is None:
+            return True
+        may_pause = mark.is_pause and submitted - mark.submitted <= 2 * QUEUE_LAUNCHES
+        return not may_pause and now_ns - mark.t_ns >= _WINDOW_NS
 
     def learn(self, spent_ns: int, launches: int) -> None:
         """What one measurement has too much, the next one has too little: so their sum counts, not their mean."""
@@ -107,11 +122,12 @@ class Silence:
         one.cgroup_id = context.cgroup_id
         if context.is_held or not self._replay.is_runnable(context.key):
             one.mark, one.since_ns = None, NEVER_NS
+            one.was_held |= context.is_held
         elif one.since_ns == NEVER_NS:
             one.since_ns = now_ns
-        elif one.mark is None or now_ns - one.mark.t_ns >= _WINDOW_NS:
+        elif one.is_due(live.submitted, now_ns):
             self.measure(context, live.submitted, now_ns, is_pause=False)
-        if is_sampled and one.launch.samples >= _LEAST_SAMPLES:
+        if is_sampled and one.launch.samples:  # more there may not be: who is held is not measured
             one.odds, one.is_borne_out = SURE, True
         return one.is_borne_out
 
@@ -122,6 +138,9 @@ class Silence:
         """
         one = self._silent.get(context.key)
         if one is None or context.is_held:
+            return
+        if is_pause and one.was_held:
+            one.was_held = False
             return
         mark, exec_ns = one.mark, self._replay.exec_ns(context.key)
         if mark is not None and mark.is_pause is is_pause:

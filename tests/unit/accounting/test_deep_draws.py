@@ -11,6 +11,7 @@ from fairsched.model import TenantSpec
 from tests.unit.accounting.closed_loop import MS, Flood, Pipeline, Steps
 from tests.unit.accounting.deep_draws import draw_deep, play_deep
 from tests.unit.accounting.draws import mean_error
+from tests.unit.accounting.flood_draws import play_flood
 from tests.unit.accounting.unseen_loop import S, Watched
 from tests.unit.policy.model_gpu import Tenant
 from tests.unit.policy.model_processes import Process
@@ -18,11 +19,11 @@ from tests.unit.policy.model_processes import Process
 SETTLED_NS, END_NS = 20 * S, 60 * S
 
 
-def played(trainers: list[Process], longest_ns: int | None = None) -> Watched:
-    """Beside a decoder that weighs three times as much."""
+def played(trainers: list[Process], longest_ns: int | None = None, *, weight: int = 3) -> Watched:
+    """Beside a decoder that weighs so many times as much."""
     decoder = Steps(20, 500_000, 0.2, 500_000)
     sim = Watched(
-        [Tenant(TenantSpec("chat", weight=3), [decoder]), Tenant(TenantSpec("train"), trainers)], seed=1
+        [Tenant(TenantSpec("chat", weight=weight), [decoder]), Tenant(TenantSpec("train"), trainers)], seed=1
     )
     if longest_ns is not None:
         sim.params = replace(sim.params, longest_hold_ns=longest_ns)
@@ -56,6 +57,22 @@ def test_who_never_asks_is_not_endless_because_it_cannot_launch_while_its_queue_
 ) -> None:
     """A thousand launches of each are in flight: one after the other nothing is heard of it for seconds."""
     assert not played([Flood(kernel_ms * MS) for _ in range(many)]).accused
+
+
+@pytest.mark.parametrize(
+    ("kernel_ms", "many", "weight"), [(1, 4, 1), (2, 2, 1), (2, 2, 3), (5, 1, 3), (5, 2, 1)]
+)
+def test_who_never_asks_has_no_more_than_its_part_either(kernel_ms: int, many: int, weight: int) -> None:
+    """It was .68 to .82: held for what was known of one, while what the others had queued went on."""
+    floods: list[Process] = [Flood(kernel_ms * MS) for _ in range(many)]
+    due = weight / (weight + 1)
+    assert played(floods, weight=weight).shares(SETTLED_NS, END_NS)["chat"] == pytest.approx(due, abs=0.1)
+
+
+def test_drawn_mixes_beside_processes_that_never_ask() -> None:
+    """Before all of them were known: 7.9."""
+    results = [play_flood(95, number) for number in range(8)]
+    assert mean_error(results) < 6, [one.words for one in results]
 
 
 def test_drawn_mixes_beside_training_that_queues_whole_steps() -> None:

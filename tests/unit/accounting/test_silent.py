@@ -9,7 +9,7 @@ from fairsched.accounting.context import Context
 from fairsched.accounting.replay import Replay
 from fairsched.accounting.silent import UNSYNCED_NS, Silence
 from fairsched.bpf import abi
-from fairsched.model import Confidence, Snapshot, TenantSpec
+from fairsched.model import QUEUE_LAUNCHES, Confidence, Snapshot, TenantSpec
 from tests.unit.accounting.closed_loop import MS, ClosedLoop, Flood, Process, Steps
 from tests.unit.accounting.fake_probe import FakeProbe, account_of
 from tests.unit.policy.model_gpu import Tenant
@@ -116,13 +116,19 @@ def test_what_a_launch_takes_is_known_then_and_what_is_queued() -> None:
 
 def test_samples_bear_it_out_where_no_neighbour_can() -> None:
     """Beside one that is always held no anchor is judged."""
-    bench = Bench().windows(3)
+    bench = Bench().windows(1)
     assert bench.look(is_sampled=True) is False, "what a launch takes is not known yet"
-    bench.windows()
+    bench.windows(1)
     assert bench.silence.launch_of(bench.context) is None
+    assert bench.look(is_sampled=True) is True, "later it may be held, and then nothing is measured"
+    assert bench.silence.launch_of(bench.context) is not None
+
+
+def test_how_much_is_queued_can_be_told_before_anybody_bears_it_out() -> None:
+    bench = Bench().windows()
     guess = bench.silence.guess_of(bench.context)
-    assert guess is not None, "how much it has queued can be told already, for whoever must know"
-    assert bench.look(is_sampled=True) is True
+    assert guess is not None
+    bench.look(is_sampled=True)
     assert bench.silence.launch_of(bench.context) is guess
 
 
@@ -213,6 +219,22 @@ def test_nor_in_the_account() -> None:
     assert not account._engines[0].silence._silent
 
 
+def test_what_is_measured_of_one_is_what_launches_of_the_others_take_that_are_not_measured_yet() -> None:
+    """They are held with it, and then nobody is."""
+    probe = FakeProbe()
+    account = account_of(probe)
+    for slot in (0, 1):
+        probe.create(slot, 11 + slot, OWN)
+    account.borne_out = {(11, 0)}
+    for t_ns in range(0, 12 * S, 100 * MS):
+        for slot in (0, 1):
+            probe.launch(slot, t_ns, 100)
+        account.read(t_ns)
+    _, other = account._contexts.of([OWN])
+    assert other.launch.samples == 1, "it is another's"
+    assert other.launch.tau_ns == pytest.approx(KERNEL_NS, rel=0.05)
+
+
 def test_where_no_pause_is_seen_it_is_measured_every_two_seconds() -> None:
     bench = Bench()
     for _ in range(120):
@@ -225,6 +247,40 @@ def test_where_no_pause_is_seen_it_is_measured_every_two_seconds() -> None:
     launch = bench.silence.launch_of(bench.context)
     assert launch is not None
     assert launch.tau_ns == pytest.approx(KERNEL_NS, rel=0.05)
+
+
+def test_pauses_further_apart_than_that_are_measured_all_the_same() -> None:
+    """Kernels of 5 ms among three: a quarter of the queue is free after four seconds."""
+    bench = Bench().windows(3, launches=2040)
+    assert bench.silence.launch_of(bench.context) is None
+    assert bench.look(is_sampled=True) is True
+    launch = bench.silence.launch_of(bench.context)
+    assert launch is not None and launch.tau_ns == pytest.approx(KERNEL_NS, rel=0.01)
+
+
+def test_who_launched_twice_what_a_queue_holds_does_not_pause_any_more() -> None:
+    bench = Bench().windows(1)
+    for _ in range(2):
+        bench.live.submitted += QUEUE_LAUNCHES
+        bench.look(2100 * MS)
+    assert not bench.look(is_sampled=True)
+    bench.live.submitted += 1000
+    bench.look(2100 * MS)
+    assert bench.look(2100 * MS, is_sampled=True)
+
+
+def test_the_pause_in_which_it_was_held_is_none() -> None:
+    """What it had queued is done by then: its queue is filled anew before it pauses again."""
+    bench = Bench().windows()
+    bench.look(is_sampled=True)
+    bench.context.is_held = True
+    bench.look(MS)
+    bench.context.is_held = False
+    bench.silence.measure(bench.context, bench.live.submitted, bench.now)
+    bench.live.submitted += 1024
+    bench.windows(2)
+    launch = bench.silence.launch_of(bench.context)
+    assert launch is not None and launch.tau_ns == pytest.approx(KERNEL_NS, rel=0.02)
 
 
 # ---- the closed loop ----
