@@ -3,10 +3,67 @@
 
 from __future__ import annotations
 
-from fairsched.model import Confidence
+import pytest
+
+from fairsched.model import Confidence, TenantSpec
+from tests.unit.accounting.closed_loop import ClosedLoop, Flood, Steps
 from tests.unit.accounting.fake_probe import MS, FakeProbe, account_of
+from tests.unit.accounting.unseen_loop import S, Watched
+from tests.unit.policy.model_gpu import Simulation, Tenant
 
 CGROUP = 100
+SETTLED_NS, END_NS = 20 * S, 50 * S
+
+
+class Mortal(Flood):
+    """Launches without end, never asks, and is killed after ``life_ns``."""
+
+    def __init__(self, kernel_ns: int, start_ns: int, life_ns: int) -> None:
+        super().__init__(kernel_ns)
+        self.start_ns, self.end_ns = start_ns, start_ns + life_ns
+        self.is_over = False
+
+    def on_start(self, sim: Simulation) -> None:
+        if sim.now >= self.end_ns:
+            return
+        if self.room == self.DEPTH:
+            sim.at(self.end_ns, lambda: self._end(sim))
+        super().on_start(sim)
+
+    def _fill(self, sim: Simulation, count: int) -> None:
+        if not self.is_over:
+            super()._fill(sim, count)
+
+    def _go_on(self, sim: Simulation) -> None:
+        if not self.is_over:
+            super()._go_on(sim)
+
+    def _end(self, sim: Simulation) -> None:
+        assert isinstance(sim, ClosedLoop)
+        self.is_over = True
+        is_running = any(gpu.running is self for gpu in sim.gpus.values())
+        while len(self.queue) > is_running:
+            self.queue.pop()
+        sim.probe.end(sim.slots[self], sim.now)
+
+
+@pytest.mark.parametrize(("kernel_us", "many", "life_ms", "weight"), [(200, 2, 3000, 4), (50, 2, 4000, 1)])
+def test_who_never_asks_is_held_also_if_it_starts_anew_every_few_seconds(
+    kernel_us: int, many: int, life_ms: int, weight: int
+) -> None:
+    """Each is new, and ends before it is borne out: .35 to .50 of due .80 and .31 of .50 were left to its neighbour."""
+    life_ns = life_ms * MS
+    lives = [
+        Mortal(kernel_us * 1000, start_ns, life_ns)
+        for first in range(many)
+        for start_ns in range(first * life_ns // many, END_NS, life_ns)
+    ]
+    chat = Tenant(TenantSpec("chat", weight=weight), [Steps(20, 500_000, 0.2, 500_000)])
+    sim = Watched([chat, Tenant(TenantSpec("hog"), list(lives))], seed=1)
+    sim.run(END_NS)
+    due = weight / (weight + 1)
+    assert abs(sim.shares(SETTLED_NS, END_NS)["chat"] - due) < 0.08
+    assert not sim.accused
 
 
 def test_who_never_asks_and_ends_leaves_what_its_launches_took() -> None:
