@@ -268,6 +268,8 @@ class ContextWork(NamedTuple):
     """It is taken to be working now."""
     last_call_ns: int = 0
     """Its last launch or completion, CLOCK_MONOTONIC; 0 = none was seen."""
+    streams: int = 1
+    """That have work; each is a queue."""
 
 
 class ActionKind(str, enum.Enum):

@@ -58,6 +58,7 @@ def work_of(context: Context, live: abi.Ctx, replay: Turns) -> ContextWork:
         expected_ns=round(mean_ns * (2 + 8 * min(1.0, launch.spread))),
         is_charged=is_charged,
         last_call_ns=live.last_call_ns,
+        streams=max(1, int(live.busy[abi.COMPUTE].streams).bit_count()),
     )
 
 

@@ -209,7 +209,7 @@ def _turn_ns(work: ContextWork, mark: Mark, limits: MisbehaviourLimits) -> int:
 def _queued_ns(work: ContextWork, mark: Mark) -> int:
     """What the launches in flight may take: of who never asks, so much longer than those before them that have ended,
     for there was no room for more in flight."""
-    in_flight = min(work.submitted - work.completed, QUEUE_LAUNCHES)
+    in_flight = min(work.submitted - work.completed, QUEUE_LAUNCHES * work.streams)
     ended = mark.submitted - in_flight
     is_known = ended >= in_flight > 0
     each_ns = _TIMES_AS_LONG * mark.charged_ns // ended if is_known else _LONG_LAUNCH_NS

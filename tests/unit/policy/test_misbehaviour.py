@@ -150,6 +150,22 @@ def test_a_program_that_never_asks_and_cannot_launch_while_it_is_held_is_not_end
 # ---- who is not ----
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_three_seconds_of_work_in_several_streams_are_not_endless(seed: int) -> None:
+    """Each stream is a queue: of 3,000 launches in four of them none need have ended."""
+
+    class Streams(World):
+        def _evidence(self, now_s: float, counts: dict[int, list[float]]) -> Evidence:
+            found = super()._evidence(now_s, counts)
+            works = {
+                where: tuple(w._replace(submitted=3000, completed=0, streams=4) for w in those)
+                for where, those in found.works.items()
+            }
+            return replace(found, works=works)
+
+    assert accused(Streams([Process(1, 0.5, None), Process(2, 0.5)], seed), 12) == set()
+
+
 @pytest.mark.parametrize("what", INNOCENT)
 @unhurried
 @given(seed=seeds, phase=phases, share=st.floats(0.01, 1.0))
