@@ -86,6 +86,8 @@ class EbpfAccount:
         """By (process, GPU): when NVML last saw it run."""
         self.borne_out: Set[tuple[int, int]] = frozenset()
         """(Process, GPU) of which NVML's samples say that they had what they were charged."""
+        self.refuted: Set[tuple[int, int]] = frozenset()
+        """(Process, GPU) charged for a bound of which NVML's samples say that they did not have it."""
         self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
         self.cgroup_of: Callable[[int], int | None] = lambda _pid: None
         """Of a process, where it is now: only asked for who is seen on a GPU and in no call."""
@@ -205,6 +207,7 @@ class EbpfAccount:
         has_demand = context.wants(now_ns)
         is_sampled = (context.tgid, context.gpu) in self.borne_out
         is_borne_out = engine.silence.poll(context, live, now_ns, is_sampled=is_sampled)
+        self._refute(context, replay, now_ns)
         launch = self._launch(context)
         left_ns = engine.left_ns(context, live.submitted) if is_running else 0
         unmeasured_ns = engine.unmeasured_ns(context)
@@ -240,6 +243,18 @@ class EbpfAccount:
             outstanding.end_unless_seen(context, live, engine.replay, self.seen_running, now_ns)
         else:
             engine.drains.step(context, live, now_ns)
+
+    def _refute(self, context: Context, replay: Turns, now_ns: int) -> None:
+        """Work of which there are no samples, though it is charged, is over, until there are."""
+        where = (context.tgid, context.gpu)
+        if context.is_held or replay.is_traced:
+            return
+        if where in self.refuted and replay.is_runnable(context.key):
+            replay.close(context.key, now_ns, is_anchor=False)
+            context.refuted_ns = context.refuted_ns or now_ns
+        elif context.refuted_ns and self.seen_running.get(where, 0) > context.refuted_ns:
+            replay.open(context.key, now_ns)
+            context.refuted_ns = 0
 
     def _is_guess(self, context: Context, live: abi.Ctx) -> bool:
         """Whether the GPU that it is on is one."""
@@ -333,6 +348,14 @@ class EbpfAccount:
         """When a GPU on which nothing but drains run falls idle; worth waking up for. None: none does."""
         ends_ns = [engine.replay.drain_end_ns() for engine in self._engines.values()]
         return min((end_ns for end_ns in ends_ns if end_ns), default=None)
+
+    def bounds(self) -> set[tuple[int, int]]:
+        """(Process, GPU) that are charged for a bound."""
+        found = set[tuple[int, int]]()
+        for gpu, engine in self._engines.items():
+            contexts = filter(None, map(self._contexts.get, engine.silence.bounds()))
+            found |= {(context.tgid, gpu) for context in contexts}
+        return found
 
     def open_drains(self) -> dict[int, int]:
         """By GPU slot: how many held contexts have an interval open in BPF."""

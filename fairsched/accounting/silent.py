@@ -179,6 +179,10 @@ class Silence:
         one = self._silent.get(context.key)
         return one.launch if one is not None and one.is_queued else None
 
+    def bounds(self) -> list[ContextKey]:
+        """Those whose charge is a bound: nobody bears out that they ran."""
+        return [key for key, one in self._silent.items() if not one.is_borne_out]
+
     def forget(self, key: ContextKey) -> None:
         """It is gone, or has proved something."""
         self._silent.pop(key, None)

@@ -59,7 +59,7 @@ from fairsched.policy.evidence import (
 )
 from fairsched.policy.misbehaviour import WatchState, judge
 from fairsched.policy.shares import spec_for
-from fairsched.policy.unseen import borne_out, suspected_gpus, unseen_rates
+from fairsched.policy.unseen import borne_out, refuted, suspected_gpus, unseen_rates
 from fairsched.protocol.status import MisbehaviourStatus
 
 _LOOK_NS = 900_000_000
@@ -191,6 +191,7 @@ class Misbehaviour:
             is_blind=account is None or now_ns < self._blind_until_ns,
             over_budget=self._sensors.owners.over_work,
             leaves=tuple(self._leaves()),
+            bounds=self._bounds(account),
             unsure=self._unsure(account),
         )
 
@@ -213,6 +214,10 @@ class Misbehaviour:
     def _is_known(self, cgroup_id: int) -> bool:
         """The tree lists what is below the root."""
         return self._tree.has_cgroup(cgroup_id) or cgroup_id == id_at(self._tree.mount, "/")
+
+    def _bounds(self, account: EbpfAccount | None) -> frozenset[Where]:
+        found = account.bounds() if account is not None else ()
+        return frozenset((pid, gpu_label(self._sensors.gpus, slot)) for pid, slot in found)
 
     def _unsure(self, account: EbpfAccount | None) -> frozenset[str]:
         if account is None:
@@ -258,6 +263,7 @@ class Misbehaviour:
         )
         sure = borne_out(self._state, evidence.now_ns)
         account.borne_out = {(pid, slots[gpu]) for pid, gpu in sure if gpu in slots}
+        account.refuted = {(pid, slots[gpu]) for pid, gpu in refuted(self._state, evidence) if gpu in slots}
         suspected = suspected_gpus(self._state, self.unseen)
         account.intruded = {slots[gpu] for gpu in suspected if gpu in slots}
 

@@ -74,6 +74,8 @@ class Evidence:
     proof of intent."""
     leaves: tuple[Leave, ...] = ()
     """Since the look before."""
+    bounds: frozenset[Where] = frozenset()
+    """Processes that are charged the most that they may have had: they launch and never ask."""
     unsure: frozenset[str] = frozenset()
     """GPUs whose turns the account cannot follow: what it charged there may be far too little."""
 

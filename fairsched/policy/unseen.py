@@ -16,13 +16,14 @@ Nobody is accused by that: suspicion is enough.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fairsched.model import TenantGpu, Unseen
 from fairsched.policy.evidence import Evidence, Where
 from fairsched.policy.misbehaviour import WatchState
 from fairsched.policy.sampled import (
+    LAG_NS,
     LEAST_SAMPLES,
     LONG_WINDOW_NS,
     SHORT_WINDOW_NS,
@@ -59,6 +60,38 @@ def borne_out(state: WatchState, now_ns: int) -> frozenset[Where]:
     return frozenset(
         where for where, looks in state.seen.items() if _is_borne_out(state, looks, now_ns - LONG_WINDOW_NS)
     )
+
+
+def refuted(state: WatchState, evidence: Evidence) -> frozenset[Where]:
+    """Processes charged for a bound, of tenants of whose such processes fewer samples are than chance makes of it.
+
+    Those of a tenant count together, for each of many may be charged little. Only where samples come at all.
+    """
+    groups: dict[tuple[str | None, str], list[Where]] = {}
+    for where in state.seen.keys() & evidence.bounds:
+        tenant = next((look.tenant for look in reversed(state.seen[where]) if look.tenant), None)
+        groups.setdefault((tenant, where[1]), []).append(where)
+    found = set[Where]()
+    for wheres in groups.values():
+        if _is_refuted(state, wheres, evidence.now_ns):
+            found.update(wheres)
+    return frozenset(found)
+
+
+def _is_refuted(state: WatchState, wheres: Sequence[Where], now_ns: int) -> bool:
+    begin_ns, end_ns = now_ns - LONG_WINDOW_NS, now_ns - LAG_NS
+    own = [look for where in wheres for look in state.seen[where] if look.t_ns > begin_ns]
+    charged_ns = sum(look.charged_ns for look in own if look.t_ns <= end_ns)
+    lasted_ns = state.lasted_ns(begin_ns) - LAG_NS
+    if lasted_ns <= 0 or not charged_ns:
+        return False
+    gpu = wheres[0][1]
+    told = [look for (_, on), looks in state.seen.items() if on == gpu for look in looks if look.samples]
+    if sum(look.samples for look in told) < LEAST_SAMPLES:
+        return False
+    of = round(lasted_ns / max(look.period_ns for look in told))
+    periods = min(of, round(sum(look.periods for look in own)))
+    return binomial_tail(of - periods, of, 1 - min(1.0, charged_ns / lasted_ns)) < SUSPECT_CHANCE
 
 
 def suspected_gpus(state: WatchState, unseen: Unseen) -> frozenset[str]:

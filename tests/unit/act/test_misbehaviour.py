@@ -88,6 +88,9 @@ class Account:
     def contradicted_gpus(self) -> set[int]:
         return self.contradicted
 
+    def bounds(self) -> set[tuple[int, int]]:
+        return set()
+
     def guessed_processes(self) -> set[int]:
         return self.guessed
 
