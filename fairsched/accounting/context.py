@@ -138,8 +138,6 @@ class Context:
     """Held since the last proof: the next one says nothing about tau."""
     asked_seq: int = 0
     """What the last proof proved, late or not."""
-    refuted_ns: int = 0
-    """When its silent work was taken to be over, because NVML's samples are not of it; 0 = it is not."""
     is_behind: bool = False
     """``seq`` was proven late: what had been done by then is not known."""
 

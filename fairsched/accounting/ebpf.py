@@ -87,7 +87,7 @@ class EbpfAccount:
         self.borne_out: Set[tuple[int, int]] = frozenset()
         """(Process, GPU) of which NVML's samples say that they had what they were charged."""
         self.refuted: Set[tuple[int, int]] = frozenset()
-        """(Process, GPU) charged for a bound of which NVML's samples say that they did not have it."""
+        """(Process, GPU) of which NVML's samples say that they did not have what they were charged."""
         self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
         self.cgroup_of: Callable[[int], int | None] = lambda _pid: None
         """Of a process, where it is now: only asked for who is seen on a GPU and in no call."""
@@ -245,16 +245,10 @@ class EbpfAccount:
             engine.drains.step(context, live, now_ns)
 
     def _refute(self, context: Context, replay: Turns, now_ns: int) -> None:
-        """Work of which there are no samples, though it is charged, is over, until there are."""
-        where = (context.tgid, context.gpu)
-        if context.is_held or replay.is_traced:
-            return
-        if where in self.refuted and replay.is_runnable(context.key):
+        """Work that is charged, and of which there are no samples, is over until it begins anew."""
+        is_refuted = (context.tgid, context.gpu) in self.refuted and not replay.is_traced
+        if is_refuted and not context.is_held and replay.is_runnable(context.key):
             replay.close(context.key, now_ns, is_anchor=False)
-            context.refuted_ns = context.refuted_ns or now_ns
-        elif context.refuted_ns and self.seen_running.get(where, 0) > context.refuted_ns:
-            replay.open(context.key, now_ns)
-            context.refuted_ns = 0
 
     def _is_guess(self, context: Context, live: abi.Ctx) -> bool:
         """Whether the GPU that it is on is one."""
@@ -349,12 +343,15 @@ class EbpfAccount:
         ends_ns = [engine.replay.drain_end_ns() for engine in self._engines.values()]
         return min((end_ns for end_ns in ends_ns if end_ns), default=None)
 
-    def bounds(self) -> set[tuple[int, int]]:
-        """(Process, GPU) that are charged for a bound."""
-        found = set[tuple[int, int]]()
+    def silent(self) -> dict[tuple[int, int], bool]:
+        """(Process, GPU) that launch and never ask, and whether it is borne out that all of it ran."""
+        found = dict[tuple[int, int], bool]()
         for gpu, engine in self._engines.items():
-            contexts = filter(None, map(self._contexts.get, engine.silence.bounds()))
-            found |= {(context.tgid, gpu) for context in contexts}
+            for key, is_borne_out in engine.silence.all():
+                context = self._contexts.get(key)
+                if context is not None:
+                    where = (context.tgid, gpu)
+                    found[where] = is_borne_out and found.get(where, True)
         return found
 
     def open_drains(self) -> dict[int, int]:

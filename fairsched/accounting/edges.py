@@ -154,7 +154,6 @@ class Edges:
     def _open(self, context: Context, engine: Engine, edge: Edge) -> None:
         engine.drains.answer(context, edge.t_ns)
         context.is_ended_in_bpf = False
-        context.refuted_ns = 0
         self._pauses.note(context.gpu, edge.t_ns - context.closed_at_ns)
         engine.replay.open(context.key, edge.t_ns)
         context.busy_ns = edge.t_ns

@@ -191,7 +191,7 @@ class Misbehaviour:
             is_blind=account is None or now_ns < self._blind_until_ns,
             over_budget=self._sensors.owners.over_work,
             leaves=tuple(self._leaves()),
-            bounds=self._bounds(account),
+            silent=self._silent(account),
             unsure=self._unsure(account),
         )
 
@@ -215,9 +215,9 @@ class Misbehaviour:
         """The tree lists what is below the root."""
         return self._tree.has_cgroup(cgroup_id) or cgroup_id == id_at(self._tree.mount, "/")
 
-    def _bounds(self, account: EbpfAccount | None) -> frozenset[Where]:
-        found = account.bounds() if account is not None else ()
-        return frozenset((pid, gpu_label(self._sensors.gpus, slot)) for pid, slot in found)
+    def _silent(self, account: EbpfAccount | None) -> dict[Where, bool]:
+        found = account.silent().items() if account is not None else ()
+        return {(pid, gpu_label(self._sensors.gpus, slot)): is_sure for (pid, slot), is_sure in found}
 
     def _unsure(self, account: EbpfAccount | None) -> frozenset[str]:
         if account is None:

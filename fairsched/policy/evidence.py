@@ -74,8 +74,8 @@ class Evidence:
     proof of intent."""
     leaves: tuple[Leave, ...] = ()
     """Since the look before."""
-    bounds: frozenset[Where] = frozenset()
-    """Processes that are charged the most that they may have had: they launch and never ask."""
+    silent: Mapping[Where, bool] = field(default_factory=dict)
+    """Processes that launch and never ask; False: they are charged the most that they may have had."""
     unsure: frozenset[str] = frozenset()
     """GPUs whose turns the account cannot follow: what it charged there may be far too little."""
 

@@ -143,7 +143,9 @@ def judge(evidence: Evidence, state: WatchState, limits: MisbehaviourLimits) -> 
         one = _endless(tenant, where, evidence, marks, looks, limits)
         if one is None:
             is_lost = tenant in evidence.over_budget
-            one = None if is_lost else _unseen(tenant, where, looks, evidence, state)
+            # What is charged who never asks may be little because samples refuted that it had more.
+            is_guess = is_lost or where in evidence.silent
+            one = None if is_guess else _unseen(tenant, where, looks, evidence, state)
             first_ns = None if is_lost else _suspected_since_ns(looks, evidence.now_ns)
             if first_ns is not None:
                 is_recent = evidence.now_ns - first_ns < SHORT_WINDOW_NS

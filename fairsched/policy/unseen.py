@@ -63,12 +63,12 @@ def borne_out(state: WatchState, now_ns: int) -> frozenset[Where]:
 
 
 def refuted(state: WatchState, evidence: Evidence) -> frozenset[Where]:
-    """Processes charged for a bound, of tenants of whose such processes fewer samples are than chance makes of it.
+    """Processes that never ask, of tenants of which fewer samples are than chance makes of what these were charged.
 
     Those of a tenant count together, for each of many may be charged little. Only where samples come at all.
     """
     groups: dict[tuple[str | None, str], list[Where]] = {}
-    for where in state.seen.keys() & evidence.bounds:
+    for where in (where for where, is_sure in evidence.silent.items() if not is_sure and where in state.seen):
         tenant = next((look.tenant for look in reversed(state.seen[where]) if look.tenant), None)
         groups.setdefault((tenant, where[1]), []).append(where)
     found = set[Where]()

@@ -12,7 +12,7 @@ from fairsched.model import NOTHING_UNSEEN, ContextWork, Snapshot
 from fairsched.observe.snapshot import Observation, with_unseen
 from fairsched.policy.evidence import EpisodeKey, Evidence, MisbehaviourLimits, TenantSamples
 from fairsched.policy.misbehaviour import WatchState, judge
-from fairsched.policy.unseen import borne_out, suspected_gpus, unseen_rates
+from fairsched.policy.unseen import borne_out, refuted, suspected_gpus, unseen_rates
 from tests.unit.accounting.closed_loop import MS, ClosedLoop, pid_of
 from tests.unit.policy.model_gpu import Tenant
 
@@ -100,6 +100,7 @@ class Watched(ClosedLoop):
         self._look_ns = self.now + (URGENT_NS if self.watch_state.is_urgent else LOOK_NS)
         self.unseen = unseen_rates(self.watch_state, evidence)
         self.account.borne_out = {(pid, 0) for pid, _ in borne_out(self.watch_state, self.now)}
+        self.account.refuted = {(pid, 0) for pid, _ in refuted(self.watch_state, evidence)}
         self.account.intruded = {0 for _ in suspected_gpus(self.watch_state, self.unseen)}
 
     def _evidence(self) -> Evidence:
@@ -126,6 +127,7 @@ class Watched(ClosedLoop):
             held_ns=held,
             watched_since_ns=dict.fromkeys(self.watch_state.suspects, 0),
             is_blind=self.now < BLIND_NS,
+            silent={(pid, GPU): is_sure for (pid, _), is_sure in self.account.silent().items()},
             unsure=frozenset({GPU} if self.account.contradicted_gpus() else ()),
         )
 

@@ -88,8 +88,8 @@ class Account:
     def contradicted_gpus(self) -> set[int]:
         return self.contradicted
 
-    def bounds(self) -> set[tuple[int, int]]:
-        return set()
+    def silent(self) -> dict[tuple[int, int], bool]:
+        return {}
 
     def guessed_processes(self) -> set[int]:
         return self.guessed
