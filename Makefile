@@ -45,7 +45,7 @@ test-vm-rungs: setup-vm ## What it sees and holds with by kernel and boot (root)
 
 .PHONY: test-k8s
 test-k8s: ## tests/k8s on a real Kubernetes; after setup-k8s (root)
-	@$(CLEAN_ENV) $(BIN)/python -m pytest tests/k8s $(ARGS); $(OWN)
+	@$(CLEAN_ENV) FAIRSCHED_REQUIRE_K8S=1 $(BIN)/python -m pytest tests/k8s $(ARGS); $(OWN)
 
 .PHONY: test-k8s-guest
 test-k8s-guest: setup-vm ## A node of cgroup v2 alone and systemd's cgroups (root)

@@ -6,10 +6,11 @@ marker, so ``-m node`` works. What a host cannot do is a skip that says why. Wha
 program that judges (benchmarks/gpu, docs/gpu-validation.md).
 
 A skip can also hide a broken set-up. FAIRSCHED_REQUIRE_NODE=1 (continuous integration sets it) therefore
-turns a skipped node test into a failure, unless its reason begins with ``host:``. That word is a claim
-about the machine that no set-up could change (``host: no kprobes in this kernel``), never about a missing
-package or a missing mount. Nor does a reason that begins with ``extra:`` fail: what the usual set-up leaves out on
-purpose, because it is large, and installs when it is asked to (``make setup-numba``).
+turns a skipped node test into a failure, and FAIRSCHED_REQUIRE_K8S=1 (``make test-k8s`` sets it) one of tests/k8s,
+unless its reason begins with ``host:``. That word is a claim about the machine that no set-up could change (``host: no
+kprobes in this kernel``), never about a missing package or a missing mount. Nor does a reason that begins with
+``extra:`` fail: what the usual set-up leaves out on purpose, because it is large or takes long, and installs or plays
+when it is asked to (``make setup-numba``).
 
 A node test is played by some ten processes on a clock that is real, and a machine that others use as well can spoil
 any one of hundreds. So one that fails is played once more and the summary names it (RERUN, with what failed). A test
@@ -44,8 +45,9 @@ TESTS = Path(__file__).resolve().parent
 TIERS = ("node", "vm", "k8s")
 HOST_REASON = "host:"
 EXTRA_REASON = "extra:"
+REQUIRED = {"node": "FAIRSCHED_REQUIRE_NODE", "k8s": "FAIRSCHED_REQUIRE_K8S"}
 HOW_TO_FORCE = {
-    "node": "FAIRSCHED_REQUIRE_NODE=1 makes this a failure",
+    **{tier: f"{name}=1 makes this a failure" for tier, name in REQUIRED.items()},
     "unit": "sudo make setup installs what is missing, and sudo make test-unit is root",
 }
 SECOND_CHANCES = 3
@@ -55,8 +57,12 @@ IMPORT_REASON = "could not import "
 """What importorskip says of itself."""
 
 
+def is_required(tier: str) -> bool:
+    return tier in REQUIRED and os.environ.get(REQUIRED[tier], "0") not in ("", "0")
+
+
 def is_node_required() -> bool:
-    return os.environ.get("FAIRSCHED_REQUIRE_NODE", "0") not in ("", "0")
+    return is_required("node")
 
 
 def is_full() -> bool:
@@ -184,15 +190,15 @@ def pytest_report_header() -> list[str]:
 def judge_skip(tier: str, longrepr: object) -> str | None:
     """The text of the failure a skip becomes, or None when the skip may stand."""
     reason = str(longrepr[2] if isinstance(longrepr, tuple) else longrepr).removeprefix("Skipped: ")
-    if tier != "node" or not is_node_required() or reason.startswith((HOST_REASON, EXTRA_REASON)):
+    if not is_required(tier) or reason.startswith((HOST_REASON, EXTRA_REASON)):
         return None
-    return f"skipped, but FAIRSCHED_REQUIRE_NODE=1 forbids it: {reason}"
+    return f"skipped, but {REQUIRED[tier]}=1 forbids it: {reason}"
 
 
 def is_said_how(tier: str, reason: str) -> bool:
-    """Whether a reason names the way itself. That of a unit test does behind a colon: ``no openssl: apt-get ...``."""
-    if tier == "node":
-        return "FAIRSCHED_REQUIRE_NODE" in reason
+    """Whether a reason names the way itself. That of a unit test does, behind a colon: ``no openssl: apt-get ...``."""
+    if tier in REQUIRED:
+        return REQUIRED[tier] in reason
     return ": " in reason and not reason.startswith(IMPORT_REASON)
 
 

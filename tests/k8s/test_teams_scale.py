@@ -34,7 +34,7 @@ from tests.k8s.fake_nodes import fake_node, fake_nodes
 from tests.k8s.settings import ADDRESS
 from tests.support import let_run, wait_until
 
-pytestmark = pytest.mark.skipif(not is_full(), reason="takes minutes: FAIRSCHED_FULL=1")
+pytestmark = pytest.mark.skipif(not is_full(), reason="extra: takes minutes: FAIRSCHED_FULL=1")
 
 NODES, PODS, TEAMS = 100, 30, 100
 PORT = 9091

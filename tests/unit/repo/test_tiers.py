@@ -73,7 +73,7 @@ def suite(tmp_path: Path) -> Path:
     _made(tmp_path / "tests/node/test_it.py").write_text(SUITE)
     _made(tmp_path / "tests/unit/test_it.py").write_text(SUITE)
     (tmp_path / "pytest.ini").write_text(
-        "[pytest]\nmarkers =\n node\n vm\n gpu\naddopts = -ra --import-mode=importlib\n"
+        "[pytest]\nmarkers =\n node\n vm\n gpu\n k8s\naddopts = -ra --import-mode=importlib\n"
     )
     return tmp_path
 
@@ -83,10 +83,13 @@ def _made(path: Path) -> Path:
     return path
 
 
-def run(suite: Path, *args: str, required: str, second_chance: str = "1") -> subprocess.CompletedProcess[str]:
+def run(
+    suite: Path, *args: str, required: str, second_chance: str = "1", name: str = "FAIRSCHED_REQUIRE_NODE"
+) -> subprocess.CompletedProcess[str]:
     env = {
         **os.environ,
-        "FAIRSCHED_REQUIRE_NODE": required,
+        **dict.fromkeys(("FAIRSCHED_REQUIRE_NODE", "FAIRSCHED_REQUIRE_K8S"), "0"),
+        name: required,
         "FAIRSCHED_SECOND_CHANCE": second_chance,
         "PYTEST_ADDOPTS": "",
     }
@@ -118,6 +121,15 @@ def test_with_the_order_a_skipped_node_test_fails_and_says_why(suite: Path) -> N
 
 def test_the_order_is_for_node_tests_alone(suite: Path) -> None:
     assert run(suite, "tests/unit", required="1").returncode == 0
+
+
+def test_those_with_a_cluster_have_an_order_of_their_own(suite: Path) -> None:
+    shutil.copytree(suite / "tests/node", suite / "tests/k8s")
+    assert run(suite, "tests/k8s", required="1").returncode == 0
+    out = run(suite, "tests/k8s", required="1", name="FAIRSCHED_REQUIRE_K8S")
+    assert out.returncode == 1
+    assert "FAIRSCHED_REQUIRE_K8S=1 forbids it: no tracefs: mount it" in out.stdout
+    assert "1 failed, 1 passed, 2 skipped, 1 xfailed" in out.stdout
 
 
 def test_with_the_order_a_module_that_skips_itself_fails(suite: Path) -> None:
