@@ -31,3 +31,13 @@ def blocks(page: Path) -> list[Block]:
 def shell_blocks(page: Path) -> list[Block]:
     """Those that a reader executes."""
     return [block for block in blocks(page) if block.language == "sh"]
+
+
+def section(page: Path, heading: str) -> list[Block]:
+    """Those below a heading of the second level. Raises ValueError where there is none of that name."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    first = lines.index(f"## {heading}") + 1
+    last = next(
+        (n for n, line in enumerate(lines, 1) if n > first and line.startswith("## ")), len(lines) + 1
+    )
+    return [block for block in blocks(page) if first < block.line < last]

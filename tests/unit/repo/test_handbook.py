@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the handbooks tell an operator to type is there: commands, their options, targets of make, configuration.
 
-That the commands of docs/operating.md do what it says is tried by tests/node/packaging/test_operating.py.
+That the commands of docs/operating.md do what it says is tried by tests/node/packaging/test_operating.py, and those of
+docs/kubernetes.md by tests/k8s/test_handbook.py.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ PAGES = tuple(
         "docs/long-work.md",
         "docs/mig-mps.md",
         "docs/reclaim.md",
+        "docs/kubernetes.md",
+        "docs/kubernetes-dra.md",
+        "docs/kubernetes-policies.md",
+        "docs/kubernetes-pools.md",
+        "docs/kubernetes-shares.md",
+        "docs/kubernetes-teams.md",
+        "docs/kubectl.md",
     )
 )
 OPERATING = ROOT / "docs/operating.md"
