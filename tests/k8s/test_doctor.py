@@ -23,7 +23,7 @@ from tests.k8s.pods import PATIENCE_S, drop_spaces, make_spaces, pod
 from tests.k8s.settings import SOCKET
 from tests.support import wait_until
 
-SPACE, FULL = "doctor", "doctor-full"
+SPACE, FULL, TOLD, STRICT = "doctor", "doctor-full", "doctor-told", "doctor-strict"
 H100, T4, BARE = "doctor-h100", "doctor-t4", "doctor-bare"
 GPU = "nvidia.com/gpu"
 Rows = list[dict[str, Any]]
@@ -31,20 +31,28 @@ Rows = list[dict[str, Any]]
 EXPECTED = {
     "node-plugin": (f"node {BARE}", "no device plugin has registered", "device plugin's pod"),
     "node-devices": (f"node {T4}", "none usable of 4", "Xid"),
+    "node-not-ready": (f"node {H100}", "it is not ready", "look at its kubelet"),
+    "node-cordoned": (f"node {BARE}", "no pod is sent there", f"kubectl uncordon {BARE}"),
+    "agent-none": ("cluster", "no agent of fairsched is there", "helm install fairsched"),
     "agent-absent": (f"node {H100}", "no agent of fairsched runs there", "nodeSelector"),
     "agent-not-ready": (f"node {NODE}", "agent agent is not ready", "describe pod agent"),
     "pod-taint": (f"pod {SPACE}/taint", f"taint {GPU}=present:NoSchedule is not tolerated", "tolerations: [{key"),
     "pod-label": (f"pod {SPACE}/label", "nodeSelector accelerator=b200", "fairsched k8s label"),
     "pod-gpu": (f"pod {SPACE}/many", f"{GPU}: it asks for 9, the node has 8 in all", "no more than one node has"),
     "pod-plugin": (f"pod {SPACE}/taint", f"{GPU} is not offered there", "device plugin"),
+    "pod-resource": (f"pod {SPACE}/wide", "cpu: it asks for 10000", "ask for less"),
+    "pod-other": (f"pod {SPACE}/lonely", f"it could go to {H100}, ", "the scheduler's words"),
     "pod-scheduler": (f"pod {SPACE}/taint", "the scheduler says: 0/", None),
     "pod-unseen": (f"pod {SPACE}/unseen", "it wants nobody", "does that scheduler run"),
     "pod-gated": (f"pod {SPACE}/gated", "scheduling gates: example.com/queue", "admits it"),
     "quota": (f"job {FULL}/greedy", f"requests.{GPU}=1, requests.{GPU}=0 are used", "describe quota gpus"),
+    "quota-unsaid": (f"job {TOLD}/silent", "quota memory wants pods that say limits.memory", "LimitRange"),
+    "not-made": (f"job {STRICT}/plain", "violates PodSecurity", "kubectl describe it"),
     "pod-runtime-class": (f"job {SPACE}/classless", "RuntimeClass doctor-none is not there", "kind RuntimeClass"),
     "pod-runtime-handler": (f"pod {SPACE}/handler", "no handler doctor-nvidia", "nvidia-ctk runtime configure"),
     "pod-toolkit": (f"pod {SPACE}/toolkit", "libnvidia-ml.so.1", "nvidia-ctk runtime configure"),
     "pod-image": (f"pod {SPACE}/image", "ErrImageNeverPull", "is the image there"),
+    "pod-start": (f"pod {SPACE}/bare", "CreateContainerConfigError", f"kubectl describe pod {SPACE}/bare"),
     "quota-full": (f"quota {FULL}/none", "0 of 0 used", "refused"),
 }  # fmt: skip
 
@@ -75,6 +83,11 @@ def scene() -> list[dict[str, Any]]:
     image["spec"]["containers"][0]["image"] = "fairsched.test/absent:1"
     agent["metadata"]["labels"] = {"app.kubernetes.io/name": "fairsched"}
     agent["spec"]["containers"][0]["readinessProbe"] = {"exec": {"command": ["/bin/sh", "-c", "exit 1"]}}
+    wide, bare = made("wide"), made("bare", **here)
+    wide["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "10000"}}
+    bare["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": "doctor-none"}}]
+    nobody = {"matchLabels": {"app": "nobody"}}
+    together = {"topologyKey": "kubernetes.io/hostname", "labelSelector": nobody}
     greedy = job("greedy", FULL)
     greedy["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {GPU: "2"}}
     return [
@@ -88,7 +101,8 @@ def scene() -> list[dict[str, Any]]:
         made("unseen", schedulerName="nobody"),
         made("gated", schedulingGates=[{"name": "example.com/queue"}]),
         made("handler", runtimeClassName="doctor", **here),
-        toolkit, image, agent, greedy,
+        made("lonely", affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [together]}}),
+        toolkit, image, agent, greedy, wide, bare, job("silent", TOLD), job("plain", STRICT),
         job("classless", SPACE, runtimeClassName="doctor-none"),
     ]  # fmt: skip
 
@@ -109,7 +123,8 @@ def gpu_node(cluster: Cluster, name: str, capacity: int | None, allocatable: int
 
 @pytest.fixture(scope="module")
 def rows(cluster: Cluster) -> Iterator[Rows]:
-    make_spaces(cluster, SPACE, FULL)
+    make_spaces(cluster, SPACE, FULL, TOLD, STRICT)
+    cluster.kubectl("label", "namespace", STRICT, "pod-security.kubernetes.io/enforce=restricted")
     quota = {"apiVersion": "v1", "kind": "ResourceQuota"}
     cluster.apply(
         {**quota, "metadata": {"name": "gpus", "namespace": FULL}, "spec": {"hard": {f"requests.{GPU}": "1"}}},
@@ -117,16 +132,19 @@ def rows(cluster: Cluster) -> Iterator[Rows]:
             **quota, "metadata": {"name": "none", "namespace": FULL},
             "spec": {"hard": {"requests.nvidia.com/mig-1g.10gb": "0"}},
         },
+        {**quota, "metadata": {"name": "memory", "namespace": TOLD}, "spec": {"hard": {"limits.memory": "1Gi"}}},
     )  # fmt: skip
     gpu_node(cluster, H100, 8, 8, taints=[{"key": GPU, "value": "present", "effect": "NoSchedule"}])
     gpu_node(cluster, T4, 4, 0)
-    gpu_node(cluster, BARE, None, 0)
+    gpu_node(cluster, BARE, None, 0, unschedulable=True)
     cluster.kubectl("label", "node", NODE, "nvidia.com/gpu.present=true", "--overwrite")
-    for space in (SPACE, FULL):
+    for space in (SPACE, FULL, TOLD, STRICT):
         account = ("serviceaccount", "default", "-n", space)
         wait_until(lambda account=account: cluster.has(*account), PATIENCE_S, "an account")
-    admin, found = Person(cluster), []
+    admin = Person(cluster)
+    found: Rows = []
     try:
+        found += json.loads(admin.run("k8s", "doctor", "--json").stdout)
         cluster.apply(*scene())
 
         def has_all() -> bool:
@@ -141,7 +159,9 @@ def rows(cluster: Cluster) -> Iterator[Rows]:
             print(f"missing: {set(EXPECTED) - {row['code'] for row in found}}")
         yield found
     finally:
-        drop_spaces(cluster, SPACE, FULL)
+        for space in (FULL, TOLD):  # others look at all quotas of the cluster
+            cluster.kubectl("delete", "quota", "--all", "-n", space)
+        drop_spaces(cluster, SPACE, FULL, TOLD, STRICT)
         cluster.kubectl("delete", "node", H100, T4, BARE, "--ignore-not-found")
         cluster.kubectl("delete", "runtimeclass", "doctor", "--ignore-not-found")
 

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.k8s.cluster import NODE, Cluster, ClusterError
+from tests.k8s.commands import Person
 from tests.k8s.places import BIN
 from tests.k8s.pods import PATIENCE_S, container_cgroup_of, drop_spaces, make_spaces, pod, run
 from tests.k8s.release import API, NAMESPACE, Release, need_image, simulated
@@ -206,6 +207,17 @@ def test_who_asks_for_more_than_is_left_waits_and_the_scheduler_says_why(shared:
     wait_until(lambda: f"Insufficient {RESOURCE}" in reason(), PATIENCE_S, "the scheduler says why")
     assert shared.cluster.phase("greedy", SPACE) == "Pending"
     shared.cluster.kubectl("delete", "pod", "greedy", "-n", SPACE, "--wait")
+
+
+def test_who_is_sent_past_the_scheduler_fails_and_doctor_says_why(shared: Shared) -> None:
+    document = sharing("sent", 101)
+    document["spec"]["nodeName"] = NODE
+    shared.cluster.apply(document)
+    wait_until(lambda: shared.cluster.phase("sent", SPACE) == "Failed", PATIENCE_S, "its kubelet refuses it")
+    told = Person(shared.cluster).json("doctor", "-n", SPACE, status=1)
+    (row,) = [one for one in told if one["code"] == "pod-allocate"]
+    assert row["subject"] == f"pod {SPACE}/sent" and "the device plugin refused" in row["text"]
+    shared.cluster.kubectl("delete", "pod", "sent", "-n", SPACE, "--wait")
 
 
 def test_a_gpu_that_is_lost_is_not_given_out_until_it_is_back(shared: Shared) -> None:

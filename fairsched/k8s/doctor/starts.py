@@ -25,6 +25,8 @@ _TOOLKIT = re.compile(
     r"(?i)nvidia-container-(?:cli|runtime)|libnvidia-ml\.so|failed to (?:load|initialize) NVML|exec:? .*nvidia-ctk"
 )
 _STUCK = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+_REJECTED = ("UnexpectedAdmissionError", "OutOf", "Topology")
+"""Reasons of a kubelet for a pod that it was sent and cannot run."""
 _MOST_EVENTS = 40
 _CDI_REMEDY = "on the node: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; CDI enabled in the runtime"
 _TOOLKIT_REMEDY = (
@@ -41,6 +43,7 @@ def rows(cluster: Cluster) -> Iterator[Row]:
     for pod in chosen(cluster):
         if not is_over(pod):
             yield from _pod(pod, messages, cluster.runtimes)
+    yield from _rejected(cluster)
     yield from _refused(cluster)
     yield from _used_up(cluster)
 
@@ -95,9 +98,28 @@ def _pod(pod: Object, messages: Mapping[str, list[str]], runtimes: Sequence[Obje
     if name and runtimes is not None and name not in {name_of(one) for one in runtimes}:
         text = f"its RuntimeClass {name} is not there (any more)"
         yield Row("pod-runtime-class", "bad", where, text, _RUNTIME_REMEDY)
-    if gpus_of(pod) and status.get("phase") == "Failed":
-        yield Row(
-            "pod-failed", "bad", where, str(status.get("message") or status.get("reason") or "it failed")
+
+
+def _rejected(cluster: Cluster) -> Iterator[Row]:
+    """Pods with GPUs that their kubelet did not take: they have failed for good. One of each owner's."""
+    seen: set[str] = set()
+    for pod in chosen(cluster):
+        status = pod.get("status") or {}
+        reason = str(status.get("reason") or "")
+        if status.get("phase") != "Failed" or not reason.startswith(_REJECTED) or not gpus_of(pod):
+            continue
+        owners = (pod.get("metadata") or {}).get("ownerReferences") or ()
+        owner = str(owners[0].get("uid")) if owners else text_of(pod, "uid")
+        if owner in seen:
+            continue
+        seen.add(owner)
+        where, message = f"pod {space_of(pod)}/{name_of(pod)}", f"{reason}: {status.get('message') or ''}"
+        yield of_message(where, message) or Row(
+            "pod-failed",
+            "bad",
+            where,
+            f"its kubelet refused it: {_short(message)}",
+            "make it anew once that is mended",
         )
 
 

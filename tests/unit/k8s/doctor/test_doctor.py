@@ -58,9 +58,7 @@ def agent(on: str, *, ready: bool = True) -> Any:
 def codes(*, nodes: list[Any], pods: list[Any] | None = None, **more: Any) -> list[tuple[str, str]]:
     rows = judge(Cluster(nodes, pods or [], **more))
     assert all(len(line) <= 80 for line in render(rows))
-    assert all(
-        row.remedy or row.code in ("pod-scheduler", "pod-failed") for row in rows if row.state == "bad"
-    )
+    assert all(row.remedy or row.code == "pod-scheduler" for row in rows if row.state == "bad")
     return [(row.state, row.code) for row in rows]
 
 
@@ -194,6 +192,35 @@ def test_words_of_runtimes_and_of_nvidias_toolkit(message: str, code: str | None
     row = of_message("pod ml/p", message)
     assert (row and row.code) == code
     assert row is None or row.remedy
+
+
+REJECTED = (
+    "Pod was rejected: Allocate failed due to requested number of devices unavailable, which is unexpected"
+)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "code"),
+    [
+        ("UnexpectedAdmissionError", REJECTED, "pod-allocate"),
+        ("OutOfnvidia.com/gpu", "Pod was rejected: Node didn't have enough resource", "pod-failed"),
+        ("Evicted", "The node was low on resource: memory.", None),
+        (None, None, None),
+    ],
+)
+def test_a_pod_that_its_kubelet_refused_has_failed_and_is_said_once_for_its_owner(
+    reason: str | None, message: str | None, code: str | None
+) -> None:
+    failed = [pod(f"f{number}", nodeName="n") for number in range(3)]
+    for one in failed:
+        one["status"] = {"phase": "Failed", "reason": reason, "message": message}
+        one["metadata"]["ownerReferences"] = [{"uid": "owner"}]
+    found = [one for _, one in codes(nodes=[node()], pods=[agent("n"), *failed]) if one.startswith("pod-")]
+    assert found == ([code] if code else [])
+    for one in failed:
+        one["metadata"].pop("ownerReferences")
+    found = [one for _, one in codes(nodes=[node()], pods=[agent("n"), *failed]) if one.startswith("pod-")]
+    assert found == ([code] * 3 if code else [])
 
 
 def event(message: str, name: str = "web", kind: str = "ReplicaSet") -> Any:
