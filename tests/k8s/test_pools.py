@@ -6,6 +6,7 @@ One real node, whose kubelet and controllers write it meanwhile, and Node object
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 from collections.abc import Iterator
@@ -112,13 +113,23 @@ def test_the_quota_and_the_limits_are_in_force(admin: Person, file: Path) -> Non
     admin.say("apply", "-f", everything(file))
     account = ("serviceaccount", "default", "-n", "pool-ml")
     wait_until(lambda: cluster.has(*account), PATIENCE_S, "the namespace has its account")
-    pod = {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "much", "namespace": "pool-ml"},
-        "spec": {"containers": [{"name": "a", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "9"}}}]},
-    }  # fmt: skip
     with pytest.raises(ClusterError, match="exceeded quota: fairsched-pools"):
-        cluster.apply(pod)
+        cluster.apply(limited({"nvidia.com/gpu": "9"}))
+    with pytest.raises(ClusterError, match="maximum memory usage per Container is 2Gi, but limit is 3Gi"):
+        cluster.apply(limited({"memory": "3Gi"}))
+    told = cluster.kubectl(
+        "create", "--dry-run=server", "-o", "json", "-f", "-", stdin=yaml.safe_dump(limited({}))
+    )
+    (container,) = json.loads(told)["spec"]["containers"]
+    assert container["resources"] == {"limits": {"memory": "1Gi"}, "requests": {"memory": "1Gi"}}
     admin.say("apply", "-f", write(file))
+
+
+def limited(limits: dict[str, str]) -> dict[str, Any]:
+    """A pod that says so of itself."""
+    container = {"name": "a", "image": "none", "resources": {"limits": limits}}
+    metadata = {"name": "much", "namespace": "pool-ml"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
 
 
 def test_conflicts_name_the_other_manager_and_are_forced_only_by_a_flag(admin: Person, file: Path) -> None:
