@@ -54,6 +54,19 @@ VENDORS = """## Vendors
 
 More: [reclaim.md](reclaim.md#other-vendors).
 """
+KUBERNETES = """## Kubernetes
+
+On containerd 2.2.9 and runc 1.3.6; the last but one on Debian's.
+
+| Kubernetes | cgroups of the node | driver | what was played |
+|---|---|---|---|
+| 1.34.4 | v1, and v2 beside it | cgroupfs | `make test-k8s`: all of `tests/k8s` |
+| 1.34.4 | v2 alone, Linux 6.1 | systemd 252 | `make test-k8s-guest`: pods frozen and thawed; no shares |
+| 1.20.2 | v1, and v2 beside it | cgroupfs | escalation (`policy/v1beta1`), by hand |
+| others; CRI-O; kind | | | nothing; paths of their cgroups in unit tests |
+
+More: [kubernetes.md](kubernetes.md#how-it-is-tested).
+"""
 YOUNGER = """These results are older than tests of the files named here: what those found out has no row, and they
 are not counted above. A node test runs them under 6.1 in each `sudo make test`; for the other kernels there is
 `make test-vm`.
@@ -167,7 +180,7 @@ def page(
         parts.append(YOUNGER + "\n".join(f"- `{file}`" for file in younger))
     if rungs:
         parts.append(ladder(rungs))
-    parts.append(VENDORS)
+    parts += [VENDORS, KUBERNETES]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
