@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.k8s.cluster import PODS, Cluster
 from tests.k8s.places import UNIFIED
 from tests.k8s.pods import PATIENCE_S, container_cgroup_of, pod, run
 from tests.k8s.release import NAMESPACE, Release, frozen_in, need_image, simulated
-from tests.node.daemon.site import DECODE, STEADY
+from tests.node.daemon.site import DECODE, STEADY, stand_still
 from tests.support import wait_until
 
 NAMES = ("heavy", "light")
@@ -28,23 +29,21 @@ WATCHED_S = 8.0
 AT_ONCE_S = 1.0
 """The promise: thawed after a kill. It takes milliseconds."""
 INSTALL_S = 60.0
-"""The bar from `helm install` to an agent that is ready, its image being there."""
+"""The bar from `helm install` to the first pod that runs with its share held, the images being there."""
+HELD_S = 2.0
+"""A share that was so for so long is held."""
 KUBEPODS = UNIFIED / PODS
 
 
 class Busy(Release):
     """A release on a node where two pods keep the GPU busy."""
 
-    def weigh(self, **weights: float) -> None:
-        """Install it, or another configuration of it: the weights of the pods of these names."""
-        self.install(
-            {
-                "tenants": {
-                    name: {"weight": weight, "match": {"pod": f"default/{name}"}}
-                    for name, weight in weights.items()
-                }
-            }
-        )
+    held_s = 0.0
+    """From `helm install` until the pods ran and had their shares."""
+
+    def weigh(self, more: Mapping[str, Any] | None = None, /, **weights: float) -> None:
+        """Install it, or another configuration of it: the weights of the pods of these names; ``more``: of each."""
+        self.install({"tenants": tenants(more, **weights)})
 
     def wait_accounted(self) -> None:
         """Both pods' work is seen, on probes."""
@@ -64,22 +63,35 @@ class Busy(Release):
         return time.monotonic() - started
 
 
+def tenants(more: Mapping[str, Any] | None = None, /, **weights: float) -> dict[str, dict[str, Any]]:
+    return {
+        name: {"weight": weight, "match": {"pod": f"default/{name}"}, **(more or {})}
+        for name, weight in weights.items()
+    }
+
+
 @pytest.fixture(scope="module")
 def busy(cluster: Cluster) -> Iterator[Busy]:
     need_image(cluster)
     with simulated() as gpu:
         found = Busy(cluster, gpu)
-        places = {name: container_cgroup_of(run(cluster, pod(name))) for name in NAMES}
         try:
             started = time.monotonic()
             found.weigh(heavy=3, light=1)
             found.ready_s = time.monotonic() - started
+            places = {name: container_cgroup_of(run(cluster, pod(name))) for name in NAMES}
             # Of contexts that are older than the probes the GPU is a guess.
             first = gpu.spawn("first", DECODE, places["heavy"])
             wait_until(lambda: "probes=" in found.log(), PATIENCE_S, "libcuda has its probes")
             first.kill()
             for name in NAMES:
                 gpu.spawn(name, STEADY, places[name])
+            wait_until(
+                lambda: found.shares(NAMES, HELD_S)["heavy"] == pytest.approx(0.75, abs=TOLERATED),
+                PATIENCE_S,
+                "the shares are held",
+            )
+            found.held_s = time.monotonic() - started
             found.wait_accounted()
             yield found
         finally:
@@ -93,7 +105,8 @@ def busy(cluster: Cluster) -> Iterator[Busy]:
 def test_two_pods_get_their_shares_from_an_agent_that_helm_has_installed(busy: Busy) -> None:
     got = busy.shares(NAMES, WATCHED_S)
     assert got["heavy"] == pytest.approx(0.75, abs=TOLERATED), got
-    assert busy.ready_s < INSTALL_S
+    print(f"ready {busy.ready_s:.1f} s after helm install, a pod with its share held {busy.held_s:.1f} s")
+    assert busy.held_s < INSTALL_S
     assert {name: busy.cluster.phase(name) for name in NAMES} == dict.fromkeys(NAMES, "Running")
 
 
@@ -165,6 +178,20 @@ def test_an_agent_that_cannot_do_as_it_should_is_not_ready_and_says_why(busy: Bu
     said = "not well: mode is observe, not enforce: gpu.enforce_on does not name ebpf"
     wait_until(lambda: said in told(), PATIENCE_S, "the kubelet says why it is not ready")
     assert not busy.is_ready() and busy.restarts() == 0
+
+
+def test_a_daemon_that_stands_still_holds_nobody_and_the_kubelet_starts_another(busy: Busy) -> None:
+    """By the liveness probe, which asks more often here."""
+    often = {"periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 2}
+    busy.install({"tenants": tenants(heavy=3, light=1)}, probes={"liveness": often})
+    busy.wait_accounted()
+    pid = busy.host_pid()
+    busy.wait_held()
+    stand_still(pid)
+    wait_until(lambda: not frozen_in(KUBEPODS), PATIENCE_S, "the guardian thaws")
+    wait_until(lambda: not is_running(pid), PATIENCE_S, "the kubelet ends it")
+    wait_until(lambda: busy.restarts() == 1, PATIENCE_S, "and starts another")
+    busy.wait_ready()
 
 
 def test_what_is_uninstalled_leaves_nothing_frozen_and_no_process(busy: Busy) -> None:
