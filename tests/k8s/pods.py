@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,17 @@ def run(cluster: Cluster, document: dict[str, Any]) -> dict[str, Any]:
         told = cluster.kubectl("describe", "pod", name, "-n", namespace)
         raise AssertionError(f"{error}\n{told[-1500:]}") from error
     return cluster.get("pod", name, "-n", namespace)
+
+
+def lives(cluster: Cluster, pods: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Of each NAMESPACE/POD: which one it is, and how often its container was started again."""
+    found = {}
+    for full in pods:
+        namespace, _, name = full.partition("/")
+        document = cluster.get("pod", name, "-n", namespace)
+        (status,) = document["status"]["containerStatuses"]
+        found[full] = (document["metadata"]["uid"], status["restartCount"])
+    return found
 
 
 def make_spaces(cluster: Cluster, *names: str, **annotations: Mapping[str, str]) -> None:
