@@ -55,6 +55,8 @@ class DeviceGate:
         self._load: GateLoad | None = None
         self._old: list[GateProgram] = []
         """Of earlier daemons, to be taken over or replaced."""
+        self._left: dict[int, tuple[frozenset[int], bool]] = {}
+        """Rules of earlier daemons on cgroups whose names are not known yet: matches by name come a moment later."""
         self._rules = gate.GateRules({}, {})
         self._newborn = Newborn(mount)
         self._born: dict[int, str] = {}
@@ -86,6 +88,8 @@ class DeviceGate:
         if not self._is_wanted(config):
             self.refresh()
             return
+        for program in sorted(self._old, key=lambda one: one.id):
+            self._left.update(program.rules())
         self._take_in(config, {node.id: node.path for node in cgroup_tree.walk(self._mount)})
         while self._load is not None:
             self._poll_load(1.0)
@@ -226,7 +230,14 @@ class DeviceGate:
             self._is_refused = False
         assert self._owners is not None
         before = self._rules.warnings
-        self._rules = gate.choose_rules(paths, self._owners, config, self._devices, abi.MAX_GATE_LEVELS)
+        self._rules = gate.choose_rules(
+            paths, self._owners, config, self._devices, abi.MAX_GATE_LEVELS, self._left
+        )
+        self._left = {
+            cgroup_id: rule
+            for cgroup_id, rule in self._left.items()
+            if cgroup_id in paths and self._owners.is_waiting(paths[cgroup_id])
+        }
         for line in self._rules.warnings:
             if line not in before:
                 logger.warning("gate=warning what=%r", line)

@@ -139,6 +139,10 @@ class CgroupOwners:
         found = self._known[path] = self._find(path.strip("/"), path)
         return found
 
+    def is_waiting(self, path: str) -> bool:
+        """Whether a name that is not known yet may change the answer that :meth:`owner` has just given."""
+        return path in self._waiting
+
     def _find(self, path: str, asked: str) -> CgroupOwner | None:
         by_path = self._paths.on(path)
         claim = self._by_name(path, asked, by_path) if self._has_names else by_path

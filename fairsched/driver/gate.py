@@ -60,10 +60,22 @@ def is_asked_for(config: Config) -> bool:
     return config.devices.default == "deny" or any(node.gpus is not None for _, node in walk(config.tenants))
 
 
+Left = Mapping[int, tuple[frozenset[int], bool]]
+"""What is in force by cgroup id: device minors, and whether it is all of them."""
+
+
 def choose_rules(
-    paths: Mapping[int, str], owners: CgroupOwners, config: Config, devices: Devices, max_level: int
+    paths: Mapping[int, str],
+    owners: CgroupOwners,
+    config: Config,
+    devices: Devices,
+    max_level: int,
+    left: Left | None = None,
 ) -> GateRules:
-    """The rules for the cgroups there are (``paths`` by id)."""
+    """The rules for the cgroups there are (``paths`` by id).
+
+    What an earlier daemon has ``left`` on one stays until it is known what that one is called, and so whose it is.
+    """
     by_cgroup: dict[int, Rule] = {}
     warnings: dict[str, None] = {}
     defaults = {f"/{path}" for path in config.devices.under} if config.devices.default == "deny" else set()
@@ -71,6 +83,9 @@ def choose_rules(
         owner = owners.owner(path)
         if owner is not None and owner.cgroup == path and owner.gpu_lists:
             rule, complaints = resolve(cgroup_id, path, owner.tenant, owner.gpu_lists, devices)
+        elif left is not None and cgroup_id in left and owners.is_waiting(path):
+            gpus, is_all = left[cgroup_id]
+            rule, complaints = Rule(cgroup_id, path, None, gpus, is_all), ()
         elif path in defaults and (owner is None or not owner.gpu_lists):
             rule, complaints = Rule(cgroup_id, path, None), ()
         else:

@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
+from fairsched.cgroup.path import CgroupRef, find_mount
 from fairsched.simgpu.daemon_process import is_running
 from tests.k8s.cluster import PODS, Cluster
 from tests.k8s.places import UNIFIED
 from tests.k8s.pods import PATIENCE_S, container_cgroup_of, pod, run
 from tests.k8s.release import NAMESPACE, Release, frozen_in, need_image, simulated
 from tests.node.daemon.site import DECODE, STEADY, stand_still
+from tests.node.gate.opener import DENIED, NO_DRIVER, Nodes, Opener, Trier
 from tests.support import wait_until
 
 NAMES = ("heavy", "light")
@@ -156,6 +158,29 @@ def test_an_upgrade_freezes_nobody_while_no_agent_is_there(busy: Busy) -> None:
     busy.wait_accounted()
     got = busy.shares(NAMES, WATCHED_S)
     assert got["light"] == pytest.approx(0.75, abs=TOLERATED), got
+
+
+def test_a_gpu_that_is_not_a_pods_stays_denied_while_an_upgrade_has_no_agent(
+    busy: Busy, tmp_path: Path
+) -> None:
+    """By the device gate, which thaws nothing and is not taken away until the configuration says so."""
+    other = Nodes(tmp_path).char(195, 1)
+    place = container_cgroup_of(busy.cluster.get("pod", "light"))
+    with CgroupRef.open(find_mount(), f"/{place.relative_to(UNIFIED)}") as ref:
+        opener = Opener(ref)
+        try:
+            assert opener.open(other) == NO_DRIVER
+            busy.weigh({"gpus": [0]}, heavy=1, light=3)
+            wait_until(lambda: opener.open(other) == DENIED, PATIENCE_S, "it is denied")
+            trier = Trier(ref, other)
+            name = busy.pod()["metadata"]["name"]
+            busy.weigh({"gpus": [0]}, heavy=1, light=2)
+            tried, let_through = trier.end()
+            assert busy.pod()["metadata"]["name"] != name and tried > 1000 and let_through == 0
+            busy.weigh(heavy=1, light=3)
+            wait_until(lambda: opener.open(other) == NO_DRIVER, PATIENCE_S, "it is not denied any more")
+        finally:
+            opener.end()
 
 
 def test_an_agent_that_goes_thaws_before_it_has_gone(busy: Busy) -> None:

@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairsched.cgroup.names import Book, Names
 from fairsched.config import CgroupOwners, Config, from_bytes
 from fairsched.driver.gate import GateRules, choose_rules, is_asked_for, places_to_watch
 from fairsched.driver.inventory import Devices
@@ -174,3 +175,40 @@ def test_nobody_gets_more_than_the_cgroup_around_it(
             assert by_path[path].gpus <= set(wish)
     if (parent, child, grandchild) == (None, None, None):
         assert bool(rules.by_cgroup) is (default == "deny")
+
+
+class Slowly(Names):
+    """Names of pods that are read in a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pods: dict[str, str] = {}
+
+    def of(self, book: Book, key: str) -> str | None:
+        return self.pods.get(key) if book is Book.PODS else None
+
+    def tell(self, uid: str, name: str) -> None:
+        self.pods[uid] = name
+        self.version += 1
+
+
+UID, OTHER = "b0b7f2c1-0000-4000-8000-000000000001", "b0b7f2c1-0000-4000-8000-000000000002"
+
+
+def test_what_an_earlier_daemon_left_on_a_cgroup_stays_until_its_name_is_known() -> None:
+    """Else a gate would open for the moment in which a daemon that starts does not know its pods yet."""
+    config, names = make_config({"a": {"gpus": [1], "match": {"pod": "ml/a"}}}), Slowly()
+    paths = {1: "/kubepods", 2: f"/kubepods/pod{UID}", 3: f"/kubepods/pod{OTHER}", 4: "/system.slice"}
+    left = {2: (frozenset({0}), False), 3: (frozenset[int](), False), 4: (frozenset({0}), False)}
+    owners = CgroupOwners(config, names)
+
+    def found() -> GateRules:
+        return choose_rules(paths, owners, config, DEVICES, 32, left)
+
+    assert shown(found()) == {paths[2]: "0", paths[3]: "none"}, "what has a path alone is decided"
+    assert found().tops == {1: "/kubepods"}
+    names.tell(UID, "ml/a")
+    assert shown(found()) == {paths[2]: "1", paths[3]: "none"}
+    names.tell(OTHER, "ml/other")
+    assert shown(found()) == {paths[2]: "1"}, "it is nobody's who has a list"
+    assert shown(choose_rules(paths, CgroupOwners(config, Slowly()), config, DEVICES, 32)) == {}
