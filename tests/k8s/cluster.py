@@ -263,7 +263,7 @@ class Cluster:
         process.wait()
 
     def audited(self) -> list[dict[str, Any]]:
-        """What was asked with the tokens of service accounts of the namespace fairsched.
+        """What was asked by those whom settings.py names.
 
         But for what was asked of a server that was not ready: it refuses what it has not read the rights for yet.
         """

@@ -16,6 +16,9 @@ from tests.k8s.places import BIN, IMAGE, IS_SYSTEMD, SLOWER
 ADDRESS = "10.99.0.1"
 API_PORT = 6443
 SOCKET = "/run/containerd/containerd.sock"
+RECORDED_SPACES = ("fairsched", "pool-ml")
+"""Where the chart is, and the labeller of test_pools.py."""
+RECORDED_USERS = ("system:serviceaccount:kube-system:fairsched-escalation", "kubectl-user")
 GATES = {"DRAConsumableCapacity": True}
 """Alpha in 1.34: a GPU is given to several claims, each of which consumes a part (test_dra.py)."""
 
@@ -94,13 +97,14 @@ def network() -> dict[str, Any]:
 
 
 def audit() -> dict[str, Any]:
-    """What the API server keeps a record of: what the agents ask."""
+    """What the API server keeps a record of: what programs and people of ours ask (rights.py)."""
     return {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
         "omitStages": ["RequestReceived"],
         "rules": [
-            {"level": "Metadata", "userGroups": ["system:serviceaccounts:fairsched"]},
+            {"level": "Metadata", "userGroups": [f"system:serviceaccounts:{one}" for one in RECORDED_SPACES]},
+            {"level": "Metadata", "users": list(RECORDED_USERS)},
             {"level": "None"},
         ],
     }

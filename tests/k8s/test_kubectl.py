@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.k8s import rights
 from tests.k8s.cluster import NODE, Cluster
 from tests.k8s.commands import Person
 from tests.k8s.places import BIN
@@ -114,11 +115,15 @@ def test_a_user_without_the_right_is_refused_clearly_and_with_it_is_not(
     said = user.ask("top", status=1).stderr
     assert "you may not ask the agents" in said and "pods/proxy" in said and "kubectl-rbac.yaml" in said
     cluster.kubectl("delete", "rolebinding", "pods-only", "-n", NAMESPACE)
+    asked_before = len(cluster.audited())
     cluster.kubectl("apply", "-n", NAMESPACE, "-f", str(ROOT / "packaging/kubernetes/kubectl-rbac.yaml"))
     cluster.kubectl(
         "create", "rolebinding", "fs", "-n", NAMESPACE, "--role=fairsched-view", "--user=kubectl-user"
     )
-    assert "ml/a" in user.ask("top").stdout
+    for command in (("top",), ("shares",), ("explain", "ml/a")):
+        assert "ml/a" in user.ask(*command).stdout
+    # It asks for agents of all namespaces first.
+    rights.check(cluster, "kubectl-user", NAMESPACE, since=asked_before, tried=[("list", "/pods")])
     cluster.kubectl("delete", "rolebinding", "fs", "-n", NAMESPACE)
     cluster.kubectl("delete", "role", "fairsched-view", "-n", NAMESPACE)
 

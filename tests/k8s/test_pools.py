@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from fairsched.k8s.pools.schema import Pools, problems
+from tests.k8s import rights
 from tests.k8s.cluster import NODE, Cluster, ClusterError
 from tests.k8s.commands import Person
 from tests.k8s.places import BIN
@@ -201,6 +202,7 @@ def test_the_labeller_of_the_chart_labels_nodes_and_asks_for_nothing_else(
             raise AssertionError(f"{error}\n{logs}\n{told[-2500:]}") from error
         assert "label workload: inference" in cluster.kubectl("logs", "job/label", "-n", "pool-ml")
         assert labels(cluster, "l4-a")["workload"] == "inference"
+        rights.check(cluster, rights.account("pool-ml", "fairsched-pools"), "pool-ml", "kube-system")
     finally:
         cluster.kubectl("delete", "job", "label", "-n", "pool-ml", "--ignore-not-found")
         cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=manifests)
