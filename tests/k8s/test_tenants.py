@@ -126,6 +126,68 @@ def test_a_pod_gets_no_more_than_its_namespaces_part_whatever_it_says(told: Told
     assert told.shares(PODS, WATCHED_S)["web/c"] == pytest.approx(0.25, abs=TOLERATED)
 
 
+SAYS: dict[str, dict[str, str]] = {
+    "ml": {"min": "40%", "quota": "90%", "class": "batch", "vram_limit": "16GiB"},
+    "ml/a": {"min": "30%", "vram_limit": "8GiB"},
+    "ml/b": {"quota": "10%", "class": "latency"},
+}
+HAS: dict[str, dict[str, Any]] = {
+    "ml": {"min": 0.4, "quota": 0.9, "vram_limit": 16 << 30},
+    "ml/a": {"min": 0.3, "quota": None, "class": "batch", "vram_limit": 8 << 30},
+    "ml/b": {"min": 0.0, "quota": 0.1, "class": "latency", "vram_limit": None},
+}
+
+
+def test_every_key_is_in_force_and_a_quota_is_held(told: Told) -> None:
+    """The class that a namespace says is its pods' default."""
+    for full, values in SAYS.items():
+        told.annotate(full, **values)
+
+    def found() -> dict[str, dict[str, Any]]:
+        return {full: {key: told.settings(full).get(key) for key in HAS[full]} for full in HAS}
+
+    try:
+        wait_until(lambda: found() == HAS, PATIENCE_S, f"what they say is in force: {HAS}")
+        told.wait_settled()
+        began, before = time.monotonic(), told.gpu.truth_ns()
+        let_run(WATCHED_S)
+        got = (told.gpu.truth_ns()["ml/b"] - before["ml/b"]) / 1e9 / (time.monotonic() - began)
+        assert 0.1 - TOLERATED < got < 0.1 + TOLERATED, "of the GPU's time"
+    finally:
+        for full, values in reversed(SAYS.items()):  # a pod's min is out of its namespace's
+            told.annotate(full, **dict.fromkeys(values))
+    wait_until(lambda: told.settings("ml/b").get("quota") is None, PATIENCE_S, "it is over")
+
+
+def test_pods_that_say_the_same_tenant_share_one_part(told: Told) -> None:
+    """Two of three pods: they have half of what is their namespace's, where each by itself had a third."""
+    place = container_cgroup_of(run(told.cluster, pod("e", namespace="ml", annotations=said(weight="1"))))
+    told.gpu.spawn("ml/e", STEADY, place)
+    told.annotate("ml/a", weight="1")
+    try:
+        for full in ("ml/b", "ml/e"):
+            told.annotate(full, tenant="team")
+        wait_until(lambda: told.weight("ml/team") == 1, PATIENCE_S, "there is a tenant of that name")
+        assert told.weight("ml/b") is None and told.weight("ml/e") is None
+        told.wait_settled()
+        got = told.shares([*PODS, "ml/e"], WATCHED_S)
+        assert got["ml/b"] + got["ml/e"] == pytest.approx(0.375, abs=TOLERATED), got
+        assert got["web/c"] == pytest.approx(0.25, abs=TOLERATED), got
+    finally:
+        told.gpu.kill_group("ml/e")
+        told.annotate("ml/b", tenant=None)
+        told.annotate("ml/a", weight="3")
+        told.cluster.kubectl("delete", "pod", "e", "-n", "ml", "--wait=false")
+    told.wait_weight("ml/b", 1)
+
+
+def test_ps_explain_and_the_metrics_call_a_pod_by_its_name(told: Told) -> None:
+    assert {"ml/a", "ml/b", "web/c"} <= set(told.fairsched("ps").split())
+    assert "ml/a" in told.fairsched("explain", "ml/a")
+    where = f"/api/v1/namespaces/{NAMESPACE}/pods/{told.pod()['metadata']['name']}:9477/proxy/metrics"
+    wait_until(lambda: 'tenant="ml/a"' in told.cluster.text(where), PATIENCE_S, "the metrics name it")
+
+
 def test_what_cannot_be_understood_keeps_the_default_and_an_event_says_why(told: Told) -> None:
     told.annotate("ml/b", weight="heavy")
     text = "fairsched.io/weight: 'heavy': it is not a number"
