@@ -7,6 +7,7 @@ packaging/kubernetes/escalation-rbac.yaml. The GPUs are a number in the node's s
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,11 +21,14 @@ from fairsched.companion.escalate.model import Kind, Outcome, Result
 from fairsched.companion.escalate.pods import EvictionRules
 from fairsched.companion.escalate.steps import carry_out
 from fairsched.k8s.client import KubeClient
-from tests.k8s import network
+from tests.k8s import network, rights
 from tests.k8s.cluster import NODE, Cluster
 from tests.k8s.fake_nodes import fake_node, fake_nodes
 from tests.k8s.places import BIN, IMAGE
-from tests.k8s.pods import PATIENCE_S, drop_spaces, gpus_on_the_node, make_spaces
+from tests.k8s.pods import PATIENCE_S, container_cgroup_of, drop_spaces, gpus_on_the_node, make_spaces
+from tests.k8s.release import NAME, NAMESPACE, Release, need_image, simulated
+from tests.node.daemon.site import DECODE, STEADY
+from tests.node.daemon.test_escalation import QUICK
 from tests.support import wait_until
 from tests.unit.companion.escalate.reports import cgroup, order, report, tenant
 from tests.unit.companion.escalate.test_mig import FREE, Driver, gpu
@@ -283,7 +287,77 @@ def test_a_mig_manager_that_fails_gets_its_old_order_back(scene: Scene) -> None:
         assert manager.states == ["failed", "success"]
 
 
-def test_it_may_do_nothing_else(scene: Scene) -> None:
-    account = "--as=system:serviceaccount:kube-system:fairsched-escalation"
-    for verb, what in (("delete", "pods"), ("get", "secrets"), ("patch", "pods"), ("delete", "nodes")):
-        assert not scene.cluster.answers("auth", "can-i", verb, what, "-n", PLACE, account), f"{verb} {what}"
+def test_it_has_used_all_that_it_may_and_may_do_nothing_else(scene: Scene) -> None:
+    """By the API server's own record and rules."""
+    rights.check(scene.cluster, rights.account("kube-system", "fairsched-escalation"), PLACE)
+
+
+# ---- the agent of the chart ----
+
+
+class Climbing(Release):
+    """A release whose own ladder acts."""
+
+    asked_before = 0
+    """Lines of the API server's record that are older than it."""
+
+    def outcomes(self) -> list[tuple[str, str]]:
+        """What its steps came to, in their order."""
+        told: list[dict[str, Any]] = json.loads(
+            self.fairsched("escalation", "history", "--json", "-n", "1000")
+        )
+        return [(one["kind"], one["outcome"]) for one in told if one["event"] == "result"]
+
+
+@pytest.fixture
+def climbing(cluster: Cluster, scene: Scene) -> Iterator[Climbing]:
+    """Pods that keep the GPU busy, one of which waits for the others."""
+    need_image(cluster)
+    with simulated() as gpu:
+        found = Climbing(cluster, gpu)
+        found.asked_before = len(cluster.audited())
+        cluster.kubectl("cordon", OTHER)
+        cluster.kubectl("delete", "pod", "-n", PLACE, "-l", "app=low", "--wait")
+        wait_until(lambda: scene.where("low") == NODE, PATIENCE_S, "it runs here")
+        cluster.kubectl("uncordon", OTHER)
+        try:
+            tenants = {
+                name: {
+                    "class": "latency" if name == "high" else "batch",
+                    "match": {"pod": f"{PLACE}/{name}-*"},
+                }
+                for name in PRIORITIES
+            }
+            evict = {"namespaces": [PLACE], "labels": {LABEL: "true"}, "wait_s": 30, "cool_down_s": 1}
+            found.install({"tenants": tenants, "escalation": {**QUICK, "ladder": ["evict"], "evict": evict}})
+            places = {name: container_cgroup_of(one) for name, one in scene.pods().items()}
+            gpu.spawn("high", DECODE, places["high"])
+            wait_until(lambda: "probes=" in found.log(), PATIENCE_S, "libcuda has its probes")
+            for name in ("guarded", "low", "low", "low"):
+                gpu.spawn(name, STEADY, places[name])
+            yield found
+        finally:
+            for name in PRIORITIES:
+                gpu.kill_group(name)
+            found.uninstall()
+
+
+def test_the_agent_of_the_chart_moves_a_pod_away_and_takes_it_back_when_nobody_waits(
+    scene: Scene, climbing: Climbing
+) -> None:
+    before = scene.uids()
+    wait_until(lambda: bool(climbing.outcomes()), PATIENCE_S, "the ladder has acted")
+    assert climbing.outcomes()[0] == ("apply", "done"), climbing.log()
+    assert scene.node()["spec"]["unschedulable"] and scene.node()["metadata"]["labels"][LABEL] == "true"
+    wait_until(lambda: scene.where("low") == OTHER, PATIENCE_S, "it runs on the other node")
+    after = scene.uids()
+    assert {name for name in before if after[name] != before[name]} == {"low"}
+
+    for name in PRIORITIES:
+        climbing.gpu.kill_group(name)
+    wait_until(
+        lambda: climbing.outcomes()[-1] == ("rollback", "rolled_back"), PATIENCE_S, "nobody waits any more"
+    )
+    assert not scene.node()["spec"].get("unschedulable")
+    user = rights.account(NAMESPACE, NAME)
+    rights.check(scene.cluster, user, NAMESPACE, PLACE, since=climbing.asked_before)
