@@ -158,3 +158,11 @@ def test_one_that_was_taken_to_be_done_and_proves_that_it_goes_on_is_charged_aga
     assert account.is_charged((0, 1))
     (row,) = account.read(2500 * MS)
     assert row.used_ns == 1000 * MS
+
+
+def test_streams_that_have_work_are_counted(probe: FakeProbe) -> None:
+    account = begun(probe)
+    (one,) = account.work()
+    probe.contexts_by_slot[0].busy[abi.COMPUTE].streams = 0b1011
+    (work,) = account.work()
+    assert (one.streams, work.streams) == (1, 3)

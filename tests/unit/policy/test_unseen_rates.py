@@ -199,15 +199,15 @@ def test_from_the_second_sample_on_of_one_that_was_charged_nothing_nothing_is_le
     assert statistics.median(waits_s) - BEGIN_S < 1.5
 
 
-def refuted_part(charged: float, had: float) -> float:
-    """Of the looks in the second half of forty seconds at one that is charged for a bound."""
+def refuted_part(charged: float, had: float, *, is_sure: bool = False) -> float:
+    """Of the looks in the second half of forty seconds at one that never asks."""
     found = []
     for seed in SEEDS:
         bound = Process(1, had, seen_ratio=charged / had) if had else Process(1, charged, busy_until_s=0.0)
         one = world([bound, Process(2, 0.6)], seed)
         told = []
         for _ in one.rated(40):
-            evidence = replace(one.evidence, silent={(1, GPU): False})
+            evidence = replace(one.evidence, silent={(1, GPU): is_sure})
             told.append((1, GPU) in refuted(one.state, evidence))
         found += told[len(told) // 2 :]
     return statistics.mean(found)
@@ -219,3 +219,7 @@ def test_a_bound_of_which_there_are_no_samples_is_refuted() -> None:
 
 def test_a_bound_that_is_what_it_had_is_not_refuted() -> None:
     assert refuted_part(0.3, 0.3) < 0.01
+
+
+def test_what_is_borne_out_is_not_refuted() -> None:
+    assert refuted_part(0.4, 0.0, is_sure=True) == 0.0
