@@ -17,6 +17,8 @@ pytestmark = pytest.mark.alone
 
 WEIGHTS = {"a": 4, "b": 2, "c": 1, "d": 1}
 SETTLE_S, SHARES_S = 6.0, 15.0
+BUSY_RATIO = 0.9
+"""Of what it is where nobody is held, on the same machine just then: .94 to .97; it was .82 in the model."""
 AGAIN_S = 60.0
 """After that a daemon asks again for a trace that was refused (observe/traces.py)."""
 FOLLOWED, LOST, REFUSED = "trace=followed", "trace=lost", "trace=refused"
@@ -79,11 +81,17 @@ def test_a_gpu_is_not_left_idle_for_who_has_no_work_any_more(site: Site) -> None
     site.spawn("d", Workload("decode", kernels=20, kernel_us=100, gap_us=100))
     site.spawn("a", Workload("step", kernels=10, kernel_us=4000, arrival="poisson", rate_per_s=6))
     let_run(SETTLE_S)
-    before = sum(site.truth_ns().values())
-    let_run(SHARES_S)
-    busy = (sum(site.truth_ns().values()) - before) / (SHARES_S * 1e9)
-    print(busy)
-    assert busy > 0.88, "0.92 where nobody is held"
+
+    def busy() -> float:
+        before_ns = sum(site.truth_ns().values())
+        let_run(SHARES_S)
+        return (sum(site.truth_ns().values()) - before_ns) / (SHARES_S * 1e9)
+
+    held = busy()
+    site.stop()
+    free = busy()
+    print(held, free)
+    assert held > BUSY_RATIO * free
 
 
 @pytest.mark.rest
