@@ -28,6 +28,9 @@ DUE = {"chat": 0.8, "late": 0.2}
 SHARE_ERROR = 0.08
 """The first seconds measure tenants: with nobody beside them it was .04 in six seconds."""
 CPU_RATIO = 0.1
+MORE_RATIO = 0.02
+"""Of a core, over what the same daemon needed for the same two tenants before anybody was hostile: that alone is .06 to
+.12 of a core, by what the machine's other guests leave of one."""
 WATCHED_S = 5.0
 FOUND_S = 2.0
 ANSWERED_S = 0.02
@@ -82,17 +85,19 @@ def cpu_s(process: psutil.Process) -> float:
     return times.user + times.system
 
 
-def begin(site: Site) -> None:
+def begin(site: Site) -> float:
+    """Return what the daemon needs with nobody hostile beside two tenants and a caller: seconds in WATCHED_S."""
     tenants = {"chat": {"weight": 4}, "late": {"weight": 1}, "hog": {}, "good": {}}
     site.configure(tenants, tenant_defaults={"on_misbehaviour": "terminate"})
     site.start()
     site.attach()
     for name in DUE:
         site.spawn(name, STEADY)
+    return _watch(site)[0]
 
 
-def expect_unharmed(site: Site) -> None:
-    """Shares, answers, and what the daemon needs for itself."""
+def _watch(site: Site) -> tuple[float, list[float]]:
+    """Ask for WATCHED_S; return the daemon's CPU time and how long each answer took, in seconds."""
     daemon = psutil.Process(site.pid)
     before_s, waits_s = cpu_s(daemon), list[float]()
     end_s = time.monotonic() + WATCHED_S
@@ -101,14 +106,20 @@ def expect_unharmed(site: Site) -> None:
         assert site.ping() == site.pid
         waits_s.append(time.monotonic() - begun_s)
         let_run(0.02)
-    assert cpu_s(daemon) - before_s < WATCHED_S * CPU_RATIO
+    return cpu_s(daemon) - before_s, waits_s
+
+
+def expect_unharmed(site: Site, alone_s: float) -> None:
+    """Shares, answers, and what the daemon needs for itself."""
+    needed_s, waits_s = _watch(site)
+    assert needed_s < max(WATCHED_S * CPU_RATIO, alone_s + WATCHED_S * MORE_RATIO), f"{alone_s=}"
     assert statistics.median(waits_s) < ANSWERED_S, statistics.quantiles(waits_s, n=20)
     expect_shares(site, DUE, WATCHED_S, SHARE_ERROR)
     assert logged(site.log(), "misbehaviour=|terminate=|Traceback|probes=lost|tick failed") == []
 
 
 def test_children_with_ever_new_libraries_keep_nobody_from_its_probes(site: Site, tmp_path: Path) -> None:
-    begin(site)
+    alone_s = begin(site)
     (tmp_path / "small").write_bytes(files.elf(2))
     (tmp_path / "churn").mkdir()
     argv = [sys.executable, "-S", "-c", _CHURN, str(tmp_path / "churn"), str(tmp_path / "small")]
@@ -118,7 +129,7 @@ def test_children_with_ever_new_libraries_keep_nobody_from_its_probes(site: Site
         )
         helpers = [psutil.Process(pid) for pid in site.helpers().values()]
         before_s, begun_s = sum(map(cpu_s, helpers)), time.monotonic()
-        expect_unharmed(site)
+        expect_unharmed(site, alone_s)
         assert sum(map(cpu_s, helpers)) - before_s < 2 * CPU_RATIO * (time.monotonic() - begun_s)
         files.spawn_with_own_libcuda(site, "good", tmp_path / "good")
         took = time_until(
@@ -132,7 +143,7 @@ def test_children_with_ever_new_libraries_keep_nobody_from_its_probes(site: Site
 
 
 def test_who_knocks_without_end_and_may_not_come_in_costs_nobody_anything(site: Site) -> None:
-    begin(site)
+    alone_s = begin(site)
     site.run_dir.chmod(0o755)
     with contextlib.ExitStack() as stack:
         for _ in range(2):
@@ -141,4 +152,4 @@ def test_who_knocks_without_end_and_may_not_come_in_costs_nobody_anything(site: 
                 running(site.host.popen(argv, site.cgroup("hog"), stdout=subprocess.PIPE))
             )
             assert process.stdout is not None and process.stdout.readline() == b"\n"
-        expect_unharmed(site)
+        expect_unharmed(site, alone_s)
