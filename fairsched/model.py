@@ -185,6 +185,9 @@ class Use(NamedTuple):
     """Of the interval, in which it had no work and was not held ..."""
     idle_ns: int = 0
     """... and of that, in which nobody had."""
+    is_anew: bool = False
+    """What it was charged so far was too much: whether it paused is not known, and what it is owed was never waited
+    for."""
     simulated_ns: int | None = None
     """In a dry run with holds: the GPU time that it would have had if they were real. It is charged that."""
 
@@ -199,6 +202,17 @@ class Use(NamedTuple):
     def is_enforced(self) -> bool:
         """Whether it may be held for what it is charged."""
         return self.confidence in _ENFORCED or self.most_ns is not None
+
+
+class SampledLaunch(NamedTuple):
+    """What the launches of a process take on a GPU, by NVML's samples."""
+
+    ns: float
+    """Of one, on the average of twenty seconds."""
+    is_needed: bool
+    """The samples contradict what the process, or its tenant, is charged."""
+    is_less: bool
+    """It had less."""
 
 
 class Unseen(NamedTuple):

@@ -41,6 +41,8 @@ class ProcessUse:
     """In which its tenant had no work on that GPU and was not held; in one row of each tenant."""
     idle_ns: int = 0
     """Of that, while nobody had."""
+    is_anew: bool = False
+    """What it was charged so far was found to be too much: its account begins anew."""
 
 
 ProcessUses = dict[tuple[int, int, int], ProcessUse]
@@ -134,12 +136,23 @@ class Context:
     """BPF was told that its drain is over: it holds the context to be idle until the next submit."""
     cached: CachedLook | None = None
     """What was found at the last read, until something of it changes; None = look at it each time."""
+    anchored_ns: int = 0
+    """When a call last waited for the end of its work and was told, or a burst of it began."""
+    anchored_part: float = 1.0
+    """Of its last proofs, those whose calls waited: a call that does not may take as long, now and then."""
+    timed_seq: int | None = None
+    """What was launched when its work was last told by its launches; None = it is not timed, see timed.py."""
     is_tainted: bool = False
     """Held since the last proof: the next one says nothing about tau."""
     asked_seq: int = 0
     """What the last proof proved, late or not."""
     is_behind: bool = False
     """``seq`` was proven late: what had been done by then is not known."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its launches take what samples say."""
+        return self.timed_seq is not None
 
     @property
     def is_idle(self) -> bool:

@@ -136,7 +136,8 @@ class Drains:
         context.thawed_ns = now_ns if context.seq < context.drain_seq else None
         if context.held_with_demand:
             context.busy_ns = now_ns
-        self._replay.resume(context.key, now_ns)
+        if not context.is_timed:
+            self._replay.resume(context.key, now_ns)
 
     def forget(self, context: Context) -> None:
         """The context is gone."""

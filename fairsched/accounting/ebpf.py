@@ -36,10 +36,11 @@ from fairsched.accounting.engine import REMEMBERED_TENANTS, Engine
 from fairsched.accounting.error import TRACED_POINTS, probed_points
 from fairsched.accounting.follow import Following
 from fairsched.accounting.launch_time import LaunchMemory, LaunchTime
+from fairsched.accounting.timed import is_unanchored
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge, GpuTimeProbe
-from fairsched.model import Confidence, ContextKey, ContextWork, GraphWork, Source
+from fairsched.model import Confidence, ContextKey, ContextWork, GraphWork, SampledLaunch, Source
 
 _LIVE = int(abi.CtxFlag.LIVE)
 _GUESSED = int(abi.CtxFlag.GPU_GUESSED | abi.CtxFlag.UNSEEN)
@@ -86,8 +87,8 @@ class EbpfAccount:
         """By (process, GPU): when NVML last saw it run."""
         self.borne_out: Set[tuple[int, int]] = frozenset()
         """(Process, GPU) of which NVML's samples say that they had what they were charged."""
-        self.refuted: Set[tuple[int, int]] = frozenset()
-        """(Process, GPU) of which NVML's samples say that they did not have what they were charged."""
+        self.sampled: Mapping[tuple[int, int], SampledLaunch] = {}
+        """By (process, GPU): what NVML's samples say that a launch takes, of those in :meth:`unanchored`."""
         self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
         self.cgroup_of: Callable[[int], int | None] = lambda _pid: None
         """Of a process, where it is now: only asked for who is seen on a GPU and in no call."""
@@ -194,6 +195,7 @@ class EbpfAccount:
         replay = engine.replay
         if has_lost:
             engine.resync(context, live, now_ns)
+        was_timed = context.is_timed
         self._judge_open_work(context, engine, live, now_ns)
         is_there = engine.look(context, now_ns)
         is_running = replay.is_runnable(context.key)
@@ -206,8 +208,9 @@ class EbpfAccount:
         context.launches = live.submitted
         has_demand = context.wants(now_ns)
         is_sampled = (context.tgid, context.gpu) in self.borne_out
-        is_borne_out = engine.silence.poll(context, live, now_ns, is_sampled=is_sampled)
-        self._refute(context, replay, now_ns)
+        is_borne_out = (
+            None if context.is_timed else engine.silence.poll(context, live, now_ns, is_sampled=is_sampled)
+        )
         launch = self._launch(context)
         left_ns = engine.left_ns(context, live.submitted) if is_running else 0
         unmeasured_ns = engine.unmeasured_ns(context)
@@ -219,6 +222,8 @@ class EbpfAccount:
         row.has_demand |= has_demand
         row.outstanding_ns += left_ns
         row.unmeasured_ns += unmeasured_ns
+        if context.is_timed and not was_timed:
+            row.is_anew |= self.sampled[context.tgid, context.gpu].is_less
         if sure is not Confidence.HIGH:
             row.confidence = row.confidence.and_of(sure)
         is_clear = not used_ns and not launches and not is_guess and is_there is is_running
@@ -237,18 +242,16 @@ class EbpfAccount:
 
     def _judge_open_work(self, context: Context, engine: Engine, live: abi.Ctx, now_ns: int) -> None:
         """Whether what it has open still runs: a drain by estimate, that of one that never asks by who saw it run."""
+        is_timed = engine.timed.step(context, live, self.sampled.get((context.tgid, context.gpu)), now_ns)
         if context.is_held:
             engine.drains.estimate(context, live, now_ns)
+        elif is_timed:
+            engine.drains.answer(context, now_ns)
+            engine.silence.forget(context.key)
         elif live.synced == 0 and now_ns - live.last_call_ns > outstanding.UNSYNCED_IDLE_NS:
             outstanding.end_unless_seen(context, live, engine.replay, self.seen_running, now_ns)
         else:
             engine.drains.step(context, live, now_ns)
-
-    def _refute(self, context: Context, replay: Turns, now_ns: int) -> None:
-        """Work that is charged, and of which there are no samples, is over until it begins anew."""
-        is_refuted = (context.tgid, context.gpu) in self.refuted and not replay.is_traced
-        if is_refuted and not context.is_held and replay.is_runnable(context.key):
-            replay.close(context.key, now_ns, is_anchor=False)
 
     def _is_guess(self, context: Context, live: abi.Ctx) -> bool:
         """Whether the GPU that it is on is one."""
@@ -343,16 +346,15 @@ class EbpfAccount:
         ends_ns = [engine.replay.drain_end_ns() for engine in self._engines.values()]
         return min((end_ns for end_ns in ends_ns if end_ns), default=None)
 
-    def silent(self) -> dict[tuple[int, int], bool]:
-        """(Process, GPU) that launch and never ask, and whether it is borne out that all of it ran."""
+    def unanchored(self) -> set[tuple[int, int]]:
+        """(Process, GPU) of which nobody waits for the end of any work that was launched there."""
         found = dict[tuple[int, int], bool]()
-        for gpu, engine in self._engines.items():
-            for key, is_borne_out in engine.silence.all():
-                context = self._contexts.get(key)
-                if context is not None:
-                    where = (context.tgid, gpu)
-                    found[where] = is_borne_out and found.get(where, True)
-        return found
+        for context in self._contexts.all():
+            if context.launches and not self._engines[context.gpu].replay.is_traced:
+                where = (context.tgid, context.gpu)
+                called_ns = int(self._probe.context(context.key[0]).last_call_ns)
+                found[where] = found.get(where, True) and is_unanchored(context, called_ns)
+        return {where for where, is_one in found.items() if is_one}
 
     def open_drains(self) -> dict[int, int]:
         """By GPU slot: how many held contexts have an interval open in BPF."""

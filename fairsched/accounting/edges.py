@@ -80,6 +80,8 @@ class Edges:
             context = self._contexts.get(key)
             if context is not None:
                 engine.drains.drained(context, t_ns)
+                if context.is_timed:
+                    engine.look(context, t_ns)
         for key, t_ns in passed:
             context = self._contexts.get(key)
             if context is not None:
@@ -97,7 +99,8 @@ class Edges:
 
     def _begin(self, edge: Edge) -> Context:
         key = (edge.slot, edge.generation)
-        context = Context(key, edge.tgid, self._place_of(edge, key), edge.gpu, proven_ns=edge.t_ns)
+        place = self._place_of(edge, key)
+        context = Context(key, edge.tgid, place, edge.gpu, proven_ns=edge.t_ns, anchored_ns=edge.t_ns)
         context.is_unseen = edge.arg == 0 or edge.kind != kinds.CTX_NEW
         context.rank = rank_of(edge, self._started_ns)
         self._contexts.add(context)
@@ -155,14 +158,23 @@ class Edges:
         engine.drains.answer(context, edge.t_ns)
         context.is_ended_in_bpf = False
         self._pauses.note(context.gpu, edge.t_ns - context.closed_at_ns)
-        engine.replay.open(context.key, edge.t_ns)
         context.busy_ns = edge.t_ns
+        if context.is_timed:
+            engine.timed.open(context, self._probe.context(edge.slot), edge.seq, edge.t_ns)
+            return
+        context.anchored_ns = edge.t_ns  # all before that was done
+        engine.replay.open(context.key, edge.t_ns)
         engine.begin(context, edge)
 
     def _complete(self, context: Context, engine: Engine, edge: Edge) -> None:
         replay = engine.replay
-        is_end = edge.kind == kinds.CLOSE or context.is_end_of_drain(edge.seq)
         is_anchor = context.is_anchor(edge.arg)
+        engine.timed.hear(context, edge.t_ns, is_anchor=is_anchor)
+        if context.is_timed:
+            engine.drains.answer(context, edge.t_ns)
+            engine.timed.prove(context, edge.seq, edge.t_ns)
+            return
+        is_end = edge.kind == kinds.CLOSE or context.is_end_of_drain(edge.seq)
         if is_end:
             is_hit = replay.close(context.key, edge.t_ns, is_anchor=is_anchor)
         else:
@@ -179,6 +191,8 @@ class Edges:
 
     def _resubmit(self, context: Context, engine: Engine, edge: Edge) -> None:
         """It polls, and saw the end of its last burst a pause ago; as long as its neighbours' is the best guess."""
+        if context.is_timed:
+            return
         engine.replay.close_before(context.key, edge.t_ns, self._pauses.mean_ns(context.gpu))
         engine.replay.open(context.key, edge.t_ns)
         engine.silence.measure(context, edge.seq, edge.t_ns)

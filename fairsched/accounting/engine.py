@@ -23,6 +23,7 @@ from fairsched.accounting.launch_time import LaunchTime
 from fairsched.accounting.pauses import TenantPauses
 from fairsched.accounting.silent import Silence
 from fairsched.accounting.strangers import Strangers
+from fairsched.accounting.timed import Timed
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.bpf.gpu_time import Edge
@@ -53,6 +54,7 @@ class Engine:
         self._submitted_of = submitted_of
         self.drains = Drains(replay, self._remaining, end_in_bpf)
         self.silence = Silence(replay)
+        self.timed = Timed(replay, end_in_bpf)
         self.costs = Costs(REMEMBERED_TENANTS)
         self._company = Company()
         self.pauses = TenantPauses()
@@ -124,7 +126,7 @@ class Engine:
         launch = self._launch_of(context)
         if not launch.samples:
             launch = self.silence.guess_of(context) or launch
-        if not graphs:
+        if not graphs or context.is_timed:
             return launches, launch
         known = context.graphs.of(graphs)
         if known is not None:
@@ -323,7 +325,8 @@ class Engine:
 
     def _left(self, context: Context, launches: int, spent_ns: int, graphs: Graphs) -> tuple[int, int]:
         """GPU time left of so many launches that ran for so long, and the doubt. ``graphs``: among them."""
-        mean_ns = self._cost(context).expected_ns(launches, graphs) if launches > 0 else None
+        is_known = launches > 0 and not context.is_timed
+        mean_ns = self._cost(context).expected_ns(launches, graphs) if is_known else None
         units, known = self._known(context, launches, graphs)
         return known.remaining(units, spent_ns, mean_ns)
 
@@ -334,7 +337,7 @@ class Engine:
         """
         launch, cost = context.launch, self._cost(context)
         is_alone = self._is_alone(context)
-        if self.silence.launch_of(context) is not None:
+        if context.is_timed or self.silence.launch_of(context) is not None:
             return 0  # it never proves anything
         if (
             self.is_intruded

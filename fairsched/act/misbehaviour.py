@@ -57,9 +57,10 @@ from fairsched.policy.evidence import (
     TenantSamples,
     Where,
 )
+from fairsched.policy.launches import NO_TIMINGS, time_launches
 from fairsched.policy.misbehaviour import WatchState, judge
 from fairsched.policy.shares import spec_for
-from fairsched.policy.unseen import borne_out, refuted, suspected_gpus, unseen_rates
+from fairsched.policy.unseen import borne_out, suspected_gpus, unseen_rates
 from fairsched.protocol.status import MisbehaviourStatus
 
 _LOOK_NS = 900_000_000
@@ -93,9 +94,11 @@ class Misbehaviour:
             self._watch.start()
         self.terminator = Terminator(tree.tenant_of_process, self._let_run)
         self._state = WatchState()
+        self._timings = NO_TIMINGS
         self._account: EbpfAccount | None = None
         self._began_ns = self._blind_until_ns = self._late_until_ns = self._next_look_ns = 0
         self._charged: dict[tuple[int, int], int] = {}
+        self._launches: dict[tuple[int, int], int] = {}
         self._cgroups: dict[int, int] = {}
         """Of those that were charged since the last look."""
         self._held_ns: dict[str, int] = {}
@@ -127,11 +130,12 @@ class Misbehaviour:
 
     def book(self, rows: Iterable[ProcessUse]) -> None:
         """What the account charged in one tick."""
-        charged = self._charged
+        charged, launches = self._charged, self._launches
         for row in rows:
-            if row.used_ns:
+            if row.used_ns or row.launches:
                 key = (row.tgid, row.gpu)
                 charged[key] = charged.get(key, 0) + row.used_ns
+                launches[key] = launches.get(key, 0) + row.launches
                 self._cgroups[row.tgid] = row.cgroup_id
         # Whose cgroup it left is asked now, too: it may be gone at the look.
         self._moves.extend((move, self._tree.tenant_of(move.before)) for move in self._sensors.events.moves)
@@ -141,6 +145,7 @@ class Misbehaviour:
         account, watch = self._sensors.account, self._watch
         if watch is None:
             self._charged.clear()
+            self._launches.clear()
             self._cgroups.clear()
             self._moves.clear()
             return
@@ -168,6 +173,7 @@ class Misbehaviour:
 
     def _evidence(self, account: EbpfAccount | None, sampled: list[ProcessSamples], now_ns: int) -> Evidence:
         charged, self._charged = self._charged, {}
+        launches, self._launches = self._launches, {}
         cgroups, self._cgroups = self._cgroups, {}
         whose = {pid: self._tree.tenant_of(cgroup_id) for pid, cgroup_id in cgroups.items()}
         if account is not self._account:  # begun, lost, or begun anew
@@ -184,6 +190,7 @@ class Misbehaviour:
             works=self._works(account) if account is not None else {},
             samples=tuple(one for one in samples if one is not None),
             charged_ns=self._by_uuid(charged, guessed),
+            launches=self._by_uuid(launches, guessed),
             whose={pid: tenant for pid, tenant in whose.items() if tenant is not None},
             held_ns=self._held_since(now_ns),
             watched_since_ns=self._watched_since_ns(now_ns),
@@ -191,7 +198,7 @@ class Misbehaviour:
             is_blind=account is None or now_ns < self._blind_until_ns,
             over_budget=self._sensors.owners.over_work,
             leaves=tuple(self._leaves()),
-            silent=self._silent(account),
+            unanchored=self._unanchored(account),
             unsure=self._unsure(account),
         )
 
@@ -215,9 +222,9 @@ class Misbehaviour:
         """The tree lists what is below the root."""
         return self._tree.has_cgroup(cgroup_id) or cgroup_id == id_at(self._tree.mount, "/")
 
-    def _silent(self, account: EbpfAccount | None) -> dict[Where, bool]:
-        found = account.silent().items() if account is not None else ()
-        return {(pid, gpu_label(self._sensors.gpus, slot)): is_sure for (pid, slot), is_sure in found}
+    def _unanchored(self, account: EbpfAccount | None) -> frozenset[Where]:
+        found = account.unanchored() if account is not None else ()
+        return frozenset((pid, gpu_label(self._sensors.gpus, slot)) for pid, slot in found)
 
     def _unsure(self, account: EbpfAccount | None) -> frozenset[str]:
         if account is None:
@@ -256,14 +263,16 @@ class Misbehaviour:
         """Charge tenants what samples say that they had unseen, but where the GPU itself names whoever has it."""
         labels = {gpu_label(self._sensors.gpus, slot): slot for slot in range(len(self._sensors.gpus))}
         slots = {gpu: slot for gpu, slot in labels.items() if slot not in account.traced_gpus()}
-        rates, left = unseen_rates(self._state, evidence)
+        self._timings = time_launches(self._state, evidence, self._timings)
+        rates, left = unseen_rates(self._state, evidence, self._timings)
         self.unseen = Unseen(
             {key: rate for key, rate in rates.items() if key[1] in slots},
             {gpu: ratio for gpu, ratio in left.items() if gpu in slots},
         )
         sure = borne_out(self._state, evidence.now_ns)
         account.borne_out = {(pid, slots[gpu]) for pid, gpu in sure if gpu in slots}
-        account.refuted = {(pid, slots[gpu]) for pid, gpu in refuted(self._state, evidence) if gpu in slots}
+        launches = self._timings.launches.items()
+        account.sampled = {(pid, slots[gpu]): one for (pid, gpu), one in launches if gpu in slots}
         suspected = suspected_gpus(self._state, self.unseen)
         account.intruded = {slots[gpu] for gpu in suspected if gpu in slots}
 
@@ -289,14 +298,14 @@ class Misbehaviour:
         return {where: tuple(works) for where, works in found.items()}
 
     def _by_uuid(
-        self, charged: Mapping[tuple[int, int], int], guessed: set[int]
+        self, booked: Mapping[tuple[int, int], int], guessed: set[int]
     ) -> dict[tuple[int, str], int]:
-        """Of a process whose GPU is a guess, what it was charged anywhere may explain what is seen anywhere."""
+        """Of a process whose GPU is a guess, what was booked anywhere may explain what is seen anywhere."""
         labels = [gpu_label(self._sensors.gpus, slot) for slot in range(max(1, len(self._sensors.gpus)))]
         found: dict[tuple[int, str], int] = {}
-        for (pid, slot), ns in charged.items():
+        for (pid, slot), amount in booked.items():
             for label in labels if pid in guessed else [gpu_label(self._sensors.gpus, slot)]:
-                found[pid, label] = found.get((pid, label), 0) + ns
+                found[pid, label] = found.get((pid, label), 0) + amount
         return found
 
     # ---- act ----

@@ -31,6 +31,7 @@ def _sum(one: ProcessUse, other: ProcessUse) -> ProcessUse:
         unmeasured_ns=one.unmeasured_ns + other.unmeasured_ns,
         paused_ns=one.paused_ns + other.paused_ns,
         idle_ns=one.idle_ns + other.idle_ns,
+        is_anew=one.is_anew or other.is_anew,
     )
 
 
@@ -150,7 +151,8 @@ def build_snapshot(
             most_ns = sure_ns.get(key)  # what is a guess of one process excuses no other
         tenant, gpu = key
         told = (row.used_ns, row.has_demand, row.outstanding_ns, sure, 0, row.launches, row.unmeasured_ns)
-        uses.append(Use(tenant, gpu, *told, most_ns, paused_ns=row.paused_ns, idle_ns=row.idle_ns))
+        pauses = (row.paused_ns, row.idle_ns, row.is_anew)
+        uses.append(Use(tenant, gpu, *told, most_ns, True, *pauses))
     uses = with_unseen(uses, seen) if seen.unseen.rates else uses
     uses = _overdrawn(uses, seen) if seen.hidden else uses
     snapshot = Snapshot(

@@ -58,6 +58,8 @@ class Evidence:
     samples: tuple[TenantSamples, ...] = ()
     charged_ns: Mapping[Where, int] = field(default_factory=dict)
     """Since the look before."""
+    launches: Mapping[Where, int] = field(default_factory=dict)
+    """Since the look before."""
     whose: Mapping[int, str] = field(default_factory=dict)
     """The tenants of these processes, as far as they are known."""
     held_ns: Mapping[str, int] = field(default_factory=dict)
@@ -74,8 +76,8 @@ class Evidence:
     proof of intent."""
     leaves: tuple[Leave, ...] = ()
     """Since the look before."""
-    silent: Mapping[Where, bool] = field(default_factory=dict)
-    """Processes that launch and never ask; False: they are charged the most that they may have had."""
+    unanchored: frozenset[Where] = frozenset()
+    """Processes that launch, and for the end of whose work nobody was seen to wait lately."""
     unsure: frozenset[str] = frozenset()
     """GPUs whose turns the account cannot follow: what it charged there may be far too little."""
 

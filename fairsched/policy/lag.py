@@ -22,12 +22,12 @@ Terms.
   top: it moves nobody's lag, the enforced tenants share what is left.
 - expiry: positive lag of a tenant without demand is dropped at once (no hoarding); debt is forgotten
   as exp(-t/window), so a short pause forgives almost nothing.
-- aside: a tenant held by us for another GPU. It may spend its credit here or run up debt, but earns no
-  more: that it does not run here is not the doing of the tenants here. Nor does one of which nobody knows whether it
-  wants anything (model.Use.may_be_owed).
+- aside: a tenant held by us for another GPU. It may spend its credit here or run up debt, but earns no more: that it
+  does not run here is not the doing of the tenants here. Nor does one of which nobody knows whether it wants anything
+  (model.Use.may_be_owed). One of which it is found that it had less than it was charged has no credit left.
 - light: a tenant whose pauses leave it less than its entitlement even if nobody hinders it. Credit that it cannot spend
-  would have others held for ever, for nothing. So it earns credit for what it would use, and time in which it pauses
-  and nobody works is spent credit. Its debts are booked like everybody's.
+  would have others held for ever. So it earns credit for what it would use, and time in which it pauses and nobody
+  works is spent credit. Its debts are booked like everybody's.
 - drain: GPU time already queued. It is never booked here: it is delivered, and charged to its owner
   as ``used_ns``, whether or not the owner is held. The *effective* lag = lag - outstanding stays put
   while the drain is delivered, which is why deciding on it counts nothing twice.
@@ -222,7 +222,7 @@ def advance(
     for gpu in sorted(before):
         rows = uses.get(gpu, [])
         aside = {tenant for tenant, held_for in parked.items() if held_for != gpu}
-        aside |= {use.tenant for use in rows if not use.may_be_owed}
+        aside |= {use.tenant for use in rows if not use.may_be_owed or use.is_anew}
         is_back = _book_gpu(gpu, {use.tenant: use for use in rows}, before[gpu], aside, step, books)
         window = _book_window(gpu, rows, state.gpus.get(gpu, GpuAccount()), step)
         books.gpus[gpu] = replace(window, back_ns=snapshot.now_ns) if is_back else window
@@ -260,7 +260,8 @@ def _book_gpu(
             lag_ns += part.get(name, 0.0) * delivered - used[name].charged_ns
         lag[name] = lag_ns
     light = _light(part, used, before, delivered)
-    most, takers = _limits(part, lag, {name: before[name].lag_ns for name in aside & part.keys()}, light)
+    unearned = {name: 0.0 if used[name].is_anew else before[name].lag_ns for name in aside & part.keys()}
+    most, takers = _limits(part, lag, unearned, light)
     surplus = 0.0
     for name, credit in most.items():
         kept = min(lag[name], max(credit, 0.0))
@@ -365,6 +366,8 @@ def _moved(
         use, lag_ns = used.get(name), lag[name]
         if use is not None:
             queued_ns = float(use.outstanding_ns)
+            if use.is_anew:
+                window_ns = paused_ns = 0.0
             window_ns += use.used_ns
             if use.has_demand:  # else it is away, which says nothing of what it can use while it is there
                 paused_ns += use.paused_ns

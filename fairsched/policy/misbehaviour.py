@@ -143,8 +143,8 @@ def judge(evidence: Evidence, state: WatchState, limits: MisbehaviourLimits) -> 
         one = _endless(tenant, where, evidence, marks, looks, limits)
         if one is None:
             is_lost = tenant in evidence.over_budget
-            # What is charged who never asks may be little because samples refuted that it had more.
-            is_guess = is_lost or where in evidence.silent
+            # Who is charged by samples may be charged little because there were few.
+            is_guess = is_lost or where in evidence.unanchored
             one = None if is_guess else _unseen(tenant, where, looks, evidence, state)
             first_ns = None if is_lost else _suspected_since_ns(looks, evidence.now_ns)
             if first_ns is not None:

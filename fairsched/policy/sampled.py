@@ -35,6 +35,7 @@ class Seen(NamedTuple):
     periods: float
     """Of samples, in which it kept the GPU busy."""
     charged_ns: int
+    launches: int
     period_ns: int
     first_ns: int
     """Of its samples; where there are none, the time of the look."""
@@ -54,8 +55,9 @@ def remember(evidence: Evidence, before: Mapping[Where, tuple[Seen, ...]]) -> di
     """One more entry for everybody who was sampled; of who is not sampled any more the past fades away."""
     now_ns, fresh = evidence.now_ns, {(sampled.pid, sampled.gpu): sampled for sampled in evidence.samples}
     kept: dict[Where, tuple[Seen, ...]] = {}
-    for where in {*before, *fresh, *evidence.charged_ns}:
+    for where in {*before, *fresh, *evidence.charged_ns, *evidence.launches}:
         sampled, charged_ns = fresh.get(where), evidence.charged_ns.get(where, 0)
+        launches = evidence.launches.get(where, 0)
         looks = tuple(look for look in before.get(where, ()) if now_ns - look.t_ns <= LONG_WINDOW_NS + LAG_NS)
         if sampled is not None and sampled.period_ns > 0:
             periods = sampled.busy_ns / sampled.period_ns
@@ -67,14 +69,15 @@ def remember(evidence: Evidence, before: Mapping[Where, tuple[Seen, ...]]) -> di
                     sampled.samples,
                     periods,
                     charged_ns,
+                    launches,
                     sampled.period_ns,
                     sampled.first_ns,
                     sampled.last_ns,
                 ),
             )
-        elif charged_ns > 0:
+        elif charged_ns > 0 or launches > 0:
             tenant = evidence.whose.get(where[0])
-            looks = (*looks, Seen(now_ns, tenant, 0, 0.0, charged_ns, 1, now_ns, now_ns))
+            looks = (*looks, Seen(now_ns, tenant, 0, 0.0, charged_ns, launches, 1, now_ns, now_ns))
         if looks:
             kept[where] = looks
     return kept

@@ -16,14 +16,14 @@ Nobody is accused by that: suspicion is enough.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from fairsched.model import TenantGpu, Unseen
 from fairsched.policy.evidence import Evidence, Where
+from fairsched.policy.launches import NO_TIMINGS, Timings
 from fairsched.policy.misbehaviour import WatchState
 from fairsched.policy.sampled import (
-    LAG_NS,
     LEAST_SAMPLES,
     LONG_WINDOW_NS,
     SHORT_WINDOW_NS,
@@ -34,8 +34,8 @@ from fairsched.policy.sampled import (
 )
 
 
-def unseen_rates(state: WatchState, evidence: Evidence) -> Unseen:
-    """What tenants have beyond what they are charged."""
+def unseen_rates(state: WatchState, evidence: Evidence, timings: Timings = NO_TIMINGS) -> Unseen:
+    """What tenants have beyond what they are charged. ``timings``: of whom the account was set right."""
     seen: dict[TenantGpu, list[Seen]] = {}
     for where, looks in state.seen.items():
         tenant = next((look.tenant for look in reversed(looks) if look.tenant is not None), None)
@@ -45,8 +45,9 @@ def unseen_rates(state: WatchState, evidence: Evidence) -> Unseen:
     begin_ns = evidence.now_ns - SHORT_WINDOW_NS
     rates, had, charged = dict[TenantGpu, float](), dict[str, float](), dict[str, float]()
     for (tenant, gpu), own in seen.items():
-        had_ns, charged_ns = _recent_ns(own, begin_ns)
-        if had_ns > charged_ns and _is_contradicted(state, own, evidence.now_ns):
+        told_ns = timings.begin_ns(tenant, gpu)
+        had_ns, charged_ns = _recent_ns(own, max(begin_ns, told_ns))
+        if had_ns > charged_ns and _is_contradicted(state, own, evidence.now_ns, told_ns):
             first_ns = min((look.first_ns - look.period_ns for look in own if look.samples), default=0)
             rates[tenant, gpu] = (had_ns - charged_ns) / state.free_ns(tenant, begin_ns, first_ns)
             had[gpu] = had.get(gpu, 0.0) + had_ns / state.lasted_ns(begin_ns, first_ns)
@@ -60,38 +61,6 @@ def borne_out(state: WatchState, now_ns: int) -> frozenset[Where]:
     return frozenset(
         where for where, looks in state.seen.items() if _is_borne_out(state, looks, now_ns - LONG_WINDOW_NS)
     )
-
-
-def refuted(state: WatchState, evidence: Evidence) -> frozenset[Where]:
-    """Processes that never ask, of tenants of which fewer samples are than chance makes of what these were charged.
-
-    Those of a tenant count together, for each of many may be charged little. Only where samples come at all.
-    """
-    groups: dict[tuple[str | None, str], list[Where]] = {}
-    for where in (where for where, is_sure in evidence.silent.items() if not is_sure and where in state.seen):
-        tenant = next((look.tenant for look in reversed(state.seen[where]) if look.tenant), None)
-        groups.setdefault((tenant, where[1]), []).append(where)
-    found = set[Where]()
-    for wheres in groups.values():
-        if _is_refuted(state, wheres, evidence.now_ns):
-            found.update(wheres)
-    return frozenset(found)
-
-
-def _is_refuted(state: WatchState, wheres: Sequence[Where], now_ns: int) -> bool:
-    begin_ns, end_ns = now_ns - LONG_WINDOW_NS, now_ns - LAG_NS
-    own = [look for where in wheres for look in state.seen[where] if look.t_ns > begin_ns]
-    charged_ns = sum(look.charged_ns for look in own if look.t_ns <= end_ns)
-    lasted_ns = state.lasted_ns(begin_ns) - LAG_NS
-    if lasted_ns <= 0 or not charged_ns:
-        return False
-    gpu = wheres[0][1]
-    told = [look for (_, on), looks in state.seen.items() if on == gpu for look in looks if look.samples]
-    if sum(look.samples for look in told) < LEAST_SAMPLES:
-        return False
-    of = round(lasted_ns / max(look.period_ns for look in told))
-    periods = min(of, round(sum(look.periods for look in own)))
-    return binomial_tail(of - periods, of, 1 - min(1.0, charged_ns / lasted_ns)) < SUSPECT_CHANCE
 
 
 def suspected_gpus(state: WatchState, unseen: Unseen) -> frozenset[str]:
@@ -110,10 +79,10 @@ def _recent_ns(looks: Iterable[Seen], begin_ns: int) -> tuple[float, int]:
     return sum(look.periods * look.period_ns for look in recent), sum(look.charged_ns for look in recent)
 
 
-def _is_contradicted(state: WatchState, looks: Iterable[Seen], now_ns: int) -> bool:
+def _is_contradicted(state: WatchState, looks: Iterable[Seen], now_ns: int, least_ns: int) -> bool:
     """Whether, in either window, more samples are of them than of who had what they were charged, but by chance."""
     for begin_ns in (now_ns - SHORT_WINDOW_NS, now_ns - LONG_WINDOW_NS):
-        lot = _Lot.since(state, looks, begin_ns)
+        lot = _Lot.since(state, looks, max(begin_ns, least_ns))
         if lot is not None and binomial_tail(lot.periods, lot.of, lot.charged) < SUSPECT_CHANCE:
             return True
     return False

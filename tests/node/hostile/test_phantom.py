@@ -19,7 +19,7 @@ from tests.support import let_run
 pytestmark = [pytest.mark.alone, pytest.mark.rest]
 
 NEVER = Workload("step", kernels=1, kernel_us=5, wait="none", gap_us=20_000)
-_BEGIN = """
+BEGIN = """
 import ctypes, time
 from ctypes import byref, c_void_p
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -32,7 +32,7 @@ def launch(stream=None):
     assert cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, None, None) == 0
 """
 ONCE = f"""
-{_BEGIN}
+{BEGIN}
 assert cuda.cuModuleGetFunction(byref(function), module, b"work_5us") == 0
 launch()
 assert cuda.cuCtxSynchronize() == 0
@@ -41,7 +41,7 @@ while True:
     time.sleep(0.02)
 """
 STREAMS = f"""
-{_BEGIN}
+{BEGIN}
 assert cuda.cuModuleGetFunction(byref(function), module, b"work_1000us") == 0
 streams = [c_void_p() for _ in range(4)]
 for stream in streams:

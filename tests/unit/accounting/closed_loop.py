@@ -260,6 +260,7 @@ class ClosedLoop(Simulation):
                 unmeasured_ns=row.unmeasured_ns + (was.unmeasured_ns if was else 0),
                 paused_ns=row.paused_ns + (was.paused_ns if was else 0),
                 idle_ns=row.idle_ns + (was.idle_ns if was else 0),
+                is_anew=row.is_anew or (was is not None and was.is_anew),
             )
         idle = frozenset("gpu0" for _ in self.account.idle_gpus())
         return Snapshot(

@@ -7,11 +7,11 @@ import pytest
 
 from fairsched.accounting.context import Context
 from fairsched.model import TenantSpec
-from tests.unit.accounting.closed_loop import MS, Steps
+from tests.unit.accounting.closed_loop import MS, ClosedLoop, Flood, Steps
 from tests.unit.accounting.fake_probe import FakeProbe, account_of
 from tests.unit.accounting.late_draws import LateAsker, draw_late
 from tests.unit.accounting.unseen_loop import S, Watched
-from tests.unit.policy.model_gpu import Tenant
+from tests.unit.policy.model_gpu import Simulation, Tenant
 
 SETTLED_NS, END_NS = 12 * S, 40 * S
 CGROUP = 7
@@ -36,6 +36,45 @@ def test_who_asks_late_has_what_is_due_and_is_charged_it(depth: int, launch_ms: 
     had, charged = share_of_late(depth, launch_ms)
     assert had == pytest.approx(1 / 9, abs=0.03)
     assert charged == pytest.approx(had, abs=0.02)
+
+
+class Deep(Flood):
+    """Keeps 3,000 launches in flight, in several streams, and asks every 6 ms for those that are done."""
+
+    DEPTH = 3000
+
+    def __init__(self, kernel_ns: int) -> None:
+        super().__init__(kernel_ns)
+        self.done = 0
+        self.is_asking = False
+
+    def on_start(self, sim: Simulation) -> None:
+        if not self.is_asking:
+            self.is_asking = True
+            sim.program(self, sim.now + 6 * MS, lambda: self._ask(sim))
+        super().on_start(sim)
+
+    def _ask(self, sim: Simulation) -> None:
+        assert isinstance(sim, ClosedLoop)
+        if self.done:
+            sim.progressed(self, self.done, 1000)
+        sim.program(self, sim.now + 6 * MS, lambda: self._ask(sim))
+
+    def freed(self, sim: Simulation) -> None:
+        self.done += 1
+        super().freed(sim)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_who_asks_late_on_purpose_has_no_more_for_it(seed: int) -> None:
+    """On the real daemon it had .345."""
+    chats = [
+        Tenant(TenantSpec(name, weight=4), [Steps(20, MS // 2, 0.1, MS // 2)]) for name in ("chat", "other")
+    ]
+    sim = Watched([*chats, Tenant(TenantSpec("late"), [Deep(MS // 2)])], seed=seed)
+    sim.run(END_NS)
+    _, had_ns = sim._added("late", 20 * S, END_NS)
+    assert had_ns / (20 * S) < 1 / 9 + 0.05
 
 
 class Asked:

@@ -11,8 +11,9 @@ from fairsched.accounting.context import ProcessUse
 from fairsched.model import NOTHING_UNSEEN, ContextWork, Snapshot
 from fairsched.observe.snapshot import Observation, with_unseen
 from fairsched.policy.evidence import EpisodeKey, Evidence, MisbehaviourLimits, TenantSamples
+from fairsched.policy.launches import NO_TIMINGS, time_launches
 from fairsched.policy.misbehaviour import WatchState, judge
-from fairsched.policy.unseen import borne_out, refuted, suspected_gpus, unseen_rates
+from fairsched.policy.unseen import borne_out, suspected_gpus, unseen_rates
 from tests.unit.accounting.closed_loop import MS, ClosedLoop, pid_of
 from tests.unit.policy.model_gpu import Tenant
 
@@ -40,12 +41,14 @@ class Watched(ClosedLoop):
         """``more``: what the loop needs that it is one of."""
         super().__init__(tenants, seed=seed, **more)
         self.watch_state = WatchState()
+        self.timings = NO_TIMINGS
         self.readings: list[Reading] = []
         self.unseen = NOTHING_UNSEEN
         self.accused: set[EpisodeKey] = set()
         """At any look."""
         self._held_ns: dict[str, int] = {}
         self._charged: dict[tuple[int, str], int] = {}
+        self._launches: dict[tuple[int, str], int] = {}
         self._samples: list[tuple[int, int]] = []
         self._seen_ns: dict[tuple[int, int], int] = {}
         self._next_ns = self._look_ns = 0
@@ -68,6 +71,7 @@ class Watched(ClosedLoop):
         for row in rows:
             where = (row.tgid, GPU)
             self._charged[where] = self._charged.get(where, 0) + row.used_ns
+            self._launches[where] = self._launches.get(where, 0) + row.launches
         return rows
 
     def snapshot(self) -> Snapshot:
@@ -98,13 +102,16 @@ class Watched(ClosedLoop):
         self.watch_state = judge(evidence, self.watch_state, MisbehaviourLimits())
         self.accused |= self.watch_state.episodes.keys()
         self._look_ns = self.now + (URGENT_NS if self.watch_state.is_urgent else LOOK_NS)
-        self.unseen = unseen_rates(self.watch_state, evidence)
+        self.timings = time_launches(self.watch_state, evidence, self.timings)
+        self.unseen = unseen_rates(self.watch_state, evidence, self.timings)
         self.account.borne_out = {(pid, 0) for pid, _ in borne_out(self.watch_state, self.now)}
-        self.account.refuted = {(pid, 0) for pid, _ in refuted(self.watch_state, evidence)}
+        launches = self.timings.launches.items()
+        self.account.sampled = {(pid, 0): one for (pid, _), one in launches}
         self.account.intruded = {0 for _ in suspected_gpus(self.watch_state, self.unseen)}
 
     def _evidence(self) -> Evidence:
         charged, self._charged = self._charged, {}
+        launches, self._launches = self._launches, {}
         held, self._held_ns = self._held_ns, {}
         every_ns = POLL_NS // (4 if self.watch_state.is_urgent else 1)
         told = [one for one in self._samples if one[1] <= self.now - self.now % every_ns]
@@ -123,11 +130,12 @@ class Watched(ClosedLoop):
                 for slot, at in by_slot.items()
             ),
             charged_ns=charged,
+            launches=launches,
             whose={pid_of(slot): name for slot, name in names.items()},
             held_ns=held,
             watched_since_ns=dict.fromkeys(self.watch_state.suspects, 0),
             is_blind=self.now < BLIND_NS,
-            silent={(pid, GPU): is_sure for (pid, _), is_sure in self.account.silent().items()},
+            unanchored=frozenset((pid, GPU) for pid, _ in self.account.unanchored()),
             unsure=frozenset({GPU} if self.account.contradicted_gpus() else ()),
         )
 

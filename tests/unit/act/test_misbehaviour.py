@@ -88,8 +88,8 @@ class Account:
     def contradicted_gpus(self) -> set[int]:
         return self.contradicted
 
-    def silent(self) -> dict[tuple[int, int], bool]:
-        return {}
+    def unanchored(self) -> set[tuple[int, int]]:
+        return set()
 
     def guessed_processes(self) -> set[int]:
         return self.guessed
@@ -269,7 +269,8 @@ def test_who_is_over_its_budget_is_not_called_unseen(node: Node) -> None:
 
 def test_many_suspects_of_one_tenant_keep_nobody_else_from_being_examined(node: Node) -> None:
     seen = {
-        (pid, "GPU-0"): (Seen(0, "bad" if pid < 100 else "chat", 1, 1.0, 0, 1, 0, 0),) for pid in range(101)
+        (pid, "GPU-0"): (Seen(0, "bad" if pid < 100 else "chat", 1, 1.0, 0, 0, 1, 0, 0),)
+        for pid in range(101)
     }
     node.it._state = WatchState(seen=seen)
     first, second = node.it._in_turn(range(101)), node.it._in_turn(range(101))

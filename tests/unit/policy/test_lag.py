@@ -238,6 +238,23 @@ def test_a_light_tenant_spends_its_credit_by_keeping_the_gpu_idle() -> None:
     assert [lag_ms(after, name) for name in A_B] == pytest.approx([0, 0])
 
 
+def test_who_had_less_than_it_was_charged_has_neither_credit_nor_a_past() -> None:
+    rows = [use("a", 1, paused=10)._replace(is_anew=True), use("b", 19)]
+    state = PolicyState(
+        {("a", "gpu0"): Account(9 * MS, 0, used_window_ns=900.0 * MS), ("b", "gpu0"): Account(-9 * MS, 0)}
+    )
+    after = judge(snapshot(20, *rows), state)
+    assert [lag_ms(after, name) for name in A_B] == pytest.approx([0, 0])
+    account = after.state.accounts["a", "gpu0"]
+    assert (account.used_window_ns, account.paused_window_ns) == (1 * MS, 10 * MS)
+
+
+def test_its_debt_is_not_forgotten() -> None:
+    rows = [use("a", 12)._replace(is_anew=True), use("b", 8)]
+    state = PolicyState({("a", "gpu0"): Account(-9 * MS, 0), ("b", "gpu0"): Account(9 * MS, 0)})
+    assert lag_ms(judge(snapshot(20, *rows), state), "a") == pytest.approx(-11)
+
+
 def test_who_was_light_and_works_now_is_in_debt_for_no_more_than_anybody() -> None:
     # 20 delivered: owed 10, had 8 and then 15.
     assert lag_ms(judge(snapshot(20, use("a", 8), use("b", 12)), light()), "a") == 0

@@ -7,14 +7,13 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from fairsched.model import Unseen
 from fairsched.policy.evidence import Evidence
 from fairsched.policy.sampled import binomial_tail
-from fairsched.policy.unseen import borne_out, refuted, suspected_gpus, unseen_rates
+from fairsched.policy.unseen import borne_out, suspected_gpus, unseen_rates
 from tests.unit.policy.sampled import ALWAYS_S, GPU, INNOCENT, Process, World, phase_of
 
 BEGIN_S = 10.0
@@ -197,29 +196,3 @@ def test_from_the_second_sample_on_of_one_that_was_charged_nothing_nothing_is_le
         one = world([unseen, Process(2, 0.33), Process(3, 0.33)], seed)
         waits_s.append(next(now_s for now_s, found in one.rated(30) if suspected_gpus(one.state, found)))
     assert statistics.median(waits_s) - BEGIN_S < 1.5
-
-
-def refuted_part(charged: float, had: float, *, is_sure: bool = False) -> float:
-    """Of the looks in the second half of forty seconds at one that never asks."""
-    found = []
-    for seed in SEEDS:
-        bound = Process(1, had, seen_ratio=charged / had) if had else Process(1, charged, busy_until_s=0.0)
-        one = world([bound, Process(2, 0.6)], seed)
-        told = []
-        for _ in one.rated(40):
-            evidence = replace(one.evidence, silent={(1, GPU): is_sure})
-            told.append((1, GPU) in refuted(one.state, evidence))
-        found += told[len(told) // 2 :]
-    return statistics.mean(found)
-
-
-def test_a_bound_of_which_there_are_no_samples_is_refuted() -> None:
-    assert refuted_part(0.4, 0.0) > 0.95
-
-
-def test_a_bound_that_is_what_it_had_is_not_refuted() -> None:
-    assert refuted_part(0.3, 0.3) < 0.01
-
-
-def test_what_is_borne_out_is_not_refuted() -> None:
-    assert refuted_part(0.4, 0.0, is_sure=True) == 0.0

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contexts whose launches are timed by NVML's samples, since nobody waits for what they do."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairsched.accounting.context import ProcessUse
+from fairsched.bpf import abi
+from fairsched.model import SampledLaunch
+from tests.unit.accounting.fake_probe import MS, FakeProbe, account_of
+
+CGROUP, TGID = 7, 11
+STEP_MS, STEP = 100, 10
+TICK = 20 * MS
+
+
+class Late:
+    """Launches ten, asks for the ten before without waiting, and pauses; alone on the GPU, looked at every 20 ms."""
+
+    def __init__(self) -> None:
+        self.probe = FakeProbe()
+        self.account = account_of(self.probe)
+        self.probe.create(0, TGID, CGROUP)
+        self.now = self.steps = 0
+        self.used_ns = 0
+        self.row: ProcessUse | None = None
+
+    def tell(self, ns: float, *, is_needed: bool = True, is_less: bool = True) -> None:
+        self.account.sampled = {(TGID, 0): SampledLaunch(ns, is_needed, is_less)}
+
+    def run(self, steps: int, *, waited_ns: int = 1000) -> int:
+        """What that was charged, in ns."""
+        before_ns = self.used_ns
+        for _ in range(steps):
+            self.probe.launch(0, self.now, STEP)
+            if self.steps:
+                self.probe.progress(0, self.now + 1000, STEP * self.steps, waited_ns)
+            self.steps += 1
+            for _ in range(STEP_MS * MS // TICK):
+                self.now += TICK
+                self.look()
+        return self.used_ns - before_ns
+
+    def look(self) -> None:
+        for row in self.account.read(self.now):
+            self.used_ns += row.used_ns
+            self.row = row
+
+    @property
+    def is_timed(self) -> bool:
+        (context,) = self.account._contexts.all()
+        return context.is_timed
+
+
+@pytest.fixture
+def late() -> Late:
+    one = Late()
+    one.run(20)
+    return one
+
+
+def test_who_asks_late_is_charged_its_pauses_where_samples_say_nothing(late: Late) -> None:
+    assert late.run(10) == pytest.approx(10 * STEP_MS * MS, rel=0.01)
+
+
+def test_who_asks_late_is_charged_what_its_launches_take(late: Late) -> None:
+    late.tell(MS)
+    late.run(2)
+    assert late.run(10) == pytest.approx(10 * STEP * MS, rel=0.02)
+
+
+def test_what_nothing_contradicts_is_left_alone(late: Late) -> None:
+    late.tell(MS, is_needed=False)
+    assert late.run(10) == pytest.approx(10 * STEP_MS * MS, rel=0.01)
+
+
+def test_it_is_timed_by_what_is_known_later_even_if_that_contradicts_nothing(late: Late) -> None:
+    late.tell(MS)
+    late.run(2)
+    late.tell(2 * MS, is_needed=False)
+    late.run(1)
+    assert late.run(10) == pytest.approx(10 * STEP * 2 * MS, rel=0.02)
+
+
+def test_its_account_begins_anew_where_it_had_less(late: Late) -> None:
+    late.tell(MS)
+    late.look()
+    assert late.row is not None and late.row.is_anew
+    late.now += TICK
+    late.look()
+    assert not late.row.is_anew
+
+
+def test_who_had_more_than_it_was_charged_has_as_much_queued_as_there_is_room_for(late: Late) -> None:
+    late.probe.launch(0, late.now, 500)
+    late.tell(2 * MS, is_less=False)
+    late.look()
+    assert late.row is not None and not late.row.is_anew
+    assert late.row.outstanding_ns == pytest.approx((500 + STEP) * 2 * MS, rel=0.02)
+
+
+def test_no_more_is_queued_than_fits(late: Late) -> None:
+    late.probe.launch(0, late.now, 5000)
+    late.tell(2 * MS, is_less=False)
+    late.look()
+    assert late.row is not None
+    assert late.row.outstanding_ns == pytest.approx(1024 * 2 * MS, rel=0.02)
+
+
+def test_who_waits_now_and_then_is_timed_all_the_same(late: Late) -> None:
+    late.tell(MS)
+    late.run(2)
+    late.run(1, waited_ns=MS)
+    assert late.is_timed
+    assert late.run(10) == pytest.approx(10 * STEP * MS, rel=0.02)
+
+
+def test_who_waits_for_its_work_is_not_timed_any_more(late: Late) -> None:
+    late.tell(MS)
+    late.run(2)
+    late.run(8, waited_ns=MS)
+    assert not late.is_timed
+
+
+def test_that_bpf_was_told_that_it_is_idle_is_no_proof(late: Late) -> None:
+    late.tell(MS)
+    late.run(2)
+    live = late.probe.contexts_by_slot[0]
+    late.probe.launch(0, late.now, STEP)
+    late.probe._emit(abi.EdgeKind.CLOSE, 0, late.now + 1000, seq=live.completed)
+    late.now += TICK
+    before_ns = late.used_ns
+    late.look()
+    assert late.used_ns - before_ns == pytest.approx(STEP * MS, rel=0.02)
+
+
+def test_what_is_all_done_is_over(late: Late) -> None:
+    late.tell(50 * MS)
+    late.run(2)
+    late.probe.sync(0, late.now + 1000, 1000)
+    late.now += TICK
+    late.look()
+    assert late.row is not None and late.row.outstanding_ns == 0
+    before_ns = late.used_ns
+    late.now += TICK
+    late.look()
+    assert late.used_ns == before_ns
+
+
+def test_what_it_had_queued_is_known_when_it_is_held(late: Late) -> None:
+    late.tell(2 * MS, is_less=False)
+    late.look()
+    late.probe.launch(0, late.now, 200)
+    late.look()
+    late.account.hold([CGROUP], late.now)
+    late.look()
+    assert late.row is not None
+    assert late.row.outstanding_ns == pytest.approx((200 + STEP) * 2 * MS, rel=0.05)
+    late.now += 100 * MS
+    late.look()
+    late.account.thaw([CGROUP], late.now)
+    late.look()
+    assert late.row.outstanding_ns == pytest.approx((200 + STEP) * 2 * MS - 100 * MS, rel=0.1)
+
+
+def test_who_launches_wants_the_gpu_though_it_is_done_at_the_look(late: Late) -> None:
+    late.tell(MS / 100)
+    late.run(2)
+    late.probe.launch(0, late.now, STEP)
+    late.now += TICK
+    late.look()
+    assert late.row is not None and late.row.has_demand and late.row.outstanding_ns == 0
+
+
+def test_for_whose_work_somebody_waits_is_known(late: Late) -> None:
+    assert late.account.unanchored() == {(TGID, 0)}
+    late.run(10, waited_ns=MS)
+    assert late.account.unanchored() == set()
