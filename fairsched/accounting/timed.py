@@ -59,6 +59,8 @@ class Timed:
         if context.is_held:
             return is_timed
         before_ns, context.launch = context.launch.tau_ns, LaunchTime(sampled.ns, _SAMPLES, _SAMPLES)
+        if live.submitted > context.launches:  # most of that came and went since the last look
+            context.busy_ns = now_ns
         if not is_timed:  # who had more than it was charged has as much queued as there can be
             queued = 0 if sampled.is_less else _in_flight(context, live, int(live.submitted))
             context.timed_seq, before_ns = int(live.submitted) - queued, sampled.ns
@@ -108,8 +110,6 @@ class Timed:
         # What is proven by now ran since the last look.
         owed_ns = round(min(left_ns + new * tau_ns, (in_flight + new) * tau_ns))
         context.timed_seq = submitted
-        if new:  # most of that came and went since the last look
-            context.busy_ns = now_ns
         if owed_ns > 0:
             replay.open(context.key, now_ns)
             replay.drain(context.key, now_ns, owed_ns)

@@ -14,7 +14,7 @@ from fairsched.policy.evidence import Evidence
 from fairsched.policy.launches import NO_TIMINGS, Timings, time_launches
 from fairsched.policy.sampled import LAG_NS, LONG_WINDOW_NS
 from fairsched.policy.unseen import unseen_rates
-from tests.unit.policy.sampled import GPU, MS, Process, S, World, phase_of
+from tests.unit.policy.sampled import ALWAYS_S, GPU, MS, UNSEEN, Process, S, World, accused, phase_of
 
 SEEDS = range(20)
 PER_S = 100
@@ -104,6 +104,12 @@ def test_of_those_for_whose_work_somebody_waits_nothing_is_told() -> None:
 def test_of_who_launches_nothing_nothing_is_told() -> None:
     (*_, look) = told(1, [Process(1, 0.4, seen_ratio=0.1), Process(2, 0.4)], per_s=0)
     assert look == {}
+
+
+def test_who_is_charged_by_samples_is_not_called_unseen() -> None:
+    for blind, found in ((frozenset[int](), {("t1", UNSEEN)}), (frozenset({1}), set())):
+        processes = [Process(1, 0.5, seen_ratio=0.1), Process(2, 0.4)]
+        assert accused(Launching(processes, blind=blind, watched_s=ALWAYS_S), 30) == found
 
 
 def less_since(now_ns: int, last_ns: int) -> Timings:
