@@ -56,9 +56,10 @@ def time_launches(state: WatchState, evidence: Evidence, before: Timings) -> Tim
             tenant = next((look.tenant for look in reversed(looks) if look.tenant), None)
             groups.setdefault((tenant, where[1]), []).append(where)
     now_ns, found = evidence.now_ns, dict[Where, SampledLaunch]()
+    periods_ns = _periods_ns(state, now_ns - LONG_WINDOW_NS) if groups else {}
     less = {key: told for key, told in before.less.items() if now_ns - told[1] <= LONG_WINDOW_NS}
     for (tenant, gpu), wheres in groups.items():
-        group = _of_group(state, gpu, wheres, now_ns)
+        group = _of_group(state, wheres, periods_ns[gpu], now_ns) if gpu in periods_ns else {}
         found.update(group)
         key = (tenant or "", gpu)
         if key in less or any(one.is_less for one in group.values()):
@@ -66,14 +67,21 @@ def time_launches(state: WatchState, evidence: Evidence, before: Timings) -> Tim
     return Timings(found, less)
 
 
+def _periods_ns(state: WatchState, begin_ns: int) -> dict[str, int]:
+    """Between two samples, of the GPUs with enough of them since then."""
+    samples, periods_ns = dict[str, int](), dict[str, int]()
+    for (_, gpu), looks in state.seen.items():
+        for look in looks:
+            if look.samples and look.t_ns > begin_ns:
+                samples[gpu] = samples.get(gpu, 0) + look.samples
+                periods_ns[gpu] = max(periods_ns.get(gpu, 0), look.period_ns)
+    return {gpu: ns for gpu, ns in periods_ns.items() if samples[gpu] >= LEAST_SAMPLES}
+
+
 def _of_group(
-    state: WatchState, gpu: str, wheres: Sequence[Where], now_ns: int
+    state: WatchState, wheres: Sequence[Where], period_ns: int, now_ns: int
 ) -> Mapping[Where, SampledLaunch]:
     begin_ns = now_ns - LONG_WINDOW_NS
-    told = [look for (_, on), looks in state.seen.items() if on == gpu for look in looks if look.samples]
-    if sum(look.samples for look in told if look.t_ns > begin_ns) < LEAST_SAMPLES:
-        return {}
-    period_ns = max(look.period_ns for look in told)
     everything = [look for where in wheres for look in state.seen[where]]
     is_less, is_more = _contradicted(everything, state.lasted_ns(begin_ns), period_ns, now_ns)
     found = dict[Where, SampledLaunch]()
