@@ -7,7 +7,7 @@ import pytest
 
 from fairsched.accounting.context import ProcessUse
 from fairsched.bpf import abi
-from fairsched.model import SampledLaunch
+from fairsched.model import Confidence, SampledLaunch
 from tests.unit.accounting.fake_probe import MS, FakeProbe, account_of
 
 CGROUP, TGID = 7, 11
@@ -68,6 +68,7 @@ def test_who_asks_late_is_charged_what_its_launches_take(late: Late) -> None:
     late.tell(MS)
     late.run(2)
     assert late.run(10) == pytest.approx(10 * STEP * MS, rel=0.02)
+    assert late.row is not None and late.row.confidence is Confidence.SAMPLED
 
 
 def test_what_nothing_contradicts_is_left_alone(late: Late) -> None:
