@@ -320,7 +320,7 @@ class EbpfAccount:
         """
         self._launches.clear()
         for context in self._contexts.all():
-            if context.gpu == gpu:
+            if context.gpu == gpu and not context.is_timed:  # what samples say is right all the same
                 context.launch = LaunchTime()
                 context.is_tainted = True
 

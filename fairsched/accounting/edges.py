@@ -169,7 +169,8 @@ class Edges:
     def _complete(self, context: Context, engine: Engine, edge: Edge) -> None:
         replay = engine.replay
         is_anchor = context.is_anchor(edge.arg)
-        engine.timed.hear(context, edge.t_ns, is_anchor=is_anchor)
+        if edge.seq > context.asked_seq:  # else it is nothing new: BPF was told that it is idle
+            engine.timed.hear(context, edge.t_ns, is_anchor=is_anchor)
         if context.is_timed:
             engine.drains.answer(context, edge.t_ns)
             engine.timed.prove(context, edge.seq, edge.t_ns)

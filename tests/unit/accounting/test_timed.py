@@ -136,6 +136,24 @@ def test_that_bpf_was_told_that_it_is_idle_is_no_proof(late: Late) -> None:
     assert late.used_ns - before_ns == pytest.approx(STEP * MS, rel=0.02)
 
 
+def test_that_it_is_idle_is_no_proof_that_nobody_waited_for(late: Late) -> None:
+    late.tell(MS)
+    late.run(2)
+    for _ in range(8):
+        late.run(1, waited_ns=MS)
+        for _ in range(8):
+            live = late.probe.contexts_by_slot[0]
+            late.probe._emit(abi.EdgeKind.CLOSE, 0, late.now, seq=live.completed)
+    assert not late.is_timed
+
+
+def test_what_samples_say_is_right_though_what_was_learnt_of_the_gpu_was_wrong(late: Late) -> None:
+    late.tell(MS)
+    late.run(2)
+    late.account.relearn(0)
+    assert late.run(10) == pytest.approx(10 * STEP * MS, rel=0.02)
+
+
 def test_what_is_all_done_is_over(late: Late) -> None:
     late.tell(50 * MS)
     late.run(2)
