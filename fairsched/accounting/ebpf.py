@@ -243,7 +243,10 @@ class EbpfAccount:
 
     def _judge_open_work(self, context: Context, engine: Engine, live: abi.Ctx, now_ns: int) -> None:
         """Whether what it has open still runs: a drain by estimate, that of one that never asks by who saw it run."""
-        is_timed = engine.timed.step(context, live, self.sampled.get((context.tgid, context.gpu)), now_ns)
+        # What is measured at full queues, and borne out, is better than samples.
+        is_measured = engine.silence.launch_of(context) is not None
+        sampled = None if is_measured else self.sampled.get((context.tgid, context.gpu))
+        is_timed = engine.timed.step(context, live, sampled, now_ns)
         if context.is_held:
             engine.drains.estimate(context, live, now_ns)
         elif is_timed:
