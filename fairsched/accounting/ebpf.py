@@ -215,8 +215,13 @@ class EbpfAccount:
         left_ns = engine.left_ns(context, live.submitted) if is_running else 0
         unmeasured_ns = engine.unmeasured_ns(context)
         is_guess = self._is_guess(context, live)
-        kind = {"is_guess": is_guess, "is_timed": context.is_timed, "is_traced": replay.is_traced}
-        sure = confidence(launch, is_borne_out, **kind)
+        sure = confidence(
+            launch,
+            is_borne_out,
+            is_guess=is_guess,
+            is_timed=context.is_timed,
+            is_traced=replay.is_traced,
+        )
         row = row_of(rows, context)
         row.used_ns += used_ns
         row.launches += launches

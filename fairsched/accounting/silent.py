@@ -179,10 +179,6 @@ class Silence:
         one = self._silent.get(context.key)
         return one.launch if one is not None and one.is_queued else None
 
-    def all(self) -> list[tuple[ContextKey, bool]]:
-        """Each, and whether what it was charged is borne out."""
-        return [(key, one.is_borne_out) for key, one in self._silent.items()]
-
     def forget(self, key: ContextKey) -> None:
         """It is gone, or has proved something."""
         self._silent.pop(key, None)

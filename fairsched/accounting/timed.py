@@ -51,9 +51,8 @@ class Timed:
 
     def step(self, context: Context, live: abi.Ctx, sampled: SampledLaunch | None, now_ns: int) -> bool:
         """Whether it is timed. If so its work is what it is owed, from now on."""
-        is_timed, is_traced = context.is_timed, self._replay.is_traced
-        is_blind = not is_traced and is_unanchored(context, int(live.last_call_ns))
-        if sampled is None or not is_blind or not (is_timed or sampled.is_needed):
+        is_timed = context.is_timed
+        if sampled is None or not (is_timed or sampled.is_needed) or not self._is_possible(context, live):
             self.forget(context, now_ns)
             return False
         if context.is_held:
@@ -67,6 +66,9 @@ class Timed:
             self._replay.close(context.key, now_ns, is_anchor=False)
         self._owe(context, live, int(live.submitted), now_ns, sampled.ns / before_ns)
         return True
+
+    def _is_possible(self, context: Context, live: abi.Ctx) -> bool:
+        return not self._replay.is_traced and is_unanchored(context, int(live.last_call_ns))
 
     def open(self, context: Context, live: abi.Ctx, seq: int, t_ns: int) -> None:
         """It had nothing to do, and launched number ``seq``."""

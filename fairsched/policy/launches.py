@@ -37,7 +37,7 @@ class Timings(NamedTuple):
     """Who was charged more than it had: since when that is known, and when it was last seen to launch."""
 
     def begin_ns(self, tenant: str, gpu: str) -> int:
-        """Before this moment others were charged what it had, and so it was charged too little: 0: nobody was."""
+        """Before this moment others were charged what it had, and so it was charged too little. 0: nobody was."""
         since_ns = (
             began_ns for (name, on), (began_ns, _) in self.less.items() if on == gpu and name != tenant
         )
