@@ -167,6 +167,8 @@ class Edges:
         engine.begin(context, edge)
 
     def _complete(self, context: Context, engine: Engine, edge: Edge) -> None:
+        if edge.kind == kinds.CLOSE and not edge.arg:
+            return  # no call of the process proved it: we told BPF so, or the process is gone
         replay = engine.replay
         is_anchor = context.is_anchor(edge.arg)
         if edge.seq > context.asked_seq:  # else it is nothing new: BPF was told that it is idle

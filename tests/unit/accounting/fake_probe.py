@@ -39,6 +39,8 @@ class FakeProbe:
     graphs_by_slot: dict[int, abi.Graphs] = field(default_factory=lambda: defaultdict(abi.Graphs))
     drains_ended: list[tuple[int, int, int]] = field(default_factory=list)
     limits: abi.Limits = field(default_factory=abi.Limits)
+    now_ns: int = 0
+    """When it is told that a drain is over; not before the last call of its process."""
     rooms: OwnRooms = field(default_factory=lambda: OwnRooms(abi.Table.CONTEXTS, abi.MAX_CTXS))
 
     # ---- what the account asks ----
@@ -74,7 +76,10 @@ class FakeProbe:
 
     def end_drain(self, slot: int, generation: int, v_end_ns: int) -> bool:
         self.drains_ended.append((slot, generation, v_end_ns))
-        self.contexts_by_slot[slot].busy[abi.COMPUTE].streams = 0
+        live = self.contexts_by_slot[slot]
+        if live.busy[abi.COMPUTE].streams:
+            live.busy[abi.COMPUTE].streams = 0
+            self._emit(abi.EdgeKind.CLOSE, slot, max(self.now_ns, live.last_call_ns), seq=live.completed)
         return True
 
     # ---- what processes do ----
