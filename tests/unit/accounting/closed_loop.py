@@ -317,6 +317,7 @@ class ClosedLoop(Simulation):
 
     def rows(self) -> list[ProcessUse]:
         """What the account has to say since it was last asked."""
+        self.probe.now_ns = self.now
         rows = self.account.read(self.now)
         for row in rows:
             self.billed[self.names[row.cgroup_id]] += row.used_ns
