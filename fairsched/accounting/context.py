@@ -43,6 +43,10 @@ class ProcessUse:
     """Of that, while nobody had."""
     is_anew: bool = False
     """What it was charged so far was found to be too much: its account begins anew."""
+    anchored_ns: int = 0
+    """Of what it used, in contexts for the end of whose work somebody waits ..."""
+    unanchored_launches: int = 0
+    """... and what was launched in the others."""
 
 
 ProcessUses = dict[tuple[int, int, int], ProcessUse]

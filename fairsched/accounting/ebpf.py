@@ -225,6 +225,10 @@ class EbpfAccount:
         row = row_of(rows, context)
         row.used_ns += used_ns
         row.launches += launches
+        if is_unanchored(context, int(live.last_call_ns)):
+            row.unanchored_launches += launches
+        else:
+            row.anchored_ns += used_ns
         row.has_demand |= has_demand
         row.outstanding_ns += left_ns
         row.unmeasured_ns += unmeasured_ns
@@ -356,14 +360,14 @@ class EbpfAccount:
         return min((end_ns for end_ns in ends_ns if end_ns), default=None)
 
     def unanchored(self) -> set[tuple[int, int]]:
-        """(Process, GPU) of which nobody waits for the end of any work that was launched there."""
-        found = dict[tuple[int, int], bool]()
-        for context in self._contexts.all():
-            if context.launches and not self._engines[context.gpu].replay.is_traced:
-                where = (context.tgid, context.gpu)
-                called_ns = int(self._probe.context(context.key[0]).last_call_ns)
-                found[where] = found.get(where, True) and is_unanchored(context, called_ns)
-        return {where for where, is_one in found.items() if is_one}
+        """(Process, GPU) with a context that launched something there for the end of which nobody waits."""
+        return {
+            (context.tgid, context.gpu)
+            for context in self._contexts.all()
+            if context.launches
+            and not self._engines[context.gpu].replay.is_traced
+            and is_unanchored(context, int(self._probe.context(context.key[0]).last_call_ns))
+        }
 
     def open_drains(self) -> dict[int, int]:
         """By GPU slot: how many held contexts have an interval open in BPF."""

@@ -80,6 +80,24 @@ _DOUBTFUL = (MisbehaviourKind.ENDLESS, MisbehaviourKind.UNSEEN)
 logger = logging.getLogger(__name__)
 
 
+class _Booked:
+    """What the account said of (process, GPU slot) since the last look."""
+
+    def __init__(self) -> None:
+        self.charged_ns, self.anchored_ns = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+        self.launches: Counter[tuple[int, int]] = Counter()
+        """In contexts for whose work nobody waits."""
+        self.cgroups: dict[int, int] = {}
+        """By process."""
+
+    def add(self, row: ProcessUse) -> None:
+        key = (row.tgid, row.gpu)
+        self.charged_ns[key] += row.used_ns
+        self.anchored_ns[key] += row.anchored_ns
+        self.launches[key] += row.unanchored_launches
+        self.cgroups[row.tgid] = row.cgroup_id
+
+
 class Misbehaviour:
     """Finds misbehaving tenants and acts on them.
 
@@ -97,10 +115,7 @@ class Misbehaviour:
         self._timings = NO_TIMINGS
         self._account: EbpfAccount | None = None
         self._began_ns = self._blind_until_ns = self._late_until_ns = self._next_look_ns = 0
-        self._charged: dict[tuple[int, int], int] = {}
-        self._launches: dict[tuple[int, int], int] = {}
-        self._cgroups: dict[int, int] = {}
-        """Of those that were charged since the last look."""
+        self._booked = _Booked()
         self._held_ns: dict[str, int] = {}
         """How long tenants were held, up to the last look."""
         self._moves: deque[tuple[Move, str | None]] = deque(maxlen=_MOVES)
@@ -130,13 +145,9 @@ class Misbehaviour:
 
     def book(self, rows: Iterable[ProcessUse]) -> None:
         """What the account charged in one tick."""
-        charged, launches = self._charged, self._launches
         for row in rows:
             if row.used_ns or row.launches:
-                key = (row.tgid, row.gpu)
-                charged[key] = charged.get(key, 0) + row.used_ns
-                launches[key] = launches.get(key, 0) + row.launches
-                self._cgroups[row.tgid] = row.cgroup_id
+                self._booked.add(row)
         # Whose cgroup it left is asked now, too: it may be gone at the look.
         self._moves.extend((move, self._tree.tenant_of(move.before)) for move in self._sensors.events.moves)
 
@@ -144,9 +155,7 @@ class Misbehaviour:
         """Judge and act. ``is_acting``: processes are really ended, as in mode enforce."""
         account, watch = self._sensors.account, self._watch
         if watch is None:
-            self._charged.clear()
-            self._launches.clear()
-            self._cgroups.clear()
+            self._booked = _Booked()
             self._moves.clear()
             return
         if account is not None:
@@ -172,10 +181,8 @@ class Misbehaviour:
             logger.exception("look for misbehaviour failed")
 
     def _evidence(self, account: EbpfAccount | None, sampled: list[ProcessSamples], now_ns: int) -> Evidence:
-        charged, self._charged = self._charged, {}
-        launches, self._launches = self._launches, {}
-        cgroups, self._cgroups = self._cgroups, {}
-        whose = {pid: self._tree.tenant_of(cgroup_id) for pid, cgroup_id in cgroups.items()}
+        booked, self._booked = self._booked, _Booked()
+        whose = {pid: self._tree.tenant_of(cgroup_id) for pid, cgroup_id in booked.cgroups.items()}
         if account is not self._account:  # begun, lost, or begun anew
             self._account, self._began_ns, self._blind_until_ns = account, now_ns, now_ns + _BLIND_NS
         if self._sensors.libraries.is_attaching and now_ns - self._began_ns < _ATTACHING_NS:
@@ -189,8 +196,9 @@ class Misbehaviour:
             now_ns=now_ns,
             works=self._works(account) if account is not None else {},
             samples=tuple(one for one in samples if one is not None),
-            charged_ns=self._by_uuid(charged, guessed),
-            launches=self._by_uuid(launches, guessed),
+            charged_ns=self._by_uuid(booked.charged_ns, guessed),
+            anchored_ns=self._by_uuid(booked.anchored_ns, guessed),
+            launches=self._by_uuid(booked.launches, guessed),
             whose={pid: tenant for pid, tenant in whose.items() if tenant is not None},
             held_ns=self._held_since(now_ns),
             watched_since_ns=self._watched_since_ns(now_ns),

@@ -58,8 +58,10 @@ class Evidence:
     samples: tuple[TenantSamples, ...] = ()
     charged_ns: Mapping[Where, int] = field(default_factory=dict)
     """Since the look before."""
+    anchored_ns: Mapping[Where, int] = field(default_factory=dict)
+    """Of that, in contexts for the end of whose work somebody waits ..."""
     launches: Mapping[Where, int] = field(default_factory=dict)
-    """Since the look before."""
+    """... and what was launched in the others."""
     whose: Mapping[int, str] = field(default_factory=dict)
     """The tenants of these processes, as far as they are known."""
     held_ns: Mapping[str, int] = field(default_factory=dict)
@@ -77,7 +79,7 @@ class Evidence:
     leaves: tuple[Leave, ...] = ()
     """Since the look before."""
     unanchored: frozenset[Where] = frozenset()
-    """Processes that launch, and for the end of whose work nobody was seen to wait lately."""
+    """Processes that launch in contexts for the end of whose work nobody was seen to wait lately."""
     unsure: frozenset[str] = frozenset()
     """GPUs whose turns the account cannot follow: what it charged there may be far too little."""
 

@@ -5,9 +5,10 @@ Problem. What is charged whoever asks late, or never, is a guess both ways: its 
 or seconds long. The account cannot tell, for nobody says when anything ended.
 
 Approach. Its process was in so many of the samples and launched so much meanwhile: a launch takes the one by the other,
-right on the average, whatever the account thinks. That is worth more than the account where chance does not make so
-many or so few samples of what was charged. Those processes of a tenant count together in that, for each of many may be
-charged little. Of who is in no sample at all they together had at most one.
+right on the average, whatever the account thinks; what its other contexts had, for whose work somebody waits, is known.
+That is worth more than the account where chance does not make so many or so few samples of what was charged. Those
+processes of a tenant count together in that, for each of many may be charged little. Of who is in no sample at all they
+together had at most one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Timings(NamedTuple):
     """What is known by samples of who never waits for its work."""
 
     launches: Mapping[Where, SampledLaunch]
-    """Of each process for whose work nobody waits, and that launched something lately."""
+    """Of each process with work for which nobody waits, and that launched some of it lately."""
     less: Mapping[TenantGpu, tuple[int, int]]
     """Who was charged more than it had: since when that is known, and when it was last seen to launch."""
 
@@ -87,9 +88,10 @@ def _of_group(
     found = dict[Where, SampledLaunch]()
     for where in wheres:
         recent = [look for look in state.seen[where] if look.t_ns > begin_ns]
-        launches, periods = sum(look.launches for look in recent), sum(look.periods for look in recent)
+        launches = sum(look.launches for look in recent)
         if launches:
-            ns = max(periods, 1 / len(wheres)) * period_ns / launches
+            sampled_ns = sum(look.periods * period_ns - look.anchored_ns for look in recent)
+            ns = max(sampled_ns, period_ns / len(wheres)) / launches
             found[where] = SampledLaunch(ns, is_less or is_more, is_less)
     return found
 

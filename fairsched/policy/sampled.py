@@ -35,7 +35,10 @@ class Seen(NamedTuple):
     periods: float
     """Of samples, in which it kept the GPU busy."""
     charged_ns: int
+    anchored_ns: int
+    """Of that, in contexts for the end of whose work somebody waits ..."""
     launches: int
+    """... and what was launched in the others."""
     period_ns: int
     first_ns: int
     """Of its samples; where there are none, the time of the look."""
@@ -57,7 +60,7 @@ def remember(evidence: Evidence, before: Mapping[Where, tuple[Seen, ...]]) -> di
     kept: dict[Where, tuple[Seen, ...]] = {}
     for where in {*before, *fresh, *evidence.charged_ns, *evidence.launches}:
         sampled, charged_ns = fresh.get(where), evidence.charged_ns.get(where, 0)
-        launches = evidence.launches.get(where, 0)
+        anchored_ns, launches = evidence.anchored_ns.get(where, 0), evidence.launches.get(where, 0)
         looks = tuple(look for look in before.get(where, ()) if now_ns - look.t_ns <= LONG_WINDOW_NS + LAG_NS)
         if sampled is not None and sampled.period_ns > 0:
             periods = sampled.busy_ns / sampled.period_ns
@@ -69,6 +72,7 @@ def remember(evidence: Evidence, before: Mapping[Where, tuple[Seen, ...]]) -> di
                     sampled.samples,
                     periods,
                     charged_ns,
+                    anchored_ns,
                     launches,
                     sampled.period_ns,
                     sampled.first_ns,
@@ -77,7 +81,10 @@ def remember(evidence: Evidence, before: Mapping[Where, tuple[Seen, ...]]) -> di
             )
         elif charged_ns > 0 or launches > 0:
             tenant = evidence.whose.get(where[0])
-            looks = (*looks, Seen(now_ns, tenant, 0, 0.0, charged_ns, launches, 1, now_ns, now_ns))
+            looks = (
+                *looks,
+                Seen(now_ns, tenant, 0, 0.0, charged_ns, anchored_ns, launches, 1, now_ns, now_ns),
+            )
         if looks:
             kept[where] = looks
     return kept

@@ -24,11 +24,16 @@ MOST_WRONG = 0.1
 """Of the GPU. It was .36: chat was charged .417, and had .164."""
 
 
-def watch(site: Site, names: tuple[str, ...]) -> dict[str, tuple[float, float]]:
+def watch(
+    site: Site,
+    names: tuple[str, ...],
+    settled_s: float = SETTLED_S + LONGER_S / 2,
+    watched_s: float = WATCHED_S + LONGER_S / 2,
+) -> dict[str, tuple[float, float]]:
     """Parts of the GPU that they had, and were charged."""
-    let_run(SETTLED_S + LONGER_S / 2)
+    let_run(settled_s)
     before, charged, busy_ns = site.truth_ns(), charges(site, names), site.host.gpu_truth().busy_ns
-    let_run(WATCHED_S + LONGER_S / 2)
+    let_run(watched_s)
     after, charged_then, busy_ns = (
         site.truth_ns(),
         charges(site, names),

@@ -195,5 +195,19 @@ def test_who_launches_wants_the_gpu_though_it_is_done_at_the_look(late: Late) ->
 
 def test_for_whose_work_somebody_waits_is_known(late: Late) -> None:
     assert late.account.unanchored() == {(TGID, 0)}
+    assert late.row is not None
+    assert (late.row.anchored_ns, late.row.unanchored_launches) == (0, late.row.launches)
     late.run(10, waited_ns=MS)
     assert late.account.unanchored() == set()
+    assert (late.row.anchored_ns, late.row.unanchored_launches) == (late.row.used_ns, 0)
+
+
+def test_a_context_for_whose_work_somebody_waits_shields_no_other_of_its_process(late: Late) -> None:
+    late.probe.create(1, TGID, CGROUP, t_ns=late.now)
+    late.probe.launch(1, late.now)
+    late.probe.sync(1, late.now + MS)
+    late.look()
+    assert late.account.unanchored() == {(TGID, 0)}
+    late.tell(MS)
+    late.run(2)
+    assert late.run(10) == pytest.approx(10 * STEP * MS, rel=0.02)

@@ -48,6 +48,7 @@ class Watched(ClosedLoop):
         """At any look."""
         self._held_ns: dict[str, int] = {}
         self._charged: dict[tuple[int, str], int] = {}
+        self._anchored: dict[tuple[int, str], int] = {}
         self._launches: dict[tuple[int, str], int] = {}
         self._samples: list[tuple[int, int]] = []
         self._seen_ns: dict[tuple[int, int], int] = {}
@@ -71,7 +72,8 @@ class Watched(ClosedLoop):
         for row in rows:
             where = (row.tgid, GPU)
             self._charged[where] = self._charged.get(where, 0) + row.used_ns
-            self._launches[where] = self._launches.get(where, 0) + row.launches
+            self._anchored[where] = self._anchored.get(where, 0) + row.anchored_ns
+            self._launches[where] = self._launches.get(where, 0) + row.unanchored_launches
         return rows
 
     def snapshot(self) -> Snapshot:
@@ -111,6 +113,7 @@ class Watched(ClosedLoop):
 
     def _evidence(self) -> Evidence:
         charged, self._charged = self._charged, {}
+        anchored, self._anchored = self._anchored, {}
         launches, self._launches = self._launches, {}
         held, self._held_ns = self._held_ns, {}
         every_ns = POLL_NS // (4 if self.watch_state.is_urgent else 1)
@@ -130,6 +133,7 @@ class Watched(ClosedLoop):
                 for slot, at in by_slot.items()
             ),
             charged_ns=charged,
+            anchored_ns=anchored,
             launches=launches,
             whose={pid_of(slot): name for slot, name in names.items()},
             held_ns=held,

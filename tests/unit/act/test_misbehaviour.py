@@ -29,6 +29,7 @@ from fairsched.model import (
     ContextWork,
     MisbehaviourAction,
     MisbehaviourKind,
+    SampledLaunch,
     TenantSpec,
 )
 from fairsched.observe.libraries import ProbesLost
@@ -78,6 +79,8 @@ class Account:
         self.intruded: set[int] = set()
         self.contradicted: set[int] = set()
         self.traced: set[int] = set()
+        self.late: set[tuple[int, int]] = set()
+        self.sampled: dict[tuple[int, int], SampledLaunch] = {}
 
     def traced_gpus(self) -> set[int]:
         return self.traced
@@ -89,7 +92,7 @@ class Account:
         return self.contradicted
 
     def unanchored(self) -> set[tuple[int, int]]:
-        return set()
+        return self.late
 
     def guessed_processes(self) -> set[int]:
         return self.guessed
@@ -269,7 +272,7 @@ def test_who_is_over_its_budget_is_not_called_unseen(node: Node) -> None:
 
 def test_many_suspects_of_one_tenant_keep_nobody_else_from_being_examined(node: Node) -> None:
     seen = {
-        (pid, "GPU-0"): (Seen(0, "bad" if pid < 100 else "chat", 1, 1.0, 0, 0, 1, 0, 0),)
+        (pid, "GPU-0"): (Seen(0, "bad" if pid < 100 else "chat", 1, 1.0, 0, 0, 0, 1, 0, 0),)
         for pid in range(101)
     }
     node.it._state = WatchState(seen=seen)
@@ -436,4 +439,4 @@ def test_without_nvml_nothing_is_done() -> None:
     node.it.book([ProcessUse(CGROUP, PID, 0, S, True, 0, Confidence.HIGH, 1)])
     node.look(1)
     assert (node.accused, node.it.unseen) == (set(), NOTHING_UNSEEN)
-    assert node.it._charged == {}
+    assert node.it._booked.charged_ns == {}

@@ -78,3 +78,19 @@ def test_beside_one_that_is_only_suspected_and_was_charged_nothing_nothing_is_le
     node.look(8)
     assert node.account.intruded == set(), "its calls are seen, whatever they explain"
     assert node.watch.is_urgent, "it is suspected all the same"
+
+
+def test_what_is_waited_for_is_told_apart() -> None:
+    """Of twenty launches a second ten, and of what they took a fifth of a second."""
+    found_ns = []
+    for anchored_ns in (0, S // 5):
+        node = Node()
+        node.account.late = {(PID, 0)}
+        for now_s in range(1, 30):
+            row = ProcessUse(CGROUP, PID, 0, S // 2, True, 0, Confidence.HIGH, 20)
+            row.anchored_ns, row.unanchored_launches = anchored_ns, 10
+            node.it.book([row])
+            node.see(now_s)
+            node.look(now_s)
+        found_ns.append(node.account.sampled[PID, 0].ns)
+    assert found_ns[0] - found_ns[1] == pytest.approx(S / 50)
