@@ -76,12 +76,14 @@ class Run:
         return answer, sum(answer["used"].values()) / answer["elapsed"] / truth
 
 
+@pytest.mark.rest
 def test_samples_alone_undercount_a_partly_idle_gpu(host: SimHost) -> None:
     answer, part = Run(host, "gpu: {dcgm: off}").end()
     assert answer["source"] == "nvml"
     assert part < 0.8
 
 
+@pytest.mark.rest
 def test_scaled_to_what_dcgm_says_they_add_up(
     host: SimHost, engine: HostEngine, tenants: list[CgroupRef]
 ) -> None:

@@ -36,6 +36,7 @@ def tenants(mount: Mount) -> Iterator[list[CgroupRef]]:
         ref.close()
 
 
+@pytest.mark.rest
 def test_samples_go_to_the_right_cgroups_and_add_up(mount: Mount, tenants: list[CgroupRef]) -> None:
     with SimHost() as host:
         for ref in tenants:
@@ -60,6 +61,7 @@ def test_samples_go_to_the_right_cgroups_and_add_up(mount: Mount, tenants: list[
     assert used[tenants[0].id] / sum(used.values()) == pytest.approx(0.5, abs=0.24)
 
 
+@pytest.mark.rest
 @pytest.mark.skipif(
     os.geteuid() != 0, reason="the driver's accounting mode takes root: run the tests as root"
 )

@@ -38,6 +38,7 @@ def scratch() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.mark.rest
 def test_after_ctrl_c_the_same_command_does_only_what_is_missing(scratch: Path) -> None:
     file, root, temporary = scratch / "light.yaml", scratch / "results", scratch / "t"
     file.write_text(LIGHT)

@@ -19,6 +19,7 @@ nobody held it is 38.7."""
 
 
 @pytest.mark.rest
+@pytest.mark.rest
 def test_shares_hold_without_probes(monkeypatch: pytest.MonkeyPatch, build_dir: Path) -> None:
     theatre = Theatre(monkeypatch, build_dir)
     played = measure(theatre.play(load(find(Path("weights-4211"))), SAMPLED, SECONDS))

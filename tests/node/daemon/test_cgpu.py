@@ -13,7 +13,7 @@ from tests.node.daemon.site import PATIENCE_S, Site, logged
 from tests.node.promptness import time_until
 from tests.support import wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.rest]
 
 IDS = {"chat": "a" * 64, "batch": "b" * 64}
 Says = Callable[[], list[str]]

@@ -123,6 +123,7 @@ def test_who_is_over_is_warned_slowed_down_and_ended_and_its_neighbour_is_not(si
     assert logged(site.log(), "Traceback") == []
 
 
+@pytest.mark.rest
 def test_a_dry_run_ends_nobody_and_says_whom_it_would(site: Site) -> None:
     site.configure(TENANTS, guard=guard({"people": LIMIT}, mode="dry_run"))
     site.start()
@@ -149,6 +150,7 @@ def full_disk(directory: Path) -> Iterator[None]:
         subprocess.run(["umount", "-l", directory], check=True)
 
 
+@pytest.mark.rest
 def test_without_room_for_the_audit_log_nobody_is_touched_until_there_is(site: Site) -> None:
     log = site.state_dir / "audit"
     log.mkdir(parents=True, mode=0o700)
@@ -251,6 +253,7 @@ def test_in_maintenance_everybody_goes_who_was_told_but_who_is_allowed(site: Sit
     assert is_running(adam.pid)
 
 
+@pytest.mark.rest
 def test_rounds_are_on_tapes_that_rules_and_limits_can_be_tried_on(site: Site) -> None:
     site.configure(TENANTS, guard=guard({"people": {**LIMIT, "vram": "100GiB"}}))
     site.start()

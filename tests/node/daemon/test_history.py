@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fairsched.companion.history.read import Past, read_past
 from fairsched.simgpu import Workload
 from tests.node.daemon.site import COMMAND, GREEDY, PATIENCE_S, Site, logged
@@ -39,6 +41,7 @@ def is_row_of(lines: list[dict[str, Any]], event: str, tenant: str | None = None
     return any(one["event"] == event and tenant in (None, one.get("tenant")) for one in lines)
 
 
+@pytest.mark.rest
 def test_the_past_is_kept_followed_and_drawn_across_a_restart(site: Site, tmp_path: Path) -> None:
     site.configure(TENANTS, history={"enabled": True, "interval_s": 1})
     site.spawn("chat", LIGHT)

@@ -9,6 +9,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from fairsched.cgroup.journal import Journal
 from tests.node.daemon.site import (
     DECODE,
@@ -105,6 +107,7 @@ def test_sigterm_thaws_and_leaves_nothing_behind(site: Site) -> None:
     journal.close()
 
 
+@pytest.mark.rest
 def test_totals_of_who_has_been_gone_for_a_day_are_dropped(site: Site) -> None:
     site.configure(TENANTS)
     site.start()

@@ -12,7 +12,7 @@ from tests.node.daemon.conftest import MakeSite
 from tests.node.daemon.site import GREEDY, PATIENCE_S, STEADY, logged
 from tests.support import let_run, wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.rest]
 
 
 def test_clients_of_the_nodes_server_are_not_held_and_it_is_said(make_site: MakeSite, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.node.daemon.site import COMMAND, PATIENCE_S, STEADY, Site
 from tests.support import wait_until
 
@@ -60,6 +62,7 @@ def ticks(site: Site) -> int:
     return sum(site.status()["own"]["ticks"]["counts"])
 
 
+@pytest.mark.rest
 def test_ticks_go_on_while_a_disk_keeps_what_was_set_and_a_crash_loses_nothing_that_was_answered(
     site: Site, tmp_path: Path
 ) -> None:

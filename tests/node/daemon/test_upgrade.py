@@ -43,6 +43,7 @@ def start_with(site: Site, libraries: Path) -> Worker:
     return worker
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["unlinked", "replaced"])
 def test_who_runs_an_upgraded_libcuda_is_accounted_and_accused_of_nothing(
     site: Site, own_libraries: Path, is_replaced: bool

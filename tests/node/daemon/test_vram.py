@@ -8,6 +8,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from fairsched.simgpu.workload import Worker
 from tests.node.daemon.conftest import MakeSite
 from tests.node.daemon.site import DECODE, PATIENCE_S, Site, is_running, logged
@@ -32,6 +34,7 @@ def wait_over(site: Site, tenant: str) -> None:
     wait_until(lambda: vram(site, tenant)["over_since_s"] is not None, PATIENCE_S, f"{tenant} is over")
 
 
+@pytest.mark.rest
 def test_who_is_beyond_its_limit_is_told_and_left_alone(site: Site) -> None:
     port = free_port()
     site.configure({"big": LIMIT, "small": LIMIT}, metrics={"listen": f":{port}"})
@@ -58,6 +61,7 @@ def test_who_is_beyond_its_limit_is_told_and_left_alone(site: Site) -> None:
     wait_until(lambda: logged(site.log(), "vram=within tenant=big"), PATIENCE_S, "the episode ends")
 
 
+@pytest.mark.rest
 def test_it_is_held_again_and_again_and_runs_between(site: Site) -> None:
     """For no longer than its class allows at a time; its neighbour is not, and the limit is what ends it.
 
@@ -106,6 +110,7 @@ def held(site: Site, tenant: str, code: str) -> int:
     )
 
 
+@pytest.mark.rest
 def test_the_largest_process_ends_and_no_more_than_need_be(site: Site) -> None:
     """In the order of what they have, one at a time; who fits then goes on."""
     site.configure({"big": {**LIMIT, "on_vram_limit": "terminate"}, "small": LIMIT})

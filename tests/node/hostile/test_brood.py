@@ -15,7 +15,7 @@ from tests.node.hostile.hollow import Hollow
 from tests.node.hostile.shares import expect_shares
 from tests.support import let_run, wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.rest]
 
 DUE = {"chat": 0.8, "late": 0.2}
 SHARE_ERROR = 0.08

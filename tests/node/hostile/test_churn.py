@@ -22,7 +22,7 @@ from tests.node.hostile.shares import expect_shares
 from tests.node.promptness import time_until
 from tests.support import let_run, wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.rest]
 
 DUE = {"chat": 0.8, "late": 0.2}
 SHARE_ERROR = 0.08

@@ -17,7 +17,7 @@ from tests.node.hostile.cost import cost_of_two, modest, time_ticks
 from tests.node.hostile.shares import expect_shares
 from tests.support import let_run, wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.rest]
 
 GIB = 1 << 30
 DUE = {"chat": 0.8, "late": 0.2}

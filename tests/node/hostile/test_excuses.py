@@ -14,7 +14,7 @@ from tests.node.hostile.hollow import Hollow
 from tests.node.hostile.shares import LONGER_S
 from tests.support import let_run, wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.rest]
 
 CHAT, HOG = 8, 1
 ENDLESS = Workload("decode", kernels=1, kernel_us=1e9)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from fairsched.simgpu import Workload
 from tests.node.daemon.site import DECODE, PATIENCE_S, Site, is_running, logged
 from tests.node.hostile.hollow import Hollow
@@ -15,6 +17,7 @@ SETTLED_S = 6.0
 """A daemon that has just begun believes that there may be work it has not seen yet."""
 
 
+@pytest.mark.rest
 def test_a_seventeenth_context_anywhere_saves_nobody_from_being_ended(site: Site, tmp_path: Path) -> None:
     site.configure({name: {"on_misbehaviour": "terminate"} for name in ("chat", "bad", "hog")})
     site.start()

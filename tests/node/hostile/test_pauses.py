@@ -15,7 +15,7 @@ from tests.node.daemon.site import PATIENCE_S, SHARES_S, STEADY, Site, freeze, i
 from tests.node.hostile.shares import expect_shares
 from tests.support import let_run, wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.rest]
 
 WEIGHTS = {"b": 2, "d": 1, "x": 3}
 QUEUE_S = 0.5

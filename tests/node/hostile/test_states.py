@@ -20,7 +20,7 @@ from tests.node.daemon.site import GREEDY, PATIENCE_S, SHARES_S, STEADY, Site, i
 from tests.node.hostile.shares import expect_shares
 from tests.support import let_run, wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.rest]
 
 CROWD = 2000
 SHARE_ERROR = 0.08

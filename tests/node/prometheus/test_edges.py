@@ -229,6 +229,7 @@ def stories() -> list[dict[str, Any]]:
     return [*(story(edge, 0) for edge in EDGES), *(story(edge, JUMP_S) for edge in COUNTED), nobody]
 
 
+@pytest.mark.rest
 def test_each_alert_begins_where_it_should(tmp_path: Path) -> None:
     assert {edge.alert for edge in (*EDGES, *COUNTED)} | {"FairschedAbsent"} == set(alerts())
     done = promtool(stories(), DIRECTORY / "fairsched.alerts.yml", tmp_path)
