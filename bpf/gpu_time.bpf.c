@@ -196,11 +196,19 @@ static __always_inline void learn_ctx(fs_u64 id, struct call *call, int is_new)
 		set_current(id, handle, is_new);
 }
 
+/* Whether a stream has launched what is not proven: it may be idle for us alone, who took a drain to be over. */
+static __always_inline int may_prove(u32 slot, struct fs_ctx *c, fs_u64 index)
+{
+	struct seqs *seqs = seqs_by_slot.lookup((int *)&slot);
+
+	return seqs && index < FS_MAX_STREAMS && seqs->last[index & (FS_MAX_STREAMS - 1)] > c->completed;
+}
+
 static __always_inline void synced(struct call *call, fs_u64 now)
 {
 	u32 slot = call->mark.slot;
 	struct fs_ctx *c = ctx_at(slot);
-	fs_u64 covered;
+	fs_u64 covered, asked, busy;
 
 	if (!c || c->generation != call->mark.generation)
 		return;
@@ -212,6 +220,14 @@ static __always_inline void synced(struct call *call, fs_u64 now)
 		covered = 1ULL << (call->mark.index & (FS_MAX_STREAMS - 1));
 	if (call->kind == CALL_STREAM_SYNC && call->arg == FS_STREAM_LEGACY)
 		covered |= c->blocking;
+	asked = covered;
+	if (call->mark.index == FS_MAX_STREAMS - 1)
+		asked |= 1ULL << (FS_MAX_STREAMS - 1);
+	busy = c->busy[FS_COMPUTE].streams | c->busy[FS_COPY].streams;
+	if (busy && !(busy & asked) && !may_prove(slot, c, call->mark.index)) {
+		c->last_call_ns = now; /* a stream with nothing to do proves nothing of what others do */
+		return;
+	}
 	complete(slot, c, covered, call->mark.seq, now, call->arg2);
 }
 
@@ -230,6 +246,7 @@ static __always_inline void synced_deps(struct call *call, fs_u64 now)
 		struct dep *dep = &deps->dep[i];
 		u32 slot = dep->on.slot;
 		struct fs_ctx *c = ctx_at(slot);
+		fs_u64 entered;
 
 		if (!dep->on.seq || dep->at > call->mark.seq)
 			continue;
@@ -238,7 +255,9 @@ static __always_inline void synced_deps(struct call *call, fs_u64 now)
 			continue;
 		if (!c || c->generation != dep->on.generation || dep->on.index >= FS_MAX_STREAMS - 1)
 			continue;
-		complete(slot, c, 1ULL << (dep->on.index & (FS_MAX_STREAMS - 1)), dep->on.seq, now, now);
+		/* Within a context the call waited for all that has ended. Elsewhere not, but 0 would say there was no call. */
+		entered = slot == call->mark.slot ? call->arg2 : now - 1;
+		complete(slot, c, 1ULL << (dep->on.index & (FS_MAX_STREAMS - 1)), dep->on.seq, now, entered);
 		dep->on.seq = 0;
 	}
 }

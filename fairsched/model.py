@@ -284,6 +284,8 @@ class ContextWork(NamedTuple):
     """Its last launch or completion, CLOCK_MONOTONIC; 0 = none was seen."""
     streams: int = 1
     """That have work; each is a queue."""
+    is_late: bool = False
+    """It asks for what was done before, so what it was charged meanwhile is no measure of what its launches take."""
 
 
 class ActionKind(str, enum.Enum):

@@ -171,8 +171,10 @@ class Drains:
 
     def drained(self, context: Context, now_ns: int) -> None:
         """The replay came to the end of the estimate: now it may be over or not. A trace saw that it is."""
-        self._believe(context, 0.0, now_ns)
         self._end(context)
+        if context.is_timed and not context.is_held:
+            return  # it was no drain
+        self._believe(context, 0.0, now_ns)
         if self._replay.is_traced:
             context.is_drain_known = True
             self._close(context, now_ns)

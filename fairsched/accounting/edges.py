@@ -135,6 +135,7 @@ class Edges:
         context.cached = None
         engine.replay.advance(edge.t_ns)
         _book(context, engine, rows)
+        engine.timed.forget(context, edge.t_ns)
         engine.replay.remove(context.key, edge.t_ns)
         engine.forget(context, edge.t_ns)
         context.gpu = edge.gpu

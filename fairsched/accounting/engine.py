@@ -108,9 +108,12 @@ class Engine:
 
     def resync(self, context: Context, live: abi.Ctx, now_ns: int) -> None:
         """Edges were lost: take what BPF holds now as the truth."""
-        if live.busy[abi.COMPUTE].streams and not context.is_held:
+        is_open = bool(live.busy[abi.COMPUTE].streams)
+        if (
+            is_open and not context.is_held and not context.is_timed
+        ):  # what that one owes goes by what it launched
             self.replay.open(context.key, now_ns)
-        elif not live.busy[abi.COMPUTE].streams:
+        elif not is_open:
             self.replay.close(context.key, now_ns, is_anchor=False)
         context.seq, context.seq_exec_ns = live.completed, self.replay.exec_ns(context.key)
         context.is_tainted, context.metered_ns = True, context.seq_exec_ns

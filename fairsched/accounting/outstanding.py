@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from fairsched.accounting.context import Context
 from fairsched.accounting.engine import Engine
+from fairsched.accounting.timed import in_flight_of, is_unanchored
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.model import ContextWork
@@ -42,7 +43,10 @@ def work_of(context: Context, live: abi.Ctx, replay: Turns) -> ContextWork:
     """What a live context has outstanding."""
     launch = context.launch
     charged_ns, is_charged = replay.state(context.key)
-    mean_ns = launch.tau_ns * max(0, live.submitted - context.seq)
+    # Of who is timed all that is not proven may still run: what of it is done only samples tell.
+    is_timed, submitted = context.is_timed, int(live.submitted)
+    in_flight = in_flight_of(context, live, submitted) if is_timed else max(0, submitted - context.seq)
+    mean_ns = launch.tau_ns * in_flight
     return ContextWork(
         key=context.key,
         pid=context.tgid,
@@ -59,6 +63,8 @@ def work_of(context: Context, live: abi.Ctx, replay: Turns) -> ContextWork:
         is_charged=is_charged,
         last_call_ns=live.last_call_ns,
         streams=max(1, int(live.busy[abi.COMPUTE].streams).bit_count()),
+        is_late=live.completed > 0
+        and (not launch.observed or is_unanchored(context, int(live.last_call_ns))),
     )
 
 

@@ -177,6 +177,8 @@ class Misbehaviour:
             self._act(before, specs, config, now_ns, is_acting=is_acting)
         except Exception:
             self.unseen = NOTHING_UNSEEN
+            if account is not None:
+                account.sampled = {}
             self.errors += 1
             logger.exception("look for misbehaviour failed")
 

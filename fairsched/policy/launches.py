@@ -57,7 +57,7 @@ def time_launches(state: WatchState, evidence: Evidence, before: Timings) -> Tim
             tenant = next((look.tenant for look in reversed(looks) if look.tenant), None)
             groups.setdefault((tenant, where[1]), []).append(where)
     now_ns, found = evidence.now_ns, dict[Where, SampledLaunch]()
-    periods_ns = _periods_ns(state, now_ns - LONG_WINDOW_NS) if groups else {}
+    periods_ns = _periods_ns(state, now_ns) if groups else {}
     less = {key: told for key, told in before.less.items() if now_ns - told[1] <= LONG_WINDOW_NS}
     for (tenant, gpu), wheres in groups.items():
         group = _of_group(state, wheres, periods_ns[gpu], now_ns) if gpu in periods_ns else {}
@@ -68,15 +68,20 @@ def time_launches(state: WatchState, evidence: Evidence, before: Timings) -> Tim
     return Timings(found, less)
 
 
-def _periods_ns(state: WatchState, begin_ns: int) -> dict[str, int]:
-    """Between two samples, of the GPUs with enough of them since then."""
-    samples, periods_ns = dict[str, int](), dict[str, int]()
+def _periods_ns(state: WatchState, now_ns: int) -> dict[str, int]:
+    """Between two samples, of the GPUs with enough of them since then and one lately: else NVML says nothing now."""
+    samples, periods_ns, latest_ns = dict[str, int](), dict[str, int](), dict[str, int]()
     for (_, gpu), looks in state.seen.items():
         for look in looks:
-            if look.samples and look.t_ns > begin_ns:
+            if look.samples and now_ns - look.t_ns < LONG_WINDOW_NS:
                 samples[gpu] = samples.get(gpu, 0) + look.samples
                 periods_ns[gpu] = max(periods_ns.get(gpu, 0), look.period_ns)
-    return {gpu: ns for gpu, ns in periods_ns.items() if samples[gpu] >= LEAST_SAMPLES}
+                latest_ns[gpu] = max(latest_ns.get(gpu, 0), look.last_ns)
+    return {
+        gpu: ns
+        for gpu, ns in periods_ns.items()
+        if samples[gpu] >= LEAST_SAMPLES and now_ns - latest_ns[gpu] <= 2 * LAG_NS
+    }
 
 
 def _of_group(

@@ -144,7 +144,7 @@ def judge(evidence: Evidence, state: WatchState, limits: MisbehaviourLimits) -> 
         if one is None:
             is_lost = tenant in evidence.over_budget
             # Who is charged by samples may be charged little because there were few.
-            is_guess = is_lost or where in evidence.unanchored
+            is_guess = is_lost or (where in evidence.unanchored and any(look.launches for look in looks))
             one = None if is_guess else _unseen(tenant, where, looks, evidence, state)
             first_ns = None if is_lost else _suspected_since_ns(looks, evidence.now_ns)
             if first_ns is not None:
@@ -213,7 +213,7 @@ def _queued_ns(work: ContextWork, mark: Mark) -> int:
     for there was no room for more in flight."""
     in_flight = min(work.submitted - work.completed, QUEUE_LAUNCHES * work.streams)
     ended = mark.submitted - in_flight
-    is_known = ended >= in_flight > 0
+    is_known = ended >= in_flight > 0 and not work.is_late
     each_ns = _TIMES_AS_LONG * mark.charged_ns // ended if is_known else _LONG_LAUNCH_NS
     return in_flight * min(each_ns, _LONG_LAUNCH_NS)
 

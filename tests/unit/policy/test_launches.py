@@ -137,6 +137,21 @@ def test_who_is_charged_by_samples_is_not_called_unseen() -> None:
         assert accused(Launching(processes, blind=blind, watched_s=ALWAYS_S), 30) == found
 
 
+def test_who_launches_nothing_in_it_is_excused_by_no_context() -> None:
+    """It launched there long ago, and works past the exports now."""
+    processes = [Process(1, 0.5, seen_ratio=0.0), Process(2, 0.4)]
+    assert accused(Launching(processes, per_s=0, watched_s=ALWAYS_S), 30) == {("t1", UNSEEN)}
+
+
+def test_where_nvml_says_nothing_nothing_is_told() -> None:
+    one = Launching([Process(1, 0.4), Process(2, 0.4)], 1, look_s=0.9)
+    for _ in one.looks(LOOKED_S):
+        pass
+    assert time_launches(one.state, one.evidence, NO_TIMINGS).launches
+    later = replace(one.evidence, now_ns=one.evidence.now_ns + 4 * S)
+    assert not time_launches(one.state, later, NO_TIMINGS).launches
+
+
 def less_since(now_ns: int, last_ns: int) -> Timings:
     return Timings({}, {("hog", GPU): (now_ns, last_ns)})
 

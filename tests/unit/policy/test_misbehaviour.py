@@ -166,6 +166,26 @@ def test_three_seconds_of_work_in_several_streams_are_not_endless(seed: int) -> 
     assert accused(Streams([Process(1, 0.5, None), Process(2, 0.5)], seed), 12) == set()
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_of_who_asks_late_what_it_was_charged_measures_nothing(is_late: bool) -> None:
+    """6,000 launches were proven, charged .3 ms each; then 3,000 go on while it is held."""
+
+    class Held(World):
+        def _evidence(self, now_s: float, counts: dict[int, list[float]]) -> Evidence:
+            found, done = super()._evidence(now_s, counts), min(6000, round(1000 * now_s))
+            works = {
+                where: tuple(
+                    w._replace(submitted=done + 3000, completed=done, streams=4, is_late=is_late)
+                    for w in those
+                )
+                for where, those in found.works.items()
+            }
+            return replace(found, works=works)
+
+    found = accused(Held([Process(1, 0.3, None), Process(2, 0.5)], 1), 30)
+    assert (("t1", ENDLESS) in found) is not is_late
+
+
 @pytest.mark.parametrize("what", INNOCENT)
 @unhurried
 @given(seed=seeds, phase=phases, share=st.floats(0.01, 1.0))
