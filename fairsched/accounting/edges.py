@@ -172,8 +172,7 @@ class Edges:
             return  # no call of the process proved it: we told BPF so, or the process is gone
         replay = engine.replay
         is_anchor = context.is_anchor(edge.arg)
-        if edge.seq > context.asked_seq:  # else it is nothing new: BPF was told that it is idle
-            engine.timed.hear(context, edge.t_ns, is_anchor=is_anchor)
+        engine.timed.hear(context, edge.t_ns, is_anchor=is_anchor)
         if context.is_timed:
             engine.drains.answer(context, edge.t_ns)
             engine.timed.prove(context, edge.seq, edge.t_ns)

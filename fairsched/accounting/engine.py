@@ -109,9 +109,8 @@ class Engine:
     def resync(self, context: Context, live: abi.Ctx, now_ns: int) -> None:
         """Edges were lost: take what BPF holds now as the truth."""
         is_open = bool(live.busy[abi.COMPUTE].streams)
-        if (
-            is_open and not context.is_held and not context.is_timed
-        ):  # what that one owes goes by what it launched
+        # What a timed one has to do goes by what it launched, and none of that was lost.
+        if is_open and not context.is_held and not context.is_timed:
             self.replay.open(context.key, now_ns)
         elif not is_open:
             self.replay.close(context.key, now_ns, is_anchor=False)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from fairsched.accounting.context import Context
 from fairsched.accounting.engine import Engine
-from fairsched.accounting.timed import in_flight_of, is_unanchored
+from fairsched.accounting.timed import is_unanchored
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
 from fairsched.model import ContextWork
@@ -43,10 +43,7 @@ def work_of(context: Context, live: abi.Ctx, replay: Turns) -> ContextWork:
     """What a live context has outstanding."""
     launch = context.launch
     charged_ns, is_charged = replay.state(context.key)
-    # Of who is timed all that is not proven may still run: what of it is done only samples tell.
-    is_timed, submitted = context.is_timed, int(live.submitted)
-    in_flight = in_flight_of(context, live, submitted) if is_timed else max(0, submitted - context.seq)
-    mean_ns = launch.tau_ns * in_flight
+    mean_ns = launch.tau_ns * max(0, live.submitted - context.seq)
     return ContextWork(
         key=context.key,
         pid=context.tgid,

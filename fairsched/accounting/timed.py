@@ -61,7 +61,7 @@ class Timed:
         if live.submitted > context.launches:  # most of that came and went since the last look
             context.busy_ns = now_ns
         if not is_timed:  # who had more than it was charged has as much queued as there can be
-            queued = 0 if sampled.is_less else in_flight_of(context, live, int(live.submitted))
+            queued = 0 if sampled.is_less else _in_flight(context, live, int(live.submitted))
             context.timed_seq, before_ns = int(live.submitted) - queued, sampled.ns
             self._replay.close(context.key, now_ns, is_anchor=False)
         self._owe(context, live, int(live.submitted), now_ns, sampled.ns / before_ns)
@@ -110,7 +110,7 @@ class Timed:
         launches take as is known now."""
         replay, tau_ns = self._replay, context.launch.tau_ns
         replay.advance(now_ns)
-        in_flight, new = in_flight_of(context, live, submitted), submitted - (context.timed_seq or 0)
+        in_flight, new = _in_flight(context, live, submitted), submitted - (context.timed_seq or 0)
         left_ns = (replay.left_ns(context.key) or 0) * left_ratio
         # What is proven by now ran since the last look.
         owed_ns = round(min(left_ns + new * tau_ns, (in_flight + new) * tau_ns))
@@ -127,7 +127,7 @@ class Timed:
         context.seq_exec_ns = replay.exec_ns(context.key) - round(launches * tau_ns - owed_ns)
 
 
-def in_flight_of(context: Context, live: abi.Ctx, submitted: int) -> int:
+def _in_flight(context: Context, live: abi.Ctx, submitted: int) -> int:
     """Of its launches, as many as are not proven done and fit in the queues of its streams."""
     streams = max(1, int(live.busy[abi.COMPUTE].streams).bit_count())
     return min(submitted - max(context.asked_seq, int(live.completed)), QUEUE_LAUNCHES * streams)

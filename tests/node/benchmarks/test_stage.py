@@ -123,9 +123,8 @@ def recording(performance: Performance) -> Recording:
 def test_the_recording_says_what_was_played(performance: Performance, recording: Recording) -> None:
     assert (recording.scenario, recording.policy, recording.seed) == ("staged", performance.policy, 1)
     assert recording.leaves == LEAVES
-    late_s = (
-        longest_gap_ns(recording) / 1e9
-    )  # to read the account takes longer where others have the processor
+    # To read the account takes longer where others have the processor.
+    late_s = longest_gap_ns(recording) / 1e9
     assert SECONDS <= recording.seconds < SECONDS + 0.5 + late_s
     assert set(recording.specs) == {*LEAVES, "team"}
     # Nobody died, no stay was lost; a daemon that has just begun may say what it is not sure of.

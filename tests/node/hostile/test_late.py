@@ -73,7 +73,7 @@ threading.Thread(target=shield, daemon=True).start()
 """In a context of its own, for whose work somebody waits."""
 SETTLED_S, WATCHED_S = 15.0, 40.0
 MOST_WRONG = 0.1
-"""Of the GPU. Of ten seconds each is held, or none: its queue is held for so long."""
+"""Of the GPU. Its queue is held for ten seconds: a window as short sees one hold, or none."""
 
 
 @pytest.mark.parametrize(

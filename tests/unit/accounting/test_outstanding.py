@@ -36,6 +36,22 @@ def charged_s(account: EbpfAccount, seconds: range) -> float:
     return sum(sum(used(account.read(now_s * S)).values()) for now_s in seconds) / S
 
 
+@pytest.mark.parametrize(("waited_ns", "is_late"), [(MS, False), (1000, True), (None, False)])
+def test_who_asks_for_what_was_done_before_is_late(
+    probe: FakeProbe, waited_ns: int | None, is_late: bool
+) -> None:
+    """None: it never asks."""
+    account = account_of(probe)
+    probe.create(0, PID, CHAT)
+    for step in range(30):
+        probe.launch(0, step * 20 * MS, 10)
+        if waited_ns is not None:
+            probe.sync(0, step * 20 * MS + 10 * MS, waited_ns)
+    account.read(600 * MS)
+    (work,) = account.work()
+    assert work.is_late is is_late
+
+
 def test_silent_work_that_nobody_sees_is_over(probe: FakeProbe) -> None:
     assert charged_s(begun(probe), range(1, 10)) <= 2.0
 

@@ -20,7 +20,7 @@ class Late:
 
     def __init__(self) -> None:
         self.probe = FakeProbe()
-        self.account = account_of(self.probe)
+        self.account = account_of(self.probe, gpus=2)
         self.probe.create(0, TGID, CGROUP)
         self.now = self.steps = 0
         self.used_ns = 0
@@ -202,6 +202,55 @@ def test_what_is_proven_done_was_had_beside_others(late: Late) -> None:
     late.tell(4 * MS)
     late.run(2)
     assert late.run(10) == pytest.approx(10 * STEP * 4 * MS, rel=0.1)
+
+
+def test_a_proof_of_some_of_it_ends_none_of_the_rest(late: Late) -> None:
+    late.tell(MS)
+    late.run(2)
+    late.probe.launch(0, late.now, 300)
+    late.look()
+    late.probe.progress(0, late.now + 1000, STEP * late.steps + 100, 1000)
+    late.account.take_in()
+    (context,) = late.account._contexts.all()
+    assert late.account._engines[0].replay.is_runnable(context.key)
+    late.now += TICK
+    late.look()
+    assert late.row is not None
+    assert late.row.outstanding_ns == pytest.approx(200 * MS, abs=TICK)
+
+
+def test_edges_that_were_lost_forgive_nothing_that_is_owed(late: Late) -> None:
+    late.tell(20 * MS)
+    late.run(2)
+    late.probe.launch(0, late.now, STEP)
+    late.look()
+    late.probe.dropped += 1
+    late.now += TICK
+    late.look()
+    assert late.row is not None and late.row.outstanding_ns > 100 * MS
+    late.now += 10 * TICK
+    before_ns = late.used_ns
+    late.look()
+    late.now += 50 * TICK
+    late.look()
+    assert late.used_ns - before_ns < STEP * 2 * 20 * MS
+
+
+def test_on_another_gpu_it_is_not_timed(late: Late) -> None:
+    late.tell(MS)
+    late.run(2)
+    assert late.is_timed
+    late.probe.contexts_by_slot[0].gpu = 1
+    late.probe.launch(0, late.now, STEP)
+    late.account.take_in()
+    assert not late.is_timed
+
+
+def test_the_end_of_timed_work_is_no_drain_of_which_others_tell(late: Late) -> None:
+    late.tell(MS)
+    late.run(5)
+    (context,) = late.account._contexts.all()
+    assert late.is_timed and context.exec_before == {}
 
 
 def test_for_whose_work_somebody_waits_is_known(late: Late) -> None:

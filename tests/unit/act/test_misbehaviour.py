@@ -428,7 +428,9 @@ def test_it_looks_once_a_second(node: Node) -> None:
 
 def test_a_look_that_fails_is_counted_and_not_the_end(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     node.account.works = cast(Any, [None])
+    node.account.sampled = {(PID, 0): SampledLaunch(1.0, is_needed=True, is_less=False)}
     node.look(20)
+    assert node.account.sampled == {}, "what is old says nothing"
     assert node.it.errors == 1
     assert "look for misbehaviour failed" in caplog.text
 
