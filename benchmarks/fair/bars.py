@@ -41,7 +41,7 @@ GAIN = "gain by the trick"
 LOSS_POINTS = 5.0
 """Below its due a tenant that is called hostile here may be: who plays a trick by accident is held, and not starved.
 They are owed a ninth of the GPU, and plays are short."""
-GAIN_WITHOUT_BAR = ("beyond-*", "escape-*", "silent-*", "unsure-*")
+GAIN_WITHOUT_BAR = ("beyond-*", "escape-*", "silent-*")
 """Scenarios of what cannot be held, or not be seen well enough to be: the gain is shown, and no equal turns pass for
 a bar that is met."""
 
@@ -127,16 +127,8 @@ BARS = (
     Bar("beyond-*", "misbehaviour_after_s", 5.0, "detected after", Of.HOSTILE_LEAVES),
     Bar("beyond-endless*", "misbehaviour_gone_after_s", 6.0, "gone after being named", Of.HOSTILE_LEAVES),
     # It does nothing forbidden, so it is not accused: its note in `status` says why nobody can be sure of it.
-    Bar("unsure-*", "unsure_after_s", 5.0, "said to be unsure after", Of.HOSTILE_LEAVES),
+    Bar("hostile-pinned", "unsure_after_s", 5.0, "said to be unsure after", Of.HOSTILE_LEAVES),
     Bar("escape-*", "misbehaviour_after_s", 5.0, "detected after", Of.HOSTILE_LEAVES),
-    Bar(
-        "unsure-*",
-        "low_confidence_ratio",
-        UNSURE_RATIO,
-        "said to be unsure",
-        Of.HOSTILE_LEAVES,
-        is_upper=False,
-    ),
     Bar("two-gpus*", "share_error_max_points", 1.5, "share error of any GPU"),
     Bar("nature-*", "share_error_max_points", NATURE_POINTS, "share error, largest"),
     Bar("nature-*", "account_error_ratio", 0.05, "account error where sure", Of.SURE_LEAVES),

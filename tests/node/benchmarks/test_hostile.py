@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """No trick that can be seen or held pays, and those that cannot are found, named and acted on.
 
-Each shipped hostile scenario is played with our daemon, for some seconds only: what is asked here is that the trick
-does not pay, the bar of 2 points is for the benchmark and its longer runs. That it is a trick at all is seen in the
+Each shipped hostile scenario is played with our daemon, once and for as long as it says: what is asked here is that the
+trick does not pay, the bar of 2 points is for the benchmark and its seeds. That it is a trick at all is seen in the
 engine's truth and in /proc while it is played; that it would pay if nobody did anything, in
 tests/unit/benchmarks/test_scenario.py.
 """
@@ -14,7 +14,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.fair import controllers
-from benchmarks.fair.bars import UNSURE_HELD_MS_PER_S, UNSURE_RATIO
+from benchmarks.fair.bars import UNSURE_HELD_MS_PER_S
 from benchmarks.fair.measures import Measures, measure
 from benchmarks.fair.recording import Recording
 from benchmarks.fair.scenario import Play, load, shipped
@@ -44,6 +44,7 @@ LONGEST_MS = 550.0
 """Of the honest: half a second, and what it takes to thaw. The hostile one's cannot be told: between two of its holds
 it may run for a millisecond, which nobody notices who looks from outside."""
 SECONDS = 5.0
+"""Of what cannot be held, and is named soon."""
 TIMES = 3
 BUSY_RATIO = 0.5
 """Of the time somebody waits for a processor: a machine that does other work as well."""
@@ -110,6 +111,7 @@ EVIDENCE: dict[str, Evidence] = {
         name.endswith("-b") for name in seen.ran_in
     ),  # it began in the other one
     "hostile-nosync": lambda seen, recording: seen.was_told("--wait none") and _wants_always(recording) > 0.8,
+    "hostile-pinned": lambda seen, _: seen.naps > 5000,
     "hostile-processes": lambda seen, _: len({pid for pid, _ in seen.contexts}) == 8 == seen.together,
     "hostile-ptrace": lambda seen, _: bool(seen.traced),
     "hostile-query": lambda seen, _: seen.naps > 1000,
@@ -152,7 +154,7 @@ class Played:
 def played(theatre: Theatre, name: str) -> Played:
     seen, play = Sighting(), load(Path(name))
     watch = Stopwatch()
-    recording = theatre.play(play, "fairsched", SECONDS, seen.look)
+    recording = theatre.play(play, "fairsched", play.scenario.seconds, seen.look)
     return Played(seen, recording, measure(recording), watch.read())
 
 
@@ -353,19 +355,29 @@ def assert_is_unseen(recording: Recording, theatre: Theatre, told: Told) -> None
 
 
 @pytest.mark.rest
-def test_who_polls_memory_is_said_to_be_unsure_and_nobody_is_held_for_a_guess(theatre: Theatre) -> None:
-    """It gains what equal turns give it, 22 points: no bar is met by that, and the benchmark shows it."""
-    seen = Sighting()
-    recording = theatre.play(load(Path("unsure-pinned")), "fairsched", SECONDS, seen.look)
-    measures = measure(recording)
+def test_nobody_is_held_for_who_polls_memory_until_samples_time_it_and_it_is_not_accused(
+    theatre: Theatre,
+) -> None:
+    seen, play = Sighting(), load(Path("hostile-pinned"))
+    recording = theatre.play(
+        replace(play, scenario=play.scenario.model_copy(update={"settle_s": 0.0})),
+        "fairsched",
+        12.0,
+        seen.look,
+    )
     assert seen.naps > 5000, "it polls"
-    hostile = measures.leaves[HOSTILE]
-    assert hostile.low_confidence_ratio is not None
-    assert hostile.low_confidence_ratio >= UNSURE_RATIO
-    for leaf in (HOSTILE, *HONEST):
-        assert measures.leaves[leaf].held_ms_per_s <= UNSURE_HELD_MS_PER_S, leaf
+    states = [(one.at_ns, one.confidence.get(HOSTILE)) for one in recording.accounts]
+    unsure_ns = [at_ns for at_ns, confidence in states if confidence == "low"]
+    assert unsure_ns and states[-1][1] == "high", states
+    guessed_ms = sum(
+        (min(hold.end_ns, unsure_ns[-1]) - hold.start_ns) / 1e6
+        for hold in recording.held
+        if hold.leaf == HOSTILE and hold.start_ns < unsure_ns[-1]
+    )
+    assert guessed_ms <= UNSURE_HELD_MS_PER_S * (unsure_ns[-1] - unsure_ns[0]) / S, "held for a guess"
+    for leaf in HONEST:
         assert goes_on(recording, leaf)
-    assert not measures.misbehaviour, "polling is no offence"
+    assert not measure(recording).misbehaviour, "polling is no offence"
     theatre.rig.assert_nothing_left()
 
 

@@ -36,10 +36,9 @@ PROMISED = {
     ("tenants-32", "share_error_max_points", 1.0),
     ("hostile-*", "gain_points", 2.0),
     ("hostile-*", "gain_points", -5.0),
-    ("unsure-*", "low_confidence_ratio", 0.8),
     ("beyond-*", "misbehaviour_after_s", 5.0),
     ("beyond-endless*", "misbehaviour_gone_after_s", 6.0),
-    ("unsure-*", "unsure_after_s", 5.0),
+    ("hostile-pinned", "unsure_after_s", 5.0),
     ("escape-*", "misbehaviour_after_s", 5.0),
     ("two-gpus*", "share_error_max_points", 1.5),
     ("nature-*", "share_error_max_points", 5.0),
@@ -179,15 +178,10 @@ def test_gain_is_that_of_the_hostile_tenant() -> None:
     assert (gain(-9.2), gain(-9.2, is_upper=False)) == ("met", "missed")
 
 
-def test_who_cannot_be_seen_well_enough_is_judged_by_what_is_said_of_it_and_not_by_equal_turns() -> None:
-    said = judged("low_confidence_ratio", hostile("unsure-poll", low_confidence_ratio=0.9, gain_points=22.0))
-    assert (said.state, said.bar.limit_text()) == ("met", ">= 80 %")
-    assert judged("low_confidence_ratio", hostile("unsure-poll", low_confidence_ratio=0.7)).state == "missed"
-    two = {"a": {"gain_points": 1.0, "low_confidence_ratio": 1.0}, "b": {"gain_points": 1.0}}
-    assert judged("low_confidence_ratio", document("unsure-poll", leaves=two)).state == "missed"
-    verdicts = judge([hostile("unsure-poll", gain_points=0.0), hostile("beyond-static", gain_points=0.0)])
+def test_who_cannot_be_held_is_judged_by_what_is_said_of_it_and_not_by_equal_turns() -> None:
+    verdicts = judge([hostile("escape-move", gain_points=0.0), hostile("beyond-static", gain_points=0.0)])
     assert "gain_points" not in {
-        v.bar.figure for v in verdicts if v.scenario in ("unsure-poll", "beyond-static")
+        v.bar.figure for v in verdicts if v.scenario in ("escape-move", "beyond-static")
     }
 
 
@@ -213,7 +207,7 @@ def test_what_is_never_detected_is_missed_and_not_unmeasured() -> None:
 @pytest.mark.parametrize(
     ("scenario", "figure", "what"),
     [
-        ("unsure-pinned", "unsure_after_s", "never said to be unsure"),
+        ("hostile-pinned", "unsure_after_s", "never said to be unsure"),
         ("escape-move", "misbehaviour_after_s", "never detected"),
     ],
 )

@@ -144,7 +144,7 @@ LEAST_TO_WIN = 0.1
 """Of the GPU. Twice as much and more where the scenario can have it."""
 WORKERS = {"child_cgroups": 3, "short_lived": 3}
 """Tricks that have more than one at a time."""
-HOSTILE = [path.stem for path in scenario.shipped() if path.stem.startswith(("hostile-", "unsure-"))]
+HOSTILE = [path.stem for path in scenario.shipped() if path.stem.startswith("hostile-")]
 
 
 def contexts(tenant: scenario.Tenant) -> int:

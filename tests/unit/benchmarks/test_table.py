@@ -135,7 +135,7 @@ def test_the_overview_says_what_is_behind_a_verdict() -> None:
     assert "never detected: hostile (seed 1)" in " ".join(" ".join(lines).split())
 
 
-@pytest.mark.parametrize("name", ["beyond-static", "unsure-pinned"])
+@pytest.mark.parametrize("name", ["beyond-static", "silent-onset"])
 def test_a_gain_that_no_bar_is_for_is_shown_all_the_same(name: str) -> None:
     both = [
         document(name, policy, seed, leaves={"honest": {}, "hostile": {"gain_points": gain + seed}})
