@@ -146,6 +146,10 @@ class Context:
     """Of its last proofs, those whose calls waited: a call that does not may take as long, now and then."""
     timed_seq: int | None = None
     """What was launched when its work was last told by its launches; None = it is not timed, see timed.py."""
+    begun_ns: int = 0
+    """When it, being timed, last began to have something to do ..."""
+    begun_exec_ns: int = 0
+    """... and what it had been charged by then."""
     is_tainted: bool = False
     """Held since the last proof: the next one says nothing about tau."""
     asked_seq: int = 0

@@ -175,7 +175,7 @@ class Edges:
         engine.timed.hear(context, edge.t_ns, is_anchor=is_anchor)
         if context.is_timed:
             engine.drains.answer(context, edge.t_ns)
-            engine.timed.prove(context, edge.seq, edge.t_ns)
+            engine.timed.prove(context, self._probe.context(edge.slot), edge.seq, edge.t_ns)
             return
         is_end = edge.kind == kinds.CLOSE or context.is_end_of_drain(edge.seq)
         if is_end:

@@ -63,8 +63,12 @@ class Timed:
         if not is_timed:  # who had more than it was charged has as much queued as there can be
             queued = 0 if sampled.is_less else _in_flight(context, live, int(live.submitted))
             context.timed_seq, before_ns = int(live.submitted) - queued, sampled.ns
+            self._begin(context, now_ns)
             self._replay.close(context.key, now_ns, is_anchor=False)
         self._owe(context, live, int(live.submitted), now_ns, sampled.ns / before_ns)
+        if not self._replay.is_runnable(context.key) and not context.is_ended_in_bpf:
+            context.is_ended_in_bpf = True
+            self._end_in_bpf(*context.key, 0)
         return True
 
     def _is_possible(self, context: Context, live: abi.Ctx) -> bool:
@@ -72,6 +76,7 @@ class Timed:
 
     def open(self, context: Context, live: abi.Ctx, seq: int, t_ns: int) -> None:
         """It had nothing to do, and launched number ``seq``."""
+        self._begin(context, t_ns)
         self._owe(context, live, max(seq, int(live.submitted)), t_ns)
 
     def hear(self, context: Context, t_ns: int, *, is_anchor: bool) -> None:
@@ -83,17 +88,11 @@ class Timed:
         if not is_unanchored(context, t_ns):
             self.forget(context, t_ns)
 
-    def prove(self, context: Context, seq: int, t_ns: int) -> None:
-        """Launches up to ``seq`` are done; nobody waited for that. BPF says it, too, when it is told that all are."""
-        replay = self._replay
+    def prove(self, context: Context, live: abi.Ctx, seq: int, t_ns: int) -> None:
+        """Launches up to ``seq`` are done; nobody waited for that."""
         context.asked_seq = max(context.asked_seq, seq)
-        if context.timed_seq is not None and seq >= context.timed_seq:
-            # It was all done before it was asked for, what was owed and what was launched since.
-            undone_ns = replay.left_ns(context.key) or 0
-            replay.settle(context.key, undone_ns + round((seq - context.timed_seq) * context.launch.tau_ns))
-            replay.close(context.key, t_ns, is_anchor=False)
-            context.timed_seq = context.seq = seq
-            context.seq_exec_ns = replay.exec_ns(context.key)
+        if context.is_timed:
+            self._owe(context, live, max(seq, context.timed_seq or 0), t_ns)
         context.is_tainted = context.is_held
 
     def forget(self, context: Context, now_ns: int) -> None:
@@ -103,25 +102,30 @@ class Timed:
             if not context.is_held:
                 self._replay.resume(context.key, now_ns)
 
+    def _begin(self, context: Context, t_ns: int) -> None:
+        self._replay.advance(t_ns)
+        context.begun_ns, context.begun_exec_ns = t_ns, self._replay.exec_ns(context.key)
+
     def _owe(
         self, context: Context, live: abi.Ctx, submitted: int, now_ns: int, left_ratio: float = 1.0
     ) -> None:
-        """What it has launched is added to what is left, no more than was in flight. ``left_ratio``: of that, by what
-        launches take as is known now."""
+        """What it has launched is added to what is left. What cannot be left, as it is proven done or there is no room
+        for it in the queues, it has had, in the time in which it had something to do. ``left_ratio``: of what was left,
+        by what launches take as is known now."""
         replay, tau_ns = self._replay, context.launch.tau_ns
         replay.advance(now_ns)
-        in_flight, new = _in_flight(context, live, submitted), submitted - (context.timed_seq or 0)
         left_ns = (replay.left_ns(context.key) or 0) * left_ratio
-        # What is proven by now ran since the last look.
-        owed_ns = round(min(left_ns + new * tau_ns, (in_flight + new) * tau_ns))
+        left_ns += (submitted - (context.timed_seq or 0)) * tau_ns
+        owed_ns = round(min(left_ns, _in_flight(context, live, submitted) * tau_ns))
+        had_ns = replay.exec_ns(context.key) - context.begun_exec_ns
+        room_ns = max(0, now_ns - context.begun_ns - had_ns)
+        replay.settle(context.key, min(round(left_ns) - owed_ns, room_ns))
         context.timed_seq = submitted
         if owed_ns > 0:
             replay.open(context.key, now_ns)
             replay.drain(context.key, now_ns, owed_ns)
         elif replay.is_runnable(context.key):
             replay.close(context.key, now_ns, is_anchor=False)
-            context.is_ended_in_bpf = True
-            self._end_in_bpf(*context.key, 0)
         launches = math.ceil(owed_ns / tau_ns)
         context.seq = submitted - launches
         context.seq_exec_ns = replay.exec_ns(context.key) - round(launches * tau_ns - owed_ns)
@@ -130,4 +134,5 @@ class Timed:
 def _in_flight(context: Context, live: abi.Ctx, submitted: int) -> int:
     """Of its launches, as many as are not proven done and fit in the queues of its streams."""
     streams = max(1, int(live.busy[abi.COMPUTE].streams).bit_count())
-    return min(submitted - max(context.asked_seq, int(live.completed)), QUEUE_LAUNCHES * streams)
+    undone = submitted - max(context.asked_seq, int(live.completed))
+    return max(0, min(undone, QUEUE_LAUNCHES * streams))

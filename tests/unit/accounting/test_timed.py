@@ -219,6 +219,39 @@ def test_a_proof_of_some_of_it_ends_none_of_the_rest(late: Late) -> None:
     assert late.row.outstanding_ns == pytest.approx(200 * MS, abs=TICK)
 
 
+def test_what_is_proven_bit_by_bit_was_had_beside_others(late: Late) -> None:
+    """Each step is asked for while the next one is queued, and neighbours always have work."""
+    for slot in range(1, 5):
+        late.probe.create(slot, TGID + slot, CGROUP + slot, t_ns=late.now)
+        late.probe.launch(slot, late.now, 100_000)
+    late.tell(4 * MS)
+    late.run(2)
+    before_ns = late.used_ns
+    for _ in range(10):
+        late.probe.launch(0, late.now, 2 * STEP)
+        late.steps += 2
+        late.look()
+        late.now += STEP_MS * MS
+        late.probe.progress(0, late.now - 1000, STEP * (late.steps - 1), 1000)
+        late.look()
+    assert late.used_ns - before_ns == pytest.approx(10 * STEP_MS * MS * 0.8, rel=0.1)
+
+
+def test_a_burst_of_who_launched_little_had_no_more_than_there_was_time_for(late: Late) -> None:
+    late.tell(8 * MS)
+    late.run(2)
+    for _ in range(100):
+        late.now += TICK
+        late.look()
+    before_ns, began_ns = late.used_ns, late.now
+    late.probe.launch(0, late.now, 500)
+    late.look()
+    late.now += TICK
+    late.probe.progress(0, late.now - 1000, STEP * late.steps + 400, 1000)
+    late.look()
+    assert late.used_ns - before_ns <= late.now - began_ns
+
+
 def test_edges_that_were_lost_forgive_nothing_that_is_owed(late: Late) -> None:
     late.tell(20 * MS)
     late.run(2)
