@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """No trick that can be seen or held pays, and those that cannot are found, named and acted on.
 
-Each shipped hostile scenario is played with our daemon, once and for as long as it says: what is asked here is that the
-trick does not pay, the bar of 2 points is for the benchmark and its seeds. That it is a trick at all is seen in the
+Each shipped hostile scenario is played with our daemon, for as long as it says: what is asked here is that the trick
+does not pay, the bar of 2 points is for the benchmark and its seeds. That it is a trick at all is seen in the
 engine's truth and in /proc while it is played; that it would pay if nobody did anything, in
 tests/unit/benchmarks/test_scenario.py.
 """
@@ -368,14 +368,16 @@ def test_nobody_is_held_for_who_polls_memory_until_samples_time_it_and_it_is_not
     assert seen.naps > 5000, "it polls"
     states = [(one.at_ns, one.confidence.get(HOSTILE)) for one in recording.accounts]
     unsure_ns = [at_ns for at_ns, confidence in states if confidence == "low"]
-    assert unsure_ns and states[-1][1] == "high", states
-    guessed_ms = sum(
-        (min(hold.end_ns, unsure_ns[-1]) - hold.start_ns) / 1e6
-        for hold in recording.held
-        if hold.leaf == HOSTILE and hold.start_ns < unsure_ns[-1]
-    )
-    assert guessed_ms <= UNSURE_HELD_MS_PER_S * (unsure_ns[-1] - unsure_ns[0]) / S, "held for a guess"
-    for leaf in HONEST:
+    from_ns, to_ns = unsure_ns[0], unsure_ns[-1]
+    assert {confidence for at_ns, confidence in states if from_ns <= at_ns <= to_ns} == {"low"}, states
+    assert states[-1][1] == "high", states
+    for leaf in (HOSTILE, *HONEST):
+        held_ns = sum(
+            max(0, min(hold.end_ns, to_ns) - max(hold.start_ns, from_ns))
+            for hold in recording.held
+            if hold.leaf == leaf
+        )
+        assert held_ns / 1e6 <= UNSURE_HELD_MS_PER_S * (to_ns - from_ns) / S, leaf
         assert goes_on(recording, leaf)
     assert not measure(recording).misbehaviour, "polling is no offence"
     theatre.rig.assert_nothing_left()

@@ -26,6 +26,12 @@ class Late:
         self.used_ns = 0
         self.row: ProcessUse | None = None
 
+    def crowd(self) -> None:
+        """Four neighbours always have work."""
+        for slot in range(1, 5):
+            self.probe.create(slot, TGID + slot, CGROUP + slot, t_ns=self.now)
+            self.probe.launch(slot, self.now, 100_000)
+
     def tell(self, ns: float, *, is_needed: bool = True, is_less: bool = True) -> None:
         self.account.sampled = {(TGID, 0): SampledLaunch(ns, is_needed, is_less)}
 
@@ -195,10 +201,8 @@ def test_who_launches_wants_the_gpu_though_it_is_done_at_the_look(late: Late) ->
 
 
 def test_what_is_proven_done_was_had_beside_others(late: Late) -> None:
-    """Four neighbours always have work: by turns it had half of what it asks for."""
-    for slot in range(1, 5):
-        late.probe.create(slot, TGID + slot, CGROUP + slot, t_ns=late.now)
-        late.probe.launch(slot, late.now, 100_000)
+    """By turns it had half of what it asks for."""
+    late.crowd()
     late.tell(4 * MS)
     late.run(2)
     assert late.run(10) == pytest.approx(10 * STEP * 4 * MS, rel=0.1)
@@ -220,10 +224,8 @@ def test_a_proof_of_some_of_it_ends_none_of_the_rest(late: Late) -> None:
 
 
 def test_what_is_proven_bit_by_bit_was_had_beside_others(late: Late) -> None:
-    """Each step is asked for while the next one is queued, and neighbours always have work."""
-    for slot in range(1, 5):
-        late.probe.create(slot, TGID + slot, CGROUP + slot, t_ns=late.now)
-        late.probe.launch(slot, late.now, 100_000)
+    """Each step is asked for while the next one is queued."""
+    late.crowd()
     late.tell(4 * MS)
     late.run(2)
     before_ns = late.used_ns
