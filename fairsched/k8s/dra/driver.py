@@ -181,8 +181,12 @@ class Driver:
         self._records[prepared.uid] = (prepared, names)
 
     def _write(self, prepared: Prepared) -> list[list[str]]:
-        """The record, then the spec; neither where one is refused."""
+        """The record, then the spec; neither where one is refused.
+
+        What an earlier allocation of the claim had goes first: who is killed in between leaves no spec of other GPUs.
+        """
         spec, names = self._specs.make(prepared, gpus_of(prepared, self._offers))
+        self._specs.remove(prepared.uid)
         self._record(prepared, names)
         self._specs.write(prepared.uid, spec)
         return names

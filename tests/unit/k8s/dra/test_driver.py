@@ -137,6 +137,25 @@ def test_a_claim_that_was_given_something_else_is_prepared_anew(site: Site) -> N
     assert f"NVIDIA_VISIBLE_DEVICES={B}" in site.edits()["env"]
 
 
+def test_a_write_that_fails_leaves_no_spec_of_what_the_claim_had_before(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet asks again, and would be answered with the GPU of the old allocation."""
+    site.prepare()
+    site.claims.kept["c"] = claim(result("25", uuid=B))
+    site.node_file("nvidia1")
+    with monkeypatch.context() as patch:
+        patch.setattr(Specs, "write", full)
+        with pytest.raises(OSError, match="full"):
+            site.prepare()
+    site.prepare()
+    assert f"NVIDIA_VISIBLE_DEVICES={B}" in site.edits()["env"]
+
+
+def full(*_: object) -> None:
+    raise OSError("the disk is full")
+
+
 def test_after_a_reboot_specs_are_written_again(site: Site) -> None:
     """/run is empty then; containers of the pod are made anew."""
     site.prepare()
