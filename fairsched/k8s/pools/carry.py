@@ -3,17 +3,18 @@
 
 Fields go by server-side apply: the server refuses what another manager owns, whatever the plan believed. The object is
 named by its uid, so that one that was made anew meanwhile is not taken for it. Taints and the note of which are ours
-are written together, on condition that the node has not changed; if it has, they are planned anew.
+are written together, on condition that the node has not changed; if it has, they are planned anew. What is put back
+past server-side apply, or deleted, is so on condition that what the plan went by has not changed.
 
 Errors: one step's refusal ends no other; it is in the outcome. client.Unreachable ends the round.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from fairsched.k8s.client import KubeClient, Refused
 from fairsched.k8s.objects import name_of
@@ -26,6 +27,7 @@ from fairsched.k8s.pools.fields import (
     MARK,
     TAINTS_NOTE,
     Live,
+    Path,
     Ref,
     document_of,
     live_of,
@@ -35,7 +37,7 @@ from fairsched.k8s.pools.fields import (
 from fairsched.k8s.pools.plan import MARK_AT, SHARED, Act, Step
 
 TRIES = 5
-"""To write the taints of a node: its kubelet and the controllers write it, too, some seconds apart."""
+"""To write an object that others write, too: a node's kubelet and the controllers do, some seconds apart."""
 _CONFLICT = 409
 
 
@@ -150,16 +152,39 @@ def _take(client: KubeClient, step: Step, force: bool) -> None:
 
 
 def _delete(client: KubeClient, step: Step) -> None:
-    assert step.live is not None
-    with contextlib.suppress(_Gone):
+    def delete(live: Live) -> None:
         try:
-            client.delete(step.ref.path, step.live.uid)
+            client.delete(step.ref.path, live.uid, live.version)
         except Refused as error:
-            raise (_Gone() if error.is_absent else error) from None
+            if not error.is_absent:  # else it is gone already
+                raise
+
+    assert step.live is not None
+    _as_planned(client, step.live, step.live.fields, delete)
 
 
-class _Gone(Exception):
-    """It is gone already."""
+T = TypeVar("T")
+
+
+def _as_planned(client: KubeClient, live: Live, paths: Iterable[Path], write: Callable[[Live], T]) -> T:
+    """Write to an object, on condition that it is of the version it is said to be. If it is not, again, where of the
+    fields at ``paths`` none is another or somebody else's. Raises Refused."""
+    for _ in range(TRIES):
+        try:
+            return write(live)
+        except Refused as error:
+            found = _get(client, live.ref) if error.is_conflict else None
+            if found is None or found.uid != live.uid or not _is_same(found, live, paths):
+                raise
+            live = found
+    return write(live)
+
+
+def _is_same(one: Live, other: Live, paths: Iterable[Path]) -> bool:
+    return all(
+        (one.fields.get(path), one.others(path)) == (other.fields.get(path), other.others(path))
+        for path in paths
+    )
 
 
 def _create(client: KubeClient, step: Step, force: bool) -> None:
@@ -176,9 +201,7 @@ def _change(client: KubeClient, step: Step, force: bool) -> None:
     assert step.live is not None
     live = step.live
     if step.patch:
-        body: dict[str, Any] = {}
-        merge_into(body, step.patch)
-        live = live_of(step.ref.kind, client.patch(step.ref.path, body, RESTORER))
+        live = _as_planned(client, live, step.patch, functools.partial(_put_back, client, step))
     fields = {} if step.act is Act.RELEASE else step.fields
     has_fields = any(not one.what.startswith("taint ") for one in (*step.changes, *step.conflicts))
     if has_fields or step.patch or set(fields) != set(live.applied):
@@ -187,6 +210,13 @@ def _change(client: KubeClient, step: Step, force: bool) -> None:
         live = live_of(step.ref.kind, client.apply(step.ref.path, document, MANAGER, force=force))
     if step.taints is not None and step.again is not None:
         _write_taints(client, step, live, force)
+
+
+def _put_back(client: KubeClient, step: Step, live: Live) -> Live:
+    body: dict[str, Any] = {}
+    merge_into(body, step.patch)
+    body.setdefault("metadata", {}).update(uid=live.uid, resourceVersion=live.version)
+    return live_of(step.ref.kind, client.patch(step.ref.path, body, RESTORER))
 
 
 def _write_taints(client: KubeClient, step: Step, live: Live, force: bool) -> None:

@@ -163,10 +163,11 @@ class Model:
         self._touch(path)
         return self._shown(path)
 
-    def delete(self, path: str, uid: str | None = None) -> None:
+    def delete(self, path: str, uid: str | None = None, version: str | None = None) -> None:
         if path not in self.objects:
             raise Refused(f"DELETE {path}", 404, {"reason": "NotFound"}, None)
-        if uid is not None and self.objects[path]["metadata"]["uid"] != uid:
+        metadata = self.objects[path]["metadata"]
+        if uid not in (None, metadata["uid"]) or version not in (None, metadata["resourceVersion"]):
             raise Refused(f"DELETE {path}", 409, {"reason": "Conflict"}, None)
         del self.objects[path], self.owned[path]
         self.writes += 1

@@ -69,11 +69,15 @@ def label(model: Model, wish: Pools | None = None) -> list[Outcome]:
     return list(carry.carry_out(client(model), steps, force=False))
 
 
-def back(model: Model, text: str) -> list[Outcome]:
+def planned_back(model: Model, text: str) -> list[Step]:
     saved = read(text.encode(), "b")
     lives = [one.live for one in carry.nodes(client(model))] + carry.marked(client(model))
     lives = carry.with_named(client(model), lives, [one.ref for one in saved if one.ref.kind != "Node"])
-    return list(carry.carry_out(client(model), plan_back(saved, lives), force=False))
+    return list(plan_back(saved, lives))
+
+
+def back(model: Model, text: str) -> list[Outcome]:
+    return list(carry.carry_out(client(model), planned_back(model, text), force=False))
 
 
 def saved(model: Model) -> str:

@@ -20,6 +20,7 @@ from tests.unit.k8s.pools.scene import (
     labels,
     node,
     planned,
+    planned_back,
     pool,
     pools,
     saved,
@@ -272,7 +273,34 @@ def test_an_object_that_was_made_anew_since_the_plan_is_not_deleted_nor_changed(
         apply(model, pools(namespaces=SPACE))
 
 
+def test_an_object_that_somebody_has_changed_since_the_plan_is_not_deleted() -> None:
+    """What the server writes to it all the time, such as how much of a quota is used, is no such change."""
+    for of_it, remains in ({"spec": {"hard": {"pods": "1"}}}, True), ({"status": {"used": {}}}, False):
+        model = Model()
+        apply(model, pools(namespaces=SPACE))
+        steps = [step for step in planned(model, pools()) if step.ref.kind == "ResourceQuota"]
+        model.patch(QUOTA, of_it, "somebody")
+        (outcome,) = carry.carry_out(client(model), steps, force=False)
+        assert ((outcome.error is not None), QUOTA in model.objects) == (remains, remains)
+
+
 # ---- back ----
+
+
+def test_a_label_that_somebody_sets_while_it_is_put_back_is_not_written_over() -> None:
+    """Nodes are written one after the other, and their kubelets write them as well."""
+    for key, found in ("workload", "mine"), ("other", "web"):
+        model = Model()
+        path = node(model, workload="web")
+        before = saved(model)
+        apply(model, pool(workload="inference"), force=True)
+        steps = planned_back(model, before)
+        model.patch(path, {"metadata": {"labels": {key: "mine"}}}, "somebody")
+        outcomes = list(carry.carry_out(client(model), steps, force=False))
+        assert [one.remedy for one in outcomes if one.error] == (
+            ["it has changed meanwhile: try again"] if found == "mine" else []
+        )
+        assert labels(model, path)["workload"] == found
 
 
 def test_restore_is_exact_and_what_others_did_meanwhile_stays_and_is_said() -> None:
