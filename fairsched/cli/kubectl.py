@@ -8,6 +8,7 @@ all at once; what some do not answer is said on stderr, and the exit status is 4
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -222,7 +223,17 @@ def _ask(
     answers = ask_all(reach.client(deadline_s), agents, path)
     if answers and all(one.is_forbidden for one in answers):
         raise FairschedError(f"you may not ask the agents: {answers[0].error}", remedy=grants.KUBECTL)
-    return answers
+    return [_understood(one) for one in answers] if path == "/status" else answers
+
+
+def _understood(answer: Answer) -> Answer:
+    """An agent of another version is one that did not answer, and no other's trouble."""
+    try:
+        if answer.document is not None:
+            report_of(answer.document)
+    except FairschedError as error:
+        return replace(answer, document=None, error=str(error))
+    return answer
 
 
 def _nodes(answers: Sequence[Answer]) -> list[Node]:

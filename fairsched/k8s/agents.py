@@ -3,8 +3,9 @@
 
 Problem. Who has no shell on a node wants to see its shares. A hundred nodes may have a dead or slow one among them.
 
-Approach. Agents are found by their label, and asked over ``pods/proxy`` at the port that their pod calls ``metrics``:
-the right is Kubernetes' own, to ``get`` that. Each has a deadline of its own and a thread of its own.
+Approach. Agents are found by their label and by what a pod of a tenant may not be, and asked over ``pods/proxy`` at the
+port that their pod calls ``metrics``: the right is Kubernetes' own, to ``get`` that. Each has a deadline of its own and
+a thread of its own.
 
 Errors: client.Refused and client.Unreachable where pods cannot be listed; of one agent they are in its answer.
 """
@@ -19,7 +20,7 @@ from urllib.parse import quote
 
 from fairsched.errors import FairschedError
 from fairsched.k8s.client import KubeClient, Refused
-from fairsched.k8s.objects import name_of, space_of
+from fairsched.k8s.objects import is_agent, name_of, space_of
 
 LABEL = "app.kubernetes.io/name=fairsched"
 USUAL_NAMESPACE = "fairsched"
@@ -61,7 +62,8 @@ def find(client: KubeClient, namespace: str | None = None, *, scheme: str = "htt
             if not error.is_forbidden:
                 raise
             items, _ = client.listed(f"/api/v1/namespaces/{USUAL_NAMESPACE}/pods", query)
-    found = [_agent(pod, scheme) for pod in items if (pod.get("status") or {}).get("phase") == "Running"]
+    running = [pod for pod in items if (pod.get("status") or {}).get("phase") == "Running"]
+    found = [_agent(pod, scheme) for pod in running if is_agent(pod)]
     return sorted(found, key=lambda one: (one.node, one.pod))
 
 

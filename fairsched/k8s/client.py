@@ -12,7 +12,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -34,6 +34,10 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 class Unreachable(FairschedError):
     """The API server could not be asked."""
+
+
+class TooLong(Unreachable):
+    """It answered with more than is read."""
 
 
 class Refused(FairschedError):
@@ -168,10 +172,14 @@ class KubeClient:
         }
         return self._call("PATCH", _with(path, query), body, APPLY_PATCH)
 
-    def delete(self, path: str, uid: str | None = None) -> None:
-        """Remove the object at `path`, if it is still that of `uid`. Raises Refused: 404 gone, 409 another uid."""
-        body = {"preconditions": {"uid": uid}} if uid is not None else None
-        self._call("DELETE", path, body)
+    def delete(self, path: str, uid: str | None = None, version: str | None = None) -> None:
+        """Remove the object at `path`, if it is still that of `uid`, as it was at ``version``.
+
+        Raises Refused: 404 gone, 409 another uid or version.
+        """
+        wanted = {"uid": uid, "resourceVersion": version}
+        conditions = {key: value for key, value in wanted.items() if value is not None}
+        self._call("DELETE", path, {"preconditions": conditions} if conditions else None)
 
     def node(self, name: str) -> Mapping[str, Any]:
         """A node. Raises Refused (404 when there is none) or Unreachable."""
@@ -183,17 +191,25 @@ class KubeClient:
 
     def pods_on(self, node: str) -> list[Mapping[str, Any]]:
         """Every pod that is bound to `node`."""
-        return list(
-            self._pages("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}", "limit": str(PAGE)})
-        )
+        return self.listed("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"})[0]
 
     def listed(self, path: str, query: Mapping[str, str]) -> tuple[list[Mapping[str, Any]], str]:
-        """Everything at `path`, and the version of the list: where a watch goes on. Raises Refused or Unreachable."""
+        """Everything at `path`, and the version of the list: where a watch goes on. Raises Refused or Unreachable.
+
+        Who may make objects decides how large they are: what is too long for a page is asked for in smaller ones.
+        """
         items: list[Mapping[str, Any]] = []
-        more, version = "", ""
-        for _ in range(self.most_pages):
-            page = {**query, "limit": str(PAGE), **({"continue": more} if more else {})}
-            answer = self._call("GET", f"{path}?{urlencode(page)}")
+        more, version, size, asked = "", "", PAGE, 0
+        while asked < self.most_pages * PAGE:
+            page = {**query, "limit": str(size), **({"continue": more} if more else {})}
+            try:
+                answer = self._call("GET", f"{path}?{urlencode(page)}")
+            except TooLong:
+                if size == 1:
+                    raise
+                size //= 2
+                continue
+            asked += size
             metadata = answer.get("metadata")
             metadata = metadata if isinstance(metadata, dict) else {}
             items += [item for item in answer.get("items") or () if isinstance(item, dict)]
@@ -276,19 +292,6 @@ class KubeClient:
         }
         self._call("POST", f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}/eviction", body)
 
-    def _pages(self, path: str, query: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
-        more: str | None = None
-        for _ in range(_MAX_PAGES):
-            page = {**query, "continue": more} if more else dict(query)
-            answer = self._call("GET", f"{path}?{urlencode(page)}")
-            items = answer.get("items")
-            yield from (item for item in items or () if isinstance(item, dict))
-            metadata = answer.get("metadata")
-            more = metadata.get("continue") if isinstance(metadata, dict) else None
-            if not more:
-                return
-        raise Unreachable(f"more than {_MAX_PAGES * PAGE} pods on one node")
-
     def _call(
         self,
         method: str,
@@ -311,7 +314,8 @@ class KubeClient:
             why = (
                 "it took too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
             )
-            raise Unreachable(f"{what} at {self._access.server.netloc}: {why}") from error
+            kind = TooLong if isinstance(error, _Longer) else Unreachable
+            raise kind(f"{what} at {self._access.server.netloc}: {why}") from error
         finally:
             connection.close()
         return _judge(what, response, raw, self._grant)
@@ -358,12 +362,16 @@ def _event(what: str, line: bytes) -> Mapping[str, Any]:
     return event
 
 
+class _Longer(http.client.HTTPException):
+    """Than an answer may be."""
+
+
 def _read(response: http.client.HTTPResponse) -> bytes:
     data = bytearray()
     while chunk := response.read1(65536):
         data += chunk
         if len(data) > MAX_ANSWER_BYTES:
-            raise http.client.HTTPException(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+            raise _Longer(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
     return bytes(data)
 
 

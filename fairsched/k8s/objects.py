@@ -38,6 +38,17 @@ def annotations_of(of: Object) -> Mapping[str, str]:
     return _mapping(_mapping(of, "metadata"), "annotations")
 
 
+def is_agent(pod: Object) -> bool:
+    """One of fairsched's, that sees all processes of its node. Any pod may have its label; to see them takes rights
+    with which one could be anything else as well."""
+    is_called_so = labels_of(pod).get("app.kubernetes.io/name") == "fairsched"
+    return is_called_so and (pod.get("spec") or {}).get("hostPID") is True
+
+
+LIVING = "status.phase!=Succeeded,status.phase!=Failed"
+"""A field selector: pods that are not over."""
+
+
 def is_over(pod: Object) -> bool:
     """It has ended, and holds nothing any more."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

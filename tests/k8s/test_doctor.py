@@ -82,6 +82,7 @@ def scene() -> list[dict[str, Any]]:
     ]  # fmt: skip
     image["spec"]["containers"][0]["image"] = "fairsched.test/absent:1"
     agent["metadata"]["labels"] = {"app.kubernetes.io/name": "fairsched"}
+    agent["spec"]["hostPID"] = True
     agent["spec"]["containers"][0]["readinessProbe"] = {"exec": {"command": ["/bin/sh", "-c", "exit 1"]}}
     wide, bare = made("wide"), made("bare", **here)
     wide["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "10000"}}

@@ -132,7 +132,7 @@ def other_agent(cluster: Cluster, name: str, address: str) -> None:
     """An agent's pod on a node that nobody stands behind."""
     cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     document = pod(name, namespace=NAMESPACE, labels={"app.kubernetes.io/name": "fairsched"})
-    document["spec"]["nodeName"] = name
+    document["spec"] |= {"nodeName": name, "hostPID": True}
     document["spec"]["containers"][0]["ports"] = [{"name": "metrics", "containerPort": 9477}]
     cluster.apply(document)
     status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "hostIP": address}

@@ -61,17 +61,21 @@ def device_nodes() -> Iterator[Path]:
 class Shared(Release):
     """A release with the device plugin."""
 
-    def install_with_plugin(self, dev: Path) -> None:
+    dev: Path
+    """Stands for /dev."""
+
+    def install_with_plugin(self, allocation: str) -> None:
         given = self.values({})
-        volume = {"name": "sim-dev", "hostPath": {"path": str(dev), "type": "Directory"}}
+        volume = {"name": "sim-dev", "hostPath": {"path": str(self.dev), "type": "Directory"}}
         plugin = {
             "enabled": True,
-            "devRoot": str(dev),
+            "allocation": allocation,
+            "devRoot": str(self.dev),
             "extraEnv": [one for one in given["extraEnv"] if one["name"] not in API],
             "extraVolumes": [*given["extraVolumes"], volume],
             "extraVolumeMounts": [
                 *given["extraVolumeMounts"],
-                {"name": "sim-dev", "mountPath": str(dev), "readOnly": True},
+                {"name": "sim-dev", "mountPath": str(self.dev), "readOnly": True},
             ],
         }
         self.install({"kubernetes": {"watch_pods": True}}, devicePlugin=plugin)
@@ -139,6 +143,15 @@ class Shared(Release):
         found: dict[str, Any] = json.loads(self.on_node("cat", "/run/fairsched-shares/shares.json"))["pods"]
         return found
 
+    def place(self, name: str, count: int) -> str:
+        """Run a pod with shares of one GPU, and say which that is."""
+        run(self.cluster, sharing(name, count))
+        tenant = f"{SPACE}/{name}"
+        wait_until(lambda: tenant in self.placed(), PATIENCE_S, "it is written down")
+        ((uuid, given),) = self.placed()[tenant].items()
+        assert given == count
+        return uuid
+
     def pods_of_tests(self) -> dict[str, tuple[str, int]]:
         """(uid, restarts) of the pods with shares."""
         return {
@@ -153,9 +166,10 @@ def shared(cluster: Cluster) -> Iterator[Shared]:
     need_image(cluster)
     with device_nodes() as dev, simulated(gpus=2) as gpu:
         found = Shared(cluster, gpu)
+        found.dev = dev
         make_spaces(cluster, SPACE)
         try:
-            found.install_with_plugin(dev)
+            found.install_with_plugin("pack")
             found.wait_allocatable(200)
             places = {name: container_cgroup_of(run(cluster, sharing(name, ASKED[name]))) for name in ASKED}
             visible = {"CUDA_VISIBLE_DEVICES": found.uuid_of("small")}
@@ -285,3 +299,18 @@ def test_the_plugin_may_do_nothing_but_what_it_needs(shared: Shared) -> None:
     assert status["NoNewPrivs"] == "1" and status["Seccomp"] == "2"
     assert int(status["VmRSS"].split()[0]) < 120_000, status["VmRSS"]
     assert "serviceaccount" not in inside("cat", "/proc/mounts")
+
+
+def test_spread_takes_the_emptiest_gpu(shared: Shared) -> None:
+    """All three would fit on one. The last test: it ends the pods of the others."""
+    for name in ASKED:
+        shared.gpu.kill_group(name)
+        shared.cluster.kubectl("delete", "pod", name, "-n", SPACE, "--wait")
+    shared.install_with_plugin("spread")
+    shared.cluster.kubectl("rollout", "status", f"ds/{PLUGIN}", "-n", NAMESPACE, "--timeout=60s")
+    wait_until(
+        lambda: "plugin=registered" in shared.plugin_log(), PATIENCE_S, "the plugin that spreads registers"
+    )
+    shared.wait_allocatable(200)
+    first, second, third = (shared.place("first", 30), shared.place("second", 50), shared.place("third", 10))
+    assert first != second and third == first

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pod watch as a part of the companion: its watches, and a thread that tells the daemon what they came to.
 
-Nothing waits for anybody: the watches have threads of their own, and so has who asks the daemon and makes Events. What
-``take`` does is to say what is in the way. Until all lists were seen once the daemon is told nothing: it has the layer
-of before, from its file. Policies are watched where the configuration says so.
+Nothing waits for anybody: the watches have threads of their own, and so have who asks the daemon and who makes Events.
+What ``take`` does is to say what is in the way. Until all lists were seen once the daemon is told nothing: it has the
+layer of before, from its file. Policies are watched where the configuration says so.
 """
 
 from __future__ import annotations
 
-import datetime
 import logging
 import os
 import threading
@@ -18,17 +17,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fairsched.companion.part import Finding, Moment, Node
+from fairsched.companion.pods import events
 from fairsched.companion.pods import shares as shares_file
 from fairsched.companion.pods.asked import Source, joined
 from fairsched.companion.pods.policy import Base, Given, make_layer
-from fairsched.companion.pods.said import Complaint
+from fairsched.companion.pods.said import PREFIX, Complaint
 from fairsched.companion.pods.shares import SharesFile
 from fairsched.config import Config, from_bytes
 from fairsched.config.podlayer import Layer, fitting
-from fairsched.errors import ControlError, FairschedError
+from fairsched.errors import ControlError
 from fairsched.k8s import grants, kubeconfig
 from fairsched.k8s.client import KubeClient
 from fairsched.k8s.nodename import node_name
+from fairsched.k8s.objects import LIVING
 from fairsched.k8s.policies.watch import Client, PolicyWatch
 from fairsched.k8s.teams.placed import teams_on
 from fairsched.k8s.watch import SHORT_AWAY_S, Watch
@@ -39,18 +40,15 @@ _LOOK_S = 60.0
 """The file may have changed meanwhile, and with it what fits."""
 _SHARES_S = 1.0
 """Between two looks at the file of shares; what changes there is to be in effect within two."""
+_PAUSE_S = 0.2
+"""From one look to the next: who may make pods decides how often they change."""
 _MOST_FAULTS = 6
-_MOST_EVENTS = 256
-"""Remembered, so that each is made once."""
 
 logger = logging.getLogger(__name__)
 
 
-class Api(Client, Protocol):
+class Api(Client, events.Api, Protocol):
     """The API server."""
-
-    def report_event(self, namespace: str, event: Mapping[str, Any]) -> None:
-        """Make an Event. Raises Refused or Unreachable."""
 
 
 class PodPart:
@@ -71,12 +69,13 @@ class PodPart:
         has_policies: bool = False,
     ) -> None:
         """``sources``: of what pods have by claims; call :meth:`wake` when one says something else."""
-        self._node, self._api, self._node_name, self._sources = node, api, node_name, sources
+        self._node, self._sources = node, sources
+        self.events = events.Events(api, node_name)
         self._shares = shares or SharesFile(None)
         self._due = threading.Event()
         self._over = threading.Event()
-        mine = {"fieldSelector": f"spec.nodeName={node_name}"}
-        self._pods = Watch(api, "/api/v1/pods", mine, changed=self._due.set)
+        mine = {"fieldSelector": f"spec.nodeName={node_name},{LIVING}"}
+        self._pods = Watch(api, "/api/v1/pods", mine, changed=self._due.set, keep=slim)
         self._namespaces = Watch(api, "/api/v1/namespaces", changed=self._due.set)
         self._policies = PolicyWatch(api, changed=self._due.set) if has_policies else None
         """None: nobody looks for any."""
@@ -89,11 +88,11 @@ class PodPart:
         self._complaints: tuple[Complaint, ...] = ()
         self._refused: Mapping[str, str] = {}
         self._fault: str | None = None
-        self._events: dict[tuple[str, str], None] = {}
 
     def start(self) -> None:
         for watch in self._watches:
             watch.start()
+        self.events.start()
         threading.Thread(target=self._run, name="pods", daemon=True).start()
 
     def wake(self) -> None:
@@ -103,6 +102,7 @@ class PodPart:
     def close(self) -> None:
         self._over.set()
         self._due.set()
+        self.events.close()
         for watch in self._watches:
             watch.close()
 
@@ -144,6 +144,7 @@ class PodPart:
                 logger.exception("pods=failed")
                 self._fault = f"pods: {error}"
                 self._try_again()
+            self._over.wait(_PAUSE_S)
 
     def _wait(self) -> None:
         """Until something is due; the file of shares has nobody who tells that it is another."""
@@ -170,10 +171,10 @@ class PodPart:
         made = make_layer(pods, namespaces, policies, self._base, given)
         layer, refused = self._fit(made.layer)
         self._complaints, self._refused = tuple(made.complaints), refused
+        self.events.tell(made.complaints)
         if layer != self._told:
             self._node.set_pods(layer)
             self._told = dict(layer)
-        self._report(made.complaints)
 
     def _read(self) -> None:
         """The configuration: it is parsed when it is another, not at each event of a pod. Raises ControlError."""
@@ -188,41 +189,25 @@ class PodPart:
             self._fitted = self._config, layer, fitting(self._config, layer)
         return self._fitted[2]
 
-    def _report(self, complaints: list[Complaint]) -> None:
-        """One Event for each complaint of a pod. Best effort: `fairsched status` says it as well."""
-        for one in complaints:
-            if not one.name or (one.uid, one.text) in self._events:
-                continue
-            if len(self._events) >= _MOST_EVENTS:
-                del self._events[next(iter(self._events))]
-            self._events[one.uid, one.text] = None
-            try:
-                self._api.report_event(one.namespace, event_of(one, self._node_name))
-            except FairschedError as error:
-                logger.warning("event=refused pod=%s/%s error=%r", one.namespace, one.name, str(error))
 
-
-def event_of(complaint: Complaint, node_name: str) -> Mapping[str, Any]:
-    """A Warning on the pod."""
-    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+def slim(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is remembered of a pod: what it comes to hangs on nothing else. Its maker decides how large the rest is."""
+    metadata, spec, status = (pod.get(key) or {} for key in ("metadata", "spec", "status"))
+    annotations = metadata.get("annotations") or {}
+    asked = {
+        key: [
+            {"resources": {"limits": (one.get("resources") or {}).get("limits") or {}}} for one in spec[key]
+        ]
+        for key in ("containers", "initContainers")
+        if spec.get(key)
+    }
     return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"generateName": "fairsched-", "namespace": complaint.namespace},
-        "type": "Warning",
-        "reason": complaint.reason,
-        "message": complaint.text[:1000],
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": complaint.namespace,
-            "name": complaint.name,
-            "uid": complaint.uid,
+        "metadata": {
+            **{key: metadata[key] for key in ("namespace", "name", "uid", "labels") if key in metadata},
+            "annotations": {key: value for key, value in annotations.items() if key.startswith(PREFIX)},
         },
-        "source": {"component": "fairsched", "host": node_name},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
+        "spec": {**asked, **({"resourceClaims": spec["resourceClaims"]} if "resourceClaims" in spec else {})},
+        "status": {key: status[key] for key in ("phase", "resourceClaimStatuses") if key in status},
     }
 
 

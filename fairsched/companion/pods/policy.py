@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,8 @@ MOST_CHILDREN = 512
 """Of one namespace on one node; further pods have the default."""
 MOST_BYTES = 48 << 10
 """Of a layer as JSON: a request of the control socket takes 64 KiB."""
+_SLACK = 5e-10
+"""Of a sum of guarantees; the configuration, which adds up in another order, allows twice as much."""
 _REST = "*"
 """The child that all pods are which have none of their own."""
 
@@ -152,8 +155,8 @@ class _Tenant:
         self._origin = None if policy is None else f"policy {policy.name}"
         self._values = _of_namespace(space, policy, base, complaints)
         self._class = self._values.pop("class", None)
-        self._left = _ratio(self._values.get("min"))
-        """Of the guarantee."""
+        self._guaranteed, self._taken = _ratio(self._values.get("min")), list[float]()
+        """What it is guaranteed, and what of that its children were given."""
         self._pods = (
             None if policy is None else pod_policy(policy, self._class or base.tenant_class, complaints)
         )
@@ -161,6 +164,8 @@ class _Tenant:
         self._whose: dict[str, tuple[str, bool, int, bool]] = {}
         """Keys of children: the group or pod that each is of, the rule, and whether it is a team's."""
         self._shares, self._teams = shares, teams
+        self._reserved = teams.reserved.get(self._name, ())
+        """Names of children that are a team's."""
         if self._name in teams.unclear:
             text = f"{QUEUES}: it is not what 'fairsched k8s teams' writes: no team is known here"
             complaints.append(complaint(space, text))
@@ -181,24 +186,20 @@ class _Tenant:
         if team is not None:
             group = team.name
             said.pop("weight", None)
-        if self._pods is None and not said and group is None and not has_asked:
+        is_silent = self._pods is None and not said and group is None and not has_asked
+        if is_silent and _cut(name_of(pod)) not in self._reserved:
             return
         rule, values = self._bounded(pod, said)
         settled(pod, values, self._complaints)
-        needed = _ratio(values.get("min"))
-        if needed > self._left + 1e-9:
-            text = f"min: {needed:g} is more than the {self._left:g} left of its namespace's"
-            self._complaints.append(complaint(pod, text))
-            del values["min"]
-            needed = 0.0
         key = self._key(group or name_of(pod), group is not None, rule, is_team=team is not None)
         full = self._why_full(key)
         if full is not None:
             self._complaints.append(complaint(pod, f"{full}: it has the default"))
             return
-        self._left -= needed
         child = self._children.setdefault(key, {"pods": []})
         is_first = not child["pods"]
+        if is_first:
+            self._guarantee(pod, values)
         child["pods"].append(name_of(pod))
         if team is not None:
             self._groups[key] = team.weight
@@ -209,6 +210,19 @@ class _Tenant:
             elif child.get(one) != value:
                 text = f"{one}: others of its tenant '{key}' say {child.get(one)}"
                 self._complaints.append(complaint(pod, text))
+
+    def _guarantee(self, pod: Mapping[str, Any], values: Values) -> None:
+        """What the first pod of a child says that is guaranteed to it, if that is left of its namespace's."""
+        needed = _ratio(values.get("min"))
+        if not needed:
+            return
+        if _is_within((*self._taken, needed), self._guaranteed):
+            self._taken.append(needed)
+            return
+        left = max(0.0, self._guaranteed - math.fsum(self._taken))
+        text = f"min: {needed:g} is more than the {left:g} left of its namespace's"
+        self._complaints.append(complaint(pod, text))
+        del values["min"]
 
     def _why_full(self, key: str) -> str | None:
         """Why the child cannot take one more pod."""
@@ -236,7 +250,7 @@ class _Tenant:
         it, or itself, as a team's pods are called must not get what the team does.
         """
         whose = (name, is_group, rule, is_team) if self._pods is not None else (name, False, 0, is_team)
-        reserved = () if is_team else self._teams.reserved.get(self._name, ())
+        reserved = () if is_team else self._reserved
         for number in itertools.count():
             key = _cut(name if number == 0 else f"{name}_{number}")
             if key not in reserved and self._whose.setdefault(key, whose) == whose:
@@ -286,14 +300,14 @@ def _guarantee(made: Made, base: Base, promised: set[str]) -> None:
 
     Who comes too late has no guarantee and all else that it is due: the configuration would refuse it whole.
     """
-    left = max(0.0, 1.0 - base.guaranteed_ratio)
+    taken = [base.guaranteed_ratio]
     for name in sorted(made.layer, key=lambda one: (one not in promised, one)):
         node = made.layer[name]
         least = node.get("min", base.min_ratio)
-        if least <= left + 1e-9:
-            left -= least
+        if _is_within((*taken, least), 1.0):
+            taken.append(least)
             continue
-        node["min"] = 0.0
+        node["min"], left = 0.0, max(0.0, 1.0 - math.fsum(taken))
         for child in node["children"].values():
             child.pop("min", None)
         text = f"min: {least:g} is more than the {left:g} of a GPU that is left on this node: it has no guarantee"
@@ -315,6 +329,11 @@ def _trim(made: Made) -> None:
             text = f"{dropped} of its pods have the default: they say more than there is room for on one node"
             made.complaints.append(Complaint(name, "", "", text))
         left -= min(size, part)
+
+
+def _is_within(parts: Iterable[float], whole: float) -> bool:
+    """Whether they are no more together. Many that are too small to change a sum one by one do count."""
+    return math.fsum(parts) <= whole + _SLACK
 
 
 def _cut(name: str) -> str:

@@ -30,6 +30,8 @@ _OF_SPACES = (*_OTHERS, QUEUES.removeprefix(PREFIX))
 NOT_UNDERSTOOD = "FairschedNotUnderstood"
 OUT_OF_BOUNDS = "FairschedOutOfBounds"
 _SHOWN_CHARS = 60
+_MOST_KEYS = 3
+"""That nobody knows, in one complaint: an object may have thousands."""
 Values = dict[str, Any]
 """By keys of the configuration, as plain data."""
 
@@ -75,12 +77,15 @@ def keys_said(of: Mapping[str, Any]) -> dict[str, str]:
 def values_said(of: Mapping[str, Any], complaints: list[Complaint]) -> Values:
     """What the configuration takes of what a pod or a namespace says."""
     found: Values = {}
-    for key, text in keys_said(of).items():
-        if key == GROUP:
-            continue
+    said = keys_said(of)
+    unknown = [PREFIX + key for key in said if key not in KEYS and key != GROUP]
+    if unknown:
+        more = f" and {len(unknown) - _MOST_KEYS} more" if len(unknown) > _MOST_KEYS else ""
+        known = ", ".join([*KEYS, GROUP])
+        text = f"{', '.join(unknown[:_MOST_KEYS])}{more}: there is no such key; known: {known}"
+        complaints.append(complaint(of, text))
+    for key, text in said.items():
         if key not in KEYS:
-            known = ", ".join([*KEYS, GROUP])
-            complaints.append(complaint(of, f"{PREFIX}{key}: there is no such key; known: {known}"))
             continue
         why = _take(KEYS[key], text, found)
         if why is not None:

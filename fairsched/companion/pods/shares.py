@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pods have asked for of ``fairsched.io/gpu-share``: from their specification, and where it is, from the plugin.
+"""What pods were given of ``fairsched.io/gpu-share``, and of which GPUs: as the device plugin has it of the kubelet.
 
-A pod's specification says how many shares; which GPUs they are of only the kubelet knows, and the device plugin writes
-it down (fairsched/k8s/plugin/placed.py). Without that file a pod weighs as much on each GPU.
+The plugin writes it down (fairsched/k8s/plugin/placed.py). What a pod's specification asks for is nobody's word but its
+maker's: a kubelet that knows no such resource runs a pod that names its node itself and asks for a million.
 
 Errors: a file that cannot be understood is none; :class:`SharesFile` says why.
 """
@@ -10,17 +10,13 @@ Errors: a file that cannot be understood is none; :class:`SharesFile` says why.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Container, Iterable, Mapping
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from fairsched.companion.pods.asked import Asked, added
-from fairsched.k8s.objects import PodKey, added_up, key_of
-from fairsched.k8s.quantity import quantity
+from fairsched.k8s.objects import PodKey, key_of
 
-RESOURCE = "fairsched.io/gpu-share"
 ENV = "FAIRSCHED_SHARES"
 """Names the file to the agent, where there is a device plugin."""
 VERSION = 1
@@ -30,19 +26,6 @@ MOST_SHARES = 1_000_000
 """The largest weight that the configuration takes."""
 Placed = Mapping[str, Mapping[str, int]]
 """Shares by NAMESPACE/POD and UUID of a GPU."""
-
-
-def asked(pod: Mapping[str, Any]) -> int:
-    """Shares that a pod has been let have: what its containers ask for, once a kubelet has taken it."""
-    if not (pod.get("status") or {}).get("startTime"):
-        return 0  # nobody has looked yet whether there are so many
-    return min(int(added_up(pod, _limit)), MOST_SHARES)
-
-
-def _limit(container: Mapping[str, Any]) -> Fraction:
-    """Shares are whole ones; the API server takes nothing else."""
-    count = quantity(((container.get("resources") or {}).get("limits") or {}).get(RESOURCE) or "0")
-    return count if count is not None and count > 0 and count.denominator == 1 else Fraction(0)
 
 
 def parts(shares: Mapping[str, float]) -> dict[str, float] | None:
@@ -65,11 +48,10 @@ def parse(text: str) -> Placed:
 
 
 class Shares:
-    """What the pods of a namespace have asked for: what they weigh where nobody says something else."""
+    """What the pods of a namespace were given: what they weigh where nobody says something else."""
 
     def __init__(self, placed: Placed, claimed: Mapping[PodKey, Asked]) -> None:
         self._placed, self._claimed = placed, claimed
-        self._count: dict[str, float] = {}
         self._where: dict[str, Mapping[str, float]] = {}
         self._values: dict[str, Mapping[str, Any]] = {}
         """By pod. A pod's name is its own within its namespace."""
@@ -79,15 +61,14 @@ class Shares:
         return key_of(pod) in self._claimed
 
     def add(self, pod: Mapping[str, Any]) -> bool:
-        """Whether it has asked for anything."""
+        """Whether it was given anything."""
         namespace, name = key_of(pod)
         claimed = self._claimed.get((namespace, name), Asked())
-        count = asked(pod) + sum(claimed.shares.values())
         self._values[name] = claimed.values
-        if count:
-            self._count[name] = count
-            self._where[name] = added(self._placed.get(f"{namespace}/{name}", {}), claimed.shares)
-        return count > 0 or self.has(pod)
+        where = added(self._placed.get(f"{namespace}/{name}", {}), claimed.shares)
+        if sum(where.values()) > 0:
+            self._where[name] = where
+        return name in self._where or self.has(pod)
 
     def fill(self, children: Mapping[str, dict[str, Any]], teams: Container[str]) -> None:
         """What claims say of children that say nothing else; of several pods, the first that says it.
@@ -101,22 +82,20 @@ class Shares:
                         child.setdefault(word, value)
 
     def weigh(self, values: dict[str, Any], children: Mapping[str, dict[str, Any]]) -> None:
-        """Weights of the children that say none, and of a namespace that says none: all that its pods asked for,
-        whatever they say of themselves."""
+        """Weights of the children that say none, and of a namespace that says none: all that its pods were
+        given, whatever they say of themselves."""
         for child in children.values():
             self._weigh(child, child.get("pods", ()))
-        self._weigh(values, self._count)
+        self._weigh(values, self._where)
 
     def _weigh(self, node: dict[str, Any], pods: Iterable[str]) -> None:
-        names = [name for name in pods if name in self._count]
-        if "weight" in node or not names:
-            return
-        node["weight"] = float(min(sum(self._count[name] for name in names), MOST_SHARES))
         where: dict[str, float] = {}
-        for name in names:
-            where = added(where, self._where[name])
-        is_known = all(math.isclose(sum(self._where[name].values()), self._count[name]) for name in names)
-        found = parts(where) if is_known else None
+        for name in pods:
+            where = added(where, self._where.get(name, {}))
+        if "weight" in node or not where:
+            return
+        node["weight"] = float(min(sum(where.values()), MOST_SHARES))
+        found = parts(where)
         if found is not None:
             node["gpu_parts"] = found
 

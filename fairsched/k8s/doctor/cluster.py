@@ -13,7 +13,6 @@ from fairsched.k8s.quantity import quantity
 
 SHARE = "fairsched.io/gpu-share"
 GPU = "nvidia.com/gpu"
-AGENT = {"app.kubernetes.io/name": "fairsched"}
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,6 @@ def _asked(container: Object) -> dict[str, Fraction]:
 def gpus_of(pod: Object) -> dict[str, Fraction]:
     """The GPU resources that it asks for."""
     return {name: value for name, value in requests_of(pod).items() if is_gpu_resource(name) and value}
-
-
-def is_agent(pod: Object) -> bool:
-    return AGENT.items() <= labels_of(pod).items()
 
 
 def is_ready(one: Object) -> bool:

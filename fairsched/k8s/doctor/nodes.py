@@ -10,12 +10,11 @@ from fairsched.k8s.doctor.cluster import (
     Row,
     amount,
     condition,
-    is_agent,
     is_gpu_node,
     is_gpu_resource,
     is_ready,
 )
-from fairsched.k8s.objects import Object, is_over, labels_of, name_of, space_of
+from fairsched.k8s.objects import Object, is_agent, is_over, labels_of, name_of, space_of
 
 
 def rows(cluster: Cluster) -> Iterator[Row]:

@@ -169,8 +169,9 @@ def _short(message: str) -> str:
 
 
 def _refused(cluster: Cluster) -> Iterator[Row]:
-    """Events of those who make pods: a quota or the admission has refused one."""
+    """Events of those who make pods: a quota or the admission has refused one, and they have made none since."""
     seen: set[tuple[str, str]] = set()
+    made = _made(cluster)
     for event in sorted(cluster.events or (), key=when, reverse=True):
         if event.get("reason") != "FailedCreate":
             continue
@@ -178,11 +179,23 @@ def _refused(cluster: Cluster) -> Iterator[Row]:
         space = str(about.get("namespace") or "")
         if cluster.namespace not in (None, space) or cluster.pod is not None:
             continue
+        if made.get(str(about.get("uid")), "") > when(event):
+            continue
         where = f"{str(about.get('kind') or 'object').lower()} {space}/{about.get('name')}"
         row = _refusal(where, space, message)
         if (where, row.code) not in seen:
             seen.add((where, row.code))
             yield row
+
+
+def _made(cluster: Cluster) -> Mapping[str, str]:
+    """When each that makes pods made the last one that is there, by its uid."""
+    found: dict[str, str] = {}
+    for pod in cluster.pods:
+        for owner in (pod.get("metadata") or {}).get("ownerReferences") or ():
+            uid = str(owner.get("uid"))
+            found[uid] = max(found.get(uid, ""), text_of(pod, "creationTimestamp"))
+    return found
 
 
 def _refusal(where: str, space: str, message: str) -> Row:

@@ -26,7 +26,7 @@ from fairsched.errors import FairschedError
 from fairsched.k8s import watch
 from fairsched.k8s.client import Refused
 from fairsched.k8s.lease import Election
-from fairsched.k8s.objects import name_of
+from fairsched.k8s.objects import LIVING, name_of
 from fairsched.k8s.policies import watch as policy_watch
 from fairsched.k8s.policies.model import PATH
 from fairsched.k8s.policies.status import differs, statuses
@@ -40,7 +40,6 @@ PAUSE_S = 1.0
 """From one round to the next: pods that come together are counted together."""
 _AGAIN_S = 5.0
 """After something was not written."""
-_LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +67,7 @@ class Controller:
         self._policies = PolicyWatch(client, changed=self._due.set)
         self._namespaces = Watch(metadata, "/api/v1/namespaces", changed=self._due.set, keep=slim)
         self._pods = Watch(
-            metadata, "/api/v1/pods", {"fieldSelector": _LIVING}, changed=self._due.set, keep=slim
+            metadata, "/api/v1/pods", {"fieldSelector": LIVING}, changed=self._due.set, keep=slim
         )
         self._watches = (self._policies, self._namespaces, self._pods)
         self._is_watching = False

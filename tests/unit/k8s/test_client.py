@@ -130,10 +130,22 @@ def test_nonsense_is_no_answer(api: ApiServer, client: KubeClient, fault: Any) -
 def test_an_answer_without_end_is_cut_off(
     api: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kube, "MAX_ANSWER_BYTES", 50_000)
-    api.add(*(pod(f"web-{n}") for n in range(400)))
-    with pytest.raises(Unreachable, match="longer than 50000 bytes"):
+    monkeypatch.setattr(kube, "MAX_ANSWER_BYTES", 100)
+    api.add(pod("web"))
+    with pytest.raises(Unreachable, match="longer than 100 bytes"):
         client.pods_on(NODE)
+
+
+def test_a_list_of_large_objects_is_had_in_small_pages(
+    api: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may make pods decides how large they are, and must not keep a node from seeing its other pods."""
+    monkeypatch.setattr(kube, "MAX_ANSWER_BYTES", 50_000)
+    large = [pod(f"large-{n}") for n in range(3)]
+    for one in large:
+        one["spec"]["x"] = "x" * 40_000
+    api.add(*large, *(pod(f"web-{n}") for n in range(5)))
+    assert len(client.pods_on(NODE)) == 8
 
 
 def test_nobody_listens(api: ApiServer, client: KubeClient) -> None:

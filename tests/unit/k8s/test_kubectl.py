@@ -32,10 +32,12 @@ def saying(document: Any, status: int = 200) -> Handler:
 def agent(node: str, port: int | None = 9477, phase: str = "Running") -> dict[str, Any]:
     ports = [] if port is None else [{"name": "metrics", "containerPort": port}]
     return {
-        "metadata": {"name": f"fs-{node}", "namespace": "fairsched"},
-        "spec": {"nodeName": node, "containers": [{"ports": ports}]},
+        "metadata": {
+            "name": f"fs-{node}", "namespace": "fairsched", "labels": {"app.kubernetes.io/name": "fairsched"},
+        },
+        "spec": {"nodeName": node, "hostPID": True, "containers": [{"ports": ports}]},
         "status": {"phase": phase},
-    }
+    }  # fmt: skip
 
 
 class Cluster:
@@ -174,8 +176,20 @@ def test_explain_asks_who_has_it(cluster: Cluster) -> None:
 
 
 def test_a_status_of_another_version_is_said(cluster: Cluster) -> None:
-    cluster.has(n1=saying(report(schema_version=99)))
-    assert "cannot be understood" in str(cluster.fail("top"))
+    """By its node alone: agents are replaced one after the other."""
+    for document in report(schema_version=99), {"tenants": {}}, {}:
+        for how in [], ["--json"]:
+            cluster.has(n1=saying(document), n2=saying(renamed("ml/a")))
+            done = cluster.ask("top", *how, status=4)
+            assert "ml/a" in done.stdout and "n1" in done.output and "cannot be understood" in done.output
+
+
+def test_a_pod_that_is_only_called_an_agent_is_not_asked(cluster: Cluster) -> None:
+    """A tenant's pod may have any label, and would be believed."""
+    false = agent("n1")
+    false["spec"]["hostPID"] = False
+    cluster.api.fail("GET", ALL, saying({**NOBODY, "items": [false]}))
+    assert "no agent" in str(cluster.fail("top"))
 
 
 def test_a_name_steers_no_terminal_and_no_column(cluster: Cluster) -> None:

@@ -196,6 +196,8 @@ def test_a_policy_that_cannot_be_read_is_told_of_and_the_others_hold() -> None:
     [
         [pod("evil", min="30%", quota="10%")],
         [pod(f"p-{i}", tenant="big") for i in range(70)],
+        # Each too small to change a sum, and one that leaves no room for them: it depends on who adds up how.
+        [*(pod(f"a-{i}", min="0.0000000000000013%") for i in range(41)), pod("z", min="30.0000000999999%")],
     ],
 )
 def test_a_pod_cannot_have_its_namespace_refused_and_be_bound_by_nothing(evil: Any) -> None:
@@ -204,6 +206,14 @@ def test_a_pod_cannot_have_its_namespace_refused_and_be_bound_by_nothing(evil: A
         node = Node([*evil, pod("good")], [space(quota="40%", min="30%")], policies)
         assert node.refused == {} and node.config.tenant_specs()["ml"].quota_ratio == 0.4
         assert node.complaints
+
+
+def test_pods_of_one_tenant_use_up_what_their_tenant_is_guaranteed_once() -> None:
+    pods = [*(pod(f"a-{i}", tenant="chat", min="5%") for i in range(10)), pod("z", min="15%")]
+    node = Node(pods, [space(min="20%")], [])
+    specs = node.config.tenant_specs()
+    assert (specs["ml/chat"].min_ratio, specs["ml/z"].min_ratio) == (0.05, 0.15)
+    assert node.complaints == [] and node.refused == {}
 
 
 def test_guarantees_that_do_not_fit_on_a_node_cost_nobody_its_limits() -> None:

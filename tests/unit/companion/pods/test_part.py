@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -13,9 +14,11 @@ from fairsched.base.files import replace_file
 from fairsched.companion.part import Finding, Moment
 from fairsched.companion.pods import part as pods_part
 from fairsched.companion.pods.part import PodPart
+from fairsched.companion.pods.policy import make_layer
 from fairsched.companion.pods.shares import SharesFile
 from fairsched.errors import ControlError
 from fairsched.k8s.client import Unreachable
+from fairsched.k8s.objects import LIVING
 from tests.unit.companion.pods.test_policy import pod, space
 from tests.unit.companion.pods.test_shares import sharing
 from tests.unit.k8s.policies.made import policy
@@ -76,6 +79,13 @@ def see(part: PodPart, api: Api, pods: list[Any], namespaces: list[Any]) -> None
         watch.step()
 
 
+def report(part: PodPart) -> None:
+    """One look, and all Events that are to be made."""
+    part.step()
+    while part.events.step():
+        pass
+
+
 def faults(part: PodPart) -> list[str]:
     found = part.take(cast(Moment, None))
     assert isinstance(found, Finding)
@@ -104,7 +114,31 @@ def test_the_daemon_is_told_when_both_lists_were_seen_and_when_something_is_anot
 
 
 def test_the_watch_of_pods_is_that_of_this_node(part: PodPart) -> None:
-    assert part._pods._query == {"fieldSelector": "spec.nodeName=node1"}
+    assert part._pods._query == {"fieldSelector": f"spec.nodeName=node1,{LIVING}"}
+
+
+def test_of_a_pod_is_remembered_what_it_comes_to_and_no_more(part: PodPart, api: Api) -> None:
+    """Its maker decides how large the rest is."""
+    one = sharing("a", 25, weight="2")
+    one["metadata"] |= {"managedFields": [{"x": "y" * 1000}]}
+    one["metadata"]["annotations"]["example.com/long"] = "x" * 1000
+    one["spec"]["containers"][0]["env"] = [{"name": "LONG", "value": "x" * 1000}]
+    one["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "c"}]
+    one["status"]["conditions"] = [{"type": "Ready", "message": "x" * 1000}]
+    see(part, api, [one], [])
+    (kept,) = part._pods.items() or ()
+    assert len(json.dumps(kept)) < 500
+    assert make_layer([kept], []).layer == make_layer([one], []).layer
+    assert kept["spec"]["resourceClaims"] == one["spec"]["resourceClaims"]
+
+
+def test_what_changes_of_a_pod_and_says_nothing_wakes_nobody(part: PodPart, api: Api) -> None:
+    see(part, api, [pod("a", weight="2")], [])
+    part._due.clear()
+    again = pod("a", weight="2")
+    again["status"] = {"conditions": [{"type": "Ready"}]}
+    part._pods._take({"type": "MODIFIED", "object": again})
+    assert not part._due.is_set()
 
 
 def test_an_outage_is_said_after_a_moment_and_nothing_is_told_for_it(
@@ -126,22 +160,53 @@ def test_an_outage_is_said_after_a_moment_and_nothing_is_told_for_it(
 
 def test_who_is_not_understood_is_said_and_has_one_event(part: PodPart, api: Api) -> None:
     see(part, api, [pod("a", weight="much")], [])
-    part.step()
-    part.step()
+    report(part)
+    report(part)
     assert faults(part) == ["pods: ml/a: fairsched.io/weight: 'much': it is not a number"]
     ((namespace, event),) = api.events_made
     assert namespace == "ml" and event["type"] == "Warning"
     assert event["involvedObject"]["uid"] == "u-a" and "'much'" in event["message"]
     see(part, api, [pod("a", weight="more")], [])
-    part.step()
+    report(part)
     assert len(api.events_made) == 2, "another text is another event"
 
 
-def test_an_event_that_cannot_be_made_keeps_nobody_from_a_share(part: PodPart, api: Api, node: Node) -> None:
+def test_an_event_that_cannot_be_made_keeps_nobody_from_a_share_and_is_made_later(
+    part: PodPart, api: Api, node: Node
+) -> None:
     api.is_away = True
     see(part, api, [pod("a", weight="much"), pod("b", weight="2")], [])
     part.step()
     assert node.told[0]["ml"]["children"]["b"]["weight"] == 2
+    with pytest.raises(Unreachable):
+        part.events.step()
+    api.is_away = False
+    report(part)
+    assert len(api.events_made) == 1
+
+
+def test_who_is_complained_of_without_end_keeps_no_other_from_its_event(part: PodPart, api: Api) -> None:
+    """One after the other, namespaces in turn: who may make pods decides how much there is to complain of."""
+    many = [pod(f"p{number}", "evil", weight="x") for number in range(300)]
+    see(part, api, [*many, pod("a", "ml", weight="x"), pod("b", "web", weight="x")], [])
+    part.step()
+    for _ in range(3):
+        part.events.step()
+    assert [namespace for namespace, _ in api.events_made] == ["evil", "ml", "web"]
+    report(part)
+    assert len(api.events_made) == 302
+    see(part, api, [], [])
+    report(part)
+    assert len(part.events._made) <= 256, "what nobody complains of any more is forgotten"
+
+
+def test_keys_that_nobody_knows_are_one_complaint_however_many(part: PodPart, api: Api) -> None:
+    see(part, api, [pod("a", **{f"k{number}": "x" for number in range(1000)})], [])
+    report(part)
+    ((_, event),) = api.events_made
+    assert event["message"].startswith(
+        "fairsched.io/k0, fairsched.io/k1, fairsched.io/k2 and 997 more: there is no such key"
+    )
 
 
 def test_a_daemon_that_does_not_take_it_is_told_again(part: PodPart, api: Api, node: Node) -> None:
@@ -261,8 +326,8 @@ def test_a_policy_that_changes_is_told_at_once_and_one_that_goes_too(
 def test_a_pod_beyond_its_bounds_has_an_event_of_another_reason(ruled: PodPart, api: Api) -> None:
     see(ruled, api, [pod("a", weight="9")], [space()])
     see_policies(ruled, api, policy("p", pods=[]))
-    ruled.step()
-    ruled.step()
+    report(ruled)
+    report(ruled)
     ((_, event),) = api.events_made
     assert event["reason"] == "FairschedOutOfBounds"
     assert event["message"] == "fairsched.io/weight: 9 is beyond policy p, no rule matches: it gets 1"

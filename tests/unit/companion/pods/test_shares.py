@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod weighs what it asked for, unless somebody says something else; its namespace too, whatever its pods say."""
+"""A pod weighs what it was given, unless somebody says something else; its namespace too, whatever its pods say."""
 
 from __future__ import annotations
 
@@ -12,75 +12,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched.companion.pods.policy import Given, make_layer
-from fairsched.companion.pods.shares import RESOURCE, SharesFile, asked, parse
+from fairsched.companion.pods.shares import SharesFile, parse
 from fairsched.config.podlayer import with_layer
+from fairsched.k8s.objects import name_of, space_of
 from fairsched.k8s.plugin.placed import VERSION, placed_in
-from fairsched.k8s.plugin.shares import RESOURCE as ITS_RESOURCE
+from fairsched.k8s.plugin.shares import RESOURCE
 from fairsched.k8s.proto import podresources_pb2 as wire
 from fairsched.model import TenantSpec
 from tests.unit.companion.pods.test_policy import FILE, pod, space
 
 
-def limits(count: object) -> dict[str, Any]:
-    return {"resources": {"limits": {RESOURCE: str(count)}}}
-
-
 def sharing(name: str, count: object, namespace: str = "ml", **said: str) -> dict[str, Any]:
-    """A pod with so many shares, taken by a kubelet."""
+    """A pod that asks for so many shares."""
     found = pod(name, namespace, gpu=False, **said)
-    found["spec"] = {"containers": [limits(count)]}
+    found["spec"] = {"containers": [{"resources": {"limits": {RESOURCE: str(count)}}}]}
     found["status"] = {"phase": "Running", "startTime": "2026-11-27T00:00:00Z"}
     return found
+
+
+def given_to(*pods: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """All that they ask for, of one GPU: as the device plugin writes it down."""
+    return {
+        f"{space_of(one)}/{name_of(one)}": {
+            "GPU-a": int(one["spec"]["containers"][0]["resources"]["limits"].get(RESOURCE, 0))
+        }
+        for one in pods
+    }
 
 
 def specs(
     *pods: dict[str, Any], spaces: tuple[dict[str, Any], ...] = (), placed: Any = None
 ) -> dict[str, TenantSpec]:
-    made = make_layer(pods, spaces, given=Given(placed=placed or {}))
+    """``placed``: what the kubelet gave them; without it, what they ask for."""
+    made = make_layer(pods, spaces, given=Given(placed=given_to(*pods) if placed is None else placed))
     return dict(with_layer(FILE, made.layer).tenant_specs())
 
 
-# ---- what was asked for ----
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("25", 25),
-        ("1k", 1000),
-        ("2Ki", 2048),
-        ("0", 0),
-        ("", 0),
-        ("-5", 0),
-        ("1e3", 1000),
-        ("25m", 0),
-        ("25000m", 25),
-        ("many", 0),
-        ("9999999999G", 1_000_000),
-    ],
-)
-def test_a_quantity_is_read_as_the_api_server_writes_it(text: str, count: int) -> None:
-    assert asked(sharing("a", text)) == count
-
-
-def test_a_pod_asks_for_what_the_scheduler_adds_up() -> None:
-    """Its containers and sidecars together, or an init container with the sidecars before it."""
-    found = sharing("a", 10)
-    found["spec"]["containers"].append(limits(5))
-    assert asked(found) == 15
-    sidecar = {**limits(3), "restartPolicy": "Always"}
-    found["spec"]["initContainers"] = [sidecar, limits(40)]
-    assert asked(found) == 43
-    found["spec"]["initContainers"] = [limits(2), sidecar]
-    assert asked(found) == 18
-
-
-def test_what_no_kubelet_has_taken_is_nothing() -> None:
-    """Who names a node itself goes round the scheduler, and says any number until the kubelet refuses it."""
-    found = sharing("a", 1_000_000)
-    del found["status"]["startTime"]
-    assert asked(found) == 0
-    assert specs(found)["ml"].weight == 1
+@pytest.mark.parametrize(("placed", "weight"), [({}, 1), ({"ml/a": {"GPU-a": 25}}, 25)])
+def test_what_no_kubelet_has_given_is_nothing(placed: Any, weight: float) -> None:
+    """Who names a node itself goes round the scheduler; a kubelet without a plugin does not know the resource, and
+    runs it, whatever number it says."""
+    found = specs(sharing("a", 1_000_000), placed=placed)
+    assert found["ml"].weight == weight
 
 
 # ---- who says what a pod weighs ----
@@ -148,11 +121,6 @@ def test_on_each_gpu_a_pod_weighs_its_shares_of_that_gpu() -> None:
     assert found["ml/b"].gpu_parts == () and found["web"].gpu_parts == (), "all of it is on one"
 
 
-@pytest.mark.parametrize("placed", [{}, {"ml/a": {"GPU-a": 100}}, {"ml/a": {"GPU-a": 1, "GPU-b": 1}}])
-def test_what_is_not_known_or_does_not_fit_leaves_the_whole_weight_everywhere(placed: Any) -> None:
-    assert specs(sharing("a", 150), placed=placed)["ml"].gpu_parts == ()
-
-
 def test_who_says_a_weight_says_it_for_every_gpu() -> None:
     placed = {"ml/a": {"GPU-a": 100, "GPU-b": 50}}
     found = specs(sharing("a", 150, weight="4"), spaces=(space(weight="3"),), placed=placed)
@@ -184,5 +152,5 @@ def test_the_plugin_and_the_agent_understand_each_other() -> None:
     answer = wire.ListPodResourcesResponse(
         pod_resources=[wire.PodResources(name="a", namespace="ml", containers=[container])]
     )
-    text = json.dumps({"version": VERSION, "pods": placed_in(answer, ITS_RESOURCE)})
+    text = json.dumps({"version": VERSION, "pods": placed_in(answer, RESOURCE)})
     assert parse(text) == {"ml/a": {"GPU-a": 2, "GPU-b": 1}}

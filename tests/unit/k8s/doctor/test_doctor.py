@@ -50,7 +50,7 @@ def agent(on: str, *, ready: bool = True) -> Any:
     condition = {"type": "Ready", "status": str(ready)}
     return {
         "metadata": {"name": f"a-{on}", "namespace": "fs", "labels": {"app.kubernetes.io/name": "fairsched"}},
-        "spec": {"nodeName": on},
+        "spec": {"nodeName": on, "hostPID": True},
         "status": {"phase": "Running", "conditions": [condition]},
     }
 
@@ -91,6 +91,13 @@ def test_agents_that_are_away_or_not_ready() -> None:
     assert codes(nodes=[{"metadata": {"name": "cpu"}}]) == [("warn", "no-gpu-node")]
 
 
+def test_a_pod_that_is_only_called_an_agent_is_none() -> None:
+    """A tenant writes any label; that it sees all processes of the node somebody has to allow."""
+    false = agent("n")
+    del false["spec"]["hostPID"]
+    assert ("warn", "agent-none") in codes(nodes=[node()], pods=[false])
+
+
 def test_a_pod_that_nothing_keeps_away_is_left_to_the_scheduler() -> None:
     found = codes(nodes=[node()], pods=[agent("n"), pod()])
     assert ("warn", "pod-other") in found and not [one for one in found if one[0] == "bad"]
@@ -120,6 +127,22 @@ def test_requests_are_added_up_as_the_scheduler_does() -> None:
     }
     assert requests_of(one) == {GPU: 5, "memory": 1 << 30}
     assert requests_of({"spec": {"containers": [{}], "overhead": {"cpu": "250m"}}}) == {"cpu": Fraction(1, 4)}
+
+
+def test_a_taint_that_only_prefers_other_nodes_keeps_nobody_away() -> None:
+    soft = {"key": "a", "effect": "PreferNoSchedule"}
+    assert keeps_from(pod(), node(taints=[soft]), {}) == []
+
+
+@pytest.mark.parametrize(
+    "taints", [[], [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]]
+)
+def test_a_cordon_is_one_reason_with_its_taint_or_without(taints: list[dict[str, str]]) -> None:
+    """The taint comes a moment after the cordon."""
+    cordoned = node(taints=taints)
+    cordoned["spec"]["unschedulable"] = True
+    (reason,) = keeps_from(pod(), cordoned, {})
+    assert reason.code == "pod-taint" and "uncordon" in reason.remedy
 
 
 @pytest.mark.parametrize(
@@ -242,6 +265,18 @@ def test_why_a_pod_was_not_made(message: str, code: str) -> None:
     found = codes(nodes=[node()], pods=[agent("n")], events=events)
     assert found.count(("bad", code)) == 1
     assert ("bad", code) not in codes(nodes=[node()], events=events, namespace="other")
+
+
+def test_a_refusal_is_over_once_its_maker_has_made_another() -> None:
+    """The server keeps the event for an hour."""
+    told = event("pods is forbidden: something new") | {"lastTimestamp": "2026-11-29T08:00:00Z"}
+    told["involvedObject"]["uid"] = "rs"
+    for created, is_said in ("2026-11-29T07:00:00Z", True), ("2026-11-29T08:01:00Z", False):
+        one = pod("web-1", nodeName="n")
+        one["metadata"] |= {"ownerReferences": [{"uid": "rs"}], "creationTimestamp": created}
+        one["status"] = {"phase": "Running"}
+        found = codes(nodes=[node()], pods=[agent("n"), one], events=[told])
+        assert (("bad", "not-made") in found) is is_said
 
 
 def test_what_could_not_be_seen_is_said() -> None:

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from fairsched.companion.pods.asked import Asked
 from fairsched.companion.pods.policy import Given, Made, make_layer
+from fairsched.companion.pods.shares import Placed
 from fairsched.config import from_bytes
 from fairsched.config.podlayer import fitting, with_layer
 from fairsched.k8s.teams.placed import Teams, group_of, teams_on
 from fairsched.k8s.teams.queues import KEY
 from fairsched.model import TenantClass, TenantSpec
 from tests.unit.companion.pods.test_policy import FILE, pod, space
-from tests.unit.companion.pods.test_shares import sharing
+from tests.unit.companion.pods.test_shares import given_to, sharing
 from tests.unit.k8s.policies.made import policy
 
 
@@ -39,8 +40,9 @@ def layer_of(
     namespaces: Sequence[dict[str, Any]],
     policies: Sequence[dict[str, Any]] = (),
     claimed: Mapping[tuple[str, str], Asked] | None = None,
+    placed: Placed | None = None,
 ) -> Made:
-    given = Given(claimed=claimed or {}, teams=teams_on(pods, namespaces))
+    given = Given(placed or {}, claimed or {}, teams_on(pods, namespaces))
     return make_layer(pods, namespaces, policies, given=given)
 
 
@@ -152,6 +154,7 @@ WORTH = {"policy": 2.0, "annotation": 3.0, "label": 4.0, "share": 50.0, "team": 
 def test_the_first_that_says_what_a_namespace_weighs_counts(first: int, by: str) -> None:
     there = LADDER[first:]
     one = sharing("a", 50 if "share" in there and by == "resource" else 0)
+    placed = given_to(one)
     one["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
     name = with_queues("ml", "q=research:6") if "team" in there else space("ml")
     if "annotation" in there:
@@ -159,7 +162,7 @@ def test_the_first_that_says_what_a_namespace_weighs_counts(first: int, by: str)
     name["metadata"]["labels"] = {"fairsched.io/weight": "4"} if "label" in there else {}
     claimed = {("ml", "a"): Asked({"GPU-a": 50})} if "share" in there and by == "claim" else {}
     policies = [policy("p", names=["ml"], share={"weight": 2})] if "policy" in there else []
-    made = layer_of([one], [name], policies, claimed)
+    made = layer_of([one], [name], policies, claimed, placed)
     found = with_layer(FILE, made.layer).tenant_specs()
     assert found.get("ml", TenantSpec("ml")).weight == (WORTH[there[0]] if there else 1)
     taken, _ = fitting(from_bytes(b"tenants: {ml: {match: {pod: ml/*}, weight: 9}}\n", "f"), made.layer)
@@ -200,7 +203,7 @@ def test_where_a_policy_speaks_of_pods_neither_teams_nor_shares_say_what_they_we
     assert made.complaints == [], "nobody said so"
 
 
-@pytest.mark.parametrize("said", [{"tenant": "queue.serving"}, {"weight": "9"}])
+@pytest.mark.parametrize("said", [{"tenant": "queue.serving"}, {"weight": "9"}, {}])
 def test_a_pod_of_no_team_is_not_taken_for_one_by_its_name_or_its_group(said: dict[str, str]) -> None:
     """Also of a team that is not on this node: Prometheus is asked for what its child got."""
     name = "a" if "tenant" in said else "queue.serving"
