@@ -305,7 +305,7 @@ def test_spread_takes_the_emptiest_gpu(shared: Shared) -> None:
     """All three would fit on one. The last test: it ends the pods of the others."""
     for name in ASKED:
         shared.gpu.kill_group(name)
-        shared.cluster.kubectl("delete", "pod", name, "-n", SPACE, "--wait")
+    shared.cluster.kubectl("delete", "pod", *ASKED, "-n", SPACE, "--wait")
     shared.install_with_plugin("spread")
     shared.cluster.kubectl("rollout", "status", f"ds/{PLUGIN}", "-n", NAMESPACE, "--timeout=60s")
     wait_until(

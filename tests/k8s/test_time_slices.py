@@ -96,7 +96,8 @@ def no_devices_left(cluster: Cluster) -> Iterator[None]:
             real,
             id="nvidias",
             marks=pytest.mark.skipif(
-                not REAL, reason="NVIDIA's device plugin: FAIRSCHED_NVIDIA_DEVICE_PLUGIN=FILE names it"
+                not REAL,
+                reason="extra: NVIDIA's device plugin (FAIRSCHED_NVIDIA_DEVICE_PLUGIN=FILE names it)",
             ),
         ),
     ],
