@@ -51,8 +51,9 @@ class Timed:
 
     def step(self, context: Context, live: abi.Ctx, sampled: SampledLaunch | None, now_ns: int) -> bool:
         """Whether it is timed. If so its work is what it is owed, from now on."""
-        is_timed = context.is_timed
-        if sampled is None or not (is_timed or sampled.is_needed) or not self._is_possible(context, live):
+        is_timed, is_unknown = context.is_timed, not context.launch.tau_ns and live.synced > 0
+        is_wanted = sampled is not None and (is_timed or is_unknown or sampled.is_needed)
+        if sampled is None or not is_wanted or not self._is_possible(context, live):
             self.forget(context, now_ns)
             return False
         if context.is_held:

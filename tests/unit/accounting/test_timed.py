@@ -35,12 +35,12 @@ class Late:
     def tell(self, ns: float, *, is_needed: bool = True, is_less: bool = True) -> None:
         self.account.sampled = {(TGID, 0): SampledLaunch(ns, is_needed, is_less)}
 
-    def run(self, steps: int, *, waited_ns: int = 1000) -> int:
-        """What that was charged, in ns."""
+    def run(self, steps: int, *, waited_ns: int = 1000, is_told: bool = True) -> int:
+        """What that was charged, in ns. ``is_told``: BPF tells what it proves."""
         before_ns = self.used_ns
         for _ in range(steps):
             self.probe.launch(0, self.now, STEP)
-            if self.steps:
+            if self.steps and is_told:
                 self.probe.progress(0, self.now + 1000, STEP * self.steps, waited_ns)
             self.steps += 1
             for _ in range(STEP_MS * MS // TICK):
@@ -81,6 +81,17 @@ def test_who_asks_late_is_charged_what_its_launches_take(late: Late) -> None:
 def test_what_nothing_contradicts_is_left_alone(late: Late) -> None:
     late.tell(MS, is_needed=False)
     assert late.run(10) == pytest.approx(10 * STEP_MS * MS, rel=0.01)
+
+
+def test_of_whom_nothing_is_proven_samples_tell_though_they_contradict_nothing() -> None:
+    """A stream that is waited for proves nothing while others of the context go on. What is not known for good was
+    left alone for good."""
+    one = Late()
+    one.probe.context(0).synced = 1
+    one.run(20, is_told=False)
+    one.tell(MS, is_needed=False)
+    one.run(1, is_told=False)
+    assert one.is_timed and one.row is not None and one.row.confidence is Confidence.SAMPLED
 
 
 def test_it_is_timed_by_what_is_known_later_even_if_that_contradicts_nothing(late: Late) -> None:

@@ -126,6 +126,7 @@ def test_requests_are_added_up_as_the_scheduler_does() -> None:
         "spec": {"containers": [asks(1), two], "initContainers": [asks(1, restartPolicy="Always"), asks(4)]}
     }
     assert requests_of(one) == {GPU: 5, "memory": 1 << 30}
+    assert requests_of({"spec": {"containers": [two]}}) == {GPU: 2, "memory": 1 << 30}
     assert requests_of({"spec": {"containers": [{}], "overhead": {"cpu": "250m"}}}) == {"cpu": Fraction(1, 4)}
 
 
