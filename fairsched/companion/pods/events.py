@@ -17,12 +17,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from fairsched.companion.pods.said import Complaint
-from fairsched.errors import FairschedError
-from fairsched.k8s.client import Unreachable
+from fairsched.k8s.client import Refused, Unreachable
 
 _PACE_S = 0.25
 _AWAY_S = 5.0
-"""Where the API server does not answer."""
+"""Where the API server does not answer, or has too much to do."""
 _REMEMBERED = 256
 """Made, of what nobody complains of any more: it may be said again."""
 
@@ -65,16 +64,16 @@ class Events:
         self._due.set()
 
     def step(self) -> bool:
-        """Make one Event; whether there was one to make. Raises Unreachable: it is still to be made."""
+        """Make one Event; whether there was one to make. Raises Refused or Unreachable: it is still to be made."""
         with self._lock:
             one = self._next()
         if one is None:
             return False
         try:
             self._api.report_event(one.namespace, event_of(one, self._node_name))
-        except Unreachable:
-            raise
-        except FairschedError as error:
+        except Refused as error:
+            if error.is_passing:
+                raise
             logger.warning("event=refused pod=%s/%s error=%r", one.namespace, one.name, str(error))
         with self._lock:
             self._made.add((one.uid, one.text))
@@ -97,7 +96,7 @@ class Events:
             try:
                 while not self._over.is_set() and self.step():
                     self._over.wait(_PACE_S)
-            except Unreachable as error:
+            except (Refused, Unreachable) as error:
                 logger.info("event=waiting error=%r", str(error))
                 self._over.wait(_AWAY_S)
                 self._due.set()

@@ -16,8 +16,8 @@ from fairsched.companion.pods import part as pods_part
 from fairsched.companion.pods.part import PodPart
 from fairsched.companion.pods.policy import make_layer
 from fairsched.companion.pods.shares import SharesFile
-from fairsched.errors import ControlError
-from fairsched.k8s.client import Unreachable
+from fairsched.errors import ControlError, FairschedError
+from fairsched.k8s.client import Refused, Unreachable
 from fairsched.k8s.objects import LIVING
 from tests.unit.companion.pods.test_policy import pod, space
 from tests.unit.companion.pods.test_shares import sharing
@@ -32,11 +32,11 @@ class Api(Server):
     def __init__(self) -> None:
         super().__init__()
         self.events_made: list[tuple[str, Mapping[str, Any]]] = []
-        self.is_away = False
+        self.trouble: FairschedError | None = None
 
     def report_event(self, namespace: str, event: Mapping[str, Any]) -> None:
-        if self.is_away:
-            raise Unreachable("refused")
+        if self.trouble is not None:
+            raise self.trouble
         self.events_made.append((namespace, event))
 
 
@@ -171,18 +171,29 @@ def test_who_is_not_understood_is_said_and_has_one_event(part: PodPart, api: Api
     assert len(api.events_made) == 2, "another text is another event"
 
 
+@pytest.mark.parametrize(
+    ("trouble", "is_passing"),
+    [
+        (Unreachable("refused"), True),
+        (Refused("POST", 429, {"reason": "TooManyRequests"}, 1.0), True),
+        (Refused("POST", 403, {"reason": "Forbidden"}, None), False),
+    ],
+)
 def test_an_event_that_cannot_be_made_keeps_nobody_from_a_share_and_is_made_later(
-    part: PodPart, api: Api, node: Node
+    part: PodPart, api: Api, node: Node, trouble: FairschedError, is_passing: bool
 ) -> None:
-    api.is_away = True
+    api.trouble = trouble
     see(part, api, [pod("a", weight="much"), pod("b", weight="2")], [])
     part.step()
     assert node.told[0]["ml"]["children"]["b"]["weight"] == 2
-    with pytest.raises(Unreachable):
-        part.events.step()
-    api.is_away = False
+    if is_passing:
+        with pytest.raises(type(trouble)):
+            part.events.step()
+    else:
+        assert part.events.step(), "it is said in the log, and not tried again"
+    api.trouble = None
     report(part)
-    assert len(api.events_made) == 1
+    assert len(api.events_made) == is_passing
 
 
 def test_who_is_complained_of_without_end_keeps_no_other_from_its_event(part: PodPart, api: Api) -> None:
