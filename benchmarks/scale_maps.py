@@ -196,7 +196,8 @@ class Injector:
         """As complete and close_busy do: the call that waited returns."""
         live = self._contexts[key]
         busy, clock = live.busy[abi.COMPUTE], self._clocks[live.gpu]
-        live.completed, live.last_call_ns = live.submitted, t_ns
+        live.completed = live.proven = live.submitted
+        live.last_call_ns = t_ns
         live.synced += 1
         waited_ns = live.waited_ns = max(0, t_ns - busy.open_ns)
         if not busy.streams:  # the daemon has told BPF before that the drain is over

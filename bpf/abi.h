@@ -161,7 +161,8 @@ struct fs_ctx {
 	fs_u16 flags;      /* enum fs_ctx_flag */
 	fs_u32 ordinal;    /* CUDA device ordinal inside the process */
 	fs_u64 submitted;  /* GPU work submitted; the sequence number of the last one */
-	fs_u64 completed;  /* highest sequence number proven complete */
+	fs_u64 completed;  /* highest sequence number proven complete, in whichever stream */
+	fs_u64 proven;     /* compute up to here is proven complete in every stream that is asked about */
 	fs_u64 counted;    /* of submitted, already added to gpu_time_by_key */
 	fs_u64 synced;     /* calls that proved completion */
 	fs_u64 last_call_ns;
@@ -169,6 +170,7 @@ struct fs_ctx {
 	fs_u64 tight;       /* launches in quick succession, while completion was never asked for */
 	fs_u64 stream_used; /* stream indexes given out */
 	fs_u64 blocking;    /* of these, the ones the legacy default stream waits for */
+	fs_u64 asked;       /* and the ones that a call proved which asked for just that stream */
 	fs_u64 charged_id;  /* the cgroup of the tenant that is charged; cgroup_id where there is none */
 	fs_u32 owner;       /* whose entry of ctx_by_slot this is */
 	fs_u32 room;        /* enum fs_room: out of which it was given */
@@ -176,7 +178,7 @@ struct fs_ctx {
 	fs_u64 muted;       /* bit per engine: the edge that opened its interval was not let through */
 	struct fs_busy busy[FS_ENGINES];
 };
-_Static_assert(sizeof(struct fs_ctx) == 232, "fs_ctx");
+_Static_assert(sizeof(struct fs_ctx) == 248, "fs_ctx");
 
 struct fs_graph_launch {
 	fs_u64 seq;    /* of the launch */

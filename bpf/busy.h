@@ -157,7 +157,7 @@ static __always_inline void close_busy(u32 slot, struct fs_ctx *c, u32 engine, f
 		add_delay(c, service, wait);
 	if (c->muted >> (engine & 1) & 1)
 		return;
-	emit(FS_EDGE_CLOSE, slot, c, engine, now, c->completed, BPF_RB_NO_WAKEUP);
+	emit(FS_EDGE_CLOSE, slot, c, engine, now, c->proven, BPF_RB_NO_WAKEUP);
 	if (n <= clock->wake_on_idle && engine == FS_COMPUTE)
 		emit(FS_EDGE_GPU_IDLE, slot, c, engine, now, 0, BPF_RB_FORCE_WAKEUP);
 }

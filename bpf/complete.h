@@ -8,41 +8,100 @@
 
 #include "submit.h"
 
-/* Which of the streams `candidates` have nothing beyond `seq`. Without branches: the verifier walks each. */
+#define FS_NO_SEQ (~0ULL >> 1)
+
+/* All bits where a is below b, else none; both are below 2^63. Without a branch: in a loop the verifier walks each. */
+static __always_inline fs_u64 is_below(fs_u64 a, fs_u64 b)
+{
+	return -((a - b) >> 63);
+}
+
+/* Which of the streams `candidates` have nothing beyond `seq`. */
 static __always_inline fs_u64 finished(struct seqs *seqs, fs_u64 candidates, fs_u64 seq)
 {
 	fs_u64 done = 0;
 
 	FS_LOOP
 	for (int i = 0; i < FS_MAX_STREAMS; i++)
-		done |= (~(seq - seqs->last[i]) >> 63) << i;
+		done |= (~is_below(seq, seqs->last[i]) & 1) << i;
 	return done & candidates;
 }
 
 /*
- * `seq` is proven complete for the streams in `covered`. A submit that raced with the clearing is put back:
- * its bit may have been cleared between its sequence number and its own set_stream.
+ * What a call proves is noted first, of all streams that it covers, and told in the end, once: a step of several streams
+ * that are joined is one step. Two threads may write one word; what is lost is found at the next proof.
  */
-static __always_inline void complete(u32 slot, struct fs_ctx *c, fs_u64 covered, fs_u64 seq, fs_u64 now,
-				     fs_u64 entered)
-{
-	struct seqs *seqs = seqs_by_slot.lookup((int *)&slot);
-	fs_u64 busy, gone, late, before = c->completed;
 
-	if (!seqs)
-		return;
-	if (seq > before)
-		c->completed = seq;
+/* `seq` is proven complete for one stream: the first of its compute beyond that, 0 where there is none. */
+static __always_inline fs_u64 first_beyond(struct seqs *seqs, u32 i, fs_u64 seq)
+{
+	fs_u64 first = seqs->first[i];
+	fs_u64 is_proven = is_below(first - 1 & FS_NO_SEQ, seq);
+
+	return (seq + 1 & is_below(seq, seqs->compute[i]) & is_proven) | (first & ~is_proven);
+}
+
+/* Notes it; returns whether that was news, 0: it was not. */
+static __always_inline fs_u64 prove_stream(struct seqs *seqs, u32 index, fs_u64 seq)
+{
+	u32 i = index & (FS_MAX_STREAMS - 1);
+	fs_u64 change = seqs->first[i] ^ first_beyond(seqs, i, seq);
+
+	seqs->first[i] ^= change;
+	return change;
+}
+
+/* The same of all that a call covers. */
+static __always_inline fs_u64 prove_streams(struct seqs *seqs, fs_u64 covered, fs_u64 seq)
+{
+	fs_u64 news = 0;
+
+	FS_LOOP
+	for (int i = 0; i < FS_MAX_STREAMS; i++) {
+		fs_u64 change = (seqs->first[i] ^ first_beyond(seqs, i, seq)) & -(covered >> i & 1);
+
+		seqs->first[i] ^= change;
+		news |= change;
+	}
+	return news;
+}
+
+/*
+ * A stream is proven up to `seq`, and the context: where each stream is that somebody asks about. Whoever waits for a little stream says
+ * nothing of a deep one that is asked about late. One that nobody ever asked about holds nothing back: programs warm up in
+ * such streams, and join others in more steps than are kept (synced_deps). So it may fall, when one is asked about first.
+ */
+static __always_inline void raise_proven(struct fs_ctx *c, struct seqs *seqs, fs_u64 seq)
+{
+	fs_u64 least = c->completed;
+
+	least += (seq - least) & is_below(least, seq);
+	c->completed = least;
+	FS_LOOP
+	for (int i = 0; i < FS_MAX_STREAMS; i++) {
+		fs_u64 before = (seqs->first[i] - 1 & FS_NO_SEQ) | (~-(c->asked >> i & 1) & FS_NO_SEQ);
+
+		least += (before - least) & is_below(before, least);
+	}
+	c->proven = least;
+}
+
+/*
+ * Ends what is busy of the streams in `covered`, complete up to `seq`; returns which of them were. A submit that raced with
+ * the clearing is put back: its bit may have been cleared between its sequence number and its own set_stream.
+ */
+static __always_inline fs_u64 complete(u32 slot, struct fs_ctx *c, struct seqs *seqs, fs_u64 covered,
+				       fs_u64 seq, fs_u64 now, fs_u64 entered)
+{
+	fs_u64 busy, gone, late;
+
 	c->synced++;
 	c->last_call_ns = now;
 	c->waited_ns = now - entered;
 	busy = c->busy[FS_COMPUTE].streams | c->busy[FS_COPY].streams;
 	gone = finished(seqs, busy & covered, seq);
-	if (!gone) {
-		if (seq > before && !(c->muted & 1) && admit_edges(c->owner, 1, now))
-			emit(FS_EDGE_PROGRESS, slot, c, FS_COMPUTE, now, seq, BPF_RB_NO_WAKEUP);
-		return;
-	}
+	if (!gone)
+		return 0;
 	clear_streams(slot, c, FS_COMPUTE, gone, now, 0);
 	clear_streams(slot, c, FS_COPY, gone, now, 0);
 	if (c->submitted > seq) {
@@ -50,6 +109,36 @@ static __always_inline void complete(u32 slot, struct fs_ctx *c, fs_u64 covered,
 		if (late)
 			set_stream(slot, c, FS_COMPUTE, late, now);
 	}
+	return gone;
+}
+
+/* What a context had said before a call; `news`: of its compute, which the call proved. */
+struct told {
+	fs_u64 proven;
+	fs_u64 bursts;
+	fs_u64 news;
+	fs_u64 gone;
+};
+
+static __always_inline struct told told_by(struct fs_ctx *c)
+{
+	struct told told = {.proven = c->proven, .bursts = c->busy[FS_COMPUTE].bursts};
+
+	return told;
+}
+
+/*
+ * Says how far it is, unless the end of an interval has said so. Where one stream fell idle and others go on of which nobody
+ * ever asked, how far those are nobody knows.
+ */
+static __always_inline void tell(u32 slot, struct fs_ctx *c, struct told *told, fs_u64 now)
+{
+	if (!told->news || c->proven == told->proven || c->busy[FS_COMPUTE].bursts != told->bursts)
+		return;
+	if (told->gone && c->busy[FS_COMPUTE].streams & ~c->asked)
+		return;
+	if (!(c->muted & 1) && admit_edges(c->owner, 1, now))
+		emit(FS_EDGE_PROGRESS, slot, c, FS_COMPUTE, now, c->proven, BPF_RB_NO_WAKEUP);
 }
 
 /*

@@ -111,6 +111,7 @@ static __always_inline u32 add_ctx(u32 tgid, fs_u64 handle, u32 ordinal, fs_u16 
 	struct handle_key key = {.handle = handle, .tgid = tgid};
 	struct fs_budget *budget;
 	struct owner owner;
+	struct seqs *seqs;
 	struct proc *p;
 	struct fs_ctx *c;
 	fs_u64 now = bpf_ktime_get_ns();
@@ -147,9 +148,13 @@ static __always_inline u32 add_ctx(u32 tgid, fs_u64 handle, u32 ordinal, fs_u16 
 	c->tgid = tgid;
 	c->generation++;
 	c->ordinal = ordinal;
-	c->submitted = c->completed = c->counted = c->synced = c->last_call_ns = c->waited_ns = 0;
-	c->tight = c->stream_used = c->blocking = 0;
+	c->submitted = c->completed = c->proven = c->counted = c->synced = c->last_call_ns = c->waited_ns = 0;
+	c->tight = c->stream_used = c->blocking = c->asked = 0;
 	__builtin_memset(c->busy, 0, sizeof(c->busy));
+	seqs = seqs_by_slot.lookup((int *)&slot);
+	if (!seqs)
+		return FS_NO_SLOT;
+	__builtin_memset(seqs->first, 0, sizeof(seqs->first));
 	c->gpu = gpu_of(tgid, ordinal, &flags);
 	c->flags = flags | FS_CTX_LIVE;
 	if (ctx_by_handle.update(&key, &slot))
@@ -182,7 +187,7 @@ static __always_inline void drop_ctx(u32 slot, struct fs_ctx *c, fs_u64 now, fs_
 
 	c->waited_ns = 0;
 	if (entered) {
-		c->completed = c->submitted;
+		c->completed = c->proven = c->submitted;
 		c->waited_ns = now - entered;
 	}
 	clear_streams(slot, c, FS_COMPUTE, ~0ULL, now, 0);

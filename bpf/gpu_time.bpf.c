@@ -60,8 +60,10 @@ int on_stream_drop(struct pt_regs *ctx)
 	index = index_by_stream.lookup(&key);
 	/* Its work goes on: the index may be given out again only when nothing of it is outstanding. */
 	if (index && !((c->busy[FS_COMPUTE].streams | c->busy[FS_COPY].streams) >> (*index & 63) & 1)) {
-		if (*index < FS_MAX_STREAMS - 1)
+		if (*index < FS_MAX_STREAMS - 1) {
+			__sync_fetch_and_and(&c->asked, ~(1ULL << (*index & 63)));
 			__sync_fetch_and_and(&c->stream_used, ~(1ULL << (*index & 63)));
+		}
 		index_by_stream.delete(&key);
 	}
 	return 0;
@@ -196,68 +198,77 @@ static __always_inline void learn_ctx(fs_u64 id, struct call *call, int is_new)
 		set_current(id, handle, is_new);
 }
 
-/* Whether a stream has launched what is not proven: it may be idle for us alone, who took a drain to be over. */
-static __always_inline int may_prove(u32 slot, struct fs_ctx *c, fs_u64 index)
+/*
+ * Which streams a call covers that has returned; returns whether it proves anything: a stream with nothing to do proves
+ * nothing of what others do. One may be idle for us alone, who took a drain to be over.
+ */
+static __always_inline int covered_by(struct call *call, struct fs_ctx *c, struct seqs *seqs, fs_u64 *covered)
 {
-	struct seqs *seqs = seqs_by_slot.lookup((int *)&slot);
+	u32 index = call->mark.index;
+	fs_u64 asked, busy = c->busy[FS_COMPUTE].streams | c->busy[FS_COPY].streams;
 
-	return seqs && index < FS_MAX_STREAMS && seqs->last[index & (FS_MAX_STREAMS - 1)] > c->completed;
-}
-
-static __always_inline void synced(struct call *call, fs_u64 now)
-{
-	u32 slot = call->mark.slot;
-	struct fs_ctx *c = ctx_at(slot);
-	fs_u64 covered, asked, busy;
-
-	if (!c || c->generation != call->mark.generation)
-		return;
 	if (call->kind == CALL_CTX_SYNC)
-		covered = ~0ULL;
-	else if (call->mark.index >= FS_MAX_STREAMS - 1)
-		covered = 0; /* never used, or shared by several streams: no single one proves the others */
+		*covered = ~0ULL;
+	else if (index >= FS_MAX_STREAMS - 1)
+		*covered = 0; /* never used, or shared by several streams: no single one proves the others */
 	else
-		covered = 1ULL << (call->mark.index & (FS_MAX_STREAMS - 1));
+		*covered = 1ULL << (index & (FS_MAX_STREAMS - 1));
 	if (call->kind == CALL_STREAM_SYNC && call->arg == FS_STREAM_LEGACY)
-		covered |= c->blocking;
-	asked = covered;
-	if (call->mark.index == FS_MAX_STREAMS - 1)
+		*covered |= c->blocking;
+	asked = *covered;
+	if (index == FS_MAX_STREAMS - 1)
 		asked |= 1ULL << (FS_MAX_STREAMS - 1);
-	busy = c->busy[FS_COMPUTE].streams | c->busy[FS_COPY].streams;
-	if (busy && !(busy & asked) && !may_prove(slot, c, call->mark.index)) {
-		c->last_call_ns = now; /* a stream with nothing to do proves nothing of what others do */
-		return;
-	}
-	complete(slot, c, covered, call->mark.seq, now, call->arg2);
+	return !busy || busy & asked || (index < FS_MAX_STREAMS && seqs->first[index & (FS_MAX_STREAMS - 1)]);
 }
 
-/* What a completed stream had waited for is complete too (one step: a fork and join of streams). */
-static __always_inline void synced_deps(struct call *call, fs_u64 now)
+/* Whether what a completed stream had waited for at place `i` was before `call`: so it is complete, too. */
+static __always_inline fs_u64 is_implied(struct deps *deps, int i, struct call *call)
 {
-	struct mark key = call->mark;
-	struct deps *deps;
+	struct dep *dep = &deps->dep[i & (FS_MAX_DEPS - 1)];
+	/* The number of the wait that is kept here: it may have come later, with nothing submitted in between. */
+	u32 number = deps->next - 1 - ((deps->next - 1 - i) & (FS_MAX_DEPS - 1));
 
-	key.seq = key.waits = 0;
-	deps = deps_by_stream.lookup(&key);
-	if (!deps)
-		return;
+	return dep->on.seq && dep->at <= call->mark.seq && number < call->mark.waits &&
+	       dep->on.index < FS_MAX_STREAMS - 1;
+}
+
+/* Notes what a call proved of the streams that it asked for, before any of it is told. */
+static __always_inline fs_u64 prove(struct call *call, struct fs_ctx *c, struct seqs *seqs, fs_u64 covered)
+{
+	u32 index = call->mark.index;
+	fs_u64 news = prove_streams(seqs, covered, call->mark.seq);
+
+	if (call->kind != CALL_CTX_SYNC && index < FS_MAX_STREAMS - 1)
+		__sync_fetch_and_or(&c->asked, 1ULL << (index & (FS_MAX_STREAMS - 1)));
+	/* What several streams share is proven of one of them, nobody knows which. */
+	if (index == FS_MAX_STREAMS - 1)
+		news |= seqs->first[FS_MAX_STREAMS - 1];
+	raise_proven(c, seqs, call->mark.seq);
+	return news;
+}
+
+/*
+ * What a completed stream had waited for is complete too (one step: a fork and join of streams). Of another context that is
+ * told where it was the last of it: its other streams have their own say.
+ */
+static __always_inline void synced_deps(struct call *call, struct deps *deps, struct told *told, fs_u64 now)
+{
 	FS_LOOP
 	for (int i = 0; i < FS_MAX_DEPS; i++) {
 		struct dep *dep = &deps->dep[i];
 		u32 slot = dep->on.slot;
 		struct fs_ctx *c = ctx_at(slot);
+		struct seqs *seqs = seqs_by_slot.lookup((int *)&slot);
 		fs_u64 entered;
 
-		if (!dep->on.seq || dep->at > call->mark.seq)
-			continue;
-		/* The number of the wait that is kept here: it may have come later, with nothing submitted in between. */
-		if ((u32)(deps->next - 1 - ((deps->next - 1 - i) & (FS_MAX_DEPS - 1))) >= call->mark.waits)
-			continue;
-		if (!c || c->generation != dep->on.generation || dep->on.index >= FS_MAX_STREAMS - 1)
+		if (!is_implied(deps, i, call) || !c || !seqs || c->generation != dep->on.generation)
 			continue;
 		/* Within a context the call waited for all that has ended. Elsewhere not, but 0 would say there was no call. */
 		entered = slot == call->mark.slot ? call->arg2 : now - 1;
-		complete(slot, c, 1ULL << (dep->on.index & (FS_MAX_STREAMS - 1)), dep->on.seq, now, entered);
+		told->news |= prove_stream(seqs, dep->on.index, dep->on.seq);
+		raise_proven(c, seqs, dep->on.seq);
+		told->gone |= complete(slot, c, seqs, 1ULL << (dep->on.index & (FS_MAX_STREAMS - 1)),
+				       dep->on.seq, now, entered);
 		dep->on.seq = 0;
 	}
 }
@@ -280,15 +291,36 @@ static __always_inline struct call *returned(struct pt_regs *ctx, fs_u64 *id)
 
 int on_sync_return(struct pt_regs *ctx)
 {
-	fs_u64 id, now = bpf_ktime_get_ns();
+	fs_u64 id, now = bpf_ktime_get_ns(), covered;
 	struct call *call = returned(ctx, &id);
+	struct mark key = {};
+	struct deps *deps = 0;
+	struct seqs *seqs;
+	struct told told;
+	struct fs_ctx *c;
+	int proves;
+	u32 slot;
 
 	stay_on_stack(ctx);
 	if (!call)
 		return 0;
-	synced(call, now);
-	if (call->kind != CALL_CTX_SYNC)
-		synced_deps(call, now);
+	slot = call->mark.slot;
+	c = ctx_at(slot);
+	seqs = seqs_by_slot.lookup((int *)&slot);
+	if (c && seqs && c->generation == call->mark.generation) {
+		key = call->mark;
+		key.seq = key.waits = 0;
+		if (call->kind != CALL_CTX_SYNC)
+			deps = deps_by_stream.lookup(&key);
+		told = told_by(c);
+		proves = covered_by(call, c, seqs, &covered);
+		told.news = proves ? prove(call, c, seqs, covered) : 0;
+		c->last_call_ns = now;
+		told.gone = proves ? complete(slot, c, seqs, covered, call->mark.seq, now, call->arg2) : 0;
+		if (deps)
+			synced_deps(call, deps, &told, now);
+		tell(slot, c, &told, now);
+	}
 	call->kind = 0;
 	return 0;
 }

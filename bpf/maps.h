@@ -47,8 +47,12 @@ struct marks {
 	} way[FS_MARK_WAYS];
 };
 
+/* Sequence numbers by stream. */
 struct seqs {
-	fs_u64 last[FS_MAX_STREAMS]; /* sequence number of the last work of each stream */
+	fs_u64 last[FS_MAX_STREAMS];    /* of its last work */
+	fs_u64 compute[FS_MAX_STREAMS]; /* of its last compute */
+	fs_u64 first
+		[FS_MAX_STREAMS]; /* of its compute, the first that is not proven complete; 0: all of it is */
 };
 
 /* cuStreamWaitEvent: work after `at` on this stream implies `on` is complete. */

@@ -100,6 +100,11 @@ static __always_inline void submit_to(u32 slot, struct fs_ctx *c, u32 index, u32
 	c->last_call_ns = now;
 	seq = __sync_fetch_and_add(&c->submitted, 1) + 1;
 	seqs->last[index & (FS_MAX_STREAMS - 1)] = seq;
+	if (engine == FS_COMPUTE) {
+		seqs->compute[index & (FS_MAX_STREAMS - 1)] = seq;
+		if (!seqs->first[index & (FS_MAX_STREAMS - 1)])
+			seqs->first[index & (FS_MAX_STREAMS - 1)] = seq;
+	}
 	if (graph)
 		note_graph(slot, c, seq, graph);
 	set_stream(slot, c, engine, 1ULL << (index & (FS_MAX_STREAMS - 1)), now);

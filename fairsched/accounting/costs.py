@@ -90,20 +90,27 @@ class Cost:
         self._bursts = 0
 
     def learn(
-        self, spent_ns: int, launches: int, graphs: Graphs = NO_GRAPHS, *, is_alone: bool, waited_ns: int
+        self,
+        spent_ns: int,
+        launches: int,
+        graphs: Graphs = NO_GRAPHS,
+        *,
+        is_alone: bool,
+        waited_ns: int,
+        t_ns: int = 0,
     ) -> None:
         """A burst that no hold touched. ``graphs``: that were among its launches. ``waited_ns``: of the call that
-        proved it."""
+        proved it. ``t_ns``: when it ended."""
         self._bursts += 1
         if graphs:
             kind = self._graphs.pop(graphs, None) or Kind()
             self._graphs[graphs] = kind
             if len(self._graphs) > MOST_GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
-            kind.learn(spent_ns, launches, self._bursts, is_alone=is_alone, waited_ns=waited_ns)
+            kind.learn(spent_ns, launches, self._bursts, is_alone=is_alone, waited_ns=waited_ns, t_ns=t_ns)
         kinds, size = self._any_graph if graphs else self._kinds, launches.bit_length()
         kind = kinds.get(size) or kinds.setdefault(size, Kind())
-        kind.learn(spent_ns, launches, self._bursts, is_alone=is_alone, waited_ns=waited_ns)
+        kind.learn(spent_ns, launches, self._bursts, is_alone=is_alone, waited_ns=waited_ns, t_ns=t_ns)
 
     def _recent_ns(self, kind: Kind) -> float:
         return kind.recent.time_ns * kind.recent.part(self._bursts)
@@ -144,6 +151,11 @@ class Cost:
     def drifts(self) -> list[float]:
         """Of all kinds."""
         return [drift for kind in self._all() if (drift := kind.drift) is not None]
+
+    def forget_alone_since(self, since_ns: int) -> None:
+        """See :meth:`Kind.forget_alone_since`."""
+        for kind in (*self._all(), *self._any_graph.values()):
+            kind.forget_alone_since(since_ns)
 
     def forget_alone(self, launches: int, graphs: Graphs = NO_GRAPHS) -> None:
         """Its work is another now than when it was alone."""
@@ -327,10 +339,11 @@ class Costs:
         *,
         is_alone: bool,
         waited_ns: int,
+        t_ns: int = 0,
     ) -> None:
         """See :meth:`Cost.learn`."""
         cost = self._costs.pop(owner, None) or Cost(lambda: self.bias)
-        cost.learn(spent_ns, launches, graphs, is_alone=is_alone, waited_ns=waited_ns)
+        cost.learn(spent_ns, launches, graphs, is_alone=is_alone, waited_ns=waited_ns, t_ns=t_ns)
         self._costs[owner] = cost
         if len(self._costs) > self._most:
             del self._costs[next(iter(self._costs))]
@@ -345,6 +358,11 @@ class Costs:
         # The second one asks all: only of who seems to be another, which few do.
         if drift is not None and abs(drift) > most and abs(drift - self._common_drift(cost)) > most:
             cost.forget_alone(launches, graphs)
+
+    def forget_alone(self, since_ns: int) -> None:
+        """Whoever had the GPU to itself since then shared it with somebody."""
+        for cost in self._costs.values():
+            cost.forget_alone_since(since_ns)
 
     def error_ratio(self, owner: Hashable) -> float:
         """How far what it is charged over two seconds may be off, relative, in 19 of 20 cases.

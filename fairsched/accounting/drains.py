@@ -23,7 +23,7 @@ is the time by which witnesses were charged wrongly if the replay is wrong about
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fairsched.accounting.context import Context
 from fairsched.accounting.launch_time import LINDY, Drain, LaunchTime, settle
@@ -48,6 +48,8 @@ _SPARE_DOUBTS = 1.5
 """... and at least so many times the doubt about it."""
 _SPARE_NS, _NEW_NS = 2_000_000, 250_000_000
 """At least so much of an even share; the second one where it is of a graph of which nothing is known."""
+_SEEN_AFTER_NS = 300_000_000
+"""What is seen to run so long after its end is no rest of it."""
 _LONGEST_BURST_NS = 1_000_000_000
 """No burst that overlapped a drain ends later than this after it."""
 
@@ -168,6 +170,23 @@ class Drains:
             # If the GPU stood idle for the replay, all that time was this context's.
             self._replay.open(context.key, context.believed_ns)
             self._believe(context, SURE, now_ns)
+
+    def seen(self, seen_ns: Mapping[int, int], now_ns: int) -> int | None:
+        """Samples named processes, last at these moments. Who is held, and all of whose drains were taken to be over
+        long before: they are not. Returns since when the first of them was taken to be; None: there is none."""
+        running = {one.tgid for one in self._recent.values() if self._replay.is_runnable(one.key)}
+        since_ns = None
+        # Of several of a process it is, as likely as not, the one that had most to do.
+        for context in sorted(self._recent.values(), key=lambda one: one.seq - one.drain_seq):
+            over_ns = max(context.believed_ns, context.closed_ns)
+            is_seen = seen_ns.get(context.tgid, 0) - over_ns > _SEEN_AFTER_NS
+            is_over = context.is_held and context.seq < context.drain_seq and context.tgid not in running
+            if is_seen and is_over:
+                context.is_open, context.cached = True, None
+                self._reopen(context, now_ns, most_ns=now_ns - over_ns)
+                running.add(context.tgid)
+                since_ns = over_ns if since_ns is None else min(since_ns, over_ns)
+        return since_ns
 
     def drained(self, context: Context, now_ns: int) -> None:
         """The replay came to the end of the estimate: now it may be over or not. A trace saw that it is."""
@@ -306,13 +325,14 @@ class Drains:
         self._finish(other, is_running, now_ns)
         return rest_ns + round(missing_ns) if is_running else rest_ns
 
-    def _reopen(self, context: Context, now_ns: int) -> None:
-        """It runs, though it was taken to be over."""
+    def _reopen(self, context: Context, now_ns: int, *, most_ns: int | None = None) -> None:
+        """It runs, though it was taken to be over. ``most_ns``: what is left, at most."""
         context.is_drain_known = True
         self._take_pending(context)
         left_ns, doubt_ns = self._remaining(context)
         # Beyond all that was expected, what is left is best guessed from how far it has gone.
         left_ns = max(left_ns, round(LINDY * self._spent_ns(context)))
+        left_ns = left_ns if most_ns is None else min(left_ns, most_ns)
         context.drain_doubt_ns = max(doubt_ns, left_ns)
         self._replay.open(context.key, now_ns)
         self._replay.drain(context.key, now_ns, left_ns)

@@ -84,7 +84,11 @@ class EbpfAccount:
         self.single_gpu_processes: set[int] = set()
         """Processes that can see one GPU only: which one a context of theirs is on needs no guess."""
         self.seen_running: Mapping[tuple[int, int], int] = {}
-        """By (process, GPU): when NVML last saw it run."""
+        """By (process, GPU): when NVML last saw it run. Replaced, never changed."""
+        self.sample_period_ns: Callable[[int], int] = lambda _: 0
+        """Of a GPU: from one of those samples to the next."""
+        self._seen: Mapping[tuple[int, int], int] = self.seen_running
+        """The same, at the last read."""
         self.borne_out: Set[tuple[int, int]] = frozenset()
         """(Process, GPU) of which NVML's samples say that they had what they were charged."""
         self.sampled: Mapping[tuple[int, int], SampledLaunch] = {}
@@ -136,7 +140,13 @@ class EbpfAccount:
             engine.is_intruded = self.is_anybody_hidden or gpu in self.intruded
             engine.replay.look(now_ns)
             self._edges.end_drains(engine)
+            if self.seen_running is not self._seen:
+                # A sample may be of all the time since the one before.
+                period_ns = self.sample_period_ns(gpu)
+                seen = ((pid, t) for (pid, where), t in self.seen_running.items() if where == gpu)
+                engine.see({pid: t - period_ns for pid, t in seen}, now_ns)
             engine.strangers.read(gpu, engine.replay, self.cgroup_of, now_ns, rows)
+        self._seen = self.seen_running
         if has_lost:
             for context in self._contexts.all():  # looking may drop one
                 self._look(context, now_ns, rows, has_lost=True)

@@ -90,6 +90,12 @@ class Engine:
             context.cached = None
             self.look(context, now_ns)
 
+    def see(self, seen_ns: Mapping[int, int], now_ns: int) -> None:
+        """Samples named processes, last at these moments. Whoever was taken to be alone meanwhile was not."""
+        since_ns = None if self.replay.is_traced else self.drains.seen(seen_ns, now_ns)
+        if since_ns is not None:
+            self.costs.forget_alone(since_ns)
+
     def take_pauses(self, rows: Mapping[Hashable, ProcessUse], now_ns: int) -> None:
         """Tell one row of each tenant that wants something how long it paused, and how long nobody worked."""
         before_ns, self._idle_ns = self._idle_ns, self.replay.idle_ns(now_ns)
@@ -114,7 +120,8 @@ class Engine:
             self.replay.open(context.key, now_ns)
         elif not is_open:
             self.replay.close(context.key, now_ns, is_anchor=False)
-        context.seq, context.seq_exec_ns = live.completed, self.replay.exec_ns(context.key)
+        context.seq = max(context.seq, live.proven) if is_open else live.submitted
+        context.seq_exec_ns = self.replay.exec_ns(context.key)
         context.is_tainted, context.metered_ns = True, context.seq_exec_ns
 
     # ---- bursts ----
@@ -173,7 +180,7 @@ class Engine:
         surer than what such work costs.
         """
         launches, asked = edge.seq - context.seq, edge.seq - context.asked_seq
-        context.asked_seq = edge.seq
+        context.asked_seq = max(context.asked_seq, edge.seq)
         if launches <= 0:
             return False
         if self.replay.is_traced:
@@ -191,7 +198,9 @@ class Engine:
             spent_ns -= moved_ns
             is_whole = spent_ns > 0
         if is_whole and not self.is_intruded:
-            self.costs.learn(owner, spent_ns, launches, graphs, is_alone=is_alone, waited_ns=edge.arg)
+            self.costs.learn(
+                owner, spent_ns, launches, graphs, is_alone=is_alone, waited_ns=edge.arg, t_ns=edge.t_ns
+            )
         # All it had queued when it was held: learning from whole bursts alone would forget the long ones.
         is_cut = not context.is_held and context.seq < context.drain_seq <= edge.seq
         is_told = is_cut and context.is_drain_known and self.costs.of(owner).is_vague(launches, graphs)
@@ -278,7 +287,9 @@ class Engine:
         graphs = self._graphs(context, context.seq, edge.seq)
         spent_ns = self._take_metered(context, launches, graphs)
         if spent_ns and not context.is_tainted:
-            self.costs.learn(owner, spent_ns, launches, graphs, is_alone=True, waited_ns=edge.arg)
+            self.costs.learn(
+                owner, spent_ns, launches, graphs, is_alone=True, waited_ns=edge.arg, t_ns=edge.t_ns
+            )
         units, known = self._known(context, launches, graphs)
         is_end = not self.replay.is_runnable(context.key)
         # Of what it goes on with some has run by now.

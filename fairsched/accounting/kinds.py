@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _KEPT_ALONE, _KEPT_BESIDE = 0.99, 0.97
 """Of what was learnt before, at each burst: the work itself changes over the day, and bursts alone are few."""
@@ -18,6 +18,8 @@ _GAPS = 0.95
 """A burst whose last wait explains less of it than this had gaps."""
 _STEADY = 16
 """Bursts in company after which their mean says how it differs from that alone."""
+_APART_NS = 1_000_000_000
+"""Bursts alone that are so far apart were alone at two moments."""
 DRIFT = 0.25
 """Logarithm: so much dearer or cheaper in company than at first, or than alone."""
 
@@ -87,15 +89,33 @@ class Kind:
     ratio: float | None = None
     """The cost in company over that alone, when both were learnt first."""
     recent: Recent = field(default_factory=Recent)
+    alone_ns: int = -_APART_NS
+    """When it was last alone ..."""
+    moment: tuple[int, Mean, Mean] | None = None
+    """... and of the moment before that: when it ended, and what was known by then, alone and at least."""
 
-    def learn(self, spent_ns: int, launches: int, at: int, *, is_alone: bool, waited_ns: int) -> None:
-        """``at``: how many bursts the tenant had, of any kind."""
+    def learn(
+        self, spent_ns: int, launches: int, at: int, *, is_alone: bool, waited_ns: int, t_ns: int = 0
+    ) -> None:
+        """``at``: how many bursts the tenant had, of any kind. ``t_ns``: when it ended."""
         self.recent.learn(spent_ns, launches, at)
         if is_alone:
+            if t_ns - self.alone_ns >= _APART_NS:
+                self.moment = (self.alone_ns, replace(self.alone), replace(self.least))
+            self.alone_ns = t_ns
             self.alone.learn(spent_ns, launches)
             self.least.learn(min(spent_ns, waited_ns * launches), launches)
         else:
             self.beside.learn(spent_ns, launches)
+
+    def forget_alone_since(self, since_ns: int) -> None:
+        """Whatever seemed to be alone since then was not."""
+        if self.alone_ns < since_ns:
+            return
+        moment, self.moment = self.moment, None
+        self.forget_alone()
+        if moment is not None and moment[0] < since_ns:
+            self.alone_ns, self.alone, self.least = moment
 
     def forget_alone(self) -> None:
         """What was measured alone is of other work."""

@@ -135,5 +135,5 @@ class Timed:
 def _in_flight(context: Context, live: abi.Ctx, submitted: int) -> int:
     """Of its launches, as many as are not proven done and fit in the queues of its streams."""
     streams = max(1, int(live.busy[abi.COMPUTE].streams).bit_count())
-    undone = submitted - max(context.asked_seq, int(live.completed))
+    undone = submitted - max(context.asked_seq, int(live.proven))
     return max(0, min(undone, QUEUE_LAUNCHES * streams))

@@ -159,7 +159,7 @@ class Misbehaviour:
             self._moves.clear()
             return
         if account is not None:
-            account.seen_running = watch.seen_running
+            account.seen_running, account.sample_period_ns = watch.seen_running, watch.period_ns
         if now_ns < self._next_look_ns:
             return
         self._next_look_ns = now_ns + _LOOK_NS

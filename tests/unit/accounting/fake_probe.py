@@ -79,7 +79,7 @@ class FakeProbe:
         live = self.contexts_by_slot[slot]
         if live.busy[abi.COMPUTE].streams:
             live.busy[abi.COMPUTE].streams = 0
-            self._emit(abi.EdgeKind.CLOSE, slot, max(self.now_ns, live.last_call_ns), seq=live.completed)
+            self._emit(abi.EdgeKind.CLOSE, slot, max(self.now_ns, live.last_call_ns), seq=live.proven)
         return True
 
     # ---- what processes do ----
@@ -124,7 +124,8 @@ class FakeProbe:
     def sync(self, slot: int, t_ns: int, waited_ns: int = WAITED) -> None:
         """A call returns that proves everything complete."""
         live = self.contexts_by_slot[slot]
-        live.completed, live.synced, live.last_call_ns = live.submitted, live.synced + 1, t_ns
+        live.completed = live.proven = live.submitted
+        live.synced, live.last_call_ns = live.synced + 1, t_ns
         kind = abi.EdgeKind.CLOSE if live.busy[abi.COMPUTE].streams else abi.EdgeKind.PROGRESS
         live.busy[abi.COMPUTE].streams = 0
         self._emit(kind, slot, t_ns, waited_ns, live.completed)
@@ -132,7 +133,8 @@ class FakeProbe:
     def progress(self, slot: int, t_ns: int, completed: int, waited_ns: int = WAITED) -> None:
         """A call proves the work up to ``completed`` and more is outstanding."""
         live = self.contexts_by_slot[slot]
-        live.completed, live.synced, live.last_call_ns = completed, live.synced + 1, t_ns
+        live.completed = live.proven = completed
+        live.synced, live.last_call_ns = live.synced + 1, t_ns
         self._emit(abi.EdgeKind.PROGRESS, slot, t_ns, waited_ns, completed)
 
     def end(self, slot: int, t_ns: int) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fairsched.accounting.costs import Cost, Costs
 
-MS = 1_000_000
-A, B = 100, 101
+MS, S = 1_000_000, 1_000_000_000
+A, B, C, D = 100, 101, 102, 103
 
 
 def learn(
@@ -298,6 +298,24 @@ def test_what_is_known_of_a_little_of_its_work_says_nothing_of_the_rest() -> Non
     learn(costs, A, 0.005 * MS, alone=True, launches=1, many=20)
     learn(costs, A, 0.5 * MS, alone=False, launches=30, many=1)
     assert costs.of(A).owed_ns(120) is None, "but for kernels of no length nothing was seen alone"
+
+
+def test_of_who_was_not_alone_after_all_what_was_known_before_stays() -> None:
+    """A is measured at one moment, B since another, C at both, and dearer at the second: somebody else was there, and
+    still when D was measured."""
+    costs, second = Costs(8), 10 * S
+    moments = {A: (0,), B: (second,), C: (0, second), D: (second, 2 * second)}
+    for owner, begun in moments.items():
+        for begin_ns in begun:
+            for number in range(3):
+                spent_ns = (20 if begin_ns == 0 else 40) * MS
+                t_ns = begin_ns + number * 50 * MS
+                costs.learn(owner, spent_ns, 20, is_alone=True, waited_ns=2 * MS, t_ns=t_ns)
+    costs.forget_alone(second - MS)
+    assert [costs.of(owner).is_measured for owner in moments] == [True, False, True, False]
+    assert costs.of(C).owed_ns(20) == pytest.approx(20 * MS)
+    costs.forget_alone(0)
+    assert [costs.of(owner).is_measured for owner in moments] == [False] * 4
 
 
 def test_who_has_begun_other_work_is_not_measured_any_more() -> None:

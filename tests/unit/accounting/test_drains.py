@@ -317,6 +317,45 @@ def test_of_whom_nothing_is_known_what_it_had_queued_may_run_while_it_is_held(pr
     assert not drains.may_run(held, 2002 * MS)
 
 
+@pytest.mark.parametrize(("after_ms", "runs"), [(290, False), (310, True)])
+def test_a_sample_of_who_is_held_long_after_its_drain_takes_back_that_it_is_over(
+    probe: FakeProbe, after_ms: int, runs: bool
+) -> None:
+    """Whoever had the GPU to itself meanwhile, as far as was known, had not, and its cost is not known."""
+    account, now = _two(probe)
+    engine = account._engines[0]
+    probe.launch(0, now, 10)
+    account.read(now)
+    account.hold([LONG], now)
+    for number in range(14):
+        probe.launch(1, now + 21 * number * MS, 10)
+        probe.sync(1, now + (21 * number + 20) * MS)
+        account.read(now + (21 * number + 20) * MS)
+    over_ns = max(_context(account, 0).believed_ns, _context(account, 0).closed_ns)
+    cost = engine.costs.of(engine._owner_of(CHAT))
+    assert cost.is_measured
+    account.sample_period_ns = lambda _: 20 * MS
+    account.seen_running = {(11, 0): over_ns + (after_ms + 20) * MS}
+    account.read(over_ns + 350 * MS)
+    assert engine.replay.is_runnable((0, 1)) is runs
+    assert cost.is_measured is not runs
+
+
+def test_a_sample_is_of_the_context_of_its_process_that_is_known_to_run(probe: FakeProbe) -> None:
+    account, now = _two(probe)
+    engine = account._engines[0]
+    probe.create(2, 11, LONG, t_ns=now)
+    probe.launch(0, now, 10)
+    probe.launch(2, now, 1000)
+    account.read(now)
+    account.hold([LONG], now)
+    account.read(now + 600 * MS)
+    assert [engine.replay.is_runnable((slot, 1)) for slot in (0, 2)] == [False, True]
+    account.seen_running = {(11, 0): now + 590 * MS}
+    account.read(now + 610 * MS)
+    assert not engine.replay.is_runnable((0, 1))
+
+
 def test_a_drain_that_outlived_its_estimate_ends_with_the_call_that_waited(probe: FakeProbe) -> None:
     """BPF was told that it was over, so its edge says progress, not close."""
     account, now = _two(probe)

@@ -59,6 +59,9 @@ class Watch:
         sampled, self.sampled = self.sampled, []
         return sampled
 
+    def period_ns(self, slot: int) -> int:
+        return (1 + slot) * 139_000_000
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -76,6 +79,7 @@ class Account:
         self.works: list[ContextWork] = []
         self.guessed: set[int] = set()
         self.seen_running: Any = {}
+        self.sample_period_ns: Any = None
         self.intruded: set[int] = set()
         self.contradicted: set[int] = set()
         self.traced: set[int] = set()
@@ -410,6 +414,7 @@ def test_endless_work_is_taken_from_the_account(node: Node) -> None:
 
 def test_the_account_is_told_whom_nvml_saw_run(node: Node) -> None:
     assert node.account.seen_running == {(PID, 0): 5}
+    assert [node.account.sample_period_ns(slot) for slot in (0, 1)] == [139_000_000, 278_000_000]
 
 
 def test_probes_that_were_lost_leave_nobody_unseen(node: Node) -> None:

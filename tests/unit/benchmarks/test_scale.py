@@ -139,7 +139,7 @@ def test_the_first_step_is_short() -> None:
 
 def test_a_map_is_known_by_its_shape() -> None:
     text = (
-        "pos:\t0\nflags:\t02\nmap_type:\t2\nkey_size:\t4\nvalue_size:\t232\nmax_entries:\t2048\nmap_id:\t7\n"
+        "pos:\t0\nflags:\t02\nmap_type:\t2\nkey_size:\t4\nvalue_size:\t248\nmax_entries:\t2048\nmap_id:\t7\n"
     )
     assert scale_maps.shape_of(text) == scale_maps.SHAPES["contexts"]
     assert len(set(scale_maps.SHAPES.values())) == len(scale_maps.SHAPES)
