@@ -67,11 +67,12 @@ static __always_inline fs_u64 prove_streams(struct seqs *seqs, fs_u64 covered, f
 }
 
 /*
- * A stream is proven up to `seq`, and the context: where each stream is that somebody asks about. Whoever waits for a little stream says
- * nothing of a deep one that is asked about late. One that nobody ever asked about holds nothing back: programs warm up in
- * such streams, and join others in more steps than are kept (synced_deps). So it may fall, when one is asked about first.
+ * A stream is proven up to `seq`, and the context up to where each of its streams is that somebody asks about: whoever waits
+ * for a little one says nothing of a deep one that is asked about late. One that nobody ever asked about holds nothing back,
+ * for programs warm up in such streams, and join others in more steps than are kept (synced_deps). So it may fall, when one
+ * is asked about for the first time.
  */
-static __always_inline void raise_proven(struct fs_ctx *c, struct seqs *seqs, fs_u64 seq)
+static __always_inline void set_proven(struct fs_ctx *c, struct seqs *seqs, fs_u64 seq)
 {
 	fs_u64 least = c->completed;
 

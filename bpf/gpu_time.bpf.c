@@ -243,7 +243,7 @@ static __always_inline fs_u64 prove(struct call *call, struct fs_ctx *c, struct 
 	/* What several streams share is proven of one of them, nobody knows which. */
 	if (index == FS_MAX_STREAMS - 1)
 		news |= seqs->first[FS_MAX_STREAMS - 1];
-	raise_proven(c, seqs, call->mark.seq);
+	set_proven(c, seqs, call->mark.seq);
 	return news;
 }
 
@@ -266,7 +266,7 @@ static __always_inline void synced_deps(struct call *call, struct deps *deps, st
 		/* Within a context the call waited for all that has ended. Elsewhere not, but 0 would say there was no call. */
 		entered = slot == call->mark.slot ? call->arg2 : now - 1;
 		told->news |= prove_stream(seqs, dep->on.index, dep->on.seq);
-		raise_proven(c, seqs, dep->on.seq);
+		set_proven(c, seqs, dep->on.seq);
 		told->gone |= complete(slot, c, seqs, 1ULL << (dep->on.index & (FS_MAX_STREAMS - 1)),
 				       dep->on.seq, now, entered);
 		dep->on.seq = 0;

@@ -51,8 +51,7 @@ struct marks {
 struct seqs {
 	fs_u64 last[FS_MAX_STREAMS];    /* of its last work */
 	fs_u64 compute[FS_MAX_STREAMS]; /* of its last compute */
-	fs_u64 first
-		[FS_MAX_STREAMS]; /* of its compute, the first that is not proven complete; 0: all of it is */
+	fs_u64 first[FS_MAX_STREAMS];   /* of its compute, the first that is not proven; 0: all is */
 };
 
 /* cuStreamWaitEvent: work after `at` on this stream implies `on` is complete. */

@@ -86,13 +86,13 @@ def side():
 threading.Thread(target=side, daemon=True).start()
 {DEEP.replace(BEGIN, "")}
 """
-"""In a stream of the same context somebody waits, which proves nothing of the others, and hides what they prove."""
+"""In a stream of the same context somebody waits, which proves nothing of the others; it hid what they prove."""
 SETTLED_S, WATCHED_S = 15.0, 40.0
 MOST_APART = 0.06
 """Of the others, which are alike."""
 PLAYS = {"alone": (DEEP, 0.1), "shielded": (SHIELD + DEEP, 0.1), "side": (SIDE, 0.14)}
 """What the others may lack together, of the GPU. Its queue is held for ten seconds: a window as short sees one hold, or
-none. Of the last one what is queued is not known: it was left alone, and had .333."""
+none. The last one was left alone, and had .333; the others, which are alike, were up to .215 apart."""
 
 
 @pytest.mark.parametrize(
