@@ -141,10 +141,9 @@ class EbpfAccount:
             engine.replay.look(now_ns)
             self._edges.end_drains(engine)
             if self.seen_running is not self._seen:
-                # A sample may be of all the time since the one before.
-                period_ns = self.sample_period_ns(gpu)
+                # A sample may be of all the time since the one before. Who has none knows no period: GPUs come and go.
                 seen = ((pid, t) for (pid, where), t in self.seen_running.items() if where == gpu)
-                engine.see({pid: t - period_ns for pid, t in seen}, now_ns)
+                engine.see({pid: t - self.sample_period_ns(gpu) for pid, t in seen}, now_ns)
             engine.strangers.read(gpu, engine.replay, self.cgroup_of, now_ns, rows)
         self._seen = self.seen_running
         if has_lost:

@@ -341,6 +341,16 @@ def test_a_sample_of_who_is_held_long_after_its_drain_takes_back_that_it_is_over
     assert cost.is_measured is not runs
 
 
+def test_a_gpu_that_is_new_and_has_no_samples_yet_is_asked_for_no_period(probe: FakeProbe) -> None:
+    """An instance of a GPU that was split anew: its samples begin later, and nobody else's account stops for that."""
+    account, now = _two(probe)
+    account.sample_period_ns = [20 * MS].__getitem__
+    probe.create(2, 13, CHAT, t_ns=now, gpu=1)
+    probe.launch(2, now, 10)
+    account.seen_running = {(11, 0): now}
+    assert {row.gpu for row in account.read(now + MS)} >= {1}
+
+
 def test_a_sample_is_of_the_context_of_its_process_that_is_known_to_run(probe: FakeProbe) -> None:
     account, now = _two(probe)
     engine = account._engines[0]
