@@ -3,10 +3,11 @@
  * GPU time per (cgroup, process, GPU) from the entry points of libcuda.
  *
  * Every submit opens the busy interval of its context (submit.h), every call that proves completion closes what it
- * covers (complete.h). Here: contexts and devices, the answers of all calls, and the end of processes. Which export
+ * covers (complete.h, proofs.h). Here: contexts and devices, the answers of all calls, and the end of processes. Which export
  * gets which program is decided by exports.py.
  */
 #include "complete.h"
+#include "proofs.h"
 #include "task.h"
 
 /* ---- contexts and devices ---- */
@@ -196,81 +197,6 @@ static __always_inline void learn_ctx(fs_u64 id, struct call *call, int is_new)
 		add_ctx(id >> 32, handle, call->arg2, is_new == 2 ? FS_CTX_PRIMARY : 0);
 	if (is_new != 2 && handle)
 		set_current(id, handle, is_new);
-}
-
-/*
- * Which streams a call covers that has returned; returns whether it proves anything: a stream with nothing to do proves
- * nothing of what others do. One may be idle for us alone, who took a drain to be over.
- */
-static __always_inline int covered_by(struct call *call, struct fs_ctx *c, struct seqs *seqs, fs_u64 *covered)
-{
-	u32 index = call->mark.index;
-	fs_u64 asked, busy = c->busy[FS_COMPUTE].streams | c->busy[FS_COPY].streams;
-
-	if (call->kind == CALL_CTX_SYNC)
-		*covered = ~0ULL;
-	else if (index >= FS_MAX_STREAMS - 1)
-		*covered = 0; /* never used, or shared by several streams: no single one proves the others */
-	else
-		*covered = 1ULL << (index & (FS_MAX_STREAMS - 1));
-	if (call->kind == CALL_STREAM_SYNC && call->arg == FS_STREAM_LEGACY)
-		*covered |= c->blocking;
-	asked = *covered;
-	if (index == FS_MAX_STREAMS - 1)
-		asked |= 1ULL << (FS_MAX_STREAMS - 1);
-	return !busy || busy & asked || (index < FS_MAX_STREAMS && seqs->first[index & (FS_MAX_STREAMS - 1)]);
-}
-
-/* Whether what a completed stream had waited for at place `i` was before `call`: so it is complete, too. */
-static __always_inline fs_u64 is_implied(struct deps *deps, int i, struct call *call)
-{
-	struct dep *dep = &deps->dep[i & (FS_MAX_DEPS - 1)];
-	/* The number of the wait that is kept here: it may have come later, with nothing submitted in between. */
-	u32 number = deps->next - 1 - ((deps->next - 1 - i) & (FS_MAX_DEPS - 1));
-
-	return dep->on.seq && dep->at <= call->mark.seq && number < call->mark.waits &&
-	       dep->on.index < FS_MAX_STREAMS - 1;
-}
-
-/* Notes what a call proved of the streams that it asked for, before any of it is told. */
-static __always_inline fs_u64 prove(struct call *call, struct fs_ctx *c, struct seqs *seqs, fs_u64 covered)
-{
-	u32 index = call->mark.index;
-	fs_u64 news = prove_streams(seqs, covered, call->mark.seq);
-
-	if (call->kind != CALL_CTX_SYNC && index < FS_MAX_STREAMS - 1)
-		__sync_fetch_and_or(&c->asked, 1ULL << (index & (FS_MAX_STREAMS - 1)));
-	/* What several streams share is proven of one of them, nobody knows which. */
-	if (index == FS_MAX_STREAMS - 1)
-		news |= seqs->first[FS_MAX_STREAMS - 1];
-	set_proven(c, seqs, call->mark.seq);
-	return news;
-}
-
-/*
- * What a completed stream had waited for is complete too (one step: a fork and join of streams). Of another context that is
- * told where it was the last of it: its other streams have their own say.
- */
-static __always_inline void synced_deps(struct call *call, struct deps *deps, struct told *told, fs_u64 now)
-{
-	FS_LOOP
-	for (int i = 0; i < FS_MAX_DEPS; i++) {
-		struct dep *dep = &deps->dep[i];
-		u32 slot = dep->on.slot;
-		struct fs_ctx *c = ctx_at(slot);
-		struct seqs *seqs = seqs_by_slot.lookup((int *)&slot);
-		fs_u64 entered;
-
-		if (!is_implied(deps, i, call) || !c || !seqs || c->generation != dep->on.generation)
-			continue;
-		/* Within a context the call waited for all that has ended. Elsewhere not, but 0 would say there was no call. */
-		entered = slot == call->mark.slot ? call->arg2 : now - 1;
-		told->news |= prove_stream(seqs, dep->on.index, dep->on.seq);
-		set_proven(c, seqs, dep->on.seq);
-		told->gone |= complete(slot, c, seqs, 1ULL << (dep->on.index & (FS_MAX_STREAMS - 1)),
-				       dep->on.seq, now, entered);
-		dep->on.seq = 0;
-	}
 }
 
 static __always_inline struct call *returned(struct pt_regs *ctx, fs_u64 *id)

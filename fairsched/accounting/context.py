@@ -19,6 +19,9 @@ DEMAND_LINGER_NS = 25_000_000
 WAITED_NS = 50_000
 """A call that waited this long ended because the work did; a shorter one may have found it finished."""
 
+RUN_ON_NS = 300_000_000
+"""What is seen to run so long after the last call, or after all that was queued, is not merely the rest of a queue."""
+
 _HIGH = Confidence.HIGH
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fairsched.accounting.context import Context
+from fairsched.accounting.context import RUN_ON_NS, Context
 from fairsched.accounting.launch_time import LINDY, Drain, LaunchTime, settle
 from fairsched.accounting.turns import Turns
 from fairsched.bpf import abi
@@ -48,8 +48,6 @@ _SPARE_DOUBTS = 1.5
 """... and at least so many times the doubt about it."""
 _SPARE_NS, _NEW_NS = 2_000_000, 250_000_000
 """At least so much of an even share; the second one where it is of a graph of which nothing is known."""
-_SEEN_AFTER_NS = 300_000_000
-"""What is seen to run so long after its end is no rest of it."""
 _LONGEST_BURST_NS = 1_000_000_000
 """No burst that overlapped a drain ends later than this after it."""
 
@@ -179,7 +177,7 @@ class Drains:
         # Of several of a process it is, as likely as not, the one that had most to do.
         for context in sorted(self._recent.values(), key=lambda one: one.seq - one.drain_seq):
             over_ns = max(context.believed_ns, context.closed_ns)
-            is_seen = seen_ns.get(context.tgid, 0) - over_ns > _SEEN_AFTER_NS
+            is_seen = seen_ns.get(context.tgid, 0) - over_ns > RUN_ON_NS
             is_over = context.is_held and context.seq < context.drain_seq and context.tgid not in running
             if is_seen and is_over:
                 context.is_open, context.cached = True, None

@@ -120,7 +120,7 @@ class Engine:
             self.replay.open(context.key, now_ns)
         elif not is_open:
             self.replay.close(context.key, now_ns, is_anchor=False)
-        context.seq = max(context.seq, live.proven) if is_open else live.submitted
+        context.seq = max(context.seq, live.proven)
         context.seq_exec_ns = self.replay.exec_ns(context.key)
         context.is_tainted, context.metered_ns = True, context.seq_exec_ns
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from fairsched.accounting.context import Context
+from fairsched.accounting.context import RUN_ON_NS, Context
 from fairsched.accounting.engine import Engine
 from fairsched.accounting.timed import is_unanchored
 from fairsched.accounting.turns import Turns
@@ -22,8 +22,6 @@ from fairsched.model import ContextWork
 
 UNSYNCED_IDLE_NS = 1_000_000_000
 """No call at all from a context that never asked for completion for this long: its work is taken as ended."""
-RUN_ON_NS = 300_000_000
-"""What is seen to run so long after the last call is not merely the rest of a queue."""
 SEEN_FOR_NS = 3_000_000_000
 """How long having been seen counts: samples are few where many share a GPU."""
 

@@ -233,7 +233,7 @@ def probe() -> FakeProbe:
     return FakeProbe()
 
 
-def _two(probe: FakeProbe) -> tuple[EbpfAccount, int]:
+def two(probe: FakeProbe) -> tuple[EbpfAccount, int]:
     """Two contexts that take 20 ms for ten launches, and were seen to."""
     account = account_of(probe)
     now = 0
@@ -247,19 +247,19 @@ def _two(probe: FakeProbe) -> tuple[EbpfAccount, int]:
     return account, now
 
 
-def _context(account: EbpfAccount, slot: int) -> Context:
+def context_of(account: EbpfAccount, slot: int) -> Context:
     return next(context for context in account._contexts.all() if context.key[0] == slot)
 
 
 def test_when_a_drain_is_taken_to_end_does_not_depend_on_when_it_is_read(probe: FakeProbe) -> None:
-    account, now = _two(probe)
+    account, now = two(probe)
     probe.launch(0, now, 10)
     account.read(now)
     account.hold([LONG], now)
     probe.launch(1, now + 50 * MS, 10)
     probe.sync(1, now + 70 * MS)
     account.read(now + 100 * MS)
-    assert _context(account, 0).believed_ns == pytest.approx(now + 20 * MS, abs=MS)
+    assert context_of(account, 0).believed_ns == pytest.approx(now + 20 * MS, abs=MS)
 
 
 def test_what_is_seen_after_a_drain_counts_after_its_end(
@@ -267,14 +267,14 @@ def test_what_is_seen_after_a_drain_counts_after_its_end(
 ) -> None:
     """The end of the estimate and a burst that says that it runs on, in one read."""
     monkeypatch.setattr(Cost, "is_confirmed", lambda *_: True)
-    account, now = _two(probe)
+    account, now = two(probe)
     probe.launch(0, now, 10)
     account.read(now)
     account.hold([LONG], now)
     probe.launch(1, now + 50 * MS, 10)
     probe.sync(1, now + 90 * MS)
     account.read(now + 90 * MS)
-    held = _context(account, 0)
+    held = context_of(account, 0)
     assert held.is_open
     assert held.drain_odds == SURE
     assert account.idle_gpus() == set()
@@ -285,14 +285,14 @@ def test_a_drain_may_run_until_an_even_share_of_the_time_was_enough_whatever_nei
     probe: FakeProbe, is_judged: bool
 ) -> None:
     """20 ms are expected; beside one that works all the time as much as 40 may go by, and then some for the doubt."""
-    account, now = _two(probe)
+    account, now = two(probe)
     drains = account._engines[0].drains
     probe.launch(0, now, 10)
     account.read(now)
     account.hold([LONG], now)
     probe.launch(1, now, 1000)
     account.read(now)
-    held = _context(account, 0)
+    held = context_of(account, 0)
     if is_judged:
         drains._finish(held, True, now + 5 * MS)
     for after_ms, may_run in ((10, True), (39, True), (150, False)):
@@ -309,7 +309,7 @@ def test_of_whom_nothing_is_known_what_it_had_queued_may_run_while_it_is_held(pr
     probe.launch(0, 0, 10)
     account.read(5 * MS)
     account.hold([LONG], 5 * MS)
-    drains, held = account._engines[0].drains, _context(account, 0)
+    drains, held = account._engines[0].drains, context_of(account, 0)
     for at_ms in (10, 2000):
         account.read(at_ms * MS)
         assert drains.may_run(held, at_ms * MS), at_ms
@@ -317,58 +317,9 @@ def test_of_whom_nothing_is_known_what_it_had_queued_may_run_while_it_is_held(pr
     assert not drains.may_run(held, 2002 * MS)
 
 
-@pytest.mark.parametrize(("after_ms", "runs"), [(290, False), (310, True)])
-def test_a_sample_of_who_is_held_long_after_its_drain_takes_back_that_it_is_over(
-    probe: FakeProbe, after_ms: int, runs: bool
-) -> None:
-    """Whoever had the GPU to itself meanwhile, as far as was known, had not, and its cost is not known."""
-    account, now = _two(probe)
-    engine = account._engines[0]
-    probe.launch(0, now, 10)
-    account.read(now)
-    account.hold([LONG], now)
-    for number in range(14):
-        probe.launch(1, now + 21 * number * MS, 10)
-        probe.sync(1, now + (21 * number + 20) * MS)
-        account.read(now + (21 * number + 20) * MS)
-    over_ns = max(_context(account, 0).believed_ns, _context(account, 0).closed_ns)
-    cost = engine.costs.of(engine._owner_of(CHAT))
-    assert cost.is_measured
-    account.sample_period_ns = lambda _: 20 * MS
-    account.seen_running = {(11, 0): over_ns + (after_ms + 20) * MS}
-    account.read(over_ns + 350 * MS)
-    assert engine.replay.is_runnable((0, 1)) is runs
-    assert cost.is_measured is not runs
-
-
-def test_a_gpu_that_is_new_and_has_no_samples_yet_is_asked_for_no_period(probe: FakeProbe) -> None:
-    """An instance of a GPU that was split anew: its samples begin later, and nobody else's account stops for that."""
-    account, now = _two(probe)
-    account.sample_period_ns = [20 * MS].__getitem__
-    probe.create(2, 13, CHAT, t_ns=now, gpu=1)
-    probe.launch(2, now, 10)
-    account.seen_running = {(11, 0): now}
-    assert {row.gpu for row in account.read(now + MS)} >= {1}
-
-
-def test_a_sample_is_of_the_context_of_its_process_that_is_known_to_run(probe: FakeProbe) -> None:
-    account, now = _two(probe)
-    engine = account._engines[0]
-    probe.create(2, 11, LONG, t_ns=now)
-    probe.launch(0, now, 10)
-    probe.launch(2, now, 1000)
-    account.read(now)
-    account.hold([LONG], now)
-    account.read(now + 600 * MS)
-    assert [engine.replay.is_runnable((slot, 1)) for slot in (0, 2)] == [False, True]
-    account.seen_running = {(11, 0): now + 590 * MS}
-    account.read(now + 610 * MS)
-    assert not engine.replay.is_runnable((0, 1))
-
-
 def test_a_drain_that_outlived_its_estimate_ends_with_the_call_that_waited(probe: FakeProbe) -> None:
     """BPF was told that it was over, so its edge says progress, not close."""
-    account, now = _two(probe)
+    account, now = two(probe)
     probe.launch(0, now, 10)
     account.read(now)
     account.hold([LONG], now)
@@ -382,19 +333,19 @@ def test_a_drain_that_outlived_its_estimate_ends_with_the_call_that_waited(probe
 
 
 def test_progress_of_a_deep_queue_after_the_thaw_ends_the_doubt(probe: FakeProbe) -> None:
-    account, now = _two(probe)
+    account, now = two(probe)
     probe.launch(0, now, 20)
     account.read(now)
     account.hold([LONG], now)
-    assert _context(account, 0).is_open
+    assert context_of(account, 0).is_open
     account.thaw([LONG], now + 10 * MS)
     probe.progress(0, now + 20 * MS, 70)
     account.read(now + 21 * MS)
-    assert not _context(account, 0).is_open
+    assert not context_of(account, 0).is_open
 
 
 def test_a_held_context_that_ends_is_forgotten(probe: FakeProbe) -> None:
-    account, now = _two(probe)
+    account, now = two(probe)
     probe.launch(0, now, 10)
     account.read(now)
     account.hold([LONG], now)
