@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from fairsched.cgroup.path import CgroupRef
+from fairsched.cgroup.path import CgroupRef, Mount
 
 CGROUP_FREEZE = "cgroup.freeze"
 CGROUP_EVENTS = "cgroup.events"
@@ -48,6 +48,15 @@ def read_asked(freeze_fd: int) -> bool:
 def read_frozen(events_fd: int) -> bool:
     """``frozen`` of cgroup.events through an open descriptor. Raises OSError."""
     return parse_frozen(os.pread(events_fd, 256, 0))
+
+
+def is_populated(mount: Mount, path: str) -> bool:
+    """Whether there is a process in a cgroup, or in one below it. Not where it is gone."""
+    try:
+        with open(f"{mount.absolute(path)}/{CGROUP_EVENTS}") as file:
+            return "populated 1" in file.read().splitlines()
+    except OSError:
+        return False
 
 
 def parse_freeze(text: bytes) -> bool:

@@ -15,6 +15,7 @@ from fairsched.bpf.attachments import BUDGET, Attachments, FileId
 from fairsched.bpf.gpu_time import GpuTimeProbe, Library
 from fairsched.bpf.libcuda import LibraryFile, LibraryWatch, mapped_libraries, see_mapped
 from fairsched.cgroup.path import Mount
+from fairsched.cgroup.state import is_populated
 from fairsched.cgroup.tree import cgroup_path_of
 from fairsched.errors import FairschedError
 from fairsched.model import NEVER_NS
@@ -79,13 +80,7 @@ class Libraries:
 
     def _is_lived_in(self, cgroup: str | None) -> bool:
         """Whether there are processes in a cgroup: who starts another in a container that lives on finds its probes."""
-        if cgroup is None or self._mount is None:
-            return False
-        try:
-            with open(f"{self._mount.absolute(cgroup)}/cgroup.events") as file:
-                return "populated 1" in file.read()
-        except OSError:
-            return False
+        return cgroup is not None and self._mount is not None and is_populated(self._mount, cgroup)
 
     def poll(self, now_ns: int) -> Iterator[int]:
         """Ask for probes on the files found since the call before; yields the processes that map them."""

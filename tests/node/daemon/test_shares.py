@@ -110,3 +110,18 @@ def test_survivor_is_thawed_when_the_others_exit(site: Site) -> None:
     wait_until(lambda: worker.step_count() > steps + 5, PATIENCE_S, "it makes progress")
     let_run(1)
     assert not is_asked(site.cgroup("greedy"))
+
+
+def test_who_ends_while_it_is_held_is_held_no_longer(site: Site) -> None:
+    """Of a tenant with a process left nobody knows what it wants, and it is held on; of an empty one we do."""
+    site.configure(
+        {"chat": {"weight": 9}, "greedy": {"weight": 1, "class": "batch", "max_freeze_ms": 60_000}}
+    )
+    site.start()
+    site.spawn("chat", STEADY)
+    worker = site.spawn("greedy", replace(GREEDY, depth=400))
+    site.wait_held("greedy")
+    worker.kill()
+    wait_until(lambda: not is_asked(site.cgroup("greedy")), PATIENCE_S / 2, "nobody is there to be held")
+    (last,) = [item for item in site.decisions("greedy") if item["action"] == "thaw"][-1:]
+    assert last["reason"]["code"] == "no_demand", last

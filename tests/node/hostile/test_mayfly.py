@@ -50,16 +50,13 @@ while True:
 """Each lives for as long as its work takes when it has a GPU to itself, and a little longer."""
 PROCESSES = 4
 SETTLED_S, WATCHED_S = 5.0, 6.0
-LEAST_BESIDE_DESTROYED, LEAST_BESIDE_KILLED = 0.67, 0.5
-"""Of due .75, for chat. It had .22 and .32; it has .79 to .83 and .60 to .65: what a killed one left is known badly."""
+LEAST = 0.67
+"""Of due .75, for chat; it had .22 and .32. Beside killed ones it has .75 to .82 since their parent is held on for what
+they took (accounting/contexts.py, ``want_on``), and had .41 to .75 while it was let go when they had died."""
 
 
-@pytest.mark.parametrize(
-    ("program", "least"),
-    [(DESTROYED, LEAST_BESIDE_DESTROYED), (KILLED, LEAST_BESIDE_KILLED)],
-    ids=["destroyed", "killed"],
-)
-def test_who_ends_its_contexts_unasked_is_held(site: Site, program: str, least: float) -> None:
+@pytest.mark.parametrize("program", [DESTROYED, KILLED], ids=["destroyed", "killed"])
+def test_who_ends_its_contexts_unasked_is_held(site: Site, program: str) -> None:
     site.configure({"chat": {"weight": 3}, "hog": {"weight": 1}})
     site.start()
     site.attach()
@@ -72,6 +69,6 @@ def test_who_ends_its_contexts_unasked_is_held(site: Site, program: str, least: 
     let_run(WATCHED_S + LONGER_S / 2)
     share = (site.truth_ns()["chat"] - before_ns) / (site.host.gpu_truth().busy_ns - busy_ns)
     print(f"chat has {share:.3f}; hog: {site.tenant('hog')['holds']}; {site.status()['warnings']}")
-    assert share > least
+    assert share > LEAST
     assert chat.is_running
     assert logged(site.log(), "misbehaviour=.*tenant=chat|tick failed|Traceback") == []
