@@ -11,8 +11,8 @@ leaves the other as it was. Only ``random()`` is used, whose sequence Python pro
 What is owed can be had. Two rules, kept by ``_make_fit``. The leaves that want the GPU all the time can use 1.8 times
 of it, so it is never idle for want of work. And no leaf is owed more than it can use while it wants: what it is owed at
 most, by the reference that judges (reference.entitled), is a tenth of the GPU less than its launches, copies and waits
-let it use, or it is given a queue and no pauses. (The reference takes a pause of 5 ms between steps, and any between
-launches, for demand.)
+let it use, or it is given a queue and no pauses. (The reference takes a pause of 5 ms between steps for demand, and any
+between launches, or between steps of which several are in flight.)
 
 Terms. steady: a leaf that wants the GPU all the time. capacity: the part of a GPU that a leaf can use while it wants.
 """
@@ -282,15 +282,21 @@ def _process_ratio(load: Load) -> float:
     gap_us = load.launch_gap_us + LAUNCH_US if load.launch_gap_us else 0.0
     launched_us = (load.kernels - 1) * gap_us
     copy_us = load.copy_bytes / GpuSpec.copy_bytes_per_s * 1e6
-    pause_us = load.cpu_us if load.cpu_us <= _GRACE_US else 0.0
+    pause_us = load.cpu_us if _wants_in_pauses(load) else 0.0
     if load.queue_depth > 1:
         return gpu_us / max(gpu_us + copy_us, launched_us + pause_us)
     return gpu_us / (max(gpu_us, launched_us + load.kernel_us) + copy_us + pause_us + ROUND_TRIP_US)
 
 
+def _wants_in_pauses(load: Load) -> bool:
+    """Whether its pauses count as demand: short ones do. With a queue a step lasts until it is asked for, after the
+    pauses of those that follow, so there is one all the time however long they are."""
+    return load.cpu_us <= _GRACE_US or load.queue_depth > 1
+
+
 def is_steady(leaf: Tenant) -> bool:
     """It wants the GPU all the time, once it is there."""
-    return all(load.arrival.pattern == "closed" and load.cpu_us <= _GRACE_US for load in leaf.loads)
+    return all(load.arrival.pattern == "closed" and _wants_in_pauses(load) for load in leaf.loads)
 
 
 def owed_at_most(play: Play) -> dict[str, float]:

@@ -236,6 +236,7 @@ def tenant(**load: object) -> Tenant:
         ({"copy_bytes": 24_000_000}, 10_000 / 12_150),
         ({"cpu_us": 2850.0}, 10_000 / 13_000),
         ({"cpu_us": 30_000.0}, 10_000 / 10_150),
+        ({"cpu_us": 30_000.0, "queue_depth": 4}, 10_000 / 30_000),
     ],
 )
 def test_what_a_leaf_can_use_while_it_wants(load: dict[str, object], capacity: float) -> None:
