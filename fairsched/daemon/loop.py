@@ -263,8 +263,7 @@ class Daemon:
             self._cost.late_ticks += 1
         try:
             snapshot = self._observe(now_ns)
-            law = self._sensors.law(self._params)
-            self._decision = decide(snapshot, self._policy_state, self._specs, law)
+            self._decision = decide(snapshot, self._policy_state, self._specs, self._sensors.law(self._params))
             self._apply(self._decision, now_ns)
             self._last_good_tick_ns = now_ns
         except Exception:
@@ -302,6 +301,7 @@ class Daemon:
             hidden=self._sensors.hidden_beside(self._applier.holds),
         )
         snapshot, strangers = build_snapshot(seen, self._tree, self._sensors.gpus)
+        snapshot = self._applier.held_demand.keep(snapshot, self._applier.holds)
         self._ledger.add(snapshot, strangers)
         return as_if_held(snapshot, self._decision) if self._applier.dry.holds else snapshot
 
