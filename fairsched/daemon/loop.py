@@ -263,7 +263,8 @@ class Daemon:
             self._cost.late_ticks += 1
         try:
             snapshot = self._observe(now_ns)
-            self._decision = decide(snapshot, self._policy_state, self._specs, self._sensors.law(self._params))
+            law = self._sensors.law(self._params)
+            self._decision = decide(snapshot, self._policy_state, self._specs, law)
             self._apply(self._decision, now_ns)
             self._last_good_tick_ns = now_ns
         except Exception:
@@ -419,18 +420,17 @@ class Daemon:
 
     def _parts(self) -> Parts:
         """For whoever asks on the control socket."""
-        vitals = Vitals(
-            started_ns=self._started_ns,
-            now_ns=time.monotonic_ns(),
-            mode=self._in_use.name,
-            mode_reason=self._in_use.reason,
-            tick_ms=self._settings.config.tick_ms,
-            errors=self._cost.errors + sum(part.errors for part in self._counted),
-            cost=self._cost,
-            well_ns=self._well_ns,
-        )
         return Parts(
-            vitals=vitals,
+            vitals=Vitals(
+                started_ns=self._started_ns,
+                now_ns=time.monotonic_ns(),
+                mode=self._in_use.name,
+                mode_reason=self._in_use.reason,
+                tick_ms=self._settings.config.tick_ms,
+                errors=self._cost.errors + sum(part.errors for part in self._counted),
+                cost=self._cost,
+                well_ns=self._well_ns,
+            ),
             settings=self._settings,
             sensors=self._sensors,
             tree=self._tree,
