@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
 
-from fairsched.accounting.context import Context, Move, ProcessUses, row_of
+from fairsched.accounting.context import Context, Move, ProcessUse, ProcessUses, row_of
 from fairsched.bpf import abi
 from fairsched.cgroup.tree import innermost_known
-from fairsched.model import ContextKey
+from fairsched.model import Confidence, ContextKey
 
 _LOOKED_AT_REST = 64
 """In one read, about: a tenant may have a thousand contexts that do nothing."""
@@ -35,6 +35,8 @@ class Contexts:
         for whoever is heard of is looked at anyway."""
         self._unknown: set[int] = set()
         """Cgroups that work was seen in since the last look, and that nobody knows: gone again, or new."""
+        self._left_wanting: dict[tuple[int, int], int] = {}
+        """(Cgroup, GPU) that was held wanting something, and by which process, which has ended meanwhile."""
 
     def __contains__(self, key: ContextKey) -> bool:
         return key in self._by_key
@@ -141,6 +143,24 @@ class Contexts:
         self._placed.discard(context.key)
         if self._by_key.pop(context.key, None) is not None:
             self._leave(context)
+            if context.is_held and context.held_with_demand:
+                self._left_wanting[context.cgroup_id, context.gpu] = context.tgid
+
+    def want_on(self, rows: ProcessUses, is_lived_in: Callable[[int], bool]) -> None:
+        """Have those cgroups want it still that wanted something when they were held: of a process that has ended
+        since nobody knows what the others would have done meanwhile. Else who ends its processes while it is held,
+        or has them end, is let go with its debt. ``is_lived_in``: is there a process left."""
+        for (cgroup_id, gpu), tgid in list(self._left_wanting.items()):
+            if not is_lived_in(cgroup_id):
+                del self._left_wanting[cgroup_id, gpu]
+                continue
+            key = cgroup_id, tgid, gpu
+            rows.setdefault(key, ProcessUse(*key, 0, False, 0, Confidence.HIGH, 0)).has_demand = True
+
+    def let_go(self, cgroup_ids: Set[int]) -> None:
+        """These cgroups run again."""
+        for at in [at for at in self._left_wanting if at[0] in cgroup_ids]:
+            del self._left_wanting[at]
 
     def _leave(self, context: Context) -> None:
         group = self._by_cgroup[context.cgroup_id]

@@ -96,6 +96,8 @@ class EbpfAccount:
         self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
         self.cgroup_of: Callable[[int], int | None] = lambda _pid: None
         """Of a process, where it is now: only asked for who is seen on a GPU and in no call."""
+        self.is_lived_in: Callable[[int], bool] = lambda _cgroup_id: True
+        """Whether a cgroup, or another of its tenant, has a process: only asked where one has ended in a hold."""
         self._begun: ProcessUses | None = None
         """What the next read will tell, as far as it is known."""
         self.is_anybody_hidden = False
@@ -153,6 +155,7 @@ class EbpfAccount:
             for context in self._contexts.due(rows):
                 if not self._is_unchanged(context, now_ns, rows):
                     self._look(context, now_ns, rows, has_lost=False)
+        self._contexts.want_on(rows, self.is_lived_in)
         self._take_pauses(now_ns, rows)
         self._doubt_intruded(rows)
         return list(rows.values())
@@ -321,6 +324,7 @@ class EbpfAccount:
         """These cgroups run again."""
         thawed = frozenset(cgroup_ids)
         self.following.thaw(thawed, now_ns)
+        self._contexts.let_go(thawed)
         for context in self._contexts.of(thawed):
             if context.is_held:
                 engine = self._engines[context.gpu]

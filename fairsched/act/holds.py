@@ -25,7 +25,6 @@ from fairsched.cgroup.brake import Brake
 from fairsched.cgroup.outcome import HoldKind
 from fairsched.errors import FairschedError
 from fairsched.model import NEVER_NS, Action, ActionKind, Hold, Reason, ReasonCode
-from fairsched.observe.held_demand import HeldDemand
 from fairsched.observe.tree import TenantView, Tree
 from fairsched.protocol.events import Limiter, decision_fields, logfmt
 from fairsched.protocol.status import DecisionRecord
@@ -65,7 +64,6 @@ class Applier:
         self.real, self.dry = Tally(), Tally()
         self.holds = self.real.holds
         """By tenant; ours only, and made."""
-        self.held_demand = HeldDemand(tree.is_lived_in)
         self.reserved: frozenset[str] = frozenset()
         """Tenants whose holds are not the share policy's business now: it sees them as held by somebody else."""
         self.paused: Set[int] = frozenset()

@@ -302,7 +302,6 @@ class Daemon:
             hidden=self._sensors.hidden_beside(self._applier.holds),
         )
         snapshot, strangers = build_snapshot(seen, self._tree, self._sensors.gpus)
-        snapshot = self._applier.held_demand.keep(snapshot, self._applier.holds)
         self._ledger.add(snapshot, strangers)
         return as_if_held(snapshot, self._decision) if self._applier.dry.holds else snapshot
 
@@ -420,17 +419,18 @@ class Daemon:
 
     def _parts(self) -> Parts:
         """For whoever asks on the control socket."""
+        vitals = Vitals(
+            started_ns=self._started_ns,
+            now_ns=time.monotonic_ns(),
+            mode=self._in_use.name,
+            mode_reason=self._in_use.reason,
+            tick_ms=self._settings.config.tick_ms,
+            errors=self._cost.errors + sum(part.errors for part in self._counted),
+            cost=self._cost,
+            well_ns=self._well_ns,
+        )
         return Parts(
-            vitals=Vitals(
-                started_ns=self._started_ns,
-                now_ns=time.monotonic_ns(),
-                mode=self._in_use.name,
-                mode_reason=self._in_use.reason,
-                tick_ms=self._settings.config.tick_ms,
-                errors=self._cost.errors + sum(part.errors for part in self._counted),
-                cost=self._cost,
-                well_ns=self._well_ns,
-            ),
+            vitals=vitals,
             settings=self._settings,
             sensors=self._sensors,
             tree=self._tree,

@@ -158,6 +158,7 @@ class Sensors(Told):
             probe, gpus=max(1, len(self.gpus)), nature=self._nature, started_ns=started_ns
         )
         self.account.tenant_of, self.account.cgroup_of = self._whose.tenant_of, self._whose.cgroup_of
+        self.account.is_lived_in = self._whose.is_lived_in
         self.libraries = Libraries(config.gpu.libcuda, probe, self._whose.mount)
         gpus.name_gpus(probe, self.account, self.nvml)
         self._ordinals = Ordinals(probe, self.account, self.gpus, self._owner_of)

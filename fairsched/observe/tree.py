@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from fairsched.base.printable import word
 from fairsched.cgroup import tree
 from fairsched.cgroup.path import CgroupRef, Mount
-from fairsched.cgroup.state import is_populated, read_state
+from fairsched.cgroup.state import read_state
 from fairsched.config.owners import CgroupOwners
 from fairsched.errors import ConfigError, FairschedError, KernelRefused
 from fairsched.model import TenantSpec
@@ -271,11 +271,6 @@ class Tree(Whose):
             return CgroupRef.open(self.mount, path)
         except FairschedError:
             return None
-
-    def is_lived_in(self, tenant: str) -> bool:
-        """Whether it has a process."""
-        view = self.tenants.get(tenant)
-        return view is not None and any(is_populated(self.mount, ref.path) for ref in view.refs.values())
 
     def look_for_pauses(self, cgroup_id: int) -> None:
         """Look again at the tenant of a cgroup, whose pause began or ended."""

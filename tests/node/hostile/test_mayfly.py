@@ -52,7 +52,7 @@ PROCESSES = 4
 SETTLED_S, WATCHED_S = 5.0, 6.0
 LEAST = 0.67
 """Of due .75, for chat; it had .22 and .32. Beside killed ones it has .75 to .82 since their parent is held on for what
-they took (observe/held_demand.py), and had .41 to .75 while it was let go when they had died."""
+they took (accounting/contexts.py, ``want_on``), and had .41 to .75 while it was let go when they had died."""
 
 
 @pytest.mark.parametrize("program", [DESTROYED, KILLED], ids=["destroyed", "killed"])

@@ -112,3 +112,38 @@ def test_what_was_launched_before_our_probes_says_nothing_when_it_is_cut_off() -
     (row,) = account.read(401 * MS)
     assert row.confidence is Confidence.LOW
     assert row.outstanding_ns == 0
+
+
+@pytest.mark.parametrize("left", ["a process", "nobody"])
+def test_who_ends_while_it_is_held_leaves_the_demand_that_its_tenant_was_held_with(left: str) -> None:
+    """It was let go with its debt: who had each process end after 30 ms had half of the GPU for a quarter."""
+    probe = FakeProbe()
+    account = account_of(probe)
+    account.is_lived_in = {CGROUP: left == "a process"}.__getitem__
+    probe.create(0, 11, CGROUP)
+    probe.launch(0, 0, 10)
+    account.read(5 * MS)
+    account.hold([CGROUP], 5 * MS)
+    probe.end(0, 10 * MS)
+    account.read(20 * MS)
+    rows = account.read(200 * MS)
+    assert [(row.cgroup_id, row.gpu, row.used_ns, row.outstanding_ns) for row in rows if row.has_demand] == (
+        [(CGROUP, 0, 0, 0)] if left == "a process" else []
+    )
+    account.thaw([CGROUP], 300 * MS)
+    assert not account.read(310 * MS)
+
+
+@pytest.mark.parametrize("pause", ["of others", "after its work"])
+def test_who_ends_in_a_hold_that_began_without_demand_leaves_none(pause: str) -> None:
+    probe = FakeProbe()
+    account = account_of(probe)
+    probe.create(0, 11, CGROUP)
+    probe.launch(0, 0, 10)
+    probe.sync(0, 20 * MS)
+    begin_ns = 20 * MS if pause == "of others" else 200 * MS
+    account.read(begin_ns)
+    account.hold([CGROUP], begin_ns, by_others=pause == "of others")
+    probe.end(0, begin_ns + MS)
+    account.read(begin_ns + 2 * MS)
+    assert not account.read(begin_ns + 3 * MS)

@@ -162,7 +162,7 @@ def view(name: str, *ids: int) -> TenantView:
 def make_world(*, is_dry_run: bool = False) -> World:
     tenants = {"chat": view("chat", 1), "train": view("train", 2, 3)}
     freezer, account = FakeFreezer(), FakeAccount()
-    tree = SimpleNamespace(tenants=tenants, changes=0, is_lived_in=tenants.__contains__)
+    tree = SimpleNamespace(tenants=tenants, changes=0)
     applier = Applier(freezer, tree, account, is_dry_run=is_dry_run)  # type: ignore[arg-type]
     return World(freezer, tree, account, applier)
 

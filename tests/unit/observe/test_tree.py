@@ -311,20 +311,6 @@ def test_who_has_many_cgroups_is_listed_in_turns_and_keeps_nobody_waiting(
     assert 1000 not in found
 
 
-def test_a_tenant_is_lived_in_while_one_of_its_cgroups_has_a_process(files: FakeTree) -> None:
-    for path, many in {"/gpu/chat": 0, "/gpu/also": 1, "/gpu/train": 0}.items():
-        files.make(path).close()
-        (files.root / path[1:] / "cgroup.events").write_text(f"populated {many}\nfrozen 1\n")
-    config = from_bytes(
-        b"tenants: {chat: {cgroup: [/gpu/chat, /gpu/also]}, train: {cgroup: /gpu/train}}", "f"
-    )
-    tree = Tree(files.mount, CgroupOwners(config))
-    tree.refresh(0, ())
-    assert [name for name in ("chat", "train", "nobody") if tree.is_lived_in(name)] == ["chat"]
-    shutil.rmtree(files.root / "gpu/also")
-    assert not tree.is_lived_in("chat")
-
-
 # ---- what was promised to them ----
 
 

@@ -137,3 +137,19 @@ def test_the_version_tells_when_answers_may_be_others(site: Site) -> None:
     site.tree.refresh(4 * 10**9, ())
     assert site.tree.version > before
     assert site.tree.tenant_of(site.id_of("/gpu/hog/more")) == "hog"
+
+
+def test_a_tenant_is_lived_in_while_one_of_its_cgroups_has_a_process(tmp_path: Path) -> None:
+    config = b"tenants: {chat: {cgroup: [/gpu/chat, /gpu/also]}, train: {cgroup: /gpu/train}}"
+    files = FakeTree(tmp_path / "cgroup")
+    for path, processes in {"/gpu/chat": 0, "/gpu/also": 1, "/gpu/train": 0, "/other": 1}.items():
+        files.make(path).close()
+        (files.root / path.strip("/") / "cgroup.events").write_text(f"populated {processes}\nfrozen 1\n")
+    files.make("/gpu/chat/worker").close()
+    tree = Tree(files.mount, CgroupOwners(from_bytes(config, "f")))
+    tree.refresh(0, ())
+    where = ("/gpu/chat/worker", "/gpu/train", "/other")
+    ids = [os.stat(files.root / path.strip("/")).st_ino for path in where]
+    assert [tree.is_lived_in(cgroup_id) for cgroup_id in ids] == [True, False, False]
+    (files.root / "gpu/also/cgroup.events").unlink()
+    assert not tree.is_lived_in(ids[0]), "it is gone"
