@@ -146,14 +146,19 @@ class Contexts:
             if context.is_held and context.held_with_demand:
                 self._left_wanting[context.cgroup_id, context.gpu] = context.tgid
 
-    def want_on(self, rows: ProcessUses, is_lived_in: Callable[[int], bool]) -> None:
-        """Have those cgroups want it still that wanted something when they were held: of a process that has ended
-        since nobody knows what the others would have done meanwhile. Else who ends its processes while it is held,
-        or has them end, is let go with its debt. ``is_lived_in``: is there a process left."""
-        for (cgroup_id, gpu), tgid in list(self._left_wanting.items()):
-            if not is_lived_in(cgroup_id):
-                del self._left_wanting[cgroup_id, gpu]
-                continue
+    def want_on(
+        self, rows: ProcessUses, tenant_of: Callable[[int], str | None], is_lived_in: Callable[[str], bool]
+    ) -> None:
+        """Have tenants want it still that wanted something when they were held: where a process has ended since, nobody
+        knows what the others would have done. Else who ends its processes while it is held, or has them end, is let go
+        with its debt. ``is_lived_in``: has a tenant a process left."""
+        if not self._left_wanting:
+            return
+        # One cgroup speaks for its tenant, which may make as many as it likes.
+        left = {(tenant_of(at[0]), at[1]): (at, tgid) for at, tgid in self._left_wanting.items()}
+        lived_in = {tenant for tenant, _ in left if tenant is not None and is_lived_in(tenant)}
+        self._left_wanting = {at: tgid for (tenant, _), (at, tgid) in left.items() if tenant in lived_in}
+        for (cgroup_id, gpu), tgid in self._left_wanting.items():
             key = cgroup_id, tgid, gpu
             rows.setdefault(key, ProcessUse(*key, 0, False, 0, Confidence.HIGH, 0)).has_demand = True
 

@@ -96,8 +96,8 @@ class EbpfAccount:
         self.tenant_of: Callable[[int], str | None] = lambda _cgroup_id: None
         self.cgroup_of: Callable[[int], int | None] = lambda _pid: None
         """Of a process, where it is now: only asked for who is seen on a GPU and in no call."""
-        self.is_lived_in: Callable[[int], bool] = lambda _cgroup_id: True
-        """Whether a cgroup, or another of its tenant, has a process: only asked where one has ended in a hold."""
+        self.is_lived_in: Callable[[str], bool] = lambda _tenant: True
+        """Whether a tenant has a process: only asked where one has ended in a hold."""
         self._begun: ProcessUses | None = None
         """What the next read will tell, as far as it is known."""
         self.is_anybody_hidden = False
@@ -155,7 +155,7 @@ class EbpfAccount:
             for context in self._contexts.due(rows):
                 if not self._is_unchanged(context, now_ns, rows):
                     self._look(context, now_ns, rows, has_lost=False)
-        self._contexts.want_on(rows, self.is_lived_in)
+        self._contexts.want_on(rows, self.tenant_of, self.is_lived_in)
         self._take_pauses(now_ns, rows)
         self._doubt_intruded(rows)
         return list(rows.values())

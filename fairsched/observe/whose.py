@@ -46,11 +46,10 @@ class Whose:
         cgroup_id = self.cgroup_of(pid)
         return None if cgroup_id is None else self.tenant_of(cgroup_id)
 
-    def is_lived_in(self, cgroup_id: int) -> bool:
-        """Whether there is a process in any cgroup of the tenant that a cgroup belongs to."""
-        tenant = self.tenant_of(cgroup_id)
+    def is_lived_in(self, tenant: str) -> bool:
+        """Whether a leaf tenant has a process."""
         homes = (path for path, home in self._homes.items() if self.tenant_of(home) == tenant)
-        return tenant is not None and any(is_populated(self.mount, path) for path in homes)
+        return any(is_populated(self.mount, path) for path in homes)
 
     def _around(self, path: str) -> Iterator[int]:
         own = tree.id_at(self.mount, path)

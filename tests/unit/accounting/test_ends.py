@@ -119,7 +119,8 @@ def test_who_ends_while_it_is_held_leaves_the_demand_that_its_tenant_was_held_wi
     """It was let go with its debt: who had each process end after 30 ms had half of the GPU for a quarter."""
     probe = FakeProbe()
     account = account_of(probe)
-    account.is_lived_in = {CGROUP: left == "a process"}.__getitem__
+    account.tenant_of = lambda _: "hog"
+    account.is_lived_in = {"hog": left == "a process"}.__getitem__
     probe.create(0, 11, CGROUP)
     probe.launch(0, 0, 10)
     account.read(5 * MS)
@@ -134,10 +135,34 @@ def test_who_ends_while_it_is_held_leaves_the_demand_that_its_tenant_was_held_wi
     assert not account.read(310 * MS)
 
 
+def test_of_many_cgroups_of_a_tenant_whose_processes_end_one_wants_on_and_is_asked_after() -> None:
+    """It may make thousands, each with a process that dies in the hold; and who is in no tenant wants nothing."""
+    probe, asked = FakeProbe(), list[str]()
+    account = account_of(probe)
+    account.tenant_of = lambda cgroup_id: "hog" if cgroup_id > CGROUP else None
+    account.is_lived_in = lambda tenant: not asked.append(tenant)  # type: ignore[func-returns-value]
+    cgroups = range(CGROUP, CGROUP + 20)
+    for slot, cgroup_id in enumerate(cgroups):
+        probe.create(slot, 11 + slot, cgroup_id)
+        probe.launch(slot, 0, 1)
+    account.read(MS)
+    account.hold(cgroups, MS)
+    for slot, _ in enumerate(cgroups):
+        probe.end(slot, 2 * MS)
+    account.read(3 * MS)
+    asked.clear()
+    assert [row.cgroup_id > CGROUP for row in account.read(4 * MS) if row.has_demand] == [True]
+    assert asked == ["hog"]
+    account.thaw(cgroups, 5 * MS)
+    assert not account.read(6 * MS)
+    assert asked == ["hog"], "nobody is asked after where nothing has ended in a hold"
+
+
 @pytest.mark.parametrize("pause", ["of others", "after its work"])
 def test_who_ends_in_a_hold_that_began_without_demand_leaves_none(pause: str) -> None:
     probe = FakeProbe()
     account = account_of(probe)
+    account.tenant_of = lambda _: "hog"
     probe.create(0, 11, CGROUP)
     probe.launch(0, 0, 10)
     probe.sync(0, 20 * MS)

@@ -246,6 +246,7 @@ def test_what_a_leaf_can_use_while_it_wants(load: dict[str, object], capacity: f
 def test_who_pauses_does_not_want_the_gpu_all_the_time() -> None:
     assert draws.is_steady(tenant(cpu_us=4000.0))
     assert not draws.is_steady(tenant(cpu_us=6000.0))
+    assert draws.is_steady(tenant(cpu_us=6000.0, queue_depth=2)), "by its log one is in flight at any moment"
     assert not draws.is_steady(tenant(arrival={"pattern": "onoff", "on_ms": 5.0, "off_ms": 5.0}))
 
 
