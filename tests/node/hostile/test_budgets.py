@@ -73,9 +73,7 @@ def test_who_opens_thousands_of_contexts_has_them_to_itself(site: Site, tmp_path
         hog.play()
         wait_until(lambda: "hog" in "".join(site.status()["warnings"]), PATIENCE_S, "status names it")
         with modest(site, before):
-            let_run(
-                SECONDS
-            )  # of two, the second in which it is named and the sweeps of one more are too much chance
+            let_run(SECONDS)  # in two a sweep more or less is too much chance
     assert logged(site.log(), "budget=exceeded tenant=hog tables=contexts")
     assert not logged(site.log(), "budget=exceeded tenant=(chat|late)")
     with site.maps() as maps:
