@@ -207,7 +207,8 @@ class Draft:
         if hold is None or code is not ReasonCode.DEADLINE or self.gates_quota(tenant):
             return 0
         length_ns = hold.deadline_ns - hold.since_ns
-        return length_ns if length_ns >= self.params.long_hold_ns else 0
+        # One after a grant is shorter by as long as that took to queue.
+        return length_ns if 2 * length_ns > self.params.long_hold_ns else 0
 
     def long_hold_ns(self, row: JudgedUse, vain_ns: int, queues_ns: float = 0.0) -> int | None:
         """Of a hold that begins now, or as soon as so much has been queued; None: no longer than it was promised."""

@@ -19,7 +19,9 @@ from tests.unit.policy.model_processes import Process
 SETTLED_NS, END_NS = 20 * S, 60 * S
 
 
-def played(trainers: list[Process], longest_ns: int | None = None, *, weight: int = 3) -> Watched:
+def played(
+    trainers: list[Process], longest_ns: int | None = None, *, weight: int = 3, end_ns: int = END_NS
+) -> Watched:
     """Beside a decoder that weighs so many times as much."""
     decoder = Steps(20, 500_000, 0.2, 500_000)
     sim = Watched(
@@ -27,7 +29,7 @@ def played(trainers: list[Process], longest_ns: int | None = None, *, weight: in
     )
     if longest_ns is not None:
         sim.params = replace(sim.params, longest_hold_ns=longest_ns)
-    sim.run(END_NS)
+    sim.run(end_ns)
     return sim
 
 
@@ -44,6 +46,13 @@ def played(trainers: list[Process], longest_ns: int | None = None, *, weight: in
 def test_who_queues_whole_steps_has_no_more_than_its_part(trainers: list[Process]) -> None:
     """It was .32 to .59."""
     assert played(trainers).shares(SETTLED_NS, END_NS)["chat"] == pytest.approx(0.75, abs=0.06)
+
+
+def test_nor_has_it_after_minutes() -> None:
+    """After 98 s each hold began some milliseconds after its grant, and none was followed by a longer one: .65."""
+    pipelines: list[Process] = [Pipeline(200, 5 * MS, 0.1, 2) for _ in range(2)]
+    share = played(pipelines, end_ns=140 * S).shares(SETTLED_NS, 140 * S)["chat"]
+    assert share == pytest.approx(0.75, abs=0.06)
 
 
 def test_with_holds_of_two_seconds_it_has() -> None:

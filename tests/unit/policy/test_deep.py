@@ -143,6 +143,7 @@ def test_what_it_is_let_go_to_queue_counts_as_owed(owes: float, limit: int) -> N
     ("since", "deadline", "owes", "limit"),
     [
         (0, 2000, 60, 2000),
+        (5, 2000, 60, 2000),  # after a grant, which took 5 ms to queue
         (1500, 2000, 60, 500),
         (0, 3000, 1, 500),  # caught up: it begins anew
     ],
